@@ -1,0 +1,150 @@
+//! What went wrong, in a form that crosses the wire and ends as an `errno`.
+
+use std::fmt;
+
+/// The kind of a failure: what a program can act on. The numbers are part of the wire protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// No such file or directory.
+    NotFound = 1,
+    /// A path component is a file.
+    NotADirectory = 2,
+    /// A file was wanted, this is a directory.
+    IsADirectory = 3,
+    /// The origin or the file system refused access.
+    PermissionDenied = 4,
+    /// The object is no longer the version that the handle is pinned to.
+    VersionChanged = 5,
+    /// The origin or a peer cannot be reached or is failing; another try or another peer may work.
+    Unavailable = 6,
+    /// A deadline passed.
+    TimedOut = 7,
+    /// Bytes were not what their checksum or length said.
+    Corrupt = 8,
+    /// The request makes no sense: out of range, malformed, unknown.
+    InvalidArgument = 9,
+    /// The mount does not take writes.
+    ReadOnly = 10,
+    /// A configured bound (memory, queue) is reached and did not free up in time.
+    OutOfResources = 11,
+    /// This peer or origin cannot do that.
+    Unsupported = 12,
+    /// The worker lacks the file version's description; ask again with it attached.
+    NeedsDescription = 13,
+    /// A name is longer than a file system allows.
+    NameTooLong = 14,
+    /// A fault of ours.
+    Internal = 15,
+}
+
+impl FailureKind {
+    /// The kind with this wire number; an unknown one, from a newer peer, is [`FailureKind::Internal`].
+    #[must_use]
+    pub fn from_wire(number: u16) -> Self {
+        use FailureKind::*;
+        const KINDS: [FailureKind; 15] = [
+            NotFound,
+            NotADirectory,
+            IsADirectory,
+            PermissionDenied,
+            VersionChanged,
+            Unavailable,
+            TimedOut,
+            Corrupt,
+            InvalidArgument,
+            ReadOnly,
+            OutOfResources,
+            Unsupported,
+            NeedsDescription,
+            NameTooLong,
+            Internal,
+        ];
+        KINDS.into_iter().find(|kind| *kind as u16 == number).unwrap_or(Internal)
+    }
+
+    /// The `errno` that a POSIX program sees.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::NotFound => libc::ENOENT,
+            Self::NotADirectory => libc::ENOTDIR,
+            Self::IsADirectory => libc::EISDIR,
+            Self::PermissionDenied => libc::EACCES,
+            Self::VersionChanged => libc::ESTALE,
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::InvalidArgument => libc::EINVAL,
+            Self::ReadOnly => libc::EROFS,
+            Self::OutOfResources => libc::ENOMEM,
+            Self::Unsupported => libc::EOPNOTSUPP,
+            Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::Unavailable | Self::Corrupt | Self::NeedsDescription | Self::Internal => libc::EIO,
+        }
+    }
+
+    /// Whether another peer, or the same one a little later, may answer where this one could not.
+    #[must_use]
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Unavailable | Self::TimedOut | Self::Corrupt | Self::OutOfResources | Self::Internal)
+    }
+}
+
+/// A failure and the sentence that a person reads about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    kind: FailureKind,
+    message: Box<str>,
+}
+
+impl Failure {
+    /// A failure of `kind`; `message` names the thing that failed, lowercase, no full stop.
+    pub fn new(kind: FailureKind, message: impl Into<Box<str>>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// What a program can act on.
+    #[must_use]
+    pub fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
+    /// What a person reads.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The same failure with `context: ` before its message.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        Self { kind: self.kind, message: format!("{context}: {}", self.message).into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_the_wire() {
+        for number in 1..=15 {
+            assert_eq!(FailureKind::from_wire(number) as u16, number);
+        }
+        assert_eq!(FailureKind::from_wire(9999), FailureKind::Internal);
+    }
+
+    #[test]
+    fn a_changed_object_is_estale() {
+        assert_eq!(FailureKind::VersionChanged.errno(), libc::ESTALE);
+        assert!(!FailureKind::VersionChanged.is_transient());
+    }
+}

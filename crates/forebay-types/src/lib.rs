@@ -1,0 +1,26 @@
+//! Forebay's vocabulary: the few types that every other crate speaks.
+//!
+//! Nothing here does I/O. The words are those of the glossary in `ARCHITECTURE.md`:
+//!
+//! * [`FsPath`]: where a file is in the namespace that a mount shows;
+//! * [`FileVersion`]: one immutable state of one object, and [`FileId`], its 128-bit name;
+//! * [`BlockKey`]: the unit of placement and transfer, a fixed-size piece of one file version;
+//! * [`SectorRange`]: the unit of validity and integrity inside a block;
+//! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
+//! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
+
+mod attr;
+mod block;
+mod checksum;
+mod failure;
+mod file;
+mod path;
+mod quantity;
+
+pub use attr::{Attr, DirEntry, FileKind};
+pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
+pub use checksum::crc32c;
+pub use failure::{Failure, FailureKind};
+pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
+pub use path::{FsPath, MAX_NAME_LEN, PathError};
+pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
