@@ -1,1 +1,27 @@
-//! placeholder
+//! Slab memory: the buffers that bytes land in, stay in and are served from.
+//!
+//! A [`Pool`] is one mapping (huge pages when there are some) cut into frames of 4 MiB, and frames into extents of one
+//! power-of-two size, from one sector to one block. Everything that a NIC or a disk may write to or read from is an
+//! extent of a pool, so that a transport can register the mapping once and never again.
+//!
+//! Who may touch which bytes is in the types:
+//!
+//! * [`SpanMut`]: the only view of some bytes; it is filled, then [`SpanMut::freeze`] turns it into
+//! * [`Span`]: a shared view of bytes that no longer change, cheap to clone and to slice.
+//!
+//! An extent returns to its pool when its last view is gone. So bytes with a reader are never reused (invariant 4), and
+//! an operation that owns its `SpanMut` until it has ended can never see its buffer handed to someone else
+//! (invariant 3).
+//!
+//! A pool is bounded (invariant 6): [`Pool::alloc`] waits in a queue, first come first served, until an extent is free
+//! or its deadline passes; [`Pool::try_alloc`] is for those who can do with less.
+
+mod frames;
+mod mapping;
+mod pool;
+mod span;
+
+pub use frames::{FRAME_SIZE, MIN_EXTENT};
+pub use mapping::PageKind;
+pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
+pub use span::{Span, SpanMut};

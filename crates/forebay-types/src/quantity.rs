@@ -152,7 +152,7 @@ pub fn format_duration(duration: Duration) -> String {
     const UNITS: [(&str, u128); 5] =
         [("h", 3_600_000_000_000), ("m", 60_000_000_000), ("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
     for (name, factor) in UNITS {
-        if nanos % factor == 0 {
+        if nanos.is_multiple_of(factor) {
             return format!("{}{name}", nanos / factor);
         }
     }

@@ -1,0 +1,438 @@
+//! The pool: hands out extents, takes them back, and lets those wait who find none.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay_types::ByteSize;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use crate::frames::{FRAME_SIZE, Frames, Slot, class_of};
+use crate::mapping::{Mapping, PageKind};
+use crate::span::SpanMut;
+
+/// How large a pool is, and how it starts.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolOptions {
+    /// Where the pool starts; rounded up to whole frames.
+    pub initial: ByteSize,
+    /// Where it stops growing; rounded up to whole frames.
+    pub max: ByteSize,
+    /// How much of it is backed by memory from the start rather than at first use.
+    pub prewarm: ByteSize,
+    /// Whether to use huge pages where there are some.
+    pub huge_pages: bool,
+}
+
+impl PoolOptions {
+    /// A pool of one fixed size, backed by memory as it is used.
+    #[must_use]
+    pub fn fixed(size: ByteSize) -> Self {
+        Self { initial: size, max: size, prewarm: ByteSize::default(), huge_pages: true }
+    }
+}
+
+/// Why a pool could not be made, or an extent not be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// The kernel gave no address space or memory.
+    #[error("cannot map {size} of memory: {error}; make the pool smaller or raise `ulimit -v`")]
+    Map {
+        /// The size asked for.
+        size: ByteSize,
+        /// The kernel's answer.
+        error: rustix::io::Errno,
+    },
+    /// `prewarm` ≤ `initial` ≤ `max` does not hold, or the pool is smaller than one frame.
+    #[error("a memory pool wants prewarm <= initial <= max and at least 4MiB, not {prewarm}, {initial}, {max}")]
+    Sizes {
+        /// The prewarmed part.
+        prewarm: ByteSize,
+        /// The size at start.
+        initial: ByteSize,
+        /// The largest size.
+        max: ByteSize,
+    },
+    /// Larger than any extent.
+    #[error("{0} bytes are more than the largest extent, 4MiB")]
+    TooLarge(usize),
+    /// Every extent stayed in use until the deadline.
+    #[error("no free memory in the pool of {capacity} within {waited:?}; raise its size or lower the concurrency")]
+    Exhausted {
+        /// The size of the pool.
+        capacity: ByteSize,
+        /// How long the request waited.
+        waited: Duration,
+    },
+}
+
+/// A snapshot of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Bytes in extents that are in use.
+    pub used: u64,
+    /// Bytes in all frames.
+    pub capacity: u64,
+    /// Frames of which no part is in use.
+    pub free_frames: u32,
+    /// Requests waiting now.
+    pub waiting: usize,
+    /// Requests that ever had to wait.
+    pub waits: u64,
+    /// Requests that gave up.
+    pub failures: u64,
+}
+
+/// A bounded set of extents. Clones are the same pool.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    mapping: Mapping,
+    max_frames: u32,
+    state: Mutex<State>,
+    used: AtomicUsize,
+    waits: AtomicU64,
+    failures: AtomicU64,
+    pressure: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    frames: Frames,
+    waiting: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    class: u8,
+    grant: oneshot::Sender<Extent>,
+}
+
+/// A piece of a pool's mapping, returned on drop.
+#[derive(Debug)]
+pub(crate) struct Extent {
+    base: NonNull<u8>,
+    slot: Slot,
+    pool: Arc<Shared>,
+}
+
+// SAFETY: an extent owns its bytes; `Span` and `SpanMut` decide who may access them.
+unsafe impl Send for Extent {}
+// SAFETY: as above.
+unsafe impl Sync for Extent {}
+
+impl Extent {
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.slot.size()
+    }
+
+    pub(crate) fn frame(&self) -> u32 {
+        self.slot.frame
+    }
+}
+
+impl Drop for Extent {
+    fn drop(&mut self) {
+        self.pool.release(self.slot);
+    }
+}
+
+impl Pool {
+    /// Maps a pool.
+    ///
+    /// # Errors
+    /// [`PoolError::Sizes`] and [`PoolError::Map`].
+    pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
+        let PoolOptions { initial, max, prewarm, huge_pages } = options;
+        if prewarm > initial || initial > max || max < ByteSize::bytes(FRAME_SIZE as u64) {
+            return Err(PoolError::Sizes { prewarm, initial, max });
+        }
+        let map_error = |error| PoolError::Map { size: max, error };
+        let frames = |size: ByteSize| u32::try_from(size.as_u64().div_ceil(FRAME_SIZE as u64));
+        let max_frames = frames(max).map_err(|_| map_error(rustix::io::Errno::OVERFLOW))?;
+        let initial_frames = frames(initial).unwrap_or(max_frames).max(1);
+        let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages).map_err(map_error)?;
+        if prewarm.as_u64() > 0 {
+            // At most `max`, which fits the address space: it was just mapped.
+            mapping.prewarm(prewarm.as_u64() as usize).map_err(map_error)?;
+        }
+        let state = State { frames: Frames::new(initial_frames), waiting: VecDeque::new() };
+        Ok(Self {
+            shared: Arc::new(Shared {
+                mapping,
+                max_frames,
+                state: Mutex::new(state),
+                used: AtomicUsize::new(0),
+                waits: AtomicU64::new(0),
+                failures: AtomicU64::new(0),
+                pressure: Notify::new(),
+            }),
+        })
+    }
+
+    /// `length` bytes, now or not at all. Their contents are whatever was there before.
+    #[must_use]
+    pub fn try_alloc(&self, length: usize) -> Option<SpanMut> {
+        let class = class_of(length)?;
+        let mut state = self.shared.state.lock();
+        // Those who wait were here first.
+        if state.anyone_waiting() {
+            return None;
+        }
+        let slot = self.shared.take(&mut state, class)?;
+        drop(state);
+        Some(SpanMut::new(Shared::extent(&self.shared, slot), length))
+    }
+
+    /// `length` bytes, waiting in line for up to `deadline`.
+    ///
+    /// # Errors
+    /// [`PoolError::TooLarge`] and [`PoolError::Exhausted`].
+    pub async fn alloc(&self, length: usize, deadline: Duration) -> Result<SpanMut, PoolError> {
+        let class = class_of(length).ok_or(PoolError::TooLarge(length))?;
+        let granted = {
+            let mut state = self.shared.state.lock();
+            if !state.anyone_waiting()
+                && let Some(slot) = self.shared.take(&mut state, class)
+            {
+                drop(state);
+                return Ok(SpanMut::new(Shared::extent(&self.shared, slot), length));
+            }
+            let (grant, granted) = oneshot::channel();
+            state.waiting.push_back(Waiter { class, grant });
+            granted
+        };
+        self.shared.waits.fetch_add(1, Ordering::Relaxed);
+        self.shared.pressure.notify_one();
+        match tokio::time::timeout(deadline, granted).await {
+            Ok(Ok(extent)) => Ok(SpanMut::new(extent, length)),
+            // The sender lives in the queue until it grants, so a closed channel cannot be; treat it as no grant.
+            Ok(Err(_)) | Err(_) => {
+                self.shared.failures.fetch_add(1, Ordering::Relaxed);
+                // Those behind a waiter that gave up may fit where it did not.
+                Shared::serve_waiting(&self.shared);
+                Err(PoolError::Exhausted { capacity: self.capacity(), waited: deadline })
+            }
+        }
+    }
+
+    /// The size that the pool may grow to.
+    #[must_use]
+    pub fn capacity(&self) -> ByteSize {
+        ByteSize::bytes(u64::from(self.shared.max_frames) * FRAME_SIZE as u64)
+    }
+
+    /// Bytes in use now, without taking a lock.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.shared.used.load(Ordering::Relaxed) as u64
+    }
+
+    /// A snapshot for metrics and for eviction.
+    #[must_use]
+    pub fn occupancy(&self) -> Occupancy {
+        let state = self.shared.state.lock();
+        let ungrown = self.shared.max_frames - state.frames.count();
+        Occupancy {
+            used: self.used(),
+            capacity: self.capacity().as_u64(),
+            free_frames: state.frames.free_frames() + ungrown,
+            waiting: state.waiting.len(),
+            waits: self.shared.waits.load(Ordering::Relaxed),
+            failures: self.shared.failures.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Resolves when somebody has begun to wait for memory since the last call.
+    pub async fn pressure(&self) {
+        self.shared.pressure.notified().await;
+    }
+
+    /// What pages the mapping got.
+    #[must_use]
+    pub fn pages(&self) -> PageKind {
+        self.shared.mapping.pages()
+    }
+
+    /// The whole mapping, address and length in bytes, for a transport that registers it with a NIC.
+    #[must_use]
+    pub fn mapping(&self) -> (NonNull<u8>, usize) {
+        (self.shared.mapping.base(), self.shared.mapping.length())
+    }
+}
+
+impl State {
+    /// Whether somebody is in line; those who left are forgotten.
+    fn anyone_waiting(&mut self) -> bool {
+        while self.waiting.front().is_some_and(|waiter| waiter.grant.is_closed()) {
+            self.waiting.pop_front();
+        }
+        !self.waiting.is_empty()
+    }
+}
+
+impl Shared {
+    /// Takes an extent, growing the pool by one frame when it must and may.
+    fn take(&self, state: &mut State, class: u8) -> Option<Slot> {
+        let slot = state.frames.alloc(class).or_else(|| {
+            let grown = state.frames.count() + 1;
+            (grown <= self.max_frames).then(|| state.frames.grow(grown))?;
+            state.frames.alloc(class)
+        })?;
+        self.used.fetch_add(slot.size(), Ordering::Relaxed);
+        Some(slot)
+    }
+
+    fn extent(shared: &Arc<Self>, slot: Slot) -> Extent {
+        // SAFETY: a slot's offset lies in the mapping, which is `max_frames` frames long.
+        let base = unsafe { shared.mapping.base().add(slot.offset()) };
+        Extent { base, slot, pool: Arc::clone(shared) }
+    }
+
+    fn release(self: &Arc<Self>, slot: Slot) {
+        self.used.fetch_sub(slot.size(), Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.frames.free(slot);
+        let anyone_waiting = state.anyone_waiting();
+        drop(state);
+        if anyone_waiting {
+            Self::serve_waiting(self);
+        }
+    }
+
+    /// Grants extents to those at the head of the line for as long as they fit.
+    fn serve_waiting(shared: &Arc<Self>) {
+        loop {
+            let mut state = shared.state.lock();
+            if !state.anyone_waiting() {
+                return;
+            }
+            let Some(class) = state.waiting.front().map(|waiter| waiter.class) else { return };
+            let Some(slot) = shared.take(&mut state, class) else { return };
+            let waiter = state.waiting.pop_front();
+            drop(state);
+            // Sent without the lock: if the waiter has just given up, the extent drops here, which takes the lock.
+            if let Some(waiter) = waiter {
+                let _ = waiter.grant.send(Self::extent(shared, slot));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: usize = FRAME_SIZE;
+
+    fn pool(frames: u64) -> Pool {
+        Pool::new(PoolOptions::fixed(ByteSize::bytes(frames * FRAME as u64))).unwrap()
+    }
+
+    #[test]
+    fn memory_with_a_reader_is_not_reused() {
+        let pool = pool(1);
+        let mut span = pool.try_alloc(FRAME).unwrap();
+        span[..3].copy_from_slice(b"abc");
+        let reader = span.freeze().slice(1..3);
+        assert!(pool.try_alloc(1).is_none());
+        assert_eq!(&*reader, b"bc");
+        drop(reader);
+        assert!(pool.try_alloc(FRAME).is_some());
+    }
+
+    #[test]
+    fn split_spans_are_disjoint_and_free_their_extent_together() {
+        let pool = pool(1);
+        let (mut head, mut tail) = pool.try_alloc(FRAME).unwrap().split_at(100);
+        head.fill(1);
+        tail.fill(2);
+        assert!(head.iter().all(|byte| *byte == 1));
+        drop(head);
+        assert!(pool.try_alloc(1).is_none());
+        drop(tail);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn a_pool_grows_to_its_limit_and_no_further() {
+        let options = PoolOptions {
+            initial: ByteSize::mib(4),
+            max: ByteSize::mib(12),
+            prewarm: ByteSize::mib(4),
+            huge_pages: false,
+        };
+        let pool = Pool::new(options).unwrap();
+        let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME)).collect();
+        assert_eq!(held.len(), 3);
+        assert!(Pool::new(PoolOptions { prewarm: ByteSize::mib(8), ..options }).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_wait_are_served_in_order() {
+        let pool = pool(1);
+        let held = pool.try_alloc(FRAME).unwrap();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..4)
+            .map(|number| {
+                let (pool, order) = (pool.clone(), Arc::clone(&order));
+                tokio::spawn(async move {
+                    let span = pool.alloc(FRAME, Duration::from_secs(60)).await.unwrap();
+                    order.lock().push(number);
+                    drop(span);
+                })
+            })
+            .collect();
+        while pool.occupancy().waiting < 4 {
+            tokio::task::yield_now().await;
+        }
+        assert!(pool.try_alloc(1).is_none(), "a newcomer must not overtake");
+        drop(held);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(*order.lock(), [0, 1, 2, 3]);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_gives_up_leaves_the_line_and_lets_smaller_ones_through() {
+        let pool = pool(1);
+        let small = pool.try_alloc(1).unwrap();
+        let (big, behind) =
+            tokio::join!(pool.alloc(FRAME, Duration::from_millis(10)), pool.alloc(1, Duration::from_secs(10)));
+        assert!(matches!(big, Err(PoolError::Exhausted { .. })));
+        assert!(behind.is_ok());
+        drop((small, behind));
+        assert_eq!(pool.used(), 0);
+        assert_eq!(pool.occupancy().failures, 1);
+    }
+
+    #[tokio::test]
+    async fn a_grant_to_one_who_left_is_not_lost() {
+        let pool = pool(1);
+        let held = pool.try_alloc(FRAME).unwrap();
+        let waiting = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.alloc(FRAME, Duration::from_secs(60)).await }
+        });
+        while pool.occupancy().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        waiting.abort();
+        assert!(waiting.await.is_err());
+        drop(held);
+        assert!(pool.try_alloc(FRAME).is_some());
+    }
+}

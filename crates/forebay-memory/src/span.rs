@@ -1,0 +1,129 @@
+//! Views of an extent: one that may write, or many that may read.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+use crate::pool::Extent;
+
+/// The only view of some bytes of an extent: to be filled, then frozen.
+pub struct SpanMut {
+    extent: Arc<Extent>,
+    start: usize,
+    end: usize,
+}
+
+/// A shared view of bytes that no longer change. Clones and slices hold the extent alive.
+#[derive(Clone)]
+pub struct Span {
+    extent: Arc<Extent>,
+    start: usize,
+    end: usize,
+}
+
+impl SpanMut {
+    /// The whole of a new extent that nobody else has seen.
+    pub(crate) fn new(extent: Extent, length: usize) -> Self {
+        debug_assert!(length <= extent.size());
+        Self { extent: Arc::new(extent), start: 0, end: length }
+    }
+
+    /// Splits into `..mid` and `mid..`, to be filled independently.
+    ///
+    /// # Panics
+    /// When `mid` is beyond the end.
+    #[must_use]
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len(), "split at {mid} of {}", self.len());
+        let middle = self.start + mid;
+        let head = Self { extent: Arc::clone(&self.extent), start: self.start, end: middle };
+        (head, Self { extent: self.extent, start: middle, end: self.end })
+    }
+
+    /// Keeps the first `length` bytes; no effect when there are fewer.
+    pub fn truncate(&mut self, length: usize) {
+        self.end = self.end.min(self.start.saturating_add(length));
+    }
+
+    /// Makes the bytes readable by many and writable by none.
+    #[must_use]
+    pub fn freeze(self) -> Span {
+        Span { extent: self.extent, start: self.start, end: self.end }
+    }
+}
+
+impl Deref for SpanMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes lie in the extent, are initialised (mappings start as zeros), and no other view of them
+        // exists: `new` takes an unshared extent and `split_at` cuts without overlap.
+        unsafe { std::slice::from_raw_parts(self.extent.base().add(self.start), self.end - self.start) }
+    }
+}
+
+impl DerefMut for SpanMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes this the only borrow of the only view.
+        unsafe { std::slice::from_raw_parts_mut(self.extent.base().add(self.start), self.end - self.start) }
+    }
+}
+
+impl Span {
+    /// The bytes `range` of this view.
+    ///
+    /// # Panics
+    /// When the range is reversed or beyond the end.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "slice {range:?} of {}", self.len());
+        Self { extent: Arc::clone(&self.extent), start: self.start + range.start, end: self.start + range.end }
+    }
+
+    /// Memory that the extent takes from its pool, in bytes.
+    #[must_use]
+    pub fn extent_size(&self) -> usize {
+        self.extent.size()
+    }
+
+    /// The frame of the pool that the extent lies in, counted from 0. Extents of one frame are freed together by
+    /// whoever wants a whole free frame.
+    #[must_use]
+    pub fn frame(&self) -> u32 {
+        self.extent.frame()
+    }
+
+    /// How many views of the extent exist.
+    #[must_use]
+    pub fn views(&self) -> usize {
+        Arc::strong_count(&self.extent)
+    }
+}
+
+impl Deref for Span {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes lie in the extent and are initialised; a `Span` comes from a `SpanMut` that was consumed,
+        // so nobody writes to them any more.
+        unsafe { std::slice::from_raw_parts(self.extent.base().add(self.start), self.end - self.start) }
+    }
+}
+
+impl AsRef<[u8]> for Span {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for SpanMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SpanMut({} bytes)", self.len())
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({} bytes)", self.len())
+    }
+}
