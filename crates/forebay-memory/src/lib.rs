@@ -24,4 +24,4 @@ mod span;
 pub use frames::{FRAME_SIZE, MIN_EXTENT};
 pub use mapping::PageKind;
 pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
-pub use span::{Span, SpanMut};
+pub use span::{Span, SpanMut, Spans};

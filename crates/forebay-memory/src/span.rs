@@ -4,7 +4,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::pool::Extent;
+
+/// The views that together make up one read: one in most cases, two where a read crosses from run to run.
+pub type Spans = SmallVec<[Span; 2]>;
 
 /// The only view of some bytes of an extent: to be filled, then frozen.
 pub struct SpanMut {

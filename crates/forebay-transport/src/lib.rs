@@ -1,1 +1,25 @@
-//! placeholder
+//! The seam between who reads and who serves.
+//!
+//! A client speaks to a worker through [`Transport`]: one small [`Request`], one [`Reply`], and payload bytes that land
+//! in the caller's own buffer. A worker is a [`Service`]: it answers requests with views of its memory, and the
+//! transport takes them to the other side. Neither knows whether a NIC, a socket or nothing at all lies between.
+//!
+//! * [`LocalTransport`]: client and worker in one process; a reply is a view of the worker's memory, nothing is copied;
+//! * `forebay-tcp`: framed messages over sockets, to [`wire`]'s layout;
+//! * [`fake`]: a service behind programmable delays, losses and deaths, for tests and simulation.
+//!
+//! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod fake;
+mod local;
+pub mod message;
+mod seam;
+pub mod wire;
+
+pub use local::LocalTransport;
+pub use seam::{
+    CallError, FileSlice, Flags, LinkError, Op, Payload, Provenance, Reply, Request, Response, ResponsePayload,
+    Service, Transport, TransportKind,
+};

@@ -1,0 +1,1 @@
+//! A service behind programmable delays, losses and deaths.

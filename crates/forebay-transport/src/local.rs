@@ -1,0 +1,78 @@
+//! Client and worker in one process: a reply is a view of the worker's memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_memory::{SpanMut, Spans};
+use forebay_types::{BlockKey, Failure, FailureKind};
+
+use crate::seam::{
+    CallError, LinkError, Op, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
+};
+
+const PEER: &str = "local";
+
+/// The link to a worker in this process.
+pub struct LocalTransport {
+    service: Arc<dyn Service>,
+    closed: AtomicBool,
+}
+
+impl LocalTransport {
+    /// A link to `service`.
+    #[must_use]
+    pub fn new(service: Arc<dyn Service>) -> Self {
+        Self { service, closed: AtomicBool::new(false) }
+    }
+}
+
+/// The reply that a caller in this process gets for a service's answer.
+pub(crate) fn reply_of(response: Response) -> Result<Reply, CallError> {
+    let payload = match response.payload {
+        ResponsePayload::None => Payload::None,
+        ResponsePayload::Spans(spans) => Payload::Shared(spans),
+        ResponsePayload::File(_) => {
+            let message = "the service answered with a file, which the local transport does not take";
+            return Err(CallError::Service(Failure::new(FailureKind::Internal, message)));
+        }
+    };
+    Ok(Reply { provenance: response.provenance, body: response.body, payload })
+}
+
+#[async_trait::async_trait]
+impl Transport for LocalTransport {
+    async fn call(&self, request: Request, _into: Option<SpanMut>) -> Result<Reply, CallError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(LinkError::Lost { peer: PEER.to_owned(), reason: "it was closed".to_owned() }.into());
+        }
+        if let Some(response) = self.service.try_handle(&request) {
+            return reply_of(response);
+        }
+        let deadline = request.deadline;
+        match tokio::time::timeout(deadline, self.service.handle(request, false)).await {
+            Ok(Ok(response)) => reply_of(response),
+            Ok(Err(failure)) => Err(CallError::Service(failure)),
+            Err(_) => Err(LinkError::TimedOut { peer: PEER.to_owned(), waited: deadline }.into()),
+        }
+    }
+
+    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+        let request = Request::on_block(Op::Read, *block, offset, length, std::time::Duration::ZERO);
+        match self.service.try_handle(&request)?.payload {
+            ResponsePayload::Spans(spans) => Some(spans),
+            _ => None,
+        }
+    }
+
+    fn kind(&self) -> TransportKind {
+        TransportKind::Local
+    }
+
+    fn peer(&self) -> &str {
+        PEER
+    }
+
+    async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,220 @@
+//! The bodies of namespace requests and replies, in postcard's compact encoding of serde types.
+//!
+//! Paths and names are bytes. Decoding never panics; every length is checked by the decoder against what is there.
+
+use bytes::Bytes;
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, SectorRange};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Asks for one page of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListRequest {
+    /// The directory.
+    pub path: Vec<u8>,
+    /// Where the previous page ended.
+    pub token: Option<String>,
+    /// At most so many entries.
+    pub max: u32,
+}
+
+/// One page of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListReply {
+    /// The names.
+    pub entries: Vec<DirEntry>,
+    /// Where the next page starts; `None` after the last.
+    pub next: Option<String>,
+    /// How long the answer may be believed.
+    pub valid_for: Duration,
+}
+
+/// What a path is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatReply {
+    /// Its attributes.
+    pub attr: Attr,
+    /// How long the answer may be believed.
+    pub valid_for: Duration,
+}
+
+/// What is cached of a block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoverageReply {
+    /// In memory.
+    pub memory: Vec<SectorRange>,
+    /// On disk.
+    pub disk: Vec<SectorRange>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireAttr {
+    /// The description of the version; `None` for a directory.
+    version: Option<Vec<u8>>,
+    modified_nanos: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireStat {
+    attr: WireAttr,
+    valid_for: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireList {
+    entries: Vec<(Vec<u8>, WireAttr)>,
+    next: Option<String>,
+    valid_for: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireCoverage {
+    memory: Vec<(u32, u32)>,
+    disk: Vec<(u32, u32)>,
+}
+
+impl From<&Attr> for WireAttr {
+    fn from(attr: &Attr) -> Self {
+        Self { version: attr.version().map(FileVersion::encode), modified_nanos: attr.modified_nanos }
+    }
+}
+
+impl TryFrom<WireAttr> for Attr {
+    type Error = Failure;
+
+    fn try_from(wire: WireAttr) -> Result<Self, Failure> {
+        let kind = match wire.version {
+            None => FileKind::Directory,
+            Some(bytes) => FileKind::File(FileVersion::decode(&bytes).map_err(|error| malformed("attributes", error))?),
+        };
+        Ok(Self { kind, modified_nanos: wire.modified_nanos })
+    }
+}
+
+fn malformed(what: &str, error: impl std::fmt::Display) -> Failure {
+    Failure::new(FailureKind::InvalidArgument, format!("malformed {what}: {error}"))
+}
+
+fn encode(value: &impl Serialize) -> Bytes {
+    // postcard fails only for sequences of unknown length and for writers that fail; a `Vec` is neither.
+    postcard::to_stdvec(value).map(Bytes::from).unwrap_or_default()
+}
+
+fn decode<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T, Failure> {
+    postcard::from_bytes(bytes).map_err(|error| malformed(what, error))
+}
+
+impl ListRequest {
+    /// The body of the request.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(self)
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        decode("list request", bytes)
+    }
+}
+
+impl ListReply {
+    /// The body of the reply.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let entries = self.entries.iter().map(|entry| (entry.name.to_vec(), WireAttr::from(&entry.attr))).collect();
+        encode(&WireList { entries, next: self.next.clone(), valid_for: self.valid_for })
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let wire: WireList = decode("list reply", bytes)?;
+        let entry = |(name, attr): (Vec<u8>, WireAttr)| Ok(DirEntry { name: name.into(), attr: attr.try_into()? });
+        let entries = wire.entries.into_iter().map(entry).collect::<Result<_, Failure>>()?;
+        Ok(Self { entries, next: wire.next, valid_for: wire.valid_for })
+    }
+}
+
+impl StatReply {
+    /// The body of the reply.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(&WireStat { attr: WireAttr::from(&self.attr), valid_for: self.valid_for })
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let wire: WireStat = decode("stat reply", bytes)?;
+        Ok(Self { attr: wire.attr.try_into()?, valid_for: wire.valid_for })
+    }
+}
+
+impl CoverageReply {
+    /// The body of the reply.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let pairs = |ranges: &[SectorRange]| ranges.iter().map(|range| (range.start, range.end)).collect();
+        encode(&WireCoverage { memory: pairs(&self.memory), disk: pairs(&self.disk) })
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let wire: WireCoverage = decode("coverage reply", bytes)?;
+        let ranges = |pairs: Vec<(u32, u32)>| {
+            let range = |(start, end)| SectorRange::new(start, end).ok_or_else(|| malformed("sector range", "empty"));
+            pairs.into_iter().map(range).collect::<Result<Vec<_>, Failure>>()
+        };
+        Ok(Self { memory: ranges(wire.memory)?, disk: ranges(wire.disk)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::VersionTag;
+    use proptest::prelude::*;
+
+    fn file(size: u64) -> Attr {
+        let tag = VersionTag::Etag("\"e\"".into());
+        let version = FileVersion { origin: "s3://b".into(), path: b"a/\xff".as_slice().into(), size, tag };
+        Attr { kind: FileKind::File(version), modified_nanos: 7 }
+    }
+
+    #[test]
+    fn namespace_messages_survive_the_wire() {
+        let entry = |name: &[u8], attr| DirEntry { name: name.into(), attr };
+        let list = ListReply {
+            entries: vec![entry(b"\xff x", file(3)), entry(b"d", Attr::directory())],
+            next: Some("t".into()),
+            valid_for: Duration::from_millis(1500),
+        };
+        assert_eq!(ListReply::decode(&list.encode()), Ok(list));
+        let stat = StatReply { attr: file(u64::MAX), valid_for: Duration::ZERO };
+        assert_eq!(StatReply::decode(&stat.encode()), Ok(stat));
+        let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
+        assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));
+        let request = ListRequest { path: b"/a".to_vec(), token: None, max: 9 };
+        assert_eq!(ListRequest::decode(&request.encode()), Ok(request));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_decoders_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = ListRequest::decode(&bytes);
+            let _ = ListReply::decode(&bytes);
+            let _ = StatReply::decode(&bytes);
+            let _ = CoverageReply::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The two traits, and what passes between them.
+
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_memory::{SpanMut, Spans};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId};
+
+/// What is asked. The numbers are part of the wire protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// Answer, so that the caller knows that the peer is alive.
+    Ping = 1,
+    /// Bytes of a block. Body: empty, or the file version's description.
+    Read = 2,
+    /// Bring bytes of a block into the cache and send none. Body as for [`Op::Read`].
+    Fill = 3,
+    /// Attributes of a path. Body: the path.
+    Stat = 4,
+    /// One page of a directory. Body: [`crate::message::ListRequest`].
+    List = 5,
+    /// Which sectors of a block are cached, and where. Body: empty.
+    Coverage = 6,
+}
+
+impl Op {
+    /// The operation with this wire number.
+    #[must_use]
+    pub fn from_wire(number: u8) -> Option<Self> {
+        use Op::*;
+        [Ping, Read, Fill, Stat, List, Coverage].into_iter().find(|op| *op as u8 == number)
+    }
+}
+
+/// How a request wants to be treated: a set of bits, part of the wire protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// Ask the origin, whatever a metadata cache says.
+    pub const REVALIDATE: Self = Self(1);
+
+    /// Whether all bits of `other` are set.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What is asked.
+    pub op: Op,
+    /// How to treat it.
+    pub flags: Flags,
+    /// The block, for the operations on blocks; zero for the others.
+    pub block: BlockKey,
+    /// Where in the block, in bytes.
+    pub offset: u32,
+    /// How many bytes.
+    pub length: u32,
+    /// How long the caller will wait. The transport holds it to that; the service may give up earlier.
+    pub deadline: Duration,
+    /// What the operation says it is.
+    pub body: Bytes,
+}
+
+impl Request {
+    /// A request on a block.
+    #[must_use]
+    pub fn on_block(op: Op, block: BlockKey, offset: u32, length: u32, deadline: Duration) -> Self {
+        Self { op, flags: Flags::default(), block, offset, length, deadline, body: Bytes::new() }
+    }
+
+    /// A request on the namespace.
+    #[must_use]
+    pub fn on_path(op: Op, body: Bytes, deadline: Duration) -> Self {
+        let block = BlockKey { file: FileId([0; 16]), index: 0 };
+        Self { op, flags: Flags::default(), block, offset: 0, length: 0, deadline, body }
+    }
+
+    /// The same request with `body`.
+    #[must_use]
+    pub fn with_body(mut self, body: Bytes) -> Self {
+        self.body = body;
+        self
+    }
+}
+
+/// Where the bytes of a reply came from, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Provenance {
+    /// The worker's memory.
+    pub memory: u32,
+    /// The worker's disks.
+    pub disk: u32,
+    /// The origin.
+    pub origin: u32,
+}
+
+impl Provenance {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            memory: self.memory.saturating_add(other.memory),
+            disk: self.disk.saturating_add(other.disk),
+            origin: self.origin.saturating_add(other.origin),
+        }
+    }
+}
+
+/// The payload of a reply, as the caller sees it.
+#[derive(Debug)]
+pub enum Payload {
+    /// None.
+    None,
+    /// In the caller's buffer, which is cut to the bytes that landed.
+    Landed(SpanMut),
+    /// In the service's own memory, which the caller may read for as long as it likes.
+    Shared(Spans),
+}
+
+/// The answer to a request that succeeded.
+#[derive(Debug)]
+pub struct Reply {
+    /// Where the payload came from.
+    pub provenance: Provenance,
+    /// What the operation says it is.
+    pub body: Bytes,
+    /// The bytes of a read.
+    pub payload: Payload,
+}
+
+/// Why a link did not deliver an answer. It says nothing about the request, which another peer may answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LinkError {
+    /// No connection could be made.
+    #[error("cannot connect to {peer}: {reason}")]
+    Connect {
+        /// The peer's address.
+        peer: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The peer is not one that we may talk to.
+    #[error("{peer} refused: {reason}")]
+    Refused {
+        /// The peer's address.
+        peer: String,
+        /// What does not match, by name and version.
+        reason: String,
+    },
+    /// The connection broke while the request was under way.
+    #[error("connection to {peer} lost: {reason}")]
+    Lost {
+        /// The peer's address.
+        peer: String,
+        /// How.
+        reason: String,
+    },
+    /// No answer within the deadline.
+    #[error("no answer from {peer} within {waited:?}")]
+    TimedOut {
+        /// The peer's address.
+        peer: String,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// The peer sent what the protocol does not allow.
+    #[error("{peer} broke the protocol: {reason}")]
+    Protocol {
+        /// The peer's address.
+        peer: String,
+        /// What it sent.
+        reason: String,
+    },
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The service answered that it could not.
+    #[error("{0}")]
+    Service(Failure),
+    /// The service did not answer.
+    #[error("{0}")]
+    Link(#[from] LinkError),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Service(failure) => failure,
+            CallError::Link(link @ LinkError::TimedOut { .. }) => Self::new(FailureKind::TimedOut, link.to_string()),
+            CallError::Link(link) => Self::new(FailureKind::Unavailable, link.to_string()),
+        }
+    }
+}
+
+/// Which implementation a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// Within the process.
+    Local,
+    /// Over TCP sockets.
+    Tcp,
+    /// Programmable, for tests.
+    Fake,
+}
+
+impl fmt::Display for TransportKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "local",
+            Self::Tcp => "tcp",
+            Self::Fake => "fake",
+        })
+    }
+}
+
+/// A link to one worker.
+///
+/// The contract, which [`crate::conformance`] tests:
+///
+/// * A call ends, with a reply or an error, within the request's deadline and a little; also when the peer hangs.
+/// * `into` must hold `request.length` bytes for an [`Op::Read`]. The transport owns it until the operation has ended,
+///   which may be later than the call: a call that timed out, or whose future was dropped, leaves its buffer with the
+///   operation, and nobody else sees those bytes before no peer can write to them any more (invariant 3).
+/// * Bytes in the buffer beyond what landed are unspecified. A reply never carries more than was asked for.
+/// * Calls are independent: any number run at once, and the failure or cancellation of one disturbs no other.
+/// * A link that was lost is made again by the next call. Nothing is retried within a call: the caller decides.
+#[async_trait::async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// Sends `request`; payload lands in `into`.
+    ///
+    /// # Errors
+    /// [`CallError::Service`] is the peer's answer, [`CallError::Link`] that there was none.
+    async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError>;
+
+    /// The bytes of a read that the peer holds in memory which this process can see: without waiting, without copying.
+    fn try_read(&self, _block: &BlockKey, _offset: u32, _length: u32) -> Option<Spans> {
+        None
+    }
+
+    /// Which implementation this is.
+    fn kind(&self) -> TransportKind;
+
+    /// The peer's address, for logs.
+    fn peer(&self) -> &str;
+
+    /// Ends the link and waits until every operation on it has ended. Later calls fail.
+    async fn close(&self);
+}
+
+/// Bytes of a file, for a transport that can send them without user space seeing them.
+pub struct FileSlice {
+    /// The file.
+    pub file: Arc<File>,
+    /// Where in the file.
+    pub offset: u64,
+    /// How many bytes.
+    pub length: u32,
+    /// Whatever keeps the bytes from being overwritten until they are sent.
+    pub pin: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for FileSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileSlice({} bytes at {})", self.length, self.offset)
+    }
+}
+
+/// The payload of a reply, as the service gives it.
+#[derive(Debug)]
+pub enum ResponsePayload {
+    /// None.
+    None,
+    /// Views of memory.
+    Spans(Spans),
+    /// Bytes of a file; only to a caller that said it takes them.
+    File(FileSlice),
+}
+
+impl ResponsePayload {
+    /// How many bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Spans(spans) => spans.iter().map(|span| span.len()).sum(),
+            Self::File(slice) => slice.length as usize,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The service's answer.
+#[derive(Debug)]
+pub struct Response {
+    /// Where the payload came from.
+    pub provenance: Provenance,
+    /// What the operation says it is.
+    pub body: Bytes,
+    /// The bytes of a read.
+    pub payload: ResponsePayload,
+}
+
+impl Response {
+    /// An answer without payload.
+    #[must_use]
+    pub fn of_body(body: Bytes) -> Self {
+        Self { provenance: Provenance::default(), body, payload: ResponsePayload::None }
+    }
+
+    /// Bytes in memory.
+    #[must_use]
+    pub fn of_spans(spans: Spans, provenance: Provenance) -> Self {
+        Self { provenance, body: Bytes::new(), payload: ResponsePayload::Spans(spans) }
+    }
+}
+
+/// What answers requests. Implementations check every field: a request may come from anyone (invariant 7).
+#[async_trait::async_trait]
+pub trait Service: Send + Sync + 'static {
+    /// Answers at once, without waiting, or not at all: the hot path of a hit.
+    fn try_handle(&self, _request: &Request) -> Option<Response> {
+        None
+    }
+
+    /// Answers. `takes_files` says whether the payload may be [`ResponsePayload::File`].
+    ///
+    /// # Errors
+    /// The failure that the caller gets as [`CallError::Service`].
+    async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure>;
+}
