@@ -1,1 +1,40 @@
-//! placeholder
+//! Configuration: one table of keys, from which everything else about configuration follows.
+//!
+//! [`KEYS`] (in `keys.rs`) has a line for each setting: its field in [`Config`], its dotted name, its type, its
+//! default, its limits and its documentation. From that line come
+//!
+//! * the field of the typed [`Config`] that the program reads, so a key cannot exist without a reader's place for it;
+//! * the parsing of `forebay.toml`, of the environment (`worker.memory.size` is `FOREBAY_WORKER_MEMORY_SIZE`) and of
+//!   `-o key=value` flags, in this rising precedence, over the default;
+//! * what `forebay conf show` prints: [`Loaded::show`], with where each value came from;
+//! * the documented example file: [`example_toml`], checked in as `docs/forebay.example.toml`.
+//!
+//! [`Config::load`] reports every problem at once ([`ConfigErrors`]), each with its file and line, variable or flag,
+//! and the nearest valid name. [`import::alluxio_properties`] turns an `alluxio-site.properties` into a `forebay.toml`.
+//!
+//! The only I/O is reading the file that the caller names.
+
+mod assignment;
+mod endpoints;
+mod environment;
+mod error;
+mod example;
+mod file;
+pub mod import;
+mod keys;
+mod load;
+mod modes;
+mod nearest;
+mod origin;
+mod rules;
+mod table;
+mod value;
+
+pub use endpoints::{Disk, Host, HostPort, Interface, Mount};
+pub use error::{ConfigErrors, Problem};
+pub use example::example_toml;
+pub use keys::{Config, KEYS, Key};
+pub use load::{Loaded, Row, Sources};
+pub use modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, WriteMode};
+pub use origin::Origin;
+pub use table::KeyOf;

@@ -1,0 +1,245 @@
+//! The settings that name something outside the process: hosts, interfaces, disks and origins.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+use forebay_types::{ByteSize, FsPath};
+
+use crate::value::{Scalar, quoted};
+
+/// The longest name of a Linux network interface, in bytes (`IFNAMSIZ` less the NUL).
+const MAX_INTERFACE_LEN: usize = 15;
+
+/// A host name or an IP address, without a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Host(String);
+
+impl Host {
+    /// All addresses of this machine.
+    pub(crate) fn any() -> Self {
+        Self("0.0.0.0".to_owned())
+    }
+
+    /// The name or address as written; an IPv6 address has no brackets.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Scalar for Host {
+    fn form() -> String {
+        "host name or address".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let is_name = !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_'));
+        if is_name || text.parse::<Ipv6Addr>().is_ok() {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(format!("`{text}` is not a host name or an IP address (without a port)"))
+    }
+
+    fn toml(&self) -> String {
+        quoted(&self.0)
+    }
+}
+
+/// Where a worker listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// The host.
+    pub host: Host,
+    /// The port, not 0.
+    pub port: u16,
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.0.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Scalar for HostPort {
+    fn form() -> String {
+        "HOST:PORT".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || format!("`{text}` is not HOST:PORT, as in `node1:29999` or `[fd00::1]:29999`");
+        let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(invalid)?;
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        if bracketed.is_none() && host.contains(':') {
+            return Err(invalid());
+        }
+        let host = Host::parse(bracketed.unwrap_or(host)).map_err(|_| invalid())?;
+        Ok(Self { host, port })
+    }
+
+    fn toml(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+/// The name of a network interface: `eth0`, `ib0`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Interface(String);
+
+impl Interface {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Scalar for Interface {
+    fn form() -> String {
+        "network interface".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let bad = text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
+        if bad || text.len() > MAX_INTERFACE_LEN {
+            return Err(format!("{text:?} is not a network interface's name, as in `ib0`: `ip link` lists them"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn toml(&self) -> String {
+        quoted(&self.0)
+    }
+}
+
+/// A directory for cached blocks, and how much of it they may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The directory.
+    pub path: PathBuf,
+    /// Bytes that slabs take in it, not 0.
+    pub size: ByteSize,
+}
+
+impl Scalar for Disk {
+    fn form() -> String {
+        "PATH:SIZE".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || format!("`{text}` is not PATH:SIZE, as in `/mnt/nvme0:1TiB`");
+        let (path, size) = text.rsplit_once(':').ok_or_else(invalid)?;
+        let path = PathBuf::parse(path).map_err(|_| invalid())?;
+        let size: ByteSize = size.parse().map_err(|error| format!("{}: {error}", invalid()))?;
+        if size == ByteSize::default() {
+            return Err(format!("{}: its size is 0", invalid()));
+        }
+        Ok(Self { path, size })
+    }
+
+    fn toml(&self) -> String {
+        quoted(&format!("{}:{}", self.path.display(), self.size))
+    }
+}
+
+/// A place in the namespace and the origin that shows there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where in the namespace.
+    pub path: FsPath,
+    /// The origin's URL, as written: `s3://bucket/prefix`, `file:///data`.
+    pub origin: String,
+}
+
+impl Scalar for Mount {
+    fn form() -> String {
+        "PATH=ORIGIN".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || format!("`{text}` is not PATH=ORIGIN with a URL, as in `/=s3://bucket/prefix`");
+        // Both sides may hold `=`: the one that counts is the last before the URL's scheme.
+        let scheme_end = text.find("://").ok_or_else(invalid)?;
+        let equals = text[..scheme_end].rfind('=').ok_or_else(invalid)?;
+        let (path, origin) = (text[..equals].trim(), text[equals + 1..].trim());
+        let path = FsPath::new(path).map_err(|error| format!("{}: {error}", invalid()))?;
+        let scheme = origin.split("://").next().unwrap_or_default();
+        if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')) {
+            return Err(invalid());
+        }
+        Ok(Self { path, origin: String::parse(origin)? })
+    }
+
+    fn toml(&self) -> String {
+        quoted(&format!("{}={}", String::from_utf8_lossy(self.path.as_bytes()), self.origin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_and_port_reads_names_and_both_kinds_of_address() {
+        for good in ["node1:29999", "10.0.0.1:1", "[fd00::1]:29999"] {
+            assert_eq!(HostPort::parse(good).map(|parsed| parsed.to_string()), Ok(good.to_owned()));
+        }
+        for bad in ["node1", "node1:0", "node1:70000", ":1", "fd00::1:29999", "a b:1", "[node1:1"] {
+            assert!(HostPort::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_no_port_and_no_placeholder_in_it() {
+        for good in ["localhost", "fd00::1", "10.1.2.3", "a-b.c_d"] {
+            assert!(Host::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "node1:80", "<coordinator IP>", "a/b"] {
+            assert!(Host::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_disk_is_a_path_and_a_size_even_when_the_path_has_a_colon() {
+        let disk = Disk::parse("/mnt/a:b:1.5TiB").unwrap();
+        assert_eq!((disk.path, disk.size), (PathBuf::from("/mnt/a:b"), ByteSize::gib(1536)));
+        for bad in ["/mnt", ":1GiB", "/mnt:0", "/mnt:big"] {
+            assert!(Disk::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_mount_keeps_equals_signs_on_both_sides() {
+        let mount = Mount::parse("/day=1=s3://bucket/hour=2?a=b://c").unwrap();
+        assert_eq!(mount.path, FsPath::new("/day=1").unwrap());
+        assert_eq!(mount.origin, "s3://bucket/hour=2?a=b://c");
+        for bad in ["/", "/=bucket", "s3://bucket", "relative=s3://bucket", "/=://x", "/a//b=s3://c"] {
+            assert!(Mount::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_interface_name_is_one_that_linux_takes() {
+        assert!(Interface::parse("ib0").is_ok());
+        for bad in ["", "a/b", "two words", "sixteen-letters0"] {
+            assert!(Interface::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The table of keys: the one place where a setting exists.
+//!
+//! To add a setting, add a line; `FOREBAY_BLESS=1 cargo test -p forebay-config` then renews the example file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
+
+use crate::endpoints::{Disk, Host, HostPort, Interface, Mount};
+use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, WriteMode};
+use crate::table::{KeyOf, keys};
+use crate::value::{Setting, describe_limits, within};
+
+/// One key of the table.
+pub type Key = KeyOf<Config>;
+
+impl Key {
+    /// The key called `name`.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+}
+
+const BLOCK: ByteSize = ByteSize::bytes(MAX_BLOCK_SIZE as u64);
+const SMALLEST_BLOCK: ByteSize = ByteSize::bytes(MIN_BLOCK_SIZE as u64);
+const SECTOR: ByteSize = ByteSize::bytes(SECTOR_SIZE as u64);
+/// More memory or disk than one machine has: a unit was mistyped.
+const MOST_BYTES: ByteSize = ByteSize::gib(1 << 20);
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+const HOUR: Duration = secs(3600);
+const DAY: Duration = secs(24 * 3600);
+
+keys! {
+    section "Cluster: who there is" {
+        /// The workers, where no membership service names them.
+        cluster_workers "cluster.workers": Vec<HostPort> = vec![], example "[\"node1:29999\", \"node2:29999\"]";
+        /// Where workers and clients find the coordinator. Read by the cluster features.
+        coordinator_hostname "coordinator.hostname": Option<Host> = None, example "\"coordinator1\"";
+        /// The coordinator's port. Read by the cluster features.
+        coordinator_port "coordinator.port": u16 = 19999;
+    }
+    section "Mounts: what the namespace shows" {
+        /// Origins and where each shows: `s3://`, `gs://`, `az://`, `http(s)://`, `file://`.
+        mounts "mounts": Vec<Mount> = vec![], example "[\"/=s3://bucket/prefix\"]";
+    }
+    section "Blocks: the unit of placement and transfer, the same on all workers and clients" {
+        /// Size of a block, a power of two.
+        block_size "block.size": ByteSize = BLOCK, in SMALLEST_BLOCK..=BLOCK;
+    }
+    section "Worker: a cache node" {
+        /// The name or address that clients reach this worker by. Unset: the machine's host name.
+        worker_hostname "worker.hostname": Option<Host> = None, example "\"node1\"";
+        /// The address that the worker listens on.
+        worker_rpc_bind_host "worker.rpc.bind.host": Host = Host::any();
+        /// The port that the worker listens on; 0 takes a free one.
+        worker_rpc_port "worker.rpc.port": u16 = 29999;
+        /// Listen for requests on this interface's address instead of `worker.rpc.bind.host`.
+        worker_rpc_bind_device "worker.rpc.bind.device": Option<Interface> = None, example "\"ib0\"";
+        /// Serve blocks over TCP on this interface's address. Unset: as `worker.rpc.bind.device`.
+        worker_data_bind_device "worker.data.bind.device": Option<Interface> = None, example "\"ib0\"";
+        /// Serve metrics and the web UI on this interface's address. Unset: as `worker.rpc.bind.device`.
+        worker_web_bind_device "worker.web.bind.device": Option<Interface> = None, example "\"ib0\"";
+        /// Serve the REST API on this interface's address. Unset: as `worker.rpc.bind.device`.
+        worker_rest_bind_device "worker.rest.bind.device": Option<Interface> = None, example "\"ib0\"";
+        /// DRAM for cached blocks.
+        worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in SMALLEST_BLOCK..=MOST_BYTES;
+        /// Take that memory in huge pages when there are some.
+        worker_memory_huge_pages "worker.memory.huge_pages": bool = true;
+        /// Check each sector's CRC32C whenever it is read from DRAM, not only when it comes from disk or network.
+        worker_memory_verify_reads "worker.memory.verify_reads": bool = true;
+        /// Directories for cached blocks, best one a device, and how much each may hold.
+        worker_disks "worker.disks": Vec<Disk> = vec![], example "[\"/mnt/nvme0/forebay:1TiB\"]";
+        /// How blocks go from disk to a TCP connection: `dio` O_DIRECT, `pagecache` buffered, `splice` without a copy.
+        worker_disk_serve "worker.disk.serve": DiskServe = DiskServe::Dio;
+        /// How disks are read and written; `auto` takes io_uring where it is allowed.
+        worker_disk_io "worker.disk.io": DiskIo = DiskIo::Auto;
+        /// Eviction starts when this much of a tier is full, in percent.
+        worker_eviction_high_watermark "worker.eviction.high_watermark": u32 = 95, in 1..=100;
+        /// Eviction stops when this much of a tier is full, in percent.
+        worker_eviction_low_watermark "worker.eviction.low_watermark": u32 = 90, in 1..=100;
+        /// Connections served at once; more are refused.
+        worker_max_connections "worker.max_connections": u32 = 4096, in 1..=1_000_000;
+        /// Requests in progress at once, over all connections; more wait.
+        worker_max_requests "worker.max_requests": u32 = 4096, in 1..=1_000_000;
+        /// This worker's share of the blocks, relative to the others'. Unset: by its capacity.
+        worker_weight "worker.weight": Option<u32> = None, in Some(1)..=Some(1_000_000), example "100";
+    }
+    section "Origin: the object store behind a mount" {
+        /// Requests to origins in progress at once, for each worker.
+        origin_max_concurrency "origin.max_concurrency": u32 = 64, in 1..=65_536;
+        /// Longest time for one request to an origin, its body included.
+        origin_request_timeout "origin.request_timeout": Duration = secs(30), in ms(1)..=HOUR;
+        /// Longest time to connect to an origin.
+        origin_connect_timeout "origin.connect_timeout": Duration = secs(5), in ms(1)..=HOUR;
+        /// Longest time that a read waits for an origin, retries included.
+        origin_retry_deadline "origin.retry.deadline": Duration = secs(60), in ms(1)..=HOUR;
+        /// Most attempts at one request, the first included.
+        origin_retry_max_attempts "origin.retry.max_attempts": u32 = 6, in 1..=1000;
+        /// Least that a miss fetches: a random reader pays this for 4 KiB.
+        origin_min_get_size "origin.min_get_size": ByteSize = ByteSize::kib(64), in SECTOR..=BLOCK;
+        /// Most that one request fetches, for a reader who goes on sequentially. Never more than a block.
+        origin_max_get_size "origin.max_get_size": ByteSize = BLOCK, in SECTOR..=BLOCK;
+        /// Talk to origins over plain http too. Needless for one on this machine.
+        origin_allow_http "origin.allow_http": bool = false;
+        /// URL of an S3-compatible server. Unset: Amazon's.
+        origin_s3_endpoint "origin.s3.endpoint": Option<String> = None, example "\"http://127.0.0.1:9000\"";
+        /// Region of the bucket. Unset: from the environment or the profile.
+        origin_s3_region "origin.s3.region": Option<String> = None, example "\"us-east-1\"";
+        /// Profile to take credentials from. Unset: the usual chain (environment, profile, instance role).
+        origin_s3_profile "origin.s3.profile": Option<String> = None, example "\"training\"";
+        /// Put the bucket in the URL's path and not in the host name, as most S3-compatible servers need.
+        origin_s3_path_style "origin.s3.path_style": bool = false;
+        /// Send unsigned requests, for public buckets.
+        origin_s3_anonymous "origin.s3.anonymous": bool = false;
+    }
+    section "Metadata: attributes and listings" {
+        /// How long attributes and listings are believed before the origin is asked again; 0 asks always.
+        metadata_ttl "metadata.ttl": Duration = secs(60), in Duration::ZERO..=secs(365 * 24 * 3600);
+        /// Most entries that a worker remembers, of files that do not exist too.
+        metadata_cache_entries "metadata.cache_entries": u32 = 1_000_000, in 1..=1_000_000_000;
+    }
+    section "Client: whoever reads" {
+        /// Memory for blocks that were prefetched from workers in other processes.
+        client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MOST_BYTES;
+        /// Most blocks to prefetch ahead of each sequential stream; 0 turns prefetch off.
+        client_prefetch_max_part_number "client.prefetch.max_part_number": u32 = 8, in 0..=4096;
+        /// A file no longer than this is prefetched whole at once; 0 turns that off.
+        client_prefetch_file_length_threshold "client.prefetch.file_length_threshold": ByteSize = ByteSize::bytes(0);
+        /// Longest time for one request to a worker, before the next replica or the origin is tried.
+        client_request_timeout "client.request_timeout": Duration = secs(30), in ms(1)..=HOUR;
+        /// Connect to workers from this interface's address.
+        client_network_data_bind_device "client.network.data.bind.device": Option<Interface> = None, example "\"ib0\"";
+        /// How long a dead worker is left alone before it is tried again. Doubles with each failure.
+        client_retry_initial_backoff "client.retry.initial_backoff": Duration = ms(500), in ms(1)..=HOUR;
+        /// The longest that a dead worker is left alone.
+        client_retry_max_backoff "client.retry.max_backoff": Duration = secs(30), in ms(1)..=DAY;
+        /// TCP connections to each worker.
+        client_connections_per_worker "client.connections_per_worker": u32 = 4, in 1..=64;
+        /// Open a file for reading by its attributes as remembered, within `metadata.ttl`, without asking a worker.
+        client_open_status_cache_enabled "client.open_status_cache.enabled": bool = false;
+    }
+    section "Network: TCP" {
+        /// An idle connection is pinged this often.
+        network_tcp_keepalive "network.tcp.keepalive": Duration = secs(2), in ms(10)..=HOUR;
+        /// A connection without any answer for this long is dead.
+        network_tcp_dead_after "network.tcp.dead_after": Duration = secs(6), in ms(10)..=HOUR;
+        /// Interface for all TCP traffic that has no `bind.device` of its own. Read by the cluster features.
+        network_group_network "network.group_network": Option<Interface> = None, example "\"eth0\"";
+    }
+    section "Network: RDMA (read by the RDMA transport)" {
+        /// Move data over RDMA.
+        network_rdma_data_enabled "network.rdma.data.enabled": bool = false;
+        /// RDMA devices as DEVICE:PORT. One: its address is listened on. Empty: chosen by UCX.
+        network_rdma_data_bind_device "network.rdma.data.bind.device": Vec<String> = vec![],
+            example "[\"mlx5_0:1\", \"mlx5_1:1\"]";
+        /// Address that the worker listens on for RDMA, where no single device names it.
+        network_rdma_data_bind_host "network.rdma.data.bind.host": Host = Host::any();
+        /// The name or address that clients reach the worker by over RDMA. Unset: as `worker.hostname`.
+        network_rdma_data_hostname "network.rdma.data.hostname": Option<Host> = None, example "\"node1-ib\"";
+        /// The worker's port for RDMA; 0 takes a free one.
+        network_rdma_data_port "network.rdma.data.port": u16 = 59999;
+        /// Longest time for one RDMA operation.
+        network_rdma_data_operation_timeout "network.rdma.data.operation_timeout": Duration = secs(60), in ms(1)..=HOUR;
+        /// Registered memory at start.
+        network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
+            ByteSize::mib(256), in ByteSize::mib(4)..=MOST_BYTES;
+        /// How much registered memory is touched and cut into 4 MiB chunks at start.
+        network_rdma_data_buffer_pool_prewarm_size "network.rdma.data.buffer_pool.prewarm_size": ByteSize =
+            ByteSize::mib(256), in ByteSize::bytes(0)..=MOST_BYTES;
+        /// Most registered memory. At this limit prefetch shrinks and readers wait.
+        network_rdma_data_buffer_pool_max_size "network.rdma.data.buffer_pool.max_size": ByteSize =
+            ByteSize::gib(8), in ByteSize::mib(4)..=MOST_BYTES;
+        /// When RDMA fails: `never` TCP; `auto` TCP until RDMA works again; `tcp-at-start` the same, and start without RDMA too.
+        network_rdma_data_fallback "network.rdma.data.fallback": RdmaFallback = RdmaFallback::Auto;
+        /// How long TCP is used after RDMA failed, before RDMA is tried again.
+        network_rdma_data_retry_duration "network.rdma.data.retry_duration": Duration = secs(300), in ms(1)..=DAY;
+        /// Log statistics of RDMA operations.
+        network_rdma_data_trace_enabled "network.rdma.data.trace.enabled": bool = false;
+        /// How often statistics of RDMA operations are logged.
+        network_rdma_data_trace_print_interval "network.rdma.data.trace.print_interval": Duration = secs(20),
+            in ms(1)..=DAY;
+        /// Ask for attributes and listings over RDMA.
+        network_rdma_metadata_enabled "network.rdma.metadata.enabled": bool = false;
+        /// The worker's port for attributes and listings over RDMA.
+        network_rdma_metadata_port "network.rdma.metadata.port": u16 = 29995;
+        /// RDMA device for attributes and listings. Unset: the default active one.
+        network_rdma_metadata_device "network.rdma.metadata.device": Option<String> = None, example "\"mlx5_0\"";
+        /// Port of `network.rdma.metadata.device`.
+        network_rdma_metadata_ib_port "network.rdma.metadata.ib_port": u32 = 1, in 1..=255;
+        /// GID index on `network.rdma.metadata.ib_port`; negative takes the default one.
+        network_rdma_metadata_gid_index "network.rdma.metadata.gid_index": i32 = -1;
+    }
+    section "FUSE: the mount" {
+        /// Threads that serve the kernel; 0 takes one a core.
+        fuse_threads "fuse.threads": u32 = 0, in 0..=1024;
+        /// Read-ahead and asynchronous requests that the kernel may have in progress at once.
+        fuse_max_background "fuse.max_background": u32 = 64, in 1..=65_535;
+        /// Largest read that the kernel sends.
+        fuse_max_read "fuse.max_read": ByteSize = ByteSize::mib(1), in ByteSize::kib(4)..=ByteSize::mib(16);
+        /// How far the kernel reads ahead of a buffered sequential reader.
+        fuse_read_ahead "fuse.read_ahead": ByteSize = ByteSize::mib(4), in ByteSize::bytes(0)..=ByteSize::gib(1);
+        /// Let other users than the one who mounts see the mount.
+        fuse_allow_other "fuse.allow_other": bool = false;
+    }
+    section "Writing" {
+        /// Where written data goes: `through` to the origin, and not into the cache.
+        write_mode "write.mode": WriteMode = WriteMode::Through;
+    }
+    section "Log" {
+        /// The least important messages that are logged.
+        log_level "log.level": LogLevel = LogLevel::Info;
+        /// File to log to. Unset: standard error, or a file of its own for a process in the background.
+        log_file "log.file": Option<PathBuf> = None, example "\"/var/log/forebay.log\"";
+        /// `text` for people, `json` for one object a line.
+        log_format "log.format": LogFormat = LogFormat::Text;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_field_is_named_like_its_key_so_every_key_is_read_and_no_variable_is_ambiguous() {
+        for key in KEYS {
+            assert_eq!(key.field, key.name.replace(['.', '-'], "_"));
+        }
+        let variables: BTreeSet<String> = KEYS.iter().map(Key::variable).collect();
+        assert_eq!(variables.len(), KEYS.len());
+    }
+
+    #[test]
+    fn no_key_is_a_section_of_another() {
+        for key in KEYS {
+            let below = KEYS.iter().find(|other| other.name.starts_with(&format!("{}.", key.name)));
+            assert!(below.is_none(), "{} and {:?}", key.name, below);
+        }
+    }
+
+    #[test]
+    fn every_default_is_within_its_limits_and_reads_back_as_itself() {
+        let mut config = Config::default();
+        for key in KEYS {
+            let Some(literal) = key.default_toml() else { continue };
+            let raw = crate::value::Raw::of(&literal.parse().unwrap());
+            assert_eq!((key.write)(&mut config, &raw), Ok(()), "{}", key.name);
+        }
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn every_key_without_a_default_has_an_example_that_changes_that_key_alone() {
+        for key in KEYS {
+            if !matches!(key.default_toml().as_deref(), None | Some("[]")) {
+                continue;
+            }
+            let example = key.example.unwrap_or_else(|| panic!("{} has no example", key.name));
+            let mut config = Config::default();
+            (key.write)(&mut config, &crate::value::Raw::of(&example.parse().unwrap())).unwrap();
+            let changed: Vec<&str> =
+                KEYS.iter().filter(|key| key.value_toml(&config) != key.default_toml()).map(|key| key.name).collect();
+            assert_eq!(changed, [key.name]);
+        }
+    }
+}

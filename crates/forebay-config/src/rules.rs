@@ -1,0 +1,135 @@
+//! What must hold between settings, and of one setting beyond its type and limits.
+
+use std::collections::{BTreeSet, HashSet};
+use std::hash::Hash;
+
+use crate::error::Problem;
+use crate::keys::{Config, Key};
+use crate::origin::Origin;
+
+struct Rule {
+    /// Said when the rule is broken.
+    why: &'static str,
+    /// The keys that it is about, all named in the error.
+    keys: &'static [&'static str],
+    holds: fn(&Config) -> bool,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        why: "a block's size must be a power of two",
+        keys: &["block.size"],
+        holds: |config| config.block_size.as_u64().is_power_of_two(),
+    },
+    Rule {
+        why: "the worker's memory must hold at least one block",
+        keys: &["worker.memory.size", "block.size"],
+        holds: |config| config.worker_memory_size >= config.block_size,
+    },
+    Rule {
+        why: "the client's memory must hold at least one block",
+        keys: &["client.memory.size", "block.size"],
+        holds: |config| config.client_memory_size >= config.block_size,
+    },
+    Rule {
+        why: "a disk must hold at least one block",
+        keys: &["worker.disks", "block.size"],
+        holds: |config| config.worker_disks.iter().all(|disk| disk.size >= config.block_size),
+    },
+    Rule {
+        why: "each disk directory may be given once",
+        keys: &["worker.disks"],
+        holds: |config| all_differ(config.worker_disks.iter().map(|disk| &disk.path)),
+    },
+    Rule {
+        why: "each mount path may be given once",
+        keys: &["mounts"],
+        holds: |config| all_differ(config.mounts.iter().map(|mount| &mount.path)),
+    },
+    Rule {
+        why: "each worker may be given once",
+        keys: &["cluster.workers"],
+        holds: |config| all_differ(&config.cluster_workers),
+    },
+    Rule {
+        why: "eviction must stop below where it starts",
+        keys: &["worker.eviction.low_watermark", "worker.eviction.high_watermark"],
+        holds: |config| config.worker_eviction_low_watermark < config.worker_eviction_high_watermark,
+    },
+    Rule {
+        why: "the smallest fetch must not exceed the largest",
+        keys: &["origin.min_get_size", "origin.max_get_size"],
+        holds: |config| config.origin_min_get_size <= config.origin_max_get_size,
+    },
+    Rule {
+        why: "connecting is part of a request, so its timeout must not be longer",
+        keys: &["origin.connect_timeout", "origin.request_timeout"],
+        holds: |config| config.origin_connect_timeout <= config.origin_request_timeout,
+    },
+    Rule {
+        why: "the first back-off must not exceed the longest",
+        keys: &["client.retry.initial_backoff", "client.retry.max_backoff"],
+        holds: |config| config.client_retry_initial_backoff <= config.client_retry_max_backoff,
+    },
+    Rule {
+        why: "a connection must be pinged before it counts as dead",
+        keys: &["network.tcp.keepalive", "network.tcp.dead_after"],
+        holds: |config| config.network_tcp_keepalive < config.network_tcp_dead_after,
+    },
+    Rule {
+        why: "no more can be prewarmed than the pool has at start",
+        keys: &["network.rdma.data.buffer_pool.prewarm_size", "network.rdma.data.buffer_pool.initial_size"],
+        holds: |config| {
+            config.network_rdma_data_buffer_pool_prewarm_size <= config.network_rdma_data_buffer_pool_initial_size
+        },
+    },
+    Rule {
+        why: "the pool must not start larger than it may become",
+        keys: &["network.rdma.data.buffer_pool.initial_size", "network.rdma.data.buffer_pool.max_size"],
+        holds: |config| {
+            config.network_rdma_data_buffer_pool_initial_size <= config.network_rdma_data_buffer_pool_max_size
+        },
+    },
+    Rule {
+        why: "data and metadata need ports of their own",
+        keys: &["network.rdma.data.port", "network.rdma.metadata.port"],
+        holds: |config| {
+            let both = config.network_rdma_data_enabled && config.network_rdma_metadata_enabled;
+            let same = config.network_rdma_data_port == config.network_rdma_metadata_port;
+            !(both && same) || config.network_rdma_data_port == 0
+        },
+    },
+];
+
+fn all_differ<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> bool {
+    let mut seen = HashSet::new();
+    items.into_iter().all(|item| seen.insert(item))
+}
+
+/// The rules that `config` breaks, whose values come from `origin_of` their key. A rule about a key whose value was
+/// refused is left out: it would judge the default.
+pub(crate) fn conflicts(config: &Config, origin_of: impl Fn(&str) -> Origin, refused: &BTreeSet<&str>) -> Vec<Problem> {
+    let value = |name| Key::find(name).and_then(|key| key.value_toml(config)).unwrap_or_default();
+    let setting = |name: &&'static str| (*name, value(*name), origin_of(name));
+    RULES
+        .iter()
+        .filter(|rule| !rule.keys.iter().any(|key| refused.contains(key)))
+        .filter(|rule| !(rule.holds)(config))
+        .map(|rule| Problem::Conflict { why: rule.why, settings: rule.keys.iter().map(setting).collect() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_break_no_rule_and_every_rule_names_keys_that_exist() {
+        for rule in RULES {
+            assert!((rule.holds)(&Config::default()), "{}", rule.why);
+            for key in rule.keys {
+                assert!(Key::find(key).is_some(), "{key}");
+            }
+        }
+    }
+}
