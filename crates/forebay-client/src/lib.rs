@@ -1,1 +1,28 @@
-//! placeholder
+//! The client: what a mount, the command line and a program's own code read through.
+//!
+//! * [`Client`] answers `stat` and `list`, and opens files;
+//! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
+//! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
+//! * [`Connector`] makes links to workers, so that the client knows no transport by name.
+//!
+//! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in
+//! rendezvous order, which fetches from the origin what it does not hold; the reader sees latency, never an error, as
+//! long as any worker lives (invariant 8).
+//!
+//! Bytes that a worker in this process holds are handed out as they lie in its memory. Bytes from other processes are
+//! buffered, for sequential readers only, in a small [`Store`](forebay_store::Store) that a
+//! [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was prefetched for one reader
+//! serves all.
+
+mod client;
+mod open_file;
+mod prefetch;
+mod router;
+mod source;
+mod stats;
+
+pub use client::{BlockLocation, Client, ClientOptions};
+pub use open_file::OpenFile;
+pub use prefetch::{Ahead, PrefetchOptions, Streams};
+pub use router::Connector;
+pub use stats::{ClientStats, ReadSource};

@@ -27,7 +27,8 @@ impl LocalTransport {
 }
 
 /// The reply that a caller in this process gets for a service's answer.
-pub(crate) fn reply_of(response: Response) -> Result<Reply, CallError> {
+fn reply_of(response: Response, request: &Request) -> Result<Reply, CallError> {
+    let response = response.fitting(request).map_err(CallError::Service)?;
     let payload = match response.payload {
         ResponsePayload::None => Payload::None,
         ResponsePayload::Spans(spans) => Payload::Shared(spans),
@@ -46,11 +47,11 @@ impl Transport for LocalTransport {
             return Err(LinkError::Lost { peer: PEER.to_owned(), reason: "it was closed".to_owned() }.into());
         }
         if let Some(response) = self.service.try_handle(&request) {
-            return reply_of(response);
+            return reply_of(response, &request);
         }
         let deadline = request.deadline;
-        match tokio::time::timeout(deadline, self.service.handle(request, false)).await {
-            Ok(Ok(response)) => reply_of(response),
+        match tokio::time::timeout(deadline, self.service.handle(request.clone(), false)).await {
+            Ok(Ok(response)) => reply_of(response, &request),
             Ok(Err(failure)) => Err(CallError::Service(failure)),
             Err(_) => Err(LinkError::TimedOut { peer: PEER.to_owned(), waited: deadline }.into()),
         }
@@ -58,7 +59,7 @@ impl Transport for LocalTransport {
 
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
         let request = Request::on_block(Op::Read, *block, offset, length, std::time::Duration::ZERO);
-        match self.service.try_handle(&request)?.payload {
+        match self.service.try_handle(&request)?.fitting(&request).ok()?.payload {
             ResponsePayload::Spans(spans) => Some(spans),
             _ => None,
         }

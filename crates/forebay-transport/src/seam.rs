@@ -26,6 +26,8 @@ pub enum Op {
     List = 5,
     /// Which sectors of a block are cached, and where. Body: empty.
     Coverage = 6,
+    /// The worker's counters. Body of the reply: a JSON object.
+    Stats = 7,
 }
 
 impl Op {
@@ -33,7 +35,7 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        [Ping, Read, Fill, Stat, List, Coverage].into_iter().find(|op| *op as u8 == number)
+        [Ping, Read, Fill, Stat, List, Coverage, Stats].into_iter().find(|op| *op as u8 == number)
     }
 }
 
@@ -328,6 +330,24 @@ impl Response {
     #[must_use]
     pub fn of_spans(spans: Spans, provenance: Provenance) -> Self {
         Self { provenance, body: Bytes::new(), payload: ResponsePayload::Spans(spans) }
+    }
+
+    /// The same answer if it is one that `request` allows: every transport asks before it sends.
+    ///
+    /// # Errors
+    /// [`FailureKind::Internal`] when the service gave more payload than was asked for, or a body over the limit.
+    pub fn fitting(self, request: &Request) -> Result<Self, Failure> {
+        let allowed = if request.op == Op::Read { request.length as usize } else { 0 };
+        let (payload, body) = (self.payload.len(), self.body.len());
+        if payload > allowed {
+            let message = format!("the service answered {:?} with {payload} bytes, {allowed} were asked", request.op);
+            return Err(Failure::new(FailureKind::Internal, message));
+        }
+        if body > crate::wire::MAX_REPLY_BODY as usize {
+            let message = format!("the service answered {:?} with a body of {body} bytes, too long", request.op);
+            return Err(Failure::new(FailureKind::Internal, message));
+        }
+        Ok(self)
     }
 }
 

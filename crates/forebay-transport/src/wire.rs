@@ -4,6 +4,9 @@
 //! header of 64 bytes, its body and its payload. A header ends with the CRC32C of what precedes it: a stream that got out
 //! of step, or a peer that speaks something else, is noticed at once and never believed about a length.
 //!
+//! Request id 0 is the connection's own ([`CONNECTION_ID`]): a ping carries it, and a reply that carries it says that the
+//! peer is alive, asked or not; as a failure it says why the peer is about to close the connection.
+//!
 //! ```text
 //! request  0 magic u16 │ 2 op u8 │ 3 flags u8 │ 4 body length u32 │ 8 request id u64 │ 16 file id [16]
 //!          32 block index u64 │ 40 offset u32 │ 44 length u32 │ 48 deadline ms u32 │ 52 zero [8] │ 60 crc u32
@@ -28,6 +31,8 @@ pub const MAX_REQUEST_BODY: u32 = 64 << 10;
 pub const MAX_REPLY_BODY: u32 = 4 << 20;
 /// The longest payload of a reply: a block.
 pub const MAX_PAYLOAD: u32 = MAX_BLOCK_SIZE;
+/// The request id of messages about the connection itself; calls count from 1.
+pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
 pub const PROTOCOL: u16 = 1;
 
@@ -149,7 +154,7 @@ pub struct RequestHeader {
     pub offset: u32,
     /// How many bytes.
     pub length: u32,
-    /// How long the caller waits; whole milliseconds.
+    /// How long the caller waits; sent in whole milliseconds, rounded up.
     pub deadline: Duration,
     /// Bytes of body that follow.
     pub body_len: u32,
@@ -191,7 +196,8 @@ impl RequestHeader {
         bytes[32..40].copy_from_slice(&self.block.index.to_le_bytes());
         bytes[40..44].copy_from_slice(&self.offset.to_le_bytes());
         bytes[44..48].copy_from_slice(&self.length.to_le_bytes());
-        let millis = u32::try_from(self.deadline.as_millis()).unwrap_or(u32::MAX);
+        // Rounded up: a caller that waits half a millisecond must not be told that its time is over on arrival.
+        let millis = u32::try_from(self.deadline.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         bytes[48..52].copy_from_slice(&millis.to_le_bytes());
         seal(&mut bytes);
         bytes

@@ -1,0 +1,176 @@
+//! A handle: reads of one file version.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_memory::Spans;
+use forebay_transport::Payload;
+use forebay_types::{BlockKey, BlockLayout, Failure, FileId, FileVersion, Piece};
+use parking_lot::Mutex;
+
+use crate::client::Shared;
+use crate::prefetch::Streams;
+use crate::stats::ReadSource;
+
+/// Reads of at least this many bytes go through the prefetch buffers even when they continue no stream: another reader
+/// of the same shard is likely to want them, and they are whole sectors anyway.
+const BUFFERED_FROM: u32 = 256 << 10;
+
+/// A handle pinned to one file version.
+pub struct OpenFile {
+    client: Arc<Shared>,
+    version: Arc<FileVersion>,
+    id: FileId,
+    layout: BlockLayout,
+    /// Only ever tried, never waited for: a read that finds it taken by another read of this handle goes unrecorded.
+    streams: Mutex<Streams>,
+}
+
+impl OpenFile {
+    pub(crate) fn new(client: Arc<Shared>, version: FileVersion) -> Self {
+        let block_size = client.options.block_size;
+        let streams = Streams::new(version.size, block_size, client.options.prefetch);
+        let layout = BlockLayout::new(version.size, block_size);
+        Self { id: version.id(), layout, streams: Mutex::new(streams), version: Arc::new(version), client }
+    }
+
+    /// The version that this handle is pinned to.
+    #[must_use]
+    pub fn version(&self) -> &FileVersion {
+        &self.version
+    }
+
+    /// The name of that version.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// How the file is cut into blocks.
+    #[must_use]
+    pub fn layout(&self) -> BlockLayout {
+        self.layout
+    }
+
+    /// The bytes of a read, if all of them are in memory of this process: without waiting. Cut off at the end of the
+    /// file, and never short otherwise.
+    #[must_use]
+    pub fn try_read(&self, offset: u64, length: u32) -> Option<Spans> {
+        let mut spans = Spans::new();
+        let mut sources = [0; 2];
+        for piece in self.layout.pieces(offset, length) {
+            let (hit, source) = self.try_piece(piece)?;
+            sources[source as usize] += u64::from(piece.length);
+            if spans.is_empty() {
+                spans = hit;
+            } else {
+                spans.extend(hit);
+            }
+        }
+        for (source, bytes) in [(ReadSource::LocalMemory, sources[0]), (ReadSource::Buffered, sources[1])] {
+            if bytes > 0 {
+                self.client.stats.hit(source, bytes);
+            }
+        }
+        self.observe(offset, length);
+        Some(spans)
+    }
+
+    fn try_piece(&self, piece: Piece) -> Option<(Spans, ReadSource)> {
+        let key = BlockKey { file: self.id, index: piece.index };
+        let routes = self.client.router.routes();
+        if routes.local {
+            let link = &routes.links[routes.ring.owner(&key)?];
+            if let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length) {
+                return Some((spans, ReadSource::LocalMemory));
+            }
+        }
+        let spans = self.client.engine.try_read(&key, piece.offset, piece.length)?;
+        Some((spans, ReadSource::Buffered))
+    }
+
+    /// The bytes of a read, cut off at the end of the file.
+    ///
+    /// # Errors
+    /// [`forebay_types::FailureKind::VersionChanged`] when the object is no longer this version and the bytes are not
+    /// cached; any other kind when no worker could deliver them in time.
+    pub async fn read(self: &Arc<Self>, offset: u64, length: u32) -> Result<Spans, Failure> {
+        let sequential = self.observe(offset, length);
+        let pieces: Vec<_> = self.layout.pieces(offset, length).collect();
+        let read = async {
+            if let [piece] = pieces[..] {
+                return self.read_piece(piece, sequential).await;
+            }
+            let reads = pieces.iter().map(|piece| self.read_piece(*piece, sequential));
+            Ok(futures::future::try_join_all(reads).await?.into_iter().flatten().collect())
+        };
+        read.await.inspect_err(|_| {
+            self.client.stats.failed_reads.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    async fn read_piece(&self, piece: Piece, sequential: bool) -> Result<Spans, Failure> {
+        let Piece { offset, length, .. } = piece;
+        let key = BlockKey { file: self.id, index: piece.index };
+        if (sequential || length >= BUFFERED_FROM) && !self.is_local(&key) {
+            let read = self.client.engine.read(&self.version, key, self.layout, offset, length).await?;
+            self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
+            return Ok(read.spans);
+        }
+        let reply = self.client.router.read(&self.version, key, offset, length, self.client.engine.store()).await?;
+        self.client.stats.delivered(reply.provenance);
+        Ok(match reply.payload {
+            Payload::Shared(spans) => spans,
+            Payload::Landed(span) => Spans::from_iter([span.freeze()]),
+            Payload::None => Spans::new(),
+        })
+    }
+
+    /// Whether the worker that owns a block is in this process.
+    fn is_local(&self, key: &BlockKey) -> bool {
+        let routes = self.client.router.routes();
+        routes.local && routes.ring.owner(key).is_some_and(|owner| routes.links[owner].local)
+    }
+
+    /// Tells the streams of a read; starts what they want fetched ahead. Whether the read continues a stream.
+    fn observe(&self, offset: u64, length: u32) -> bool {
+        let Some(mut streams) = self.streams.try_lock() else { return false };
+        let ahead = streams.on_read(offset, length);
+        drop(streams);
+        if let Some(range) = ahead.fetch {
+            self.prefetch(range);
+        }
+        ahead.sequential
+    }
+
+    /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows.
+    fn prefetch(&self, range: Range<u64>) {
+        let (mut at, end) = (range.start, range.end);
+        while at < end {
+            let length = u32::try_from(end - at).unwrap_or(u32::MAX);
+            for piece in self.layout.pieces(at, length) {
+                let Ok(permit) = Arc::clone(&self.client.prefetches).try_acquire_owned() else { return };
+                let (client, version) = (Arc::clone(&self.client), Arc::clone(&self.version));
+                let (key, layout) = (BlockKey { file: self.id, index: piece.index }, self.layout);
+                let local = self.is_local(&key);
+                let task = async move {
+                    let Piece { offset, length, .. } = piece;
+                    let filled = if local {
+                        client.router.fill(&version, key, offset, length).await.map(|_| ())
+                    } else {
+                        client.engine.fill(&version, key, layout, offset, length).await.map(|_| ())
+                    };
+                    match filled {
+                        Ok(()) => drop(client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed)),
+                        // The reader will meet the same failure, and gets it as an error.
+                        Err(failure) => tracing::debug!(%key, %failure, "prefetch failed"),
+                    }
+                    drop(permit);
+                };
+                self.client.tasks.spawn_on(task, &self.client.runtime);
+            }
+            at += u64::from(length);
+        }
+    }
+}

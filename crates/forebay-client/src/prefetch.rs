@@ -1,0 +1,222 @@
+//! What to fetch ahead of a reader: a state machine per handle. Pure.
+//!
+//! A handle may carry several readers at once (threads of a data loader, tensors of one file), so it follows a few
+//! *streams*. A read that starts near where a stream ended continues it; near, because the kernel sends the parts of one
+//! read-ahead window out of order. A continued stream earns a window that doubles from [`FIRST_WINDOW`] up to
+//! `max_part_number` blocks, and is fetched that far ahead. A read that continues nothing takes the place of the stream
+//! that was idle longest and fetches nothing ahead, so random access costs nothing.
+
+use std::ops::Range;
+
+/// Streams followed per handle. Eight is what a torch loader with its default prefetch factor keeps in flight.
+const STREAMS: usize = 8;
+/// What the second sequential read fetches ahead: two of the largest reads that FUSE makes.
+const FIRST_WINDOW: u64 = 2 << 20;
+/// How far from its end a read may start and still continue a stream, ahead or behind: the kernel's read-ahead window.
+const SLACK: u64 = 4 << 20;
+/// Nothing is fetched ahead for less than this, so that small sequential reads do not make a request each.
+const MIN_STEP: u64 = 512 << 10;
+
+/// How far ahead to fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefetchOptions {
+    /// Blocks ahead of each stream; 0 turns prefetching off.
+    pub max_part_number: u32,
+    /// Files up to this many bytes are fetched whole at their first read; 0 turns that off.
+    pub file_length_threshold: u64,
+}
+
+impl Default for PrefetchOptions {
+    fn default() -> Self {
+        Self { max_part_number: 8, file_length_threshold: 0 }
+    }
+}
+
+/// What a read tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    /// Whether the read continues a stream.
+    pub sequential: bool,
+    /// What to fetch ahead, in bytes of the file.
+    pub fetch: Option<Range<u64>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    /// The furthest that a read reached.
+    end: u64,
+    /// The furthest that was fetched ahead.
+    fetched: u64,
+    /// How far ahead to fetch.
+    window: u64,
+    /// When it last moved, in reads of this handle. 0: never used.
+    last_used: u64,
+}
+
+/// The streams of one handle.
+#[derive(Debug)]
+pub struct Streams {
+    options: PrefetchOptions,
+    size: u64,
+    block_size: u64,
+    reads: u64,
+    streams: [Stream; STREAMS],
+}
+
+impl Streams {
+    /// The streams of a handle on a file of `size` bytes in blocks of `block_size`.
+    #[must_use]
+    pub fn new(size: u64, block_size: u32, options: PrefetchOptions) -> Self {
+        let streams = [Stream::default(); STREAMS];
+        Self { options, size, block_size: u64::from(block_size), reads: 0, streams }
+    }
+
+    /// A read of `length` bytes at `offset` has come.
+    pub fn on_read(&mut self, offset: u64, length: u32) -> Ahead {
+        self.reads += 1;
+        let end = offset.saturating_add(u64::from(length)).min(self.size);
+        let max_window = u64::from(self.options.max_part_number) * self.block_size;
+        if max_window == 0 {
+            return Ahead::default();
+        }
+        if self.reads == 1 && self.size <= self.options.file_length_threshold {
+            self.streams[0] = Stream { end, fetched: self.size, window: max_window, last_used: self.reads };
+            return Ahead { sequential: true, fetch: (end < self.size).then_some(0..self.size) };
+        }
+        let (size, reads) = (self.size, self.reads);
+        let near = |stream: &&mut Stream| {
+            stream.last_used > 0
+                && offset <= stream.end.saturating_add(SLACK)
+                && offset.saturating_add(SLACK) >= stream.end
+        };
+        match self.streams.iter_mut().filter(near).min_by_key(|stream| stream.end.abs_diff(offset)) {
+            // Small reads that jump about within the slack are no stream: it must move by what was read.
+            Some(stream) if offset.abs_diff(stream.end) <= u64::from(length).max(64 << 10) || stream.window > 0 => {
+                stream.last_used = reads;
+                let exact = offset == stream.end;
+                stream.end = stream.end.max(end);
+                if !exact && stream.window == 0 {
+                    return Ahead::default();
+                }
+                stream.window = (stream.window * 2).clamp(FIRST_WINDOW.min(max_window), max_window);
+                let from = stream.fetched.max(stream.end);
+                let to = stream.end.saturating_add(stream.window).min(size);
+                let worth_it = to > from && (to - from >= MIN_STEP.min(stream.window) || to == size);
+                if worth_it {
+                    stream.fetched = to;
+                }
+                Ahead { sequential: true, fetch: worth_it.then_some(from..to) }
+            }
+            _ => {
+                let window = 0;
+                let idle = self.streams.iter_mut().min_by_key(|stream| stream.last_used);
+                if let Some(idle) = idle {
+                    *idle = Stream { end, fetched: end, window, last_used: reads };
+                }
+                Ahead::default()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+    const BLOCK: u32 = 4 << 20;
+
+    fn streams(size: u64) -> Streams {
+        Streams::new(size, BLOCK, PrefetchOptions::default())
+    }
+
+    #[test]
+    fn a_sequential_reader_earns_a_window_of_eight_blocks() {
+        let mut streams = streams(1 << 30);
+        assert_eq!(streams.on_read(0, 1 << 20), Ahead::default());
+        let second = streams.on_read(MIB, 1 << 20);
+        assert_eq!(second, Ahead { sequential: true, fetch: Some(2 * MIB..4 * MIB) });
+        let mut fetched = 4 * MIB;
+        for read in 2..200 {
+            let ahead = streams.on_read(read * MIB, 1 << 20);
+            assert!(ahead.sequential);
+            if let Some(fetch) = ahead.fetch {
+                assert_eq!(fetch.start, fetched, "each byte is fetched ahead once");
+                fetched = fetch.end;
+            }
+            assert!(fetched >= (read + 1) * MIB && fetched <= (read + 1 + 32) * MIB);
+        }
+        assert_eq!(fetched, (200 + 32) * MIB);
+    }
+
+    #[test]
+    fn random_reads_fetch_nothing_ahead() {
+        let mut streams = streams(1 << 40);
+        let mut at = 12_345u64;
+        for _ in 0..10_000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            assert_eq!(streams.on_read(at % ((1 << 40) - 4096) / 4096 * 4096, 4096), Ahead::default());
+        }
+    }
+
+    #[test]
+    fn interleaved_streams_keep_their_windows() {
+        let mut streams = streams(1 << 40);
+        for read in 0..100 {
+            for stream in 0..4 {
+                let ahead = streams.on_read((stream << 30) + read * MIB, 1 << 20);
+                assert_eq!(ahead.sequential, read > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn reads_that_the_kernel_reordered_still_continue_their_stream() {
+        let mut streams = streams(1 << 30);
+        let kib = 1 << 10;
+        for read in 0..64 {
+            streams.on_read(read * 128 * kib, 128 << 10);
+        }
+        for read in [65, 64, 67, 66, 68] {
+            assert!(streams.on_read(read * 128 * kib, 128 << 10).sequential);
+        }
+    }
+
+    #[test]
+    fn a_small_file_is_fetched_whole_at_its_first_read() {
+        let options = PrefetchOptions { file_length_threshold: 10 * MIB, ..PrefetchOptions::default() };
+        let mut whole = Streams::new(10 * MIB, BLOCK, options);
+        assert_eq!(whole.on_read(5 * MIB, 4096).fetch, Some(0..10 * MIB));
+        assert_eq!(whole.on_read(5 * MIB + 4096, 4096).fetch, None);
+        let mut larger = Streams::new(10 * MIB + 1, BLOCK, options);
+        assert_eq!(larger.on_read(5 * MIB, 4096).fetch, None);
+    }
+
+    #[test]
+    fn zero_parts_turn_it_off() {
+        let mut off =
+            Streams::new(1 << 30, BLOCK, PrefetchOptions { max_part_number: 0, ..PrefetchOptions::default() });
+        assert!((0..10).all(|read| off.on_read(read * MIB, 1 << 20) == Ahead::default()));
+    }
+
+    proptest! {
+        #[test]
+        fn it_never_fetches_beyond_the_file_nor_beyond_its_window(
+            size in 1u64..1 << 34,
+            reads in prop::collection::vec((0u64..1 << 34, 1u32..4 << 20, any::<bool>()), 1..200),
+        ) {
+            let mut streams = streams(size);
+            let mut last = 0;
+            for (offset, length, continues) in reads {
+                let offset = if continues { last } else { offset % size };
+                let ahead = streams.on_read(offset, length);
+                last = (offset + u64::from(length)).min(size);
+                if let Some(fetch) = ahead.fetch {
+                    prop_assert!(fetch.start < fetch.end && fetch.end <= size);
+                    prop_assert!(fetch.end <= last + SLACK + 8 * u64::from(BLOCK));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Members of the cluster and where the list of them comes from.
+
+use std::sync::Arc;
+
+use crate::Ring;
+
+/// A worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Its name: what placement hashes, so it must not change while its cache is worth something.
+    pub name: Arc<str>,
+    /// Where it is reached, `HOST:PORT`.
+    pub address: Arc<str>,
+    /// Its share of the blocks, relative to the other members'. Positive and finite.
+    pub weight: f64,
+}
+
+/// Where the list of members comes from. A snapshot costs one atomic increment; the list may change between two.
+pub trait Membership: Send + Sync + 'static {
+    /// The ring as it is now.
+    fn ring(&self) -> Arc<Ring>;
+}
+
+/// A list that never changes.
+#[derive(Debug)]
+pub struct StaticMembership(Arc<Ring>);
+
+impl StaticMembership {
+    /// Workers at these addresses, all of one weight.
+    #[must_use]
+    pub fn new(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        let member = |address: &str| Member { name: address.into(), address: address.into(), weight: 1.0 };
+        Self(Arc::new(Ring::new(addresses.into_iter().map(|address| member(address.as_ref())))))
+    }
+}
+
+impl Membership for StaticMembership {
+    fn ring(&self) -> Arc<Ring> {
+        Arc::clone(&self.0)
+    }
+}

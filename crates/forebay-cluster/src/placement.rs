@@ -1,0 +1,185 @@
+//! Which workers own a key: weighted rendezvous hashing.
+//!
+//! Every member gets a score for the key; the highest owns it, the next ones are its replicas and the order of
+//! failover. With score `-weight / ln(u)`, `u` uniform in (0, 1), a member owns a share of the keys proportional to its
+//! weight, and adding or removing one moves only the keys that it gains or loses (Thaler and Ravishankar, "Using
+//! name-based mappings to increase hit rates", 1998; Schindelhauer and Schomaker, "Weighted distributed hash tables",
+//! SPAA 2005).
+//!
+//! All clients must agree. They hash the same bytes; the logarithm may differ in its last digit between platforms,
+//! which at worst places one key in 10^15 elsewhere: a miss, never a wrong byte.
+
+use forebay_types::{BlockKey, FsPath};
+
+use crate::Member;
+
+/// 64 bits that stand for what is placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacementKey(u64);
+
+impl From<&BlockKey> for PlacementKey {
+    fn from(key: &BlockKey) -> Self {
+        // A file id is the output of a cryptographic hash: any 8 bytes of it are uniform.
+        let id = u128::from_le_bytes(key.file.0) as u64;
+        Self(mix(id ^ mix(key.index)))
+    }
+}
+
+impl From<&FsPath> for PlacementKey {
+    fn from(path: &FsPath) -> Self {
+        Self(hash_bytes(path.as_bytes()))
+    }
+}
+
+/// The members, ready to place keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ring {
+    members: Vec<Member>,
+    /// Hash of each member's name, in step with `members`.
+    seeds: Vec<u64>,
+}
+
+impl Ring {
+    /// A ring of `members`, in order of name; a weight that is no positive number counts as 1.
+    #[must_use]
+    pub fn new(members: impl IntoIterator<Item = Member>) -> Self {
+        let mut members: Vec<Member> = members.into_iter().collect();
+        members.sort_by(|a, b| a.name.cmp(&b.name));
+        members.dedup_by(|a, b| a.name == b.name);
+        for member in &mut members {
+            if !(member.weight.is_finite() && member.weight > 0.0) {
+                member.weight = 1.0;
+            }
+        }
+        let seeds = members.iter().map(|member| hash_bytes(member.name.as_bytes())).collect();
+        Self { members, seeds }
+    }
+
+    /// The members, in order of name.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The index of the member that owns `key`; `None` in an empty ring.
+    #[must_use]
+    pub fn owner(&self, key: impl Into<PlacementKey>) -> Option<usize> {
+        let key = key.into();
+        match self.members.len() {
+            0 => None,
+            1 => Some(0),
+            count => (0..count).max_by(|a, b| self.score(*a, key).total_cmp(&self.score(*b, key))),
+        }
+    }
+
+    /// The indices of all members, the owner first, then in the order of failover.
+    #[must_use]
+    pub fn ranked(&self, key: impl Into<PlacementKey>) -> Vec<usize> {
+        let key = key.into();
+        let mut scored: Vec<(f64, usize)> = (0..self.members.len()).map(|at| (self.score(at, key), at)).collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        scored.into_iter().map(|(_, at)| at).collect()
+    }
+
+    fn score(&self, at: usize, key: PlacementKey) -> f64 {
+        // 53 bits, the precision of an f64, moved to the middle of their interval so that 0 and 1 never occur.
+        let uniform = ((mix(key.0 ^ self.seeds[at]) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        -self.members[at].weight / uniform.ln()
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit moves every output bit.
+fn mix(mut z: u64) -> u64 {
+    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A 64-bit hash that is the same in every release and on every platform, which `std`'s is not.
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hash = mix(bytes.len() as u64);
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = mix(hash ^ u64::from_le_bytes(word));
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::FileId;
+    use proptest::prelude::*;
+
+    fn ring(weights: &[f64]) -> Ring {
+        Ring::new(weights.iter().enumerate().map(|(number, weight)| Member {
+            name: format!("worker-{number:03}").into(),
+            address: format!("10.0.0.{number}:29999").into(),
+            weight: *weight,
+        }))
+    }
+
+    fn keys(count: u64) -> impl Iterator<Item = BlockKey> {
+        (0..count).map(|number| {
+            let id = u128::from(mix(number / 16)) << 64 | u128::from(mix(number / 16 + 7));
+            BlockKey { file: FileId(id.to_le_bytes()), index: number % 16 }
+        })
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        let ring = ring(&[1.0, 1.0, 2.0, 4.0]);
+        let mut owned = [0u32; 4];
+        for key in keys(80_000) {
+            owned[ring.owner(&key).unwrap()] += 1;
+        }
+        for (count, expected) in owned.into_iter().zip([10_000.0, 10_000.0, 20_000.0, 40_000.0]) {
+            assert!((f64::from(count) / expected - 1.0).abs() < 0.05, "{owned:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_member_takes_its_share_and_nothing_else_moves() {
+        let before = ring(&[1.0; 9]);
+        let after = ring(&[1.0; 10]);
+        let mut moved = 0;
+        for key in keys(50_000) {
+            let (old, new) = (before.owner(&key).unwrap(), after.owner(&key).unwrap());
+            if old != new {
+                assert_eq!(new, 9, "a key moved between two members that were there before");
+                moved += 1;
+            }
+        }
+        assert!((4_500..5_500).contains(&moved), "{moved} of 50000 moved, expected a tenth");
+    }
+
+    #[test]
+    fn placement_never_changes_between_releases() {
+        let ring = ring(&[1.0, 2.0, 3.0]);
+        let owners: Vec<_> = keys(12).map(|key| ring.owner(&key).unwrap()).collect();
+        assert_eq!(owners, [1, 0, 0, 1, 0, 2, 2, 0, 1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn an_empty_ring_owns_nothing_and_bad_weights_count_as_one() {
+        assert_eq!(Ring::default().owner(&FsPath::root()), None);
+        let ring = ring(&[f64::NAN, 0.0, -1.0, f64::INFINITY]);
+        assert!(ring.members().iter().all(|member| member.weight == 1.0));
+    }
+
+    proptest! {
+        #[test]
+        fn failover_order_is_what_is_left_when_the_owner_goes(number: u64, count in 2usize..12) {
+            let ring = ring(&vec![1.0; count]);
+            let key = PlacementKey(number);
+            let ranked = ring.ranked(key);
+            prop_assert_eq!(ring.owner(key), Some(ranked[0]));
+            let without = Ring::new(ring.members().iter().enumerate()
+                .filter(|(at, _)| *at != ranked[0]).map(|(_, member)| member.clone()));
+            let next = without.owner(key).unwrap();
+            prop_assert_eq!(&without.members()[next].name, &ring.members()[ranked[1]].name);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The engine: a store, a source, and the fetches between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_memory::{Span, SpanMut, Spans};
+use forebay_store::Store;
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, SectorRange};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::flight::{Departure, Flights};
+use crate::plan::FetchPolicy;
+
+/// Rounds of looking and fetching before a read gives up. A second round is needed when what was cached is evicted, or
+/// found corrupt, between looking and reading; a fourth would mean that the store is far too small for its readers.
+const MAX_ROUNDS: u32 = 4;
+
+/// What to fetch.
+#[derive(Clone, Debug)]
+pub struct Fetch {
+    /// The file version.
+    pub version: Arc<FileVersion>,
+    /// Its block.
+    pub key: BlockKey,
+    /// Which sectors.
+    pub sectors: SectorRange,
+    /// How the file is cut.
+    pub layout: BlockLayout,
+}
+
+impl Fetch {
+    /// Where the block's sectors start, in bytes from the start of the block.
+    #[must_use]
+    pub fn offset(&self) -> u32 {
+        self.sectors.byte_offset()
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.sectors.byte_len(self.layout.block_len(self.key.index))
+    }
+}
+
+/// Bytes that a source delivered.
+#[derive(Debug)]
+pub struct Fetched {
+    /// A buffer from [`Store::landing`] that starts with exactly the bytes asked for.
+    pub filled: SpanMut,
+    /// How many of them the source had in a cache of its own.
+    pub from_cache: u32,
+}
+
+/// Where the engine fetches what its store lacks.
+#[async_trait::async_trait]
+pub trait BlockSource: Send + Sync + 'static {
+    /// Fetches all of `fetch`, of exactly that version, into a buffer that it takes from `buffers` when it is ready to.
+    ///
+    /// # Errors
+    /// [`FailureKind::VersionChanged`] when the version is gone; any other when the bytes cannot be had. Retries are
+    /// the source's business: the engine does none.
+    async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure>;
+}
+
+/// How an engine behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// How fetches are shaped.
+    pub policy: FetchPolicy,
+    /// How long a read may wait for its fetches.
+    pub deadline: Duration,
+}
+
+/// A read's bytes and where they came from.
+#[derive(Debug, Default)]
+pub struct EngineRead {
+    /// The bytes, in order.
+    pub spans: Spans,
+    /// Bytes that were in the store's memory.
+    pub from_memory: u32,
+    /// Bytes that were on the store's disks.
+    pub from_disk: u32,
+    /// Bytes that had to be fetched.
+    pub from_source: u32,
+}
+
+/// A store that fills itself. Clones are the same engine.
+#[derive(Clone)]
+pub struct ReadEngine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Store,
+    source: Arc<dyn BlockSource>,
+    options: EngineOptions,
+    flights: Arc<Flights>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl ReadEngine {
+    /// An engine over `store` that fetches from `source`. It runs its fetches on the runtime of its callers.
+    #[must_use]
+    pub fn new(store: Store, source: Arc<dyn BlockSource>, options: EngineOptions) -> Self {
+        let (flights, tasks, stop) = (Flights::new(), TaskTracker::new(), CancellationToken::new());
+        Self { shared: Arc::new(Shared { store, source, options, flights, tasks, stop }) }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// How many fetches are under way.
+    #[must_use]
+    pub fn fetches(&self) -> usize {
+        self.shared.flights.count()
+    }
+
+    /// A read that hits: no wait, no lock.
+    #[must_use]
+    pub fn try_read(&self, key: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+        self.shared.store.try_read(key, offset, length)
+    }
+
+    /// `length` bytes at `offset` of a block, fetched if need be.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for a range that is not in the block, [`FailureKind::TimedOut`] after the
+    /// deadline, or what the source failed with.
+    pub async fn read(
+        &self,
+        version: &Arc<FileVersion>,
+        key: BlockKey,
+        layout: BlockLayout,
+        offset: u32,
+        length: u32,
+    ) -> Result<EngineRead, Failure> {
+        let wanted = sectors_of(&layout, key, offset, length)?;
+        let deadline = Instant::now() + self.shared.options.deadline;
+        for _ in 0..MAX_ROUNDS {
+            if let Some(read) = self.shared.store.read(&key, offset, length).await.map_err(Failure::from)? {
+                let (from_memory, from_disk) = (read.from_memory, read.from_disk);
+                return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source: 0 });
+            }
+            let landed = self.fetch_missing(version, key, layout, wanted, deadline).await?;
+            if let Some(read) = self.assemble(&landed, key, offset, length).await? {
+                return Ok(read);
+            }
+        }
+        let message = format!("block {key} was evicted faster than it could be read; give the cache more memory");
+        Err(Failure::new(FailureKind::OutOfResources, message))
+    }
+
+    /// Brings `length` bytes at `offset` of a block into the store. Returns how many bytes had to be fetched.
+    ///
+    /// # Errors
+    /// As for [`ReadEngine::read`].
+    pub async fn fill(
+        &self,
+        version: &Arc<FileVersion>,
+        key: BlockKey,
+        layout: BlockLayout,
+        offset: u32,
+        length: u32,
+    ) -> Result<u32, Failure> {
+        let wanted = sectors_of(&layout, key, offset, length)?;
+        let deadline = Instant::now() + self.shared.options.deadline;
+        let landed = self.fetch_missing(version, key, layout, wanted, deadline).await?;
+        Ok(landed.iter().map(|(_, span)| u32::try_from(span.len()).unwrap_or(u32::MAX)).sum())
+    }
+
+    /// Waits for, or carries out, the fetches that make `wanted` complete. Their sectors and bytes, in order.
+    async fn fetch_missing(
+        &self,
+        version: &Arc<FileVersion>,
+        key: BlockKey,
+        layout: BlockLayout,
+        wanted: SectorRange,
+        deadline: Instant,
+    ) -> Result<Vec<(SectorRange, Span)>, Failure> {
+        let shared = &self.shared;
+        let cached = || {
+            let coverage = shared.store.coverage(&key);
+            coverage.memory.into_iter().chain(coverage.disk).collect()
+        };
+        let (flights, departures) =
+            shared.flights.board(key, wanted, layout.sectors(key.index), &shared.options.policy, cached);
+        for departure in departures {
+            let fetch = Fetch { version: Arc::clone(version), key, sectors: departure.sectors, layout };
+            self.depart(fetch, departure);
+        }
+        let mut landed = Vec::with_capacity(flights.len());
+        for flight in flights {
+            let sectors = flight.sectors;
+            let landing = tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
+                let waited = shared.options.deadline;
+                Failure::new(
+                    FailureKind::TimedOut,
+                    format!("{sectors:?} of block {key} did not come within {waited:?}"),
+                )
+            })?;
+            landed.push((sectors, landing?));
+        }
+        landed.sort_by_key(|(sectors, _)| *sectors);
+        Ok(landed)
+    }
+
+    /// Carries out a fetch in a task of its own.
+    fn depart(&self, fetch: Fetch, departure: Departure) {
+        let shared = Arc::clone(&self.shared);
+        self.shared.tasks.spawn(async move {
+            let landing = tokio::select! {
+                landing = shared.fetch(&fetch) => landing,
+                () = shared.stop.cancelled() => Err(Failure::new(FailureKind::Unavailable, "the cache is shutting down")),
+            };
+            departure.land(landing);
+        });
+    }
+
+    /// Puts a read together from what was fetched and what the store holds; `None` if some of it is gone again.
+    async fn assemble(
+        &self,
+        landed: &[(SectorRange, Span)],
+        key: BlockKey,
+        offset: u32,
+        length: u32,
+    ) -> Result<Option<EngineRead>, Failure> {
+        let mut read = EngineRead::default();
+        let (mut at, end) = (offset, offset + length);
+        let mut landed = landed.iter().peekable();
+        while at < end {
+            let Some((sectors, span)) = landed.next_if(|(sectors, _)| sectors.byte_offset() <= at) else {
+                let until = landed.peek().map_or(end, |(sectors, _)| sectors.byte_offset().min(end));
+                let stored = self.shared.store.read(&key, at, until - at).await.map_err(Failure::from)?;
+                let Some(stored) = stored else { return Ok(None) };
+                read.from_memory += stored.from_memory;
+                read.from_disk += stored.from_disk;
+                read.spans.extend(stored.spans);
+                at = until;
+                continue;
+            };
+            let start = (at - sectors.byte_offset()) as usize;
+            let take = span.len().saturating_sub(start).min((end - at) as usize);
+            if take > 0 {
+                read.spans.push(span.slice(start..start + take));
+                // At most `length`, which is a u32.
+                read.from_source += take as u32;
+                at += take as u32;
+            }
+        }
+        Ok(Some(read))
+    }
+
+    /// Stops all fetches and waits until they have ended; their readers get an error. The store stays open.
+    pub async fn close(&self) {
+        self.shared.stop.cancel();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}
+
+impl Shared {
+    async fn fetch(&self, fetch: &Fetch) -> Result<Span, Failure> {
+        let length = fetch.length();
+        let fetched = self.source.fetch(fetch, &self.store).await?;
+        if fetched.filled.len() < length as usize {
+            let message = format!("the source delivered {} of {length} bytes", fetched.filled.len());
+            return Err(Failure::new(FailureKind::Internal, message));
+        }
+        let block_length = fetch.layout.block_len(fetch.key.index);
+        Ok(self.store.publish(fetch.key, fetch.sectors, block_length, fetched.filled))
+    }
+}
+
+fn sectors_of(layout: &BlockLayout, key: BlockKey, offset: u32, length: u32) -> Result<SectorRange, Failure> {
+    let block_length = layout.block_len(key.index);
+    let end = offset.checked_add(length).filter(|end| *end <= block_length);
+    end.and_then(|_| SectorRange::covering(offset, length)).ok_or_else(|| {
+        let message = format!("{length} bytes at {offset} are not in block {key} of {block_length} bytes");
+        Failure::new(FailureKind::InvalidArgument, message)
+    })
+}
