@@ -1,0 +1,135 @@
+//! Which origin is behind which path.
+//!
+//! Mounts are bound to paths of one tree; the longest one that leads to a path decides. A directory that exists only
+//! because a mount lies below it is *virtual*.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use forebay_origin::Origin;
+use forebay_types::FsPath;
+
+/// The mounts.
+#[derive(Clone, Default)]
+pub struct Namespace {
+    /// The longest paths first.
+    mounts: Vec<(FsPath, Arc<dyn Origin>)>,
+}
+
+/// Why mounts do not make a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    /// Two mounts at one path.
+    #[error("two mounts are bound to `{0}`; give each origin a path of its own")]
+    Twice(String),
+}
+
+/// What is behind a path.
+pub(crate) enum Resolved<'a> {
+    /// An origin, and the path below it.
+    Origin(&'a Arc<dyn Origin>, &'a [u8]),
+    /// A directory that is there because mounts lie below it.
+    Virtual,
+    /// Nothing.
+    Nothing,
+}
+
+impl Namespace {
+    /// A namespace of these mounts.
+    ///
+    /// # Errors
+    /// [`NamespaceError::Twice`].
+    pub fn new(mounts: impl IntoIterator<Item = (FsPath, Arc<dyn Origin>)>) -> Result<Self, NamespaceError> {
+        let mut mounts: Vec<_> = mounts.into_iter().collect();
+        mounts.sort_by(|(a, _), (b, _)| b.as_bytes().len().cmp(&a.as_bytes().len()).then_with(|| a.cmp(b)));
+        match mounts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            Some(pair) => Err(NamespaceError::Twice(pair[0].0.to_string())),
+            None => Ok(Self { mounts }),
+        }
+    }
+
+    pub(crate) fn resolve<'a>(&'a self, path: &'a FsPath) -> Resolved<'a> {
+        for (at, origin) in &self.mounts {
+            if let Some(below) = path.relative_to(at) {
+                return Resolved::Origin(origin, below);
+            }
+        }
+        let has_mounts_below = path.is_root() || self.mounts.iter().any(|(at, _)| at.relative_to(path).is_some());
+        if has_mounts_below { Resolved::Virtual } else { Resolved::Nothing }
+    }
+
+    /// The names in the directory `path` that lead to mounts.
+    pub(crate) fn names_below(&self, path: &FsPath) -> BTreeSet<&[u8]> {
+        let first_name = |below: &'_ [u8]| below.iter().position(|byte| *byte == b'/').unwrap_or(below.len());
+        self.mounts
+            .iter()
+            .filter_map(|(at, _)| at.relative_to(path))
+            .filter(|below| !below.is_empty())
+            .map(|below| &below[..first_name(below)])
+            .collect()
+    }
+
+    /// The origin with this URL.
+    pub(crate) fn origin(&self, url: &str) -> Option<&Arc<dyn Origin>> {
+        self.mounts.iter().map(|(_, origin)| origin).find(|origin| &**origin.url() == url)
+    }
+
+    /// Every path at which `path` of the origin with this URL shows.
+    pub(crate) fn paths_of<'a>(&'a self, url: &'a str, path: &'a [u8]) -> impl Iterator<Item = FsPath> + 'a {
+        let shows = move |at: &FsPath| {
+            let slash: &[u8] = if at.is_root() { b"" } else { b"/" };
+            FsPath::new([at.as_bytes(), slash, path].concat()).ok()
+        };
+        self.mounts.iter().filter(move |(_, origin)| &**origin.url() == url).filter_map(move |(at, _)| shows(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_origin::FakeOrigin;
+
+    fn path(text: &str) -> FsPath {
+        FsPath::new(text).unwrap()
+    }
+
+    fn namespace(mounts: &[(&str, &str)]) -> Namespace {
+        let origin = |url: &str| Arc::new(FakeOrigin::new(url)) as Arc<dyn Origin>;
+        Namespace::new(mounts.iter().map(|(at, url)| (path(at), origin(url)))).unwrap()
+    }
+
+    fn resolved(namespace: &Namespace, text: &str) -> String {
+        match namespace.resolve(&path(text)) {
+            Resolved::Origin(origin, below) => format!("{} {}", origin.url(), String::from_utf8_lossy(below)),
+            Resolved::Virtual => "virtual".into(),
+            Resolved::Nothing => "nothing".into(),
+        }
+    }
+
+    #[test]
+    fn the_longest_mount_decides() {
+        let namespace = namespace(&[("/", "fake://a"), ("/data/s3", "fake://b")]);
+        assert_eq!(resolved(&namespace, "/data/x"), "fake://a data/x");
+        assert_eq!(resolved(&namespace, "/data/s3"), "fake://b ");
+        assert_eq!(resolved(&namespace, "/data/s3/k"), "fake://b k");
+        assert_eq!(resolved(&namespace, "/data/s3x"), "fake://a data/s3x");
+        assert_eq!(namespace.names_below(&path("/data")), BTreeSet::from([&b"s3"[..]]));
+        assert_eq!(namespace.paths_of("fake://b", b"k").collect::<Vec<_>>(), [path("/data/s3/k")]);
+        assert_eq!(namespace.paths_of("fake://a", b"k").collect::<Vec<_>>(), [path("/k")]);
+    }
+
+    #[test]
+    fn directories_above_a_mount_are_virtual() {
+        let namespace = namespace(&[("/data/s3", "fake://b")]);
+        assert_eq!(resolved(&namespace, "/"), "virtual");
+        assert_eq!(resolved(&namespace, "/data"), "virtual");
+        assert_eq!(resolved(&namespace, "/other"), "nothing");
+        assert_eq!(resolved(&Namespace::default(), "/"), "virtual");
+    }
+
+    #[test]
+    fn two_mounts_at_one_path_are_refused() {
+        let origin = Arc::new(FakeOrigin::new("fake://a")) as Arc<dyn Origin>;
+        assert!(Namespace::new([(path("/a"), Arc::clone(&origin)), (path("/a/"), origin)]).is_err());
+    }
+}

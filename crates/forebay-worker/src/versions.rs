@@ -1,0 +1,60 @@
+//! The descriptions of file versions that this worker was told, so that a client need not attach them to each request.
+//!
+//! A table of bounded size; who is forgotten is asked for its description again.
+
+use std::sync::Arc;
+
+use forebay_types::{Failure, FailureKind, FileId, FileVersion};
+use moka::sync::Cache;
+
+/// A description takes a few hundred bytes: 100 MB at most.
+const CAPACITY: u64 = 262_144;
+
+pub(crate) struct Versions(Cache<FileId, Arc<FileVersion>>);
+
+impl Versions {
+    pub(crate) fn new() -> Self {
+        Self(Cache::new(CAPACITY))
+    }
+
+    pub(crate) fn get(&self, id: FileId) -> Option<Arc<FileVersion>> {
+        self.0.get(&id)
+    }
+
+    /// Takes a description that claims to be that of `id`.
+    pub(crate) fn learn(&self, id: FileId, description: &[u8]) -> Result<Arc<FileVersion>, Failure> {
+        let refused = |why: String| Failure::new(FailureKind::InvalidArgument, why);
+        let version = FileVersion::decode(description).map_err(|error| refused(error.to_string()))?;
+        if version.id() != id {
+            return Err(refused(format!("a description was sent for {id} that is not its own")));
+        }
+        let version = Arc::new(version);
+        self.0.insert(id, Arc::clone(&version));
+        Ok(version)
+    }
+
+    pub(crate) fn forget(&self, id: FileId) {
+        self.0.invalidate(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::VersionTag;
+
+    #[test]
+    fn a_description_must_hash_to_the_id_that_it_claims() {
+        let version = |size| FileVersion {
+            origin: "s3://b".into(),
+            path: b"k".as_slice().into(),
+            size,
+            tag: VersionTag::Etag("\"1\"".into()),
+        };
+        let versions = Versions::new();
+        let poison = versions.learn(version(1).id(), &version(2).encode()).unwrap_err();
+        assert_eq!(poison.kind(), FailureKind::InvalidArgument);
+        assert!(versions.get(version(1).id()).is_none());
+        assert_eq!(*versions.learn(version(1).id(), &version(1).encode()).unwrap(), version(1));
+    }
+}
