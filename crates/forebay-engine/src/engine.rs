@@ -13,9 +13,9 @@ use tokio_util::task::TaskTracker;
 use crate::flight::{Departure, Flights};
 use crate::plan::FetchPolicy;
 
-/// Rounds of looking and fetching before a read gives up. A second round is needed when what was cached is evicted, or
-/// found corrupt, between looking and reading; a fourth would mean that the store is far too small for its readers.
-const MAX_ROUNDS: u32 = 4;
+/// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
+/// looking and reading. The last one fetches everything and holds on to it, whatever the store has, so it needs no luck.
+const ROUNDS: u32 = 3;
 
 /// What to fetch.
 #[derive(Clone, Debug)]
@@ -142,18 +142,18 @@ impl ReadEngine {
     ) -> Result<EngineRead, Failure> {
         let wanted = sectors_of(&layout, key, offset, length)?;
         let deadline = Instant::now() + self.shared.options.deadline;
-        for _ in 0..MAX_ROUNDS {
+        for round in 1..=ROUNDS {
             if let Some(read) = self.shared.store.read(&key, offset, length).await.map_err(Failure::from)? {
                 let (from_memory, from_disk) = (read.from_memory, read.from_disk);
                 return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source: 0 });
             }
-            let landed = self.fetch_missing(version, key, layout, wanted, deadline).await?;
+            let landed = self.fetch_missing(version, key, layout, wanted, round == ROUNDS, deadline).await?;
             if let Some(read) = self.assemble(&landed, key, offset, length).await? {
                 return Ok(read);
             }
         }
-        let message = format!("block {key} was evicted faster than it could be read; give the cache more memory");
-        Err(Failure::new(FailureKind::OutOfResources, message))
+        let message = format!("block {key} was fetched whole and is still not complete");
+        Err(Failure::new(FailureKind::Internal, message))
     }
 
     /// Brings `length` bytes at `offset` of a block into the store. Returns how many bytes had to be fetched.
@@ -170,21 +170,26 @@ impl ReadEngine {
     ) -> Result<u32, Failure> {
         let wanted = sectors_of(&layout, key, offset, length)?;
         let deadline = Instant::now() + self.shared.options.deadline;
-        let landed = self.fetch_missing(version, key, layout, wanted, deadline).await?;
+        let landed = self.fetch_missing(version, key, layout, wanted, false, deadline).await?;
         Ok(landed.iter().map(|(_, span)| u32::try_from(span.len()).unwrap_or(u32::MAX)).sum())
     }
 
-    /// Waits for, or carries out, the fetches that make `wanted` complete. Their sectors and bytes, in order.
+    /// Waits for, or carries out, the fetches that make `wanted` complete; with `all`, complete by themselves. Their
+    /// sectors and bytes, in order.
     async fn fetch_missing(
         &self,
         version: &Arc<FileVersion>,
         key: BlockKey,
         layout: BlockLayout,
         wanted: SectorRange,
+        all: bool,
         deadline: Instant,
     ) -> Result<Vec<(SectorRange, Span)>, Failure> {
         let shared = &self.shared;
         let cached = || {
+            if all {
+                return Vec::new();
+            }
             let coverage = shared.store.coverage(&key);
             coverage.memory.into_iter().chain(coverage.disk).collect()
         };

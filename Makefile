@@ -1,0 +1,44 @@
+# Everything that a newcomer, a contributor and CI run. `make help` lists it.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+.PHONY: help setup build demo test test-long lint fmt clippy doc deny bench
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: ## Install what the demo and the tests need, saying what and why
+	@scripts/setup.sh
+
+build: ## Build the release binary: target/release/forebay
+	$(CARGO) build --release --bin forebay
+
+demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
+	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-demo
+	target/release/forebay-demo
+
+test: setup ## Unit, property, conformance and end-to-end tests
+	scripts/test.sh
+
+test-long: setup ## What takes too long for `make test`
+	FOREBAY_TEST_LONG=1 scripts/test.sh
+
+lint: fmt clippy doc deny ## Format, clippy, rustdoc, cargo-deny
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --document-private-items
+
+deny:
+	@scripts/deny.sh
+
+bench: setup ## Measure this machine and write docs/BENCHMARKS.md's tables to standard output
+	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
+	target/release/forebay-bench

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs what the demo and the tests need and this machine lacks. Says what, and what for. Changes nothing else.
+set -euo pipefail
+
+# command, Debian package, Fedora package, what for
+needs=(
+    "cc|build-essential|gcc|compiling the TLS and compression code of dependencies"
+    "fusermount3|fuse3|fuse3|mounting without being root"
+    "fio|fio|fio|the benchmark command lines that the end-to-end tests run"
+    "iperf3|iperf3|iperf3|the network figure that benchmarks compare with"
+    "setpriv|util-linux|util-linux|tests that mount as an ordinary user"
+)
+
+missing=()
+for need in "${needs[@]}"; do
+    IFS='|' read -r command debian fedora purpose <<<"$need"
+    if ! command -v "$command" >/dev/null 2>&1; then
+        echo "setup: $command is missing: $purpose"
+        if command -v apt-get >/dev/null 2>&1; then missing+=("$debian"); else missing+=("$fedora"); fi
+    fi
+done
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: cargo is missing: install Rust 1.89 or newer (rustup, or your distribution's rustc and cargo)" >&2
+    exit 1
+fi
+
+if ((${#missing[@]})); then
+    as_root=()
+    if [[ $(id -u) -ne 0 ]]; then
+        command -v sudo >/dev/null 2>&1 || { echo "setup: run as root: install ${missing[*]}" >&2; exit 1; }
+        as_root=(sudo)
+    fi
+    echo "setup: installing ${missing[*]}"
+    if command -v apt-get >/dev/null 2>&1; then
+        "${as_root[@]}" apt-get update -qq
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+    elif command -v dnf >/dev/null 2>&1; then
+        "${as_root[@]}" dnf install -y -q "${missing[@]}"
+    else
+        echo "setup: install these with your package manager: ${missing[*]}" >&2
+        exit 1
+    fi
+fi
+
+if [[ ! -e /dev/fuse ]]; then
+    echo "setup: /dev/fuse is missing: load the kernel module with \`modprobe fuse\`; mounts will not work without it" >&2
+fi

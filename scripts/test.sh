@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs every test of the workspace and ends with the counts. Skipped tests print their reason as `skipped: …`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# The end-to-end tests start these as processes of their own.
+cargo build --workspace --bins
+
+status=0
+cargo test --workspace --all-features --no-fail-fast -- --nocapture 2>&1 | tee "$log" || status=$?
+
+grep -h '^skipped: ' "$log" | sort | uniq -c || true
+awk -v skipped="$(grep -c '^skipped: ' "$log" || true)" '
+    /^test result:/ { for (i = 1; i <= NF; i++) { if ($i ~ /^passed/) passed += $(i-1); if ($i ~ /^failed/) failed += $(i-1) } }
+    END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$log"
+exit "$status"
