@@ -139,18 +139,26 @@ impl OpenFile {
         let ahead = streams.on_read(offset, length);
         drop(streams);
         if let Some(range) = ahead.fetch {
-            self.prefetch(range);
+            let wanted = range.end;
+            let reached = self.prefetch(range);
+            if reached < wanted
+                && let Some(mut streams) = self.streams.try_lock()
+            {
+                streams.shrink(wanted, reached);
+            }
         }
         ahead.sequential
     }
 
-    /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows.
-    fn prefetch(&self, range: Range<u64>) {
+    /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows. How far that
+    /// is.
+    fn prefetch(&self, range: Range<u64>) -> u64 {
         let (mut at, end) = (range.start, range.end);
         while at < end {
             let length = u32::try_from(end - at).unwrap_or(u32::MAX);
             for piece in self.layout.pieces(at, length) {
-                let Ok(permit) = Arc::clone(&self.client.prefetches).try_acquire_owned() else { return };
+                let Ok(permit) = Arc::clone(&self.client.prefetches).try_acquire_owned() else { return at };
+                at += u64::from(piece.length);
                 let (client, version) = (Arc::clone(&self.client), Arc::clone(&self.version));
                 let (key, layout) = (BlockKey { file: self.id, index: piece.index }, self.layout);
                 let local = self.is_local(&key);
@@ -170,7 +178,7 @@ impl OpenFile {
                 };
                 self.client.tasks.spawn_on(task, &self.client.runtime);
             }
-            at += u64::from(length);
         }
+        at
     }
 }

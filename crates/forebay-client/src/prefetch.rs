@@ -117,6 +117,13 @@ impl Streams {
             }
         }
     }
+
+    /// What was to be fetched up to `wanted` was only fetched up to `reached`: the next read of that stream asks again.
+    pub fn shrink(&mut self, wanted: u64, reached: u64) {
+        for stream in self.streams.iter_mut().filter(|stream| stream.fetched == wanted) {
+            stream.fetched = reached;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +198,15 @@ mod tests {
         assert_eq!(whole.on_read(5 * MIB + 4096, 4096).fetch, None);
         let mut larger = Streams::new(10 * MIB + 1, BLOCK, options);
         assert_eq!(larger.on_read(5 * MIB, 4096).fetch, None);
+    }
+
+    #[test]
+    fn what_there_was_no_room_to_fetch_is_asked_for_again() {
+        let mut streams = streams(1 << 30);
+        streams.on_read(0, 1 << 20);
+        let fetch = streams.on_read(MIB, 1 << 20).fetch.unwrap();
+        streams.shrink(fetch.end, fetch.start + MIB);
+        assert_eq!(streams.on_read(2 * MIB, 1 << 20).fetch.unwrap().start, fetch.start + MIB);
     }
 
     #[test]

@@ -139,12 +139,14 @@ async fn a_sequential_reader_is_fetched_ahead_of() {
         assert_eq!(bytes_of(&file.read(at as u64, step as u32).await.unwrap()), bytes[at..at + step]);
     }
     let deadline = tokio::time::Instant::now() + 10 * SECOND;
-    while file.try_read(50 << 20, 1 << 20).is_none() {
+    while file.try_read(36 << 20, 1 << 20).is_none() {
         assert!(tokio::time::Instant::now() < deadline, "nothing was fetched ahead");
         tokio::task::yield_now().await;
     }
     client.close().await;
-    assert_eq!(origin.counts().bytes, 64 << 20, "each byte is fetched once");
+    let mut fetched: Vec<_> = origin.reads().into_iter().map(|(_, range)| range).collect();
+    fetched.sort_by_key(|range| range.start);
+    assert!(fetched.windows(2).all(|pair| pair[0].end <= pair[1].start), "a byte was fetched twice: {fetched:?}");
 }
 
 #[tokio::test]
