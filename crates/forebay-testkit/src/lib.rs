@@ -1,1 +1,26 @@
-//! placeholder
+//! Real parts for tests, the demo and benchmarks. Nothing here is in the product.
+//!
+//! * [`S3Server`]: a real S3 server (SigV4, ranges, multipart, ListObjectsV2) on loopback, in this process; the binary
+//!   `forebay-testkit-s3` is the same in a process of its own;
+//! * [`VersityGw`]: the `versitygw` server, where it is installed: somebody else's reading of the S3 protocol;
+//! * [`FaultProxy`]: stands in front of an S3 server and does, on command, what bad networks and bad servers do;
+//! * [`CannedServer`]: answers http with whatever a test hands out;
+//! * [`DataSet`]: file contents that can be checked at any offset;
+//! * [`Programs`]: this workspace's programs as processes: [`S3Process`], [`WorkerProcess`], [`MountProcess`].
+//!
+//! Servers run on threads of their own, so they serve under any runtime of the test, or none, and stop when dropped.
+
+mod canned;
+mod data_set;
+mod loopback;
+mod programs;
+mod proxy;
+mod s3;
+mod versity;
+
+pub use canned::{CannedRequest, CannedResponse, CannedServer};
+pub use data_set::DataSet;
+pub use programs::{MountProcess, Programs, S3Process, WorkerProcess};
+pub use proxy::{Fault, FaultProxy, ProxyCounts};
+pub use s3::{S3Server, S3ServerOptions};
+pub use versity::VersityGw;

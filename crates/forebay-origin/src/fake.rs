@@ -1,0 +1,345 @@
+//! An origin in memory with programmable faults, for tests and simulations.
+//!
+//! It keeps to the [`Origin`] contract (the conformance suite runs against it), counts what it is asked, so that a test
+//! can say "one miss, one GET", and does on demand what real origins do at bad moments: fail, stall, take long, break
+//! off in the middle of a body.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::names::{check_path, check_read, is_posix_name, not_a_directory, not_found, version_changed};
+use crate::{ListPage, Origin};
+
+/// An origin in memory. Cheap to clone: clones are the same origin.
+#[derive(Clone)]
+pub struct FakeOrigin {
+    url: Arc<str>,
+    state: Arc<Mutex<State>>,
+    stalled: watch::Sender<bool>,
+    waiting: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Vec<u8>, Object>,
+    directories: BTreeSet<Vec<u8>>,
+    generation: u64,
+    delay: Duration,
+    faults: VecDeque<Fault>,
+    counts: FakeCounts,
+    reads: Vec<(Vec<u8>, Range<u64>)>,
+}
+
+struct Object {
+    bytes: Bytes,
+    generation: u64,
+}
+
+struct Fault {
+    only_reads: bool,
+    /// For a read: how many bytes are delivered before the failure.
+    after_bytes: usize,
+    failure: Failure,
+}
+
+/// What a [`FakeOrigin`] was asked so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FakeCounts {
+    /// Calls of [`Origin::read`], failed ones included.
+    pub gets: u64,
+    /// Bytes that successful reads delivered.
+    pub bytes: u64,
+    /// Calls of [`Origin::list`].
+    pub lists: u64,
+    /// Calls of [`Origin::stat`].
+    pub stats: u64,
+}
+
+/// Holds back the operations of a [`FakeOrigin`]; dropping it lets them go.
+pub struct Stall(watch::Sender<bool>);
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
+    }
+}
+
+impl FakeOrigin {
+    /// An empty origin with this URL, `fake://test` for example.
+    pub fn new(url: impl Into<Arc<str>>) -> Self {
+        Self {
+            url: url.into(),
+            state: Arc::default(),
+            stalled: watch::Sender::new(false),
+            waiting: watch::Sender::new(0),
+        }
+    }
+
+    /// Stores or replaces an object: each put is a new version, also with the same bytes.
+    pub fn put(&self, path: impl AsRef<[u8]>, bytes: impl Into<Bytes>) -> FileVersion {
+        let mut state = self.state.lock();
+        state.generation += 1;
+        let object = Object { bytes: bytes.into(), generation: state.generation };
+        let version = self.version_of(path.as_ref(), &object);
+        state.objects.insert(path.as_ref().to_vec(), object);
+        version
+    }
+
+    /// Makes a directory that is there even with nothing in it, as a `dir/` marker does.
+    pub fn make_directory(&self, path: impl AsRef<[u8]>) {
+        self.state.lock().directories.insert(path.as_ref().to_vec());
+    }
+
+    /// Deletes an object or a directory of [`FakeOrigin::make_directory`]; whether it was there.
+    pub fn delete(&self, path: impl AsRef<[u8]>) -> bool {
+        let mut state = self.state.lock();
+        let object = state.objects.remove(path.as_ref()).is_some();
+        state.directories.remove(path.as_ref()) || object
+    }
+
+    /// The version that an object has now.
+    #[must_use]
+    pub fn version(&self, path: impl AsRef<[u8]>) -> Option<FileVersion> {
+        let state = self.state.lock();
+        state.objects.get(path.as_ref()).map(|object| self.version_of(path.as_ref(), object))
+    }
+
+    /// Every operation takes this much longer from now on.
+    pub fn set_delay(&self, delay: Duration) {
+        self.state.lock().delay = delay;
+    }
+
+    /// The next `count` operations of any kind fail.
+    pub fn fail_next(&self, count: usize, failure: &Failure) {
+        self.add_faults(count, false, 0, failure);
+    }
+
+    /// The next `count` reads deliver `after_bytes` bytes into the caller's buffer and then fail.
+    pub fn fail_next_reads(&self, count: usize, after_bytes: usize, failure: &Failure) {
+        self.add_faults(count, true, after_bytes, failure);
+    }
+
+    /// Forgets the faults that are still to come.
+    pub fn clear_faults(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    /// From now on operations wait, already counted, until the [`Stall`] is dropped.
+    #[must_use]
+    pub fn stall(&self) -> Stall {
+        self.stalled.send_replace(true);
+        Stall(self.stalled.clone())
+    }
+
+    /// Waits until at least `count` operations are held back by a [`Stall`].
+    pub async fn wait_for_stalled(&self, count: usize) {
+        // The sender lives in `self`, so the channel cannot be closed.
+        let _ = self.waiting.subscribe().wait_for(|waiting| *waiting >= count).await;
+    }
+
+    /// What was asked so far.
+    #[must_use]
+    pub fn counts(&self) -> FakeCounts {
+        self.state.lock().counts
+    }
+
+    /// The path and the range of every read so far, failed ones included, in the order of arrival.
+    #[must_use]
+    pub fn reads(&self) -> Vec<(Vec<u8>, Range<u64>)> {
+        self.state.lock().reads.clone()
+    }
+
+    fn add_faults(&self, count: usize, only_reads: bool, after_bytes: usize, failure: &Failure) {
+        let fault = || Fault { only_reads, after_bytes, failure: failure.clone() };
+        self.state.lock().faults.extend(std::iter::repeat_with(fault).take(count));
+    }
+
+    fn version_of(&self, path: &[u8], object: &Object) -> FileVersion {
+        FileVersion {
+            origin: Arc::clone(&self.url),
+            path: path.into(),
+            size: object.bytes.len() as u64,
+            tag: VersionTag::Etag(format!("\"{}\"", object.generation).into()),
+        }
+    }
+
+    fn attr_of(&self, path: &[u8], object: &Object) -> Attr {
+        let modified_nanos = object.generation as i64 * 1_000_000_000;
+        Attr { kind: FileKind::File(self.version_of(path, object)), modified_nanos }
+    }
+
+    /// The wait and the fault that are programmed for an operation.
+    async fn enter(&self, is_read: bool) -> Option<Fault> {
+        let (delay, fault) = {
+            let mut state = self.state.lock();
+            let due = state.faults.iter().position(|fault| is_read || !fault.only_reads);
+            (state.delay, due.and_then(|index| state.faults.remove(index)))
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if *self.stalled.borrow() {
+            let _held = Held::new(&self.waiting);
+            // The sender lives in `self`, so the channel cannot be closed.
+            let _ = self.stalled.subscribe().wait_for(|stalled| !stalled).await;
+        }
+        fault
+    }
+}
+
+/// One operation that is held back; counts itself out also when it is cancelled.
+struct Held<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Held<'a> {
+    fn new(waiting: &'a watch::Sender<usize>) -> Self {
+        waiting.send_modify(|count| *count += 1);
+        Self(waiting)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl State {
+    fn is_directory(&self, path: &[u8]) -> bool {
+        path.is_empty() || self.directories.contains(path) || {
+            let prefix = [path, b"/"].concat();
+            self.paths().any(|known| known.starts_with(&prefix))
+        }
+    }
+
+    /// The names directly in the directory whose paths start with `prefix`.
+    fn names(&self, prefix: &[u8]) -> BTreeSet<Vec<u8>> {
+        self.paths()
+            .filter_map(|path| path.strip_prefix(prefix)?.split(|byte| *byte == b'/').next())
+            .filter(|name| is_posix_name(name))
+            .map(<[u8]>::to_vec)
+            .collect()
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.objects.keys().chain(&self.directories)
+    }
+}
+
+#[async_trait::async_trait]
+impl Origin for FakeOrigin {
+    fn url(&self) -> &Arc<str> {
+        &self.url
+    }
+
+    async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {
+        check_path(&self.url, path)?;
+        self.state.lock().counts.stats += 1;
+        if let Some(fault) = self.enter(false).await {
+            return Err(fault.failure);
+        }
+        let state = self.state.lock();
+        if state.is_directory(path) {
+            return Ok(Attr::directory());
+        }
+        state.objects.get(path).map(|object| self.attr_of(path, object)).ok_or_else(|| not_found(&self.url, path))
+    }
+
+    async fn list(&self, path: &[u8], token: Option<&str>, max: usize) -> Result<ListPage, Failure> {
+        check_path(&self.url, path)?;
+        let start = match token.map(str::parse) {
+            None => 0,
+            Some(Ok(start)) => start,
+            Some(Err(_)) => {
+                let message = format!("{}: not a listing token of this origin", self.url);
+                return Err(Failure::new(FailureKind::InvalidArgument, message));
+            }
+        };
+        self.state.lock().counts.lists += 1;
+        if let Some(fault) = self.enter(false).await {
+            return Err(fault.failure);
+        }
+        let state = self.state.lock();
+        if !state.is_directory(path) {
+            let is_file = state.objects.contains_key(path);
+            return Err(if is_file { not_a_directory(&self.url, path) } else { not_found(&self.url, path) });
+        }
+        let prefix = if path.is_empty() { Vec::new() } else { [path, b"/"].concat() };
+        let names = state.names(&prefix);
+        let end = names.len().min(start + max.max(1));
+        let entries = names.iter().skip(start).take(max.max(1)).map(|name| {
+            let path = [&prefix[..], name].concat();
+            let attr = match state.objects.get(&path) {
+                Some(object) if !state.is_directory(&path) => self.attr_of(&path, object),
+                _ => Attr::directory(),
+            };
+            DirEntry { name: name.as_slice().into(), attr }
+        });
+        Ok(ListPage { entries: entries.collect(), next: (end < names.len()).then(|| end.to_string()) })
+    }
+
+    async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
+        check_read(&self.url, version, &range, into.len())?;
+        {
+            let mut state = self.state.lock();
+            state.counts.gets += 1;
+            state.reads.push((version.path.to_vec(), range.clone()));
+        }
+        let fault = self.enter(true).await;
+        let mut state = self.state.lock();
+        let bytes = match state.objects.get(&*version.path) {
+            Some(object) if self.version_of(&version.path, object) == *version => object.bytes.clone(),
+            _ => return Err(version_changed(&self.url, &version.path)),
+        };
+        // `check_read` has bound the range to the version's size, which is the length of these bytes.
+        let wanted = &bytes[range.start as usize..range.end as usize];
+        if let Some(fault) = fault {
+            let delivered = fault.after_bytes.min(wanted.len());
+            into[..delivered].copy_from_slice(&wanted[..delivered]);
+            return Err(fault.failure);
+        }
+        into.copy_from_slice(wanted);
+        state.counts.bytes += wanted.len() as u64;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn programmed_faults_come_in_order_and_then_end() {
+        let origin = FakeOrigin::new("fake://test");
+        let version = origin.put("a", &b"0123456789"[..]);
+        let down = Failure::new(FailureKind::Unavailable, "down");
+        origin.fail_next_reads(1, 4, &down);
+        let mut into = [0; 10];
+        assert_eq!(origin.read(&version, 0..10, &mut into).await, Err(down));
+        assert_eq!(&into[..5], b"0123\0");
+        assert_eq!(origin.read(&version, 0..10, &mut into).await, Ok(()));
+        assert_eq!(&into, b"0123456789");
+        assert_eq!(origin.counts(), FakeCounts { gets: 2, bytes: 10, ..FakeCounts::default() });
+    }
+
+    #[tokio::test]
+    async fn a_stall_holds_operations_until_it_is_dropped() {
+        let origin = FakeOrigin::new("fake://test");
+        origin.put("a", &b"x"[..]);
+        let stall = origin.stall();
+        let held = tokio::spawn({
+            let origin = origin.clone();
+            async move { origin.stat(b"a").await }
+        });
+        origin.wait_for_stalled(1).await;
+        assert!(!held.is_finished());
+        drop(stall);
+        assert_eq!(held.await.unwrap().unwrap().size(), 1);
+    }
+}

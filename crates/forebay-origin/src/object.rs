@@ -1,0 +1,404 @@
+//! Origins over the `object_store` crate: S3, Google Cloud Storage, Azure Blob Storage, http(s).
+//!
+//! * **Reads** are GETs with a bounded range, never open-ended, and carry `If-Match` (without an entity tag,
+//!   `If-Unmodified-Since`). The answer is believed only if its range, entity tag and object size are the asked-for ones
+//!   and its body is exactly as long. Chunks go straight from the socket into the caller's buffer.
+//! * **`stat`** asks two things at once, HEAD for the file and a listing of one key for the directory, since either may
+//!   exist and the directory shadows the file.
+//! * **Listings** take one page of the origin at a time (`object/listing.rs`).
+//! * Every attempt has a permit and a time limit, and failures are tried again (`object/attempts.rs`); what the origin
+//!   said is kept whole (`object/exchange.rs`) and explained (`object/failure.rs`).
+//!
+//! Keys are text: a path that is not UTF-8 is not there. Nor are names with control characters, which the client cannot
+//! send.
+//!
+//! Plain http servers are origins too, with less: listings need WebDAV and come in one piece, a path is a file if HEAD
+//! says so, and without entity tag and time of modification two versions of one length look the same.
+
+mod attempts;
+mod build;
+mod exchange;
+mod failure;
+mod listing;
+mod profile;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use chrono::{DateTime, Utc};
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
+use futures::StreamExt;
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
+use tracing::warn;
+use url::Url;
+
+use crate::names::{check_path, check_read, not_a_directory, not_found, shown};
+use crate::retry::Verdict;
+use crate::{ListPage, Origin, OriginError, OriginOptions, OriginStats};
+use attempts::Requests;
+use build::{Client, Flavor};
+use exchange::Exchange;
+use failure::{Problem, diagnose};
+use listing::{Given, Listed, Position, RawPage, is_usable_name, merge, quoted, whole_seconds};
+
+/// The most keys that S3 puts on a page.
+const MAX_PAGE: usize = 1000;
+
+/// An object store as an origin.
+pub struct ObjectStoreOrigin {
+    client: Client,
+    requests: Requests,
+    warned_of_names: AtomicBool,
+}
+
+impl ObjectStoreOrigin {
+    /// Makes the origin for `url`, with `variables` for the environment. Asks nothing of the origin.
+    pub(crate) fn new(
+        url: &Url,
+        normal: &str,
+        options: &OriginOptions,
+        variables: &HashMap<String, String>,
+    ) -> Result<Self, OriginError> {
+        let client = build::build(url, options, variables)?;
+        let requests = Requests::new(normal.into(), client.setting.clone(), options);
+        Ok(Self { client, requests, warned_of_names: AtomicBool::new(false) })
+    }
+
+    /// The counters of this origin.
+    #[must_use]
+    pub fn stats(&self) -> &Arc<OriginStats> {
+        &self.requests.stats
+    }
+
+    /// The key of a path, and the key as the client takes it; `NotFound` for what no key can be.
+    fn key(&self, path: &[u8]) -> Result<(String, Path), Failure> {
+        let not_there = || not_found(&self.requests.url, path);
+        let text = std::str::from_utf8(path).map_err(|_| not_there())?;
+        if !text.is_empty() && !text.split('/').all(is_usable_name) {
+            return Err(not_there());
+        }
+        let key = format!("{}{text}", self.client.prefix);
+        let client_key = Path::parse(&key).map_err(|_| not_there())?;
+        Ok((key, client_key))
+    }
+
+    fn problem(&self, path: &[u8], exchange: &Exchange, error: &object_store::Error) -> Problem {
+        diagnose(&self.requests.url, path, &self.requests.setting, &exchange.observed(), error)
+    }
+
+    fn attr(&self, path: &[u8], size: u64, etag: Option<&str>, modified_nanos: i64) -> Attr {
+        let tag = match etag {
+            Some(etag) => VersionTag::Etag(etag.into()),
+            None => VersionTag::Modified { nanos: modified_nanos, inode: 0 },
+        };
+        let version = FileVersion { origin: Arc::clone(&self.requests.url), path: path.into(), size, tag };
+        Attr { kind: FileKind::File(version), modified_nanos }
+    }
+
+    /// The file of this name, or `NotFound`.
+    async fn head(&self, path: &[u8]) -> Result<Attr, Failure> {
+        let (_, key) = self.key(path)?;
+        let mut attempts = self.requests.attempts("head", path);
+        loop {
+            let exchange = Exchange::default();
+            let attempt = async {
+                let options = GetOptions { head: true, extensions: exchange.extensions(), ..GetOptions::default() };
+                let result = self.client.store.get_opts(&key, options).await;
+                let ObjectMeta { size, e_tag, last_modified, .. } =
+                    result.map_err(|error| self.problem(path, &exchange, &error))?.meta;
+                Ok(self.attr(path, size, e_tag.as_deref().map(quoted).as_deref(), whole_seconds(last_modified)))
+            };
+            match attempts.run(attempt).await {
+                Ok(attr) => return Ok(attr),
+                Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
+            }
+        }
+    }
+
+    /// One page of the keys that start with `prefix`, in the origin's own terms.
+    async fn page(&self, path: &[u8], prefix: &str, after: Option<&str>, max: usize) -> Result<RawPage, Failure> {
+        let mut attempts = self.requests.attempts("list", path);
+        loop {
+            let exchange = Exchange::for_listing();
+            match attempts.run(self.page_once(path, prefix, after, max, &exchange)).await {
+                Ok(page) => return Ok(page),
+                Err(problem) => {
+                    let is_credentials = self.client.flavor != Flavor::Http && !exchange.observed().sent;
+                    attempts.retry_or_give_up(problem, is_credentials).await?;
+                }
+            }
+        }
+    }
+
+    async fn page_once(
+        &self,
+        path: &[u8],
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+        exchange: &Exchange,
+    ) -> Result<RawPage, Problem> {
+        let Some(pages) = &self.client.pages else {
+            return self.webdav_page(path, prefix, exchange).await;
+        };
+        let options = PaginatedListOptions {
+            delimiter: Some(Cow::Borrowed("/")),
+            max_keys: Some(max.clamp(1, MAX_PAGE)),
+            page_token: after.map(str::to_owned),
+            extensions: if self.client.flavor == Flavor::S3 {
+                exchange.extensions()
+            } else {
+                Exchange::default().extensions()
+            },
+            ..PaginatedListOptions::default()
+        };
+        let prefix = Some(prefix).filter(|prefix| !prefix.is_empty());
+        let result = pages.list_paginated(prefix, options).await;
+        let result = result.map_err(|error| self.problem(path, exchange, &error))?;
+        match exchange.take_listing() {
+            Some(xml) => listing::parse(&xml).map_err(|error| {
+                Problem::transient(format!("{}: the listing makes no sense ({error})", shown(&self.requests.url, path)))
+            }),
+            None => Ok(listing::from_client(result.result, result.page_token)),
+        }
+    }
+
+    /// The whole directory in one piece: WebDAV has no pages.
+    async fn webdav_page(&self, path: &[u8], prefix: &str, exchange: &Exchange) -> Result<RawPage, Problem> {
+        let directory = Path::parse(prefix).unwrap_or_default();
+        match self.client.store.list_with_delimiter(Some(&directory)).await {
+            Ok(result) => Ok(listing::from_client(result, None)),
+            Err(error) => {
+                let problem = self.problem(path, exchange, &error);
+                let place = shown(&self.requests.url, path);
+                let is_refusal = problem.failure.message().contains("status code");
+                Err(if is_refusal {
+                    let message = format!(
+                        "{place}: this server lists no directories (it has no WebDAV); open files by their full path"
+                    );
+                    Problem::new(Verdict::Final, FailureKind::Unsupported, message)
+                } else {
+                    problem
+                })
+            }
+        }
+    }
+
+    /// Whether the origin has the directory `path`: whether any key, a marker included, starts with it.
+    async fn has_directory(&self, path: &[u8]) -> Result<bool, Failure> {
+        let (key, _) = self.key(path)?;
+        let prefix = directory_prefix(&key);
+        let mut after = None;
+        loop {
+            let page = self.page(path, &prefix, after.as_deref(), 1).await?;
+            if !page.objects.is_empty() || !page.prefixes.is_empty() {
+                return Ok(true);
+            }
+            // A page may be empty although more follow, after many deletions for example.
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(false),
+            }
+        }
+    }
+
+    async fn read_once(
+        &self,
+        version: &FileVersion,
+        key: &Path,
+        range: Range<u64>,
+        into: &mut [u8],
+        exchange: &Exchange,
+    ) -> Result<(), Problem> {
+        let path = &version.path;
+        let mut options = GetOptions {
+            range: Some(GetRange::Bounded(range.clone())),
+            extensions: exchange.extensions(),
+            ..GetOptions::default()
+        };
+        match &version.tag {
+            // A weak tag never matches in `If-Match` (RFC 9110, 13.1.1); the check of the answer has to do.
+            VersionTag::Etag(etag) if etag.starts_with("W/") => {}
+            VersionTag::Etag(etag) => options.if_match = Some(etag.to_string()),
+            VersionTag::Modified { nanos, .. } => {
+                options.if_unmodified_since = Some(DateTime::from_timestamp_nanos(*nanos))
+            }
+        }
+        let place = || shown(&self.requests.url, path);
+        let result = match self.client.store.get_opts(key, options).await {
+            Ok(result) => result,
+            Err(error) => {
+                let problem = self.problem(path, exchange, &error);
+                return Err(match problem.failure.kind() {
+                    FailureKind::NotFound => Problem::version_changed(&self.requests.url, path),
+                    // A whole answer to a request for a range: trying again changes nothing.
+                    _ if exchange.observed().status == 200 => Problem::new(
+                        Verdict::Final,
+                        FailureKind::Unsupported,
+                        format!("{}: {} does not serve ranges of files", place(), self.requests.setting.endpoint),
+                    ),
+                    _ => problem,
+                });
+            }
+        };
+        if !is_version(&result, version) {
+            return Err(Problem::version_changed(&self.requests.url, path));
+        }
+        if result.range != range {
+            return Err(Problem::transient(format!("{}: bytes {:?} came for {range:?}", place(), result.range)));
+        }
+        let mut chunks = result.into_stream();
+        let mut filled = 0;
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| self.problem(path, exchange, &error))?;
+            let Some(target) = into.get_mut(filled..filled + chunk.len()) else {
+                return Err(Problem::transient(format!(
+                    "{}: more bytes came than the {} asked for",
+                    place(),
+                    into.len()
+                )));
+            };
+            target.copy_from_slice(&chunk);
+            filled += chunk.len();
+        }
+        if filled < into.len() {
+            return Err(Problem::transient(format!("{}: {filled} bytes came of {}", place(), into.len())));
+        }
+        Ok(())
+    }
+
+    fn warn_of_names(&self, path: &[u8], count: usize) {
+        if count > 0 && !self.warned_of_names.swap(true, Ordering::Relaxed) {
+            let directory = shown(&self.requests.url, path);
+            warn!(%directory, count, "left out names that no file can have (empty, `.`, `..`, over 255 bytes, control characters); said once per origin");
+        }
+    }
+
+    fn bad_token(&self, path: &[u8]) -> Failure {
+        let message = format!("{}: not a listing token of this origin", shown(&self.requests.url, path));
+        Failure::new(FailureKind::InvalidArgument, message)
+    }
+
+    /// The failure for listing something without entries: a file, or nothing.
+    async fn why_empty(&self, path: &[u8]) -> Failure {
+        match self.head(path).await {
+            Ok(_) => not_a_directory(&self.requests.url, path),
+            Err(failure) => failure,
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Origin for ObjectStoreOrigin {
+    fn url(&self) -> &Arc<str> {
+        &self.requests.url
+    }
+
+    async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {
+        check_path(&self.requests.url, path)?;
+        if path.is_empty() {
+            // Asked all the same, so that a missing bucket or missing rights show at once. A plain site has no such test.
+            if self.client.flavor != Flavor::Http {
+                self.has_directory(path).await?;
+            }
+            return Ok(Attr::directory());
+        }
+        let (file, directory) = tokio::join!(self.head(path), self.has_directory(path));
+        match (file, directory) {
+            (_, Ok(true)) => Ok(Attr::directory()),
+            (file, Ok(false)) => file,
+            // Leave to read but not to list: files can be opened, directories cannot be told from nothing.
+            (Ok(file), Err(refused))
+                if matches!(refused.kind(), FailureKind::PermissionDenied | FailureKind::Unsupported) =>
+            {
+                Ok(file)
+            }
+            (Err(failure), Err(refused)) if refused.kind() == FailureKind::Unsupported => Err(failure),
+            // The listing's refusal has a body that says why; HEAD's has none.
+            (_, Err(refused)) => Err(refused),
+        }
+    }
+
+    async fn list(&self, path: &[u8], token: Option<&str>, max: usize) -> Result<ListPage, Failure> {
+        check_path(&self.requests.url, path)?;
+        let position = match token {
+            Some(token) => serde_json::from_str(token).map_err(|_| self.bad_token(path))?,
+            None => Position::default(),
+        };
+        let (key, _) = self.key(path)?;
+        let prefix = directory_prefix(&key);
+        let max = max.clamp(1, MAX_PAGE);
+        let is_first = token.is_none();
+        let page = if is_first || position.after.is_some() {
+            let wanted = max.saturating_sub(position.held.len()).max(1);
+            self.page(path, &prefix, position.after.as_deref(), wanted).await?
+        } else {
+            RawPage::default()
+        };
+        let is_nothing = page.objects.is_empty() && page.prefixes.is_empty() && page.next.is_none();
+        if is_first && is_nothing && !path.is_empty() {
+            return Err(self.why_empty(path).await);
+        }
+        // WebDAV's one page holds all there is.
+        let max = if self.client.flavor == Flavor::Http { max.max(page.prefixes.len()) } else { max };
+        let Given { directories, files, unnameable, next } = merge(&prefix, position.held, page, max);
+        self.warn_of_names(path, unnameable);
+
+        let mut entries: Vec<DirEntry> = directories
+            .into_iter()
+            .map(|name| DirEntry { name: name.into_bytes().into(), attr: Attr::directory() })
+            .collect();
+        entries.extend(files.into_iter().map(|(name, Listed { size, etag, modified_nanos, .. })| {
+            let file = if path.is_empty() { name.clone().into_bytes() } else { [path, b"/", name.as_bytes()].concat() };
+            DirEntry { name: name.into_bytes().into(), attr: self.attr(&file, size, etag.as_deref(), modified_nanos) }
+        }));
+        let next = next.map(|position| serde_json::to_string(&position)).transpose().map_err(|error| {
+            Failure::new(FailureKind::Internal, format!("{}: {error}", shown(&self.requests.url, path)))
+        })?;
+        Ok(ListPage { entries, next })
+    }
+
+    async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
+        check_read(&self.requests.url, version, &range, into.len())?;
+        let (_, key) = self.key(&version.path)?;
+        let mut attempts = self.requests.attempts("read", &version.path);
+        loop {
+            let exchange = Exchange::default();
+            match attempts.run(self.read_once(version, &key, range.clone(), into, &exchange)).await {
+                Ok(()) => {
+                    self.requests.stats.count_bytes(into.len() as u64);
+                    return Ok(());
+                }
+                Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
+            }
+        }
+    }
+}
+
+/// Whether an answer is of this version. Without an entity tag in it there is the condition that was sent.
+fn is_version(result: &GetResult, version: &FileVersion) -> bool {
+    let ObjectMeta { size, e_tag, last_modified, .. } = &result.meta;
+    let same_tag = match &version.tag {
+        VersionTag::Etag(expected) => e_tag.as_deref().map(quoted).is_some_and(|etag| etag == **expected),
+        VersionTag::Modified { nanos, .. } => is_same_second(*last_modified, *nanos),
+    };
+    same_tag && *size == version.size
+}
+
+fn is_same_second(time: DateTime<Utc>, nanos: i64) -> bool {
+    whole_seconds(time) == nanos
+}
+
+fn directory_prefix(key: &str) -> String {
+    if key.is_empty() || key.ends_with('/') { key.to_owned() } else { format!("{key}/") }
+}
+
+#[cfg(test)]
+pub(crate) mod test_support;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! The attempts of one operation: permit, time limit, verdict, wait. The shell around `retry.rs` and `limit.rs`.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_types::{Failure, FailureKind};
+use tracing::{debug, warn};
+
+use super::failure::{Problem, Setting};
+use crate::limit::Limiter;
+use crate::names::shown;
+use crate::retry::{RetryPolicy, RetryState, Verdict};
+use crate::{OriginOptions, OriginStats};
+
+/// The wait before the second attempt. An origin's hiccup is shorter than this, its overload longer; doubling finds out.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// The longest wait between two attempts.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// What all operations of an origin share.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(crate) url: Arc<str>,
+    pub(crate) setting: Setting,
+    pub(crate) stats: Arc<OriginStats>,
+    limiter: Limiter,
+    policy: RetryPolicy,
+    request_timeout: Duration,
+    /// Some request was answered: credentials can be had, so that failing to get them again is a hiccup.
+    proven: AtomicBool,
+}
+
+/// The attempts of one operation.
+pub(crate) struct Attempts<'a> {
+    requests: &'a Requests,
+    operation: &'static str,
+    path: &'a [u8],
+    retry: RetryState,
+}
+
+impl Requests {
+    pub(crate) fn new(url: Arc<str>, setting: Setting, options: &OriginOptions) -> Self {
+        Self {
+            url,
+            setting,
+            stats: Arc::default(),
+            limiter: Limiter::new(options.max_concurrency),
+            policy: RetryPolicy {
+                max_attempts: options.max_attempts.max(1),
+                deadline: options.retry_deadline,
+                first_wait: FIRST_WAIT,
+                longest_wait: LONGEST_WAIT,
+            },
+            request_timeout: options.request_timeout,
+            proven: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts an operation; its deadline runs from now.
+    pub(crate) fn attempts<'a>(&'a self, operation: &'static str, path: &'a [u8]) -> Attempts<'a> {
+        Attempts { requests: self, operation, path, retry: RetryState::new(self.policy, Instant::now()) }
+    }
+}
+
+impl Attempts<'_> {
+    /// Runs one attempt: waits for leave, then bounds it by the request timeout and the operation's deadline.
+    pub(crate) async fn run<T>(&mut self, attempt: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+        let requests = self.requests;
+        let place = || shown(&requests.url, self.path);
+        let deadline = self.retry.deadline();
+        let Ok(permit) = tokio::time::timeout_at(deadline.into(), requests.limiter.acquire()).await else {
+            let message = format!("{}: too many requests are under way, and none ended in time", place());
+            return Err(Problem::new(Verdict::Final, FailureKind::TimedOut, message));
+        };
+        requests.stats.count_request();
+        let started = Instant::now();
+        let until = deadline.min(started + requests.request_timeout);
+        let result = tokio::time::timeout_at(until.into(), attempt).await.unwrap_or_else(|_| {
+            let (took, endpoint) = (until - started, &requests.setting.endpoint);
+            let message = format!("{}: {endpoint} did not answer within {took:.1?}", place());
+            Err(Problem::new(Verdict::Transient, FailureKind::TimedOut, message))
+        });
+        drop(permit);
+        match &result {
+            Ok(_) => {
+                requests.proven.store(true, Ordering::Relaxed);
+                requests.limiter.on_success();
+            }
+            Err(Problem { verdict: Verdict::Throttled { .. }, .. }) => {
+                requests.stats.count_throttle();
+                requests.limiter.on_throttle(Instant::now());
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// After a failed attempt: waits until the next one is due, or gives up with the failure.
+    pub(crate) async fn retry_or_give_up(&mut self, problem: Problem, is_credentials: bool) -> Result<(), Failure> {
+        let requests = self.requests;
+        let verdict = match problem.verdict {
+            Verdict::Final if is_credentials && requests.proven.load(Ordering::Relaxed) => Verdict::Transient,
+            verdict => verdict,
+        };
+        let wait = self.retry.after_failure(verdict, Instant::now(), rand::random());
+        let (url, operation, attempt) = (&requests.url, self.operation, self.retry.failed_attempts());
+        let failure = problem.failure;
+        if let Some(wait) = wait {
+            debug!(%url, operation, attempt, ?wait, %failure, "origin request failed, trying again");
+            requests.stats.count_retry();
+            tokio::time::sleep(wait).await;
+            return Ok(());
+        }
+        if matches!(failure.kind(), FailureKind::NotFound | FailureKind::VersionChanged) {
+            return Err(failure);
+        }
+        warn!(%url, operation, attempt, %failure, "origin request failed");
+        requests.stats.count_error();
+        if attempt == 1 {
+            return Err(failure);
+        }
+        Err(Failure::new(failure.kind(), format!("{} (after {attempt} attempts)", failure.message())))
+    }
+}

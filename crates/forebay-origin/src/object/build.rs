@@ -1,0 +1,365 @@
+//! Makes the object store's client for a URL: settings, credentials, endpoint.
+//!
+//! Settings come from the options first, then from the environment, then (S3) from the profile. The client's own
+//! retries are off, since ours, in `attempts.rs`, know the limit on requests, the deadline and the metrics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
+use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+use url::Url;
+
+use super::exchange::ObservingConnector;
+use super::failure::Setting;
+use super::profile::{Profile, ProfileFiles};
+use crate::{OriginError, OriginOptions};
+
+/// The kinds of object stores, as far as their answers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavor {
+    /// S3 and GCS: listings in S3's XML.
+    S3,
+    /// Azure: pages that the client reads.
+    Azure,
+    /// WebDAV, or plain http without listings.
+    Http,
+}
+
+/// A client and what messages say of it.
+pub(crate) struct Client {
+    pub(crate) flavor: Flavor,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    /// `None` for http.
+    pub(crate) pages: Option<Arc<dyn PaginatedListStore>>,
+    pub(crate) setting: Setting,
+    /// What all keys of this origin start with: empty, or ending in `/`.
+    pub(crate) prefix: String,
+}
+
+/// Environment variables.
+pub(crate) type Variables = HashMap<String, String>;
+
+/// Makes the client for `url`, whose scheme is one of the object stores'.
+pub(crate) fn build(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
+    match url.scheme() {
+        "s3" | "s3a" => build_s3(url, options, variables),
+        "gs" => build_gcs(url, options, variables),
+        "az" | "abfs" | "abfss" | "azure" | "adl" => build_azure(url, options, variables),
+        "http" | "https" => build_http(url, options),
+        scheme => Err(OriginError::Scheme { url: url.to_string(), scheme: scheme.to_owned() }),
+    }
+}
+
+/// The variables that [`build_s3`] reads itself, in its own order of precedence, and keeps from the client's builder.
+const OWN_S3_VARIABLES: [&str; 7] = [
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ALLOW_HTTP",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+];
+const KEY_VARIABLES: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+
+fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
+    let bucket = bucket(url)?;
+    let variable = |name: &str| variables.get(name).filter(|value| !value.is_empty()).cloned();
+    let (profile_name, profile) = read_profile(url, options, variables)?;
+    let use_profile_keys =
+        profile.access_key_id.is_some() && (options.s3.profile.is_some() || variable("AWS_ACCESS_KEY_ID").is_none());
+
+    let mut builder = AmazonS3Builder::new();
+    for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("AWS_")) {
+        let is_ours = OWN_S3_VARIABLES.contains(&&**name) || (use_profile_keys && KEY_VARIABLES.contains(&&**name));
+        if let (false, Ok(key)) = (is_ours, name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    let credentials = if options.s3.anonymous {
+        builder = builder.with_skip_signature(true);
+        None
+    } else if use_profile_keys {
+        builder = builder
+            .with_access_key_id(profile.access_key_id.unwrap_or_default())
+            .with_secret_access_key(profile.secret_access_key.unwrap_or_default());
+        if let Some(token) = profile.session_token {
+            builder = builder.with_token(token);
+        }
+        Some(format!("the aws profile `{profile_name}`"))
+    } else if variable("AWS_ACCESS_KEY_ID").is_some() {
+        Some("the environment (AWS_ACCESS_KEY_ID)".to_owned())
+    } else if variable("AWS_WEB_IDENTITY_TOKEN_FILE").is_some() {
+        Some("this machine's web identity (AWS_WEB_IDENTITY_TOKEN_FILE)".to_owned())
+    } else if KEY_PROVIDERS_OF_CONTAINERS.into_iter().any(|name| variable(name).is_some()) {
+        Some("the container's role".to_owned())
+    } else {
+        Some("the environment, ~/.aws or the instance's role".to_owned())
+    };
+
+    let region =
+        options.s3.region.clone().or_else(|| variable("AWS_REGION")).or_else(|| variable("AWS_DEFAULT_REGION"));
+    let region = region.or(profile.region).unwrap_or_else(|| "us-east-1".to_owned());
+    let endpoint = options
+        .s3
+        .endpoint
+        .clone()
+        .or_else(|| ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].into_iter().find_map(variable));
+    let endpoint = endpoint.or(profile.endpoint);
+    // A dot in the bucket's name does not go with the certificate for `*.s3.REGION.amazonaws.com`.
+    let path_style = options.s3.path_style.unwrap_or(endpoint.is_some() || bucket.contains('.'));
+    let mut plain_allowed = false;
+    if let Some(endpoint) = &endpoint {
+        plain_allowed = is_plain_http_allowed(url, endpoint, options)?;
+        let unusable = |error: url::ParseError| settings(url, format!("endpoint `{endpoint}`: {error}"));
+        let mut parsed = Url::parse(endpoint).map_err(unusable)?;
+        let host = parsed.host_str().unwrap_or_default().to_owned();
+        if !path_style && !host.starts_with(&format!("{bucket}.")) {
+            parsed.set_host(Some(&format!("{bucket}.{host}"))).map_err(unusable)?;
+        }
+        builder = builder.with_endpoint(parsed.as_str().trim_end_matches('/'));
+    }
+    builder = builder
+        .with_bucket_name(&bucket)
+        .with_region(&region)
+        .with_virtual_hosted_style_request(!path_style)
+        .with_retry(no_retries())
+        .with_http_connector(ObservingConnector::default());
+    for (key, value) in client_settings(options, plain_allowed) {
+        builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+    }
+    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let setting = Setting {
+        endpoint: endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
+        bucket: format!("bucket `{bucket}`"),
+        region: Some(region),
+        credentials,
+    };
+    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, prefix: prefix(url)? })
+}
+
+const KEY_PROVIDERS_OF_CONTAINERS: [&str; 2] =
+    ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+
+/// The profile that is asked for, or else the default one, as far as there is one.
+fn read_profile(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<(String, Profile), OriginError> {
+    let asked_for = options.s3.profile.clone().or_else(|| variables.get("AWS_PROFILE").cloned());
+    let name = asked_for.clone().unwrap_or_else(|| "default".to_owned());
+    let refuse = |reason: String| OriginError::Profile { url: url.to_string(), profile: name.clone(), reason };
+    let has_keys = options.s3.anonymous || variables.contains_key("AWS_ACCESS_KEY_ID");
+    match ProfileFiles::locate(variables).read(&name) {
+        Ok(Some(profile)) => Ok((name, profile)),
+        Ok(None) if asked_for.is_some() => Err(refuse(
+            "there is none in ~/.aws/config and ~/.aws/credentials; `aws configure list-profiles` shows them".into(),
+        )),
+        Ok(None) => Ok((name, Profile::default())),
+        // A profile that is not needed may be of any kind.
+        Err(_) if options.s3.profile.is_none() && has_keys => Ok((name, Profile::default())),
+        Err(reason) => Err(refuse(reason)),
+    }
+}
+
+fn build_gcs(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
+    let bucket = bucket(url)?;
+    let mut builder = GoogleCloudStorageBuilder::new();
+    for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("GOOGLE_")) {
+        if let Ok(key) = name.to_ascii_lowercase().parse::<GoogleConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    builder =
+        builder.with_bucket_name(&bucket).with_retry(no_retries()).with_http_connector(ObservingConnector::default());
+    for (key, value) in client_settings(options, options.allow_http) {
+        builder = builder.with_config(GoogleConfigKey::Client(key), value);
+    }
+    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let setting = Setting {
+        endpoint: "https://storage.googleapis.com".to_owned(),
+        bucket: format!("bucket `{bucket}`"),
+        region: None,
+        credentials: Some(
+            "the environment (GOOGLE_APPLICATION_CREDENTIALS) or this machine's service account".to_owned(),
+        ),
+    };
+    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, prefix: prefix(url)? })
+}
+
+fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
+    let mut builder = MicrosoftAzureBuilder::new();
+    for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("AZURE_")) {
+        if let Ok(key) = name.to_ascii_lowercase().parse::<AzureConfigKey>() {
+            builder = builder.with_config(key, value);
+        }
+    }
+    builder =
+        builder.with_url(url.as_str()).with_retry(no_retries()).with_http_connector(ObservingConnector::default());
+    for (key, value) in client_settings(options, options.allow_http) {
+        builder = builder.with_config(AzureConfigKey::Client(key), value);
+    }
+    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let container = if url.username().is_empty() { bucket(url)? } else { url.username().to_owned() };
+    let setting = Setting {
+        endpoint: "Azure Blob Storage".to_owned(),
+        bucket: format!("container `{container}`"),
+        region: None,
+        credentials: Some(
+            "the environment (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) or this machine's identity"
+                .to_owned(),
+        ),
+    };
+    Ok(Client { flavor: Flavor::Azure, store: store.clone(), pages: Some(store), setting, prefix: prefix(url)? })
+}
+
+fn build_http(url: &Url, options: &OriginOptions) -> Result<Client, OriginError> {
+    let plain_allowed = is_plain_http_allowed(url, url.as_str(), options)?;
+    let mut builder = HttpBuilder::new()
+        .with_url(url.as_str())
+        .with_retry(no_retries())
+        .with_http_connector(ObservingConnector::default());
+    for (key, value) in client_settings(options, plain_allowed) {
+        builder = builder.with_config(key, value);
+    }
+    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let host = url.host_str().unwrap_or_default();
+    let setting =
+        Setting { endpoint: host.to_owned(), bucket: format!("site `{host}`"), region: None, credentials: None };
+    Ok(Client { flavor: Flavor::Http, store, pages: None, setting, prefix: String::new() })
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+fn client_settings(options: &OriginOptions, plain_allowed: bool) -> [(ClientConfigKey, String); 5] {
+    let millis = |duration: std::time::Duration| format!("{}ms", duration.as_millis().max(1));
+    [
+        (ClientConfigKey::AllowHttp, plain_allowed.to_string()),
+        (ClientConfigKey::ConnectTimeout, millis(options.connect_timeout)),
+        (ClientConfigKey::ReadTimeout, millis(options.stall_timeout)),
+        // Ours ends an attempt first; this one is for requests for credentials.
+        (ClientConfigKey::Timeout, millis(options.request_timeout + options.connect_timeout)),
+        (ClientConfigKey::PoolMaxIdlePerHost, options.max_concurrency.to_string()),
+    ]
+}
+
+/// Plain http needs leave, except to this machine itself.
+fn is_plain_http_allowed(url: &Url, endpoint: &str, options: &OriginOptions) -> Result<bool, OriginError> {
+    let parsed = Url::parse(endpoint).map_err(|error| settings(url, format!("endpoint `{endpoint}`: {error}")))?;
+    let is_loopback = match parsed.host() {
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        None => false,
+    };
+    match parsed.scheme() {
+        "https" => Ok(options.allow_http),
+        "http" if options.allow_http || is_loopback => Ok(true),
+        "http" => Err(OriginError::PlainHttp { url: url.to_string(), endpoint: endpoint.to_owned() }),
+        other => Err(settings(url, format!("endpoint `{endpoint}`: `{other}` is not http or https"))),
+    }
+}
+
+fn bucket(url: &Url) -> Result<String, OriginError> {
+    match url.host_str() {
+        Some(bucket) if !bucket.is_empty() => Ok(bucket.to_owned()),
+        _ => Err(OriginError::Url { url: url.to_string(), reason: "it names no bucket".to_owned() }),
+    }
+}
+
+/// The path of the URL, percent-decoded, as the prefix of all keys.
+fn prefix(url: &Url) -> Result<String, OriginError> {
+    let refuse = |reason: &str| OriginError::Url { url: url.to_string(), reason: reason.to_owned() };
+    let path = url.path().trim_matches('/');
+    let path = object_store::path::Path::from_url_path(path).map_err(|error| refuse(&error.to_string()))?;
+    if path.as_ref().is_empty() { Ok(String::new()) } else { Ok(format!("{path}/")) }
+}
+
+fn settings(url: &Url, reason: String) -> OriginError {
+    OriginError::Settings { url: url.to_string(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn s3(url: &str, options: &OriginOptions, pairs: &[(&str, &str)]) -> Result<Client, OriginError> {
+        build(&Url::parse(url).unwrap(), options, &variables(pairs))
+    }
+
+    #[test]
+    fn the_endpoint_for_s3_alone_comes_before_the_general_one() {
+        let client = s3(
+            "s3://b/p/q/",
+            &OriginOptions::default(),
+            &[("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")],
+        );
+        let client = client.unwrap();
+        assert_eq!(client.setting.endpoint, "http://127.0.0.1:2");
+        assert_eq!(client.prefix, "p/q/");
+    }
+
+    #[test]
+    fn the_region_comes_from_the_options_then_the_environment_then_the_profile() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        std::fs::write(home.path().join(".aws/config"), "[default]\nregion = from-profile\n").unwrap();
+        let home = home.path().to_str().unwrap();
+        let mut options = OriginOptions::default();
+        let region =
+            |options: &OriginOptions, pairs: &[(&str, &str)]| s3("s3://b", options, pairs).unwrap().setting.region;
+        assert_eq!(region(&options, &[("HOME", home)]).as_deref(), Some("from-profile"));
+        assert_eq!(region(&options, &[("HOME", home), ("AWS_REGION", "env")]).as_deref(), Some("env"));
+        options.s3.region = Some("option".into());
+        assert_eq!(region(&options, &[("HOME", home), ("AWS_REGION", "env")]).as_deref(), Some("option"));
+        assert_eq!(region(&OriginOptions::default(), &[]).as_deref(), Some("us-east-1"));
+    }
+
+    #[test]
+    fn a_profile_that_is_asked_for_comes_before_the_environments_keys() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join(".aws")).unwrap();
+        let text = "[lab]\naws_access_key_id = A\naws_secret_access_key = S\n";
+        std::fs::write(home.path().join(".aws/credentials"), text).unwrap();
+        let pairs =
+            [("HOME", home.path().to_str().unwrap()), ("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "E")];
+        let mut options = OriginOptions::default();
+        let source = s3("s3://b", &options, &pairs).unwrap().setting.credentials.unwrap();
+        assert!(source.contains("environment"), "{source}");
+        options.s3.profile = Some("lab".into());
+        assert_eq!(s3("s3://b", &options, &pairs).unwrap().setting.credentials.unwrap(), "the aws profile `lab`");
+        options.s3.profile = Some("none".into());
+        assert!(matches!(s3("s3://b", &options, &pairs), Err(OriginError::Profile { .. })));
+    }
+
+    #[test]
+    fn plain_http_needs_leave_unless_it_stays_on_this_machine() {
+        let mut options = OriginOptions::default();
+        options.s3.endpoint = Some("http://minio.lab:9000".into());
+        assert!(matches!(s3("s3://b", &options, &[]), Err(OriginError::PlainHttp { .. })));
+        options.allow_http = true;
+        assert!(s3("s3://b", &options, &[]).is_ok());
+        options.allow_http = false;
+        options.s3.endpoint = Some("http://localhost:9000".into());
+        assert!(s3("s3://b", &options, &[]).is_ok());
+    }
+
+    #[test]
+    fn each_scheme_has_its_client() {
+        let options = OriginOptions::default();
+        let azure = [("AZURE_STORAGE_ACCOUNT_NAME", "a"), ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")];
+        assert_eq!(s3("az://c/p", &options, &azure).unwrap().flavor, Flavor::Azure);
+        assert_eq!(s3("abfss://c@a.dfs.core.windows.net/p", &options, &azure).unwrap().prefix, "p/");
+        assert_eq!(s3("https://example.com/data", &options, &[]).unwrap().flavor, Flavor::Http);
+        assert_eq!(s3("gs://b", &options, &[("GOOGLE_SKIP_SIGNATURE", "true")]).unwrap().flavor, Flavor::S3);
+        assert!(matches!(s3("ftp://b", &options, &[]), Err(OriginError::Scheme { .. })));
+    }
+}
