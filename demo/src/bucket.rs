@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use forebay_testkit::DataSet;
+use forebay_testkit::{DataSet, S3Process};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, WriteMultipart};
 
-use crate::parts::{BUCKET, S3};
 use crate::report;
+
+/// The bucket's name.
+pub(crate) const NAME: &str = "forebay-demo";
 
 /// An object of the bucket.
 pub(crate) struct Object {
@@ -58,10 +60,10 @@ pub(crate) fn bytes(objects: &[Object]) -> u64 {
 }
 
 /// Puts the objects into the bucket.
-pub(crate) async fn upload(server: &S3, objects: Vec<Object>) -> anyhow::Result<Vec<Uploaded>> {
+pub(crate) async fn upload(server: &S3Process, objects: Vec<Object>) -> anyhow::Result<Vec<Uploaded>> {
     let store = AmazonS3Builder::new()
         .with_endpoint(server.url())
-        .with_bucket_name(BUCKET)
+        .with_bucket_name(NAME)
         .with_region("us-east-1")
         .with_access_key_id(server.access_key())
         .with_secret_access_key(server.secret_key())

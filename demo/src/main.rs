@@ -5,7 +5,7 @@
 //! with a table and a clean unmount; whatever happens, it leaves no mount and no process behind.
 
 mod bucket;
-mod parts;
+mod counters;
 mod passes;
 mod report;
 
@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Parser;
+use counters::Counters;
+use forebay_testkit::{MountProcess, Programs, S3Process};
 use forebay_types::ByteSize;
 
 /// Forebay on this machine: a bucket, a cache, a mount, every byte checked.
@@ -42,10 +44,11 @@ fn main() -> anyhow::Result<()> {
         .prefix("forebay-demo-")
         .tempdir_in(&base)
         .with_context(|| format!("cannot make a directory in {}; name another with --dir", base.display()))?;
+    let programs = Programs::of_this_build()?;
     let runtime = tokio::runtime::Runtime::new()?;
 
     report::step("Starting an S3 server on loopback");
-    let server = parts::S3::start(&work.path().join("s3"))?;
+    let server = S3Process::start(&programs, &work.path().join("s3"), bucket::NAME)?;
     println!("  {}", server.url());
 
     let objects = bucket::plan(arguments.large.as_u64(), arguments.small);
@@ -53,15 +56,17 @@ fn main() -> anyhow::Result<()> {
     let objects = runtime.block_on(bucket::upload(&server, objects))?;
 
     report::step("Mounting the bucket");
-    let mount = parts::Mounted::up(&server, &work.path().join("mnt"), arguments.memory)?;
-    println!("  forebay up s3://{} {}", parts::BUCKET, mount.path().display());
+    let (origin, memory) = (format!("s3://{}", bucket::NAME), arguments.memory.to_string());
+    let mountpoint = work.path().join("mnt");
+    let mount = MountProcess::up(&programs, &origin, &mountpoint, ["--memory", &memory], server.environment())?;
+    println!("  forebay up {origin} {}", mount.path().display());
 
     let mut passes = Vec::new();
     for name in ["cold", "warm"] {
         report::step(&format!("Reading everything {name}, with {} readers, past the page cache", arguments.readers));
-        let before = mount.counters()?;
+        let before = Counters::of(&mount)?;
         let pass = passes::read_all(mount.path(), &objects, arguments.readers)?;
-        passes.push((name, pass, mount.counters()?.since(&before)));
+        passes.push((name, pass, Counters::of(&mount)?.since(&before)));
     }
 
     report::step("Unmounting");

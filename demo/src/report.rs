@@ -2,7 +2,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::parts::Counters;
+use crate::counters::Counters;
 use crate::passes::Pass;
 
 /// A headline.

@@ -100,8 +100,15 @@ impl Streams {
                 }
                 stream.window = (stream.window * 2).clamp(FIRST_WINDOW.min(max_window), max_window);
                 let from = stream.fetched.max(stream.end);
-                let to = stream.end.saturating_add(stream.window).min(size);
-                let worth_it = to > from && (to - from >= MIN_STEP.min(stream.window) || to == size);
+                let reach = stream.end.saturating_add(stream.window).min(size);
+                // A long window is fetched block by block, so that the origin is asked for whole blocks.
+                let by_blocks = stream.window >= 2 * self.block_size && reach < size;
+                let (to, step) = if by_blocks {
+                    (reach / self.block_size * self.block_size, 1)
+                } else {
+                    (reach, MIN_STEP.min(stream.window))
+                };
+                let worth_it = to > from && (to - from >= step || to == size);
                 if worth_it {
                     stream.fetched = to;
                 }

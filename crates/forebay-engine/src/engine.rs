@@ -171,6 +171,10 @@ impl ReadEngine {
         let wanted = sectors_of(&layout, key, offset, length)?;
         let deadline = Instant::now() + self.shared.options.deadline;
         let landed = self.fetch_missing(version, key, layout, wanted, false, deadline).await?;
+        // What is on disk only is read now, so that the store brings it up to memory before the reader comes.
+        if self.try_read(&key, offset, length).is_none() {
+            self.shared.store.read(&key, offset, length).await.map_err(Failure::from)?;
+        }
         Ok(landed.iter().map(|(_, span)| u32::try_from(span.len()).unwrap_or(u32::MAX)).sum())
     }
 

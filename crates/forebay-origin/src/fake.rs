@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::names::{check_path, check_read, is_posix_name, not_a_directory, not_found, version_changed};
-use crate::{ListPage, Origin};
+use crate::{ListPage, Origin, OriginCounts};
 
 /// An origin in memory. Cheap to clone: clones are the same origin.
 #[derive(Clone)]
@@ -236,6 +236,12 @@ impl State {
 impl Origin for FakeOrigin {
     fn url(&self) -> &Arc<str> {
         &self.url
+    }
+
+    fn counts(&self) -> OriginCounts {
+        let counts = FakeOrigin::counts(self);
+        let requests = counts.gets + counts.lists + counts.stats;
+        OriginCounts { requests, bytes: counts.bytes, ..OriginCounts::default() }
     }
 
     async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {

@@ -30,7 +30,8 @@ use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::names::{check_path, check_read, is_posix_name, not_a_directory, not_found, shown, version_changed};
-use crate::{ListPage, Origin, OriginError, OriginOptions, OriginStats};
+use crate::stats::OriginStats;
+use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
 
 /// Bytes that one `getdents64` fills: about 200 names.
 const DIRENT_BUFFER: usize = 8 << 10;
@@ -59,12 +60,6 @@ impl FileOrigin {
         std::fs::read_dir(&root).map_err(directory)?;
         let inner = Inner { url: url.into(), root, stats: Arc::default() };
         Ok(Self { inner: Arc::new(inner), deadline: options.retry_deadline })
-    }
-
-    /// The counters of this origin.
-    #[must_use]
-    pub fn stats(&self) -> &Arc<OriginStats> {
-        &self.inner.stats
     }
 
     /// Runs `work` on a thread that may block. A network file system that hangs costs that thread, not the caller:
@@ -99,6 +94,10 @@ impl FileOrigin {
 impl Origin for FileOrigin {
     fn url(&self) -> &Arc<str> {
         &self.inner.url
+    }
+
+    fn counts(&self) -> OriginCounts {
+        self.inner.stats.counts()
     }
 
     async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {

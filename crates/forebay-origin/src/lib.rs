@@ -28,9 +28,9 @@ use std::sync::Arc;
 pub use fake::{FakeCounts, FakeOrigin, Stall};
 pub use file::FileOrigin;
 pub use object::ObjectStoreOrigin;
-pub use open::{OpenedOrigin, open, open_with_stats};
+pub use open::open;
 pub use options::{OriginError, OriginOptions, S3Options};
-pub use stats::{OriginCounts, OriginStats};
+pub use stats::OriginCounts;
 
 use forebay_types::{Attr, DirEntry, Failure, FileVersion};
 
@@ -85,6 +85,9 @@ pub trait Origin: Send + Sync + 'static {
     /// version do not fit together or the version is another origin's; see the trait's contract for the rest. What
     /// `into` holds after a failure is unspecified.
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// What this origin has counted since it was opened.
+    fn counts(&self) -> OriginCounts;
 }
 
 /// One page of a directory.

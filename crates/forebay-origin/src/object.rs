@@ -39,7 +39,7 @@ use url::Url;
 
 use crate::names::{check_path, check_read, not_a_directory, not_found, shown};
 use crate::retry::Verdict;
-use crate::{ListPage, Origin, OriginError, OriginOptions, OriginStats};
+use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
 use attempts::Requests;
 use build::{Client, Flavor};
 use exchange::Exchange;
@@ -67,12 +67,6 @@ impl ObjectStoreOrigin {
         let client = build::build(url, options, variables)?;
         let requests = Requests::new(normal.into(), client.setting.clone(), options);
         Ok(Self { client, requests, warned_of_names: AtomicBool::new(false) })
-    }
-
-    /// The counters of this origin.
-    #[must_use]
-    pub fn stats(&self) -> &Arc<OriginStats> {
-        &self.requests.stats
     }
 
     /// The key of a path, and the key as the client takes it; `NotFound` for what no key can be.
@@ -297,6 +291,10 @@ impl ObjectStoreOrigin {
 impl Origin for ObjectStoreOrigin {
     fn url(&self) -> &Arc<str> {
         &self.requests.url
+    }
+
+    fn counts(&self) -> OriginCounts {
+        self.requests.stats.counts()
     }
 
     async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {

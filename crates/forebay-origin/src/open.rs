@@ -5,16 +5,7 @@ use std::sync::Arc;
 
 use url::Url;
 
-use crate::{FileOrigin, ObjectStoreOrigin, Origin, OriginError, OriginOptions, OriginStats};
-
-/// An origin and its counters.
-#[derive(Clone)]
-pub struct OpenedOrigin {
-    /// The origin.
-    pub origin: Arc<dyn Origin>,
-    /// Its counters.
-    pub stats: Arc<OriginStats>,
-}
+use crate::{FileOrigin, ObjectStoreOrigin, Origin, OriginError, OriginOptions};
 
 /// Opens the origin that `url` names: `s3://bucket/prefix`, `gs://…`, `az://…`, `abfs://…`, `https://…` or
 /// `file:///directory`.
@@ -24,29 +15,17 @@ pub struct OpenedOrigin {
 /// # Errors
 /// [`OriginError`] when the URL or the settings make no sense.
 pub fn open(url: &str, options: &OriginOptions) -> Result<Arc<dyn Origin>, OriginError> {
-    open_with_stats(url, options).map(|opened| opened.origin)
-}
-
-/// As [`open`], with the counters for the metrics layer.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_with_stats(url: &str, options: &OriginOptions) -> Result<OpenedOrigin, OriginError> {
     let (parsed, normal) = normalise(url)?;
     if parsed.scheme() == "file" {
         let refuse = || OriginError::Url { url: url.to_owned(), reason: "it names another machine".to_owned() };
         let directory = parsed.to_file_path().map_err(|()| refuse())?;
-        let origin = FileOrigin::new(&normal, Path::new(&directory), options)?;
-        let stats = Arc::clone(origin.stats());
-        return Ok(OpenedOrigin { origin: Arc::new(origin), stats });
+        return Ok(Arc::new(FileOrigin::new(&normal, Path::new(&directory), options)?));
     }
     // Variables that are not text mean nothing to us.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let origin = ObjectStoreOrigin::new(&parsed, &normal, options, &variables)?;
-    let stats = Arc::clone(origin.stats());
-    Ok(OpenedOrigin { origin: Arc::new(origin), stats })
+    Ok(Arc::new(ObjectStoreOrigin::new(&parsed, &normal, options, &variables)?))
 }
 
 /// The URL and its normal form: no trailing slash, no query, no password.

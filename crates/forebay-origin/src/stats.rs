@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Serialize;
+
 /// Counters since the origin was opened. Each only grows.
 #[derive(Debug, Default)]
-pub struct OriginStats {
+pub(crate) struct OriginStats {
     requests: AtomicU64,
     bytes: AtomicU64,
     retries: AtomicU64,
@@ -13,7 +15,7 @@ pub struct OriginStats {
 }
 
 /// The counters at one moment (each by itself; they are not read as one).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OriginCounts {
     /// Attempts sent to the origin.
     pub requests: u64,
@@ -29,8 +31,7 @@ pub struct OriginCounts {
 
 impl OriginStats {
     /// The counters now.
-    #[must_use]
-    pub fn counts(&self) -> OriginCounts {
+    pub(crate) fn counts(&self) -> OriginCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         OriginCounts {
             requests: get(&self.requests),

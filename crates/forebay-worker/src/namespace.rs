@@ -69,6 +69,11 @@ impl Namespace {
             .collect()
     }
 
+    /// The origins, each with the path that it is bound to.
+    pub(crate) fn origins(&self) -> impl Iterator<Item = (&FsPath, &Arc<dyn Origin>)> {
+        self.mounts.iter().map(|(at, origin)| (at, origin))
+    }
+
     /// The origin with this URL.
     pub(crate) fn origin(&self, url: &str) -> Option<&Arc<dyn Origin>> {
         self.mounts.iter().map(|(_, origin)| origin).find(|origin| &**origin.url() == url)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
+use forebay_origin::Origin;
 use forebay_store::Store;
 use forebay_transport::message::{CoverageReply, ListRequest};
 use forebay_transport::{FileSlice, Flags, Op, Provenance, Request, Response, ResponsePayload, Service};
@@ -144,9 +145,11 @@ impl Worker {
     }
 
     fn stats(&self) -> Response {
+        let origin = |(at, origin): (&FsPath, &Arc<dyn Origin>)| serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts() });
         let stats = serde_json::json!({
             "worker": self.counts(),
             "store": self.store().stats(),
+            "origins": self.namespace.origins().map(origin).collect::<Vec<_>>(),
         });
         Response::of_body(stats.to_string().into())
     }

@@ -9,10 +9,11 @@ use forebay_types::{Failure, FailureKind};
 use tracing::{debug, warn};
 
 use super::failure::{Problem, Setting};
+use crate::OriginOptions;
 use crate::limit::Limiter;
 use crate::names::shown;
 use crate::retry::{RetryPolicy, RetryState, Verdict};
-use crate::{OriginOptions, OriginStats};
+use crate::stats::OriginStats;
 
 /// The wait before the second attempt. An origin's hiccup is shorter than this, its overload longer; doubling finds out.
 const FIRST_WAIT: Duration = Duration::from_millis(100);

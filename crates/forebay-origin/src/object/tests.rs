@@ -54,7 +54,7 @@ async fn each_read_is_one_bounded_get() {
     }
     let counts = scene.proxy.counts();
     assert_eq!((counts.object_gets, counts.unbounded_gets), (3, 0));
-    assert_eq!(scene.origin.stats().counts().bytes, 3000);
+    assert_eq!(scene.origin.counts().bytes, 3000);
 }
 
 #[tokio::test]
@@ -70,12 +70,12 @@ async fn a_broken_or_refused_read_is_tried_again_until_it_is_right() {
         Fault::Status(429),
         Fault::Status(504),
     ] {
-        let before = scene.origin.stats().counts().retries;
+        let before = scene.origin.counts().retries;
         scene.proxy.inject_reads(2, fault);
         read(&scene.origin, &version).await.unwrap_or_else(|failure| panic!("{fault:?}: {failure}"));
-        assert_eq!(scene.origin.stats().counts().retries - before, 2, "{fault:?}");
+        assert_eq!(scene.origin.counts().retries - before, 2, "{fault:?}");
     }
-    assert!(scene.origin.stats().counts().throttles >= 4);
+    assert!(scene.origin.counts().throttles >= 4);
 }
 
 #[tokio::test]
@@ -130,8 +130,8 @@ async fn a_server_that_stops_is_waited_for_and_not_longer_than_the_deadline() {
         async move { read(&origin, &version).await }
     });
     // One attempt at least has failed.
-    let retries = scene.origin.stats().counts().retries;
-    while scene.origin.stats().counts().retries == retries {
+    let retries = scene.origin.counts().retries;
+    while scene.origin.counts().retries == retries {
         tokio::task::yield_now().await;
     }
     scene.proxy.resume().unwrap();
