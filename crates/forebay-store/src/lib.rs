@@ -1,1 +1,49 @@
-//! placeholder
+//! The block store: what a cache node holds, in memory and on disk.
+//!
+//! A **run** is a consecutive, wholly valid, immutable range of sectors of one block, held in one extent. A block is a
+//! set of runs. A fill lands bytes in a [`SpanMut`](forebay_memory::SpanMut) that nobody else sees and then publishes
+//! them as a run, so there are no half-valid extents and no reader ever sees bytes being written. Runs of one block may
+//! overlap: they are of one file version, so they hold the same bytes. A new run that covers older ones replaces them.
+//!
+//! There are two tiers. *Memory* holds runs as [`Span`](forebay_memory::Span)s of a [`Pool`](forebay_memory::Pool).
+//! *Disk* holds them in slab files, one a directory, each extent with a header of its own from which the index is
+//! rebuilt after a restart or a crash. The way through the files:
+//!
+//! * [`Store`] (`store.rs`): the verbs; `core.rs`: how runs enter and leave the tiers; `read.rs`: how a read is pieced together from the tiers;
+//! * `run.rs`, `index.rs`: what is held, and how a hit finds it without a lock;
+//! * `sieve.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
+//! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
+//! * `disk/`: the format of a slab, its allocator, its recovery and its health;
+//! * `io/`: the seam to the kernel, by io_uring or by threads.
+//!
+//! Every sector has a CRC32C, computed when its run is published and kept with it. It is checked on each read from disk
+//! and, when asked for, on each read from memory; a sector that fails takes its run with it and is a miss (invariant
+//! 2). An extent with a reader is unlinked by eviction and freed by its last reader (invariant 4).
+
+mod core;
+mod coverage;
+mod disk;
+mod error;
+mod evict;
+#[cfg(test)]
+mod faults;
+mod index;
+mod io;
+mod options;
+mod queue;
+mod read;
+mod residents;
+mod run;
+mod sieve;
+mod slice;
+mod stats;
+mod store;
+mod writer;
+
+pub use coverage::Coverage;
+pub use error::StoreError;
+pub use options::{DiskOptions, IoBackend, ServeMode, StoreOptions};
+pub use read::StoreRead;
+pub use slice::DiskSlice;
+pub use stats::{DiskStats, MemoryStats, StoreStats};
+pub use store::{Spans, Store};

@@ -1,0 +1,189 @@
+//! A slab directory: its lock, and making, checking, sizing and opening its slab file.
+//!
+//! Nothing here waits for another process, and nothing that is not ours is ever overwritten: a new slab is made under
+//! another name and renamed when it is whole.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_types::ByteSize;
+use rustix::fs::FallocateFlags;
+
+use super::geometry::{PAGE, file_size, frames_in};
+use super::header::{SlabId, Superblock, VERSION};
+use crate::io::Files;
+use crate::{DiskOptions, ServeMode, StoreError};
+
+/// An open slab file and what is known of it.
+#[derive(Debug)]
+pub(crate) struct SlabFile {
+    pub(crate) files: Files,
+    pub(crate) frames: u32,
+    pub(crate) id: SlabId,
+    /// Just made, so that there is nothing to recover.
+    pub(crate) is_new: bool,
+    /// Whether writes replace pages in the page cache rather than changing them, so that a socket that still sends a
+    /// page sends what was in it.
+    pub(crate) writes_pass_page_cache: bool,
+    pub(crate) lock: DirectoryLock,
+}
+
+/// Keeps other stores out of a directory until it drops.
+#[derive(Debug)]
+pub(crate) struct DirectoryLock {
+    _file: File,
+}
+
+impl DirectoryLock {
+    pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("lock");
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = open.map_err(|error| failed("open the lock file", &path, error))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok());
+                let holder = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+                return Err(StoreError::InUse { dir: dir.to_owned(), holder });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed("lock", &path, error)),
+        }
+        let note = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        note.map_err(|error| failed("write the lock file", &path, error))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Makes or opens the slab of a directory. Blocks.
+pub(crate) fn open(options: &DiskOptions, serve: ServeMode) -> Result<SlabFile, StoreError> {
+    let DiskOptions { dir, size } = options;
+    let frames = frames_in(*size);
+    if frames == 0 {
+        let least = ByteSize::bytes(file_size(1));
+        return Err(StoreError::TooSmall { dir: dir.clone(), size: *size, least });
+    }
+    if dir.exists() && !dir.is_dir() {
+        return Err(StoreError::NotADirectory { dir: dir.clone() });
+    }
+    std::fs::create_dir_all(dir).map_err(|error| failed("make the cache directory", dir, error))?;
+    let lock = DirectoryLock::take(dir)?;
+
+    let path = dir.join("slab");
+    let existing = match std::fs::metadata(&path) {
+        Ok(metadata) => metadata.len() > 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(failed("look at", &path, error)),
+    };
+    let (id, is_new) = if existing { adopt(dir, &path, frames)? } else { (create(dir, &path, frames)?, true) };
+    let (files, direct) = open_files(&path, serve)?;
+    Ok(SlabFile { writes_pass_page_cache: direct && !is_tmpfs(&files.write), files, frames, id, is_new, lock })
+}
+
+/// Makes a new slab, whole or not at all.
+fn create(dir: &Path, path: &Path, frames: u32) -> Result<SlabId, StoreError> {
+    let draft = dir.join("slab.new");
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&draft);
+    let file = file.map_err(|error| failed("create", &draft, error))?;
+    let made = resize(dir, &draft, &file, frames).and_then(|()| {
+        let id = rand::random();
+        let write = file.write_all_at(&Superblock::encode(id).0, 0).and_then(|()| file.sync_all());
+        write.map_err(|error| failed("write", &draft, error))?;
+        std::fs::rename(&draft, path).map_err(|error| failed("rename", &draft, error))?;
+        Ok(id)
+    });
+    if made.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    made
+}
+
+/// Checks that a file is a slab and gives it its configured size; whether it starts empty.
+fn adopt(dir: &Path, path: &Path, frames: u32) -> Result<(SlabId, bool), StoreError> {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| failed("open", path, error))?;
+    let mut page = [0; PAGE];
+    let superblock = match file.read_exact_at(&mut page, 0) {
+        Ok(()) => Superblock::decode(&page),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Superblock::Foreign,
+        Err(error) => return Err(failed("read", path, error)),
+    };
+    let known = match superblock {
+        Superblock::Slab(id) => Some(id),
+        Superblock::Damaged => None,
+        Superblock::Version(found) => {
+            return Err(StoreError::SlabVersion { path: path.to_owned(), found, known: VERSION });
+        }
+        Superblock::Foreign => return Err(StoreError::NotASlab { path: path.to_owned() }),
+    };
+    resize(dir, path, &file, frames)?;
+    if let Some(id) = known {
+        return Ok((id, false));
+    }
+    tracing::warn!(path = %path.display(), "the superblock of a slab is damaged, it starts empty");
+    let id = rand::random();
+    let write = file.write_all_at(&Superblock::encode(id).0, 0).and_then(|()| file.sync_all());
+    write.map_err(|error| failed("write", path, error))?;
+    Ok((id, true))
+}
+
+/// Gives the file room for its frames, all of it from the file system now, so that no write finds it full later.
+fn resize(dir: &Path, path: &Path, file: &File, frames: u32) -> Result<(), StoreError> {
+    let size = file_size(frames);
+    let metadata = file.metadata().map_err(|error| failed("look at", path, error))?;
+    let before = metadata.len();
+    if before > size {
+        tracing::info!(path = %path.display(), before, size, "shrinking a slab");
+        file.set_len(size).map_err(|error| failed("shrink", path, error))?;
+    }
+    let space = rustix::fs::fstatvfs(file).map_err(|error| failed("look at the file system of", path, error.into()))?;
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::NOSPC) => {
+            let _ = file.set_len(before.min(size));
+            // 512 is the unit of `st_blocks` whatever the file system.
+            let needed = ByteSize::bytes(size.saturating_sub(metadata.blocks() * 512));
+            let available = ByteSize::bytes(space.f_bavail * space.f_frsize);
+            Err(StoreError::NoSpace { dir: dir.to_owned(), needed, available })
+        }
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            tracing::warn!(path = %path.display(), "the file system cannot reserve space, the slab may find it full");
+            file.set_len(size).map_err(|error| failed("extend", path, error))
+        }
+        Err(error) => Err(failed("reserve space for", path, error.into())),
+    }
+}
+
+/// Opens the slab for its serving mode; whether writes are direct. Writes are wherever the file system allows: they
+/// would only push other files out of the page cache.
+fn open_files(path: &Path, serve: ServeMode) -> Result<(Files, bool), StoreError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let open_buffered = || options.open(path).map(Arc::new).map_err(|error| failed("open", path, error));
+    // The flag differs between architectures.
+    let direct_flag = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let direct = match options.clone().custom_flags(direct_flag).open(path) {
+        Ok(file) => Some(Arc::new(file)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            tracing::warn!(path = %path.display(), "the file system has no direct I/O, using the page cache");
+            None
+        }
+        Err(error) => return Err(failed("open", path, error)),
+    };
+    let is_direct = direct.is_some();
+    let write = direct.map_or_else(open_buffered, Ok)?;
+    let read = if serve == ServeMode::Dio { Arc::clone(&write) } else { open_buffered()? };
+    Ok((Files { read, write }, is_direct))
+}
+
+fn is_tmpfs(file: &File) -> bool {
+    // TMPFS_MAGIC of linux/magic.h. tmpfs takes O_DIRECT and ignores it: its files are the page cache.
+    const TMPFS: u64 = 0x0102_1994;
+    rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u64 == TMPFS)
+}
+
+fn failed(action: &'static str, path: &Path, error: io::Error) -> StoreError {
+    StoreError::Io { action, path: PathBuf::from(path), error }
+}

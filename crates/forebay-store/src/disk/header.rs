@@ -1,0 +1,246 @@
+//! The superblock of a slab and the header of an extent, as bytes: little-endian, one page, its CRC32C at the end.
+//!
+//! An extent's header carries the slab's random identity and its own place in the file. So bytes that somebody stored
+//! as data cannot pass as a header when recovery looks in the wrong place, and neither can a header that a drive wrote
+//! to the wrong place. A header with no sectors is a tombstone: it tells the frame's class and nothing else.
+
+use forebay_types::{BlockKey, FileId, MAX_SECTORS, SectorRange, crc32c};
+
+use super::geometry::{CLASSES, FRAME_SIZE, HEADER_SIZE, PAGE, Slot};
+use crate::io::Page;
+use crate::run::Run;
+
+const SLAB_MAGIC: [u8; 16] = *b"forebay slab\r\n\x1a\n";
+const EXTENT_MAGIC: [u8; 8] = *b"fbextent";
+/// The version of the format that this program writes.
+pub(crate) const VERSION: u32 = 1;
+const CRC_AT: usize = PAGE - 4;
+
+/// The random identity of a slab.
+pub(crate) type SlabId = [u8; 16];
+
+/// What the first page of a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Superblock {
+    /// A slab of this version and geometry.
+    Slab(SlabId),
+    /// A slab whose superblock is damaged, so that its extents cannot be told from garbage.
+    Damaged,
+    /// A slab of another format.
+    Version(u32),
+    /// Not a slab.
+    Foreign,
+}
+
+impl Superblock {
+    pub(crate) fn encode(id: SlabId) -> Page {
+        let mut writer = Writer::new();
+        writer.put(&SLAB_MAGIC);
+        writer.put(&VERSION.to_le_bytes());
+        writer.put(&id);
+        writer.put(&FRAME_SIZE.to_le_bytes());
+        writer.put(&HEADER_SIZE.to_le_bytes());
+        writer.finish()
+    }
+
+    pub(crate) fn decode(page: &[u8]) -> Self {
+        let mut reader = Reader { rest: page };
+        if page.len() != PAGE || reader.take() != Some(SLAB_MAGIC) {
+            return Self::Foreign;
+        }
+        if !has_right_crc(page) {
+            return Self::Damaged;
+        }
+        match reader.u32() {
+            Some(VERSION) => {}
+            Some(version) => return Self::Version(version),
+            None => return Self::Damaged,
+        }
+        match (reader.take(), reader.u64(), reader.u64()) {
+            (Some(id), Some(FRAME_SIZE), Some(HEADER_SIZE)) => Self::Slab(id),
+            _ => Self::Damaged,
+        }
+    }
+}
+
+/// The header of an extent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) slot: Slot,
+    /// The generation of its frame.
+    pub(crate) generation: u64,
+    /// What the extent holds; `None` for a tombstone.
+    pub(crate) run: Option<Run>,
+}
+
+/// The header page of an extent that holds `run`, or nothing.
+pub(crate) fn encode(slab: SlabId, slot: Slot, generation: u64, run: Option<&Run>) -> Page {
+    let mut writer = Writer::new();
+    writer.put(&EXTENT_MAGIC);
+    writer.put(&VERSION.to_le_bytes());
+    writer.put(&slab);
+    writer.put(&slot.frame.to_le_bytes());
+    writer.put(&[slot.index, slot.class]);
+    writer.put(&generation.to_le_bytes());
+    if let Some(run) = run {
+        writer.put(&run.sectors.len().to_le_bytes());
+        writer.put(&run.key.file.0);
+        writer.put(&run.key.index.to_le_bytes());
+        writer.put(&run.sectors.start.to_le_bytes());
+        writer.put(&run.byte_len.to_le_bytes());
+        run.sums.iter().for_each(|sum| writer.put(&sum.to_le_bytes()));
+    }
+    writer.finish()
+}
+
+impl Header {
+    /// Reads the page found where a header of `slot` would be; `None` when it is none.
+    pub(crate) fn decode(slab: SlabId, slot: Slot, page: &[u8]) -> Option<Self> {
+        let mut reader = Reader { rest: page };
+        if page.len() != PAGE || reader.take() != Some(EXTENT_MAGIC) || !has_right_crc(page) {
+            return None;
+        }
+        if reader.u32()? != VERSION || reader.take::<16>()? != slab || reader.u32()? != slot.frame {
+            return None;
+        }
+        let [index, class] = reader.take()?;
+        if index != slot.index || class != slot.class || class >= CLASSES {
+            return None;
+        }
+        let generation = reader.u64()?;
+        let count = reader.u32()?;
+        if count == 0 {
+            return Some(Self { slot, generation, run: None });
+        }
+        let key = BlockKey { file: FileId(reader.take()?), index: reader.u64()? };
+        let start = reader.u32()?;
+        let sectors = SectorRange::new(start, start.checked_add(count)?)?;
+        let byte_len = reader.u32()?;
+        let fits = count <= 1 << class && count <= MAX_SECTORS;
+        let is_right_length = byte_len.div_ceil(forebay_types::SECTOR_SIZE) == count;
+        if !fits || !is_right_length {
+            return None;
+        }
+        let sums = (0..count).map(|_| reader.u32()).collect::<Option<_>>()?;
+        Some(Self { slot, generation, run: Some(Run { key, sectors, byte_len, sums }) })
+    }
+}
+
+fn has_right_crc(page: &[u8]) -> bool {
+    let (body, crc) = page.split_at(CRC_AT);
+    crc == crc32c(body).to_le_bytes()
+}
+
+struct Writer {
+    page: Page,
+    at: usize,
+}
+
+impl Writer {
+    fn new() -> Self {
+        Self { page: Page([0; PAGE]), at: 0 }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.page.0[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn finish(mut self) -> Page {
+        // 128 sums of 4 bytes and about 100 bytes of fields are far from the end of the page.
+        debug_assert!(self.at <= CRC_AT);
+        let crc = crc32c(&self.page.0[..CRC_AT]);
+        self.page.0[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        self.page
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SLAB: SlabId = [7; 16];
+    const SLOT: Slot = Slot { frame: 3, index: 1, class: 2 };
+
+    fn run(bytes: usize) -> Run {
+        let key = BlockKey { file: FileId([5; 16]), index: 9 };
+        let sectors = SectorRange::new(2, 2 + bytes.div_ceil(forebay_types::SECTOR_SIZE as usize) as u32).unwrap();
+        Run::of(key, sectors, &vec![1; bytes])
+    }
+
+    #[test]
+    fn a_header_reads_back() {
+        let page = encode(SLAB, SLOT, 11, Some(&run(100_000)));
+        let header = Header::decode(SLAB, SLOT, &page.0).unwrap();
+        assert_eq!(header, Header { slot: SLOT, generation: 11, run: Some(run(100_000)) });
+        let tombstone = Header::decode(SLAB, SLOT, &encode(SLAB, SLOT, 11, None).0).unwrap();
+        assert_eq!(tombstone.run, None);
+    }
+
+    #[test]
+    fn a_header_elsewhere_or_of_another_slab_is_none() {
+        let page = encode(SLAB, SLOT, 11, Some(&run(1)));
+        assert!(Header::decode([8; 16], SLOT, &page.0).is_none());
+        assert!(Header::decode(SLAB, Slot { index: 2, ..SLOT }, &page.0).is_none());
+        assert!(Header::decode(SLAB, Slot { class: 3, ..SLOT }, &page.0).is_none());
+        assert!(Header::decode(SLAB, SLOT, &page.0[1..]).is_none());
+        assert!(Header::decode(SLAB, SLOT, &[0; PAGE]).is_none());
+    }
+
+    #[test]
+    fn a_run_larger_than_its_extent_is_no_run() {
+        let page = encode(SLAB, Slot { class: 1, ..SLOT }, 11, Some(&run(100_000)));
+        assert!(Header::decode(SLAB, Slot { class: 1, ..SLOT }, &page.0).is_none());
+    }
+
+    #[test]
+    fn a_superblock_tells_ours_from_damaged_from_foreign() {
+        let mut page = Superblock::encode(SLAB);
+        assert_eq!(Superblock::decode(&page.0), Superblock::Slab(SLAB));
+        page.0[20] ^= 1;
+        assert_eq!(Superblock::decode(&page.0), Superblock::Damaged);
+        page.0[0] ^= 1;
+        assert_eq!(Superblock::decode(&page.0), Superblock::Foreign);
+        assert_eq!(Superblock::decode(b"short"), Superblock::Foreign);
+    }
+
+    proptest! {
+        #[test]
+        fn a_flipped_bit_is_never_a_header(bit in 0..PAGE * 8) {
+            let mut page = encode(SLAB, SLOT, 11, Some(&run(70_000)));
+            page.0[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Header::decode(SLAB, SLOT, &page.0).is_none());
+        }
+
+        #[test]
+        fn garbage_with_a_right_crc_does_not_panic(mut body in prop::collection::vec(any::<u8>(), 100), class in 0u8..CLASSES) {
+            let slot = Slot { class, ..SLOT };
+            let mut page = encode(SLAB, slot, 1, None);
+            page.0[34 + 8..34 + 8 + 100].swap_with_slice(&mut body);
+            let crc = crc32c(&page.0[..CRC_AT]);
+            page.0[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            let _ = Header::decode(SLAB, slot, &page.0);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The disk tier: slab files.
+//!
+//! * `geometry.rs`: where extents lie; `space.rs`: which are free, and who holds them;
+//! * `header.rs`: the superblock and the header of an extent, as bytes;
+//! * `file.rs`: making, locking, sizing and opening a slab file; `recovery.rs`: finding out what is in it;
+//! * `slab.rs`: one slab at work; `health.rs`: when a disk that fails is left alone; `choice.rs`: which disk a run goes to.
+
+mod choice;
+mod file;
+mod geometry;
+mod header;
+mod health;
+mod recovery;
+mod slab;
+mod space;
+
+pub(crate) use choice::choose;
+pub(crate) use slab::{ReadFault, Slab, WriteFault};
+pub(crate) use space::DiskExtent;

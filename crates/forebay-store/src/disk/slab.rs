@@ -1,0 +1,249 @@
+//! One slab at work: runs go in, come out checked, and leave.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_memory::{Pool, Span, SpanMut};
+use forebay_types::SectorRange;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::file::{self, SlabFile};
+use super::geometry::{PAGE, class_of};
+use super::header::{self, SlabId};
+use super::health::Health;
+use super::recovery;
+use super::space::{DiskExtent, Frames, Space, Usage};
+use crate::io::{DiskIo, WriteBuffer};
+use crate::residents::Residents;
+use crate::run::{DiskRun, Run};
+use crate::{DiskOptions, IoBackend, ServeMode, StoreError};
+
+/// One slab.
+pub(crate) struct Slab {
+    pub(crate) dir: PathBuf,
+    pub(crate) residents: Residents<DiskRun>,
+    pub(crate) counters: Counters,
+    /// For readers that send from the file; reads go as the serving mode says.
+    pub(crate) file: Arc<File>,
+    /// Whether a page may be in a socket's queue while its extent is written anew.
+    pub(crate) can_splice: bool,
+    number: usize,
+    id: SlabId,
+    io: Arc<dyn DiskIo>,
+    space: Arc<Space>,
+    health: Mutex<Health>,
+    waiting_writes: AtomicUsize,
+}
+
+/// What happened on a disk since the store opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) runs_written: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+    pub(crate) read_errors: AtomicU64,
+    pub(crate) corrupt_sectors: AtomicU64,
+    pub(crate) runs_evicted: AtomicU64,
+}
+
+/// Why bytes could not be read.
+#[derive(Debug)]
+pub(crate) enum ReadFault {
+    /// The kernel said so.
+    Io(io::Error),
+    /// This sector's bytes are not the ones that were written.
+    Corrupt(u32),
+}
+
+/// Why a run was not written.
+#[derive(Debug)]
+pub(crate) enum WriteFault {
+    /// No extent came free in time.
+    Full,
+    /// The kernel said so; it is logged and counted with the disk's health.
+    Failed,
+}
+
+impl Slab {
+    /// Opens or makes the slab of a directory, and finds out what is in it.
+    pub(crate) async fn open(
+        number: usize,
+        options: DiskOptions,
+        serve: ServeMode,
+        backend: IoBackend,
+        memory: &Pool,
+        deadline: Duration,
+    ) -> Result<(Self, Vec<DiskRun>), StoreError> {
+        let dir = options.dir.clone();
+        let opened = tokio::task::spawn_blocking(move || file::open(&options, serve)).await;
+        let opened = opened.map_err(|error| StoreError::Io {
+            action: "open the slab in",
+            path: dir.clone(),
+            error: io::Error::other(error),
+        })?;
+        let SlabFile { files, frames, id, is_new, writes_pass_page_cache, lock } = opened?;
+        let file = Arc::clone(&files.read);
+        let io = crate::io::start(backend, files, &dir)?;
+        let (frames, found) = if is_new {
+            (Frames::new(frames), Vec::new())
+        } else {
+            let found = recovery::scan(&*io, memory, deadline, id, frames, &dir).await?;
+            (found.frames, found.runs)
+        };
+        let space = Space::new(frames, lock);
+        let runs = found
+            .into_iter()
+            .map(|(slot, run)| DiskRun::new(Arc::new(run), Arc::new(space.adopted(number, slot))))
+            .collect();
+        let slab = Self {
+            dir,
+            residents: Residents::new(),
+            counters: Counters::default(),
+            file,
+            can_splice: serve == ServeMode::PageCache || writes_pass_page_cache,
+            number,
+            id,
+            io,
+            space,
+            health: Mutex::default(),
+            waiting_writes: AtomicUsize::new(0),
+        };
+        if serve == ServeMode::Splice && !slab.can_splice {
+            tracing::warn!(dir = %slab.dir.display(), "cannot splice from a file system without direct I/O");
+        }
+        Ok((slab, runs))
+    }
+
+    /// A new slab on something that is no file.
+    #[cfg(test)]
+    pub(crate) fn over(
+        number: usize,
+        io: Arc<dyn DiskIo>,
+        dir: &std::path::Path,
+        frames: u32,
+    ) -> Result<Self, StoreError> {
+        let lock = file::DirectoryLock::take(dir)?;
+        let file = File::open(dir).map_err(|error| StoreError::Io { action: "open", path: dir.to_owned(), error })?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            residents: Residents::new(),
+            counters: Counters::default(),
+            file: Arc::new(file),
+            can_splice: false,
+            number,
+            id: [1; 16],
+            io,
+            space: Space::new(Frames::new(frames), lock),
+            health: Mutex::default(),
+            waiting_writes: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.space.usage()
+    }
+
+    pub(crate) fn takes_writes(&self, now: Instant) -> bool {
+        self.health.lock().takes_writes(now)
+    }
+
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.health.lock().is_degraded()
+    }
+
+    /// How much memory a read of these sectors of a run lands in.
+    pub(crate) fn landing_len(run: &Run, sectors: SectorRange) -> usize {
+        (sectors.byte_len(run.end()) as usize).next_multiple_of(PAGE)
+    }
+
+    /// Whether a write waits for an extent.
+    pub(crate) fn has_waiting_writes(&self) -> bool {
+        self.waiting_writes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Reads and checks sectors of a run. `into` is [`Slab::landing_len`] long.
+    pub(crate) async fn read(&self, copy: &DiskRun, sectors: SectorRange, into: SpanMut) -> Result<Span, ReadFault> {
+        let run = &copy.run;
+        let within = sectors.byte_offset() - run.start();
+        let offset = copy.extent.slot().sectors_offset() + u64::from(within);
+        let length = sectors.byte_len(run.end()) as usize;
+        let read = self.io.read_at(offset, into).await.map_err(ReadFault::Io)?;
+        let bytes = read.freeze().slice(0..length);
+        run.check(sectors.start, &bytes).map_err(ReadFault::Corrupt)?;
+        copy.set_checked(sectors);
+        self.counters.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// Writes a run into a free extent, waiting for one up to `deadline`; `need_room` is told when there is none.
+    pub(crate) async fn write(
+        &self,
+        run: Arc<Run>,
+        bytes: &Span,
+        deadline: Duration,
+        need_room: &Notify,
+    ) -> Result<DiskRun, WriteFault> {
+        let class = class_of(run.sectors.len());
+        let extent = match self.space.take(self.number, class) {
+            Some(extent) => extent,
+            None => {
+                self.waiting_writes.fetch_add(1, Ordering::Relaxed);
+                let extent = tokio::time::timeout(deadline, self.take_extent(class, need_room)).await;
+                self.waiting_writes.fetch_sub(1, Ordering::Relaxed);
+                extent.map_err(|_| WriteFault::Full)?
+            }
+        };
+        let extent = Arc::new(extent);
+        let header = header::encode(self.id, extent.slot(), extent.generation(), Some(&run));
+        let buffer = WriteBuffer::run(header, bytes, Some(Arc::clone(&extent)));
+        let result = self.io.write_at(extent.slot().offset(), buffer).await;
+        self.note_write(&result);
+        result.map_err(|_| WriteFault::Failed)?;
+        self.counters.runs_written.fetch_add(1, Ordering::Relaxed);
+        self.counters.bytes_written.fetch_add(u64::from(run.byte_len), Ordering::Relaxed);
+        Ok(DiskRun::new(run, extent))
+    }
+
+    /// Writes a header that says that the extent holds nothing, so that it is not found again after a restart.
+    pub(crate) async fn bury(&self, extent: Arc<DiskExtent>) {
+        let (slot, generation) = (extent.slot(), extent.generation());
+        let page = header::encode(self.id, slot, generation, None);
+        let result = self.io.write_at(slot.offset(), WriteBuffer::page(page, Some(extent))).await;
+        self.note_write(&result);
+    }
+
+    async fn take_extent(&self, class: u8, need_room: &Notify) -> DiskExtent {
+        loop {
+            let mut freed = std::pin::pin!(self.space.freed().notified());
+            // From here on a freed extent is not missed.
+            freed.as_mut().enable();
+            if let Some(extent) = self.space.take(self.number, class) {
+                return extent;
+            }
+            need_room.notify_one();
+            freed.await;
+        }
+    }
+
+    fn note_write(&self, result: &io::Result<()>) {
+        let dir = self.dir.display();
+        match result {
+            Ok(()) => {
+                if self.health.lock().wrote() {
+                    tracing::info!(%dir, "disk takes writes again");
+                }
+            }
+            Err(error) => {
+                self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+                let degraded = self.health.lock().failed(error, Instant::now());
+                tracing::warn!(%dir, %error, degraded, "cannot write to disk");
+            }
+        }
+    }
+}

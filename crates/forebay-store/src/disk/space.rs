@@ -1,0 +1,244 @@
+//! Which extents of a slab are free.
+//!
+//! As in the memory pool, a frame is free or belongs to a size class, fills from its lowest extent, and is free again
+//! when its last extent is. Each time a frame is given to a class it gets a new generation, which the headers in it
+//! carry: after a restart, headers of older generations are known to be leftovers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::file::DirectoryLock;
+use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
+
+/// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.
+#[derive(Debug)]
+pub(crate) struct Space {
+    frames: Mutex<Frames>,
+    freed: Notify,
+    _lock: DirectoryLock,
+}
+
+/// A piece of a slab file, free again when its last holder lets go.
+#[derive(Debug)]
+pub(crate) struct DiskExtent {
+    slot: Slot,
+    generation: u64,
+    disk: usize,
+    space: Arc<Space>,
+}
+
+impl DiskExtent {
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// The generation of its frame.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Which of the store's disks it is on.
+    pub(crate) fn disk(&self) -> usize {
+        self.disk
+    }
+}
+
+impl Drop for DiskExtent {
+    fn drop(&mut self) {
+        self.space.frames.lock().free(self.slot);
+        self.space.freed.notify_waiters();
+    }
+}
+
+/// How full a slab is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Bytes in extents in use, headers included.
+    pub(crate) used: u64,
+    /// Bytes in all frames.
+    pub(crate) capacity: u64,
+    /// Frames in no class.
+    pub(crate) free_frames: u32,
+    /// All frames.
+    pub(crate) frames: u32,
+}
+
+impl Space {
+    pub(crate) fn new(frames: Frames, lock: DirectoryLock) -> Arc<Self> {
+        Arc::new(Self { frames: Mutex::new(frames), freed: Notify::new(), _lock: lock })
+    }
+
+    /// A free extent of `class`, if there is one. `disk` is the number that the extent will tell.
+    pub(crate) fn take(self: &Arc<Self>, disk: usize, class: u8) -> Option<DiskExtent> {
+        let mut frames = self.frames.lock();
+        let slot = frames.take(class)?;
+        let generation = frames.generation(slot.frame);
+        drop(frames);
+        Some(DiskExtent { slot, generation, disk, space: Arc::clone(self) })
+    }
+
+    /// The extent that recovery found in use and [`Frames::adopt`] noted. Once for each.
+    pub(crate) fn adopted(self: &Arc<Self>, disk: usize, slot: Slot) -> DiskExtent {
+        let generation = self.frames.lock().generation(slot.frame);
+        DiskExtent { slot, generation, disk, space: Arc::clone(self) }
+    }
+
+    /// Notified when an extent is freed.
+    pub(crate) fn freed(&self) -> &Notify {
+        &self.freed
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.frames.lock().usage()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    class: u8,
+    generation: u64,
+    /// One bit for each extent in use, at most 115.
+    used: u128,
+}
+
+/// The allocator. Pure.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    frames: Vec<Frame>,
+    free: BTreeSet<u32>,
+    /// For each class, the frames that have both used and free extents.
+    partial: [BTreeSet<u32>; CLASSES as usize],
+    used: u64,
+    last_generation: u64,
+}
+
+impl Frames {
+    pub(crate) fn new(count: u32) -> Self {
+        Self {
+            frames: vec![Frame { class: 0, generation: 0, used: 0 }; count as usize],
+            free: (0..count).collect(),
+            partial: Default::default(),
+            used: 0,
+            last_generation: 0,
+        }
+    }
+
+    /// Notes what recovery found: this frame is of this class and generation, with these extents in use. Once for each
+    /// frame, before anything is taken.
+    pub(crate) fn adopt(&mut self, number: u32, class: u8, generation: u64, used: u128) {
+        self.last_generation = self.last_generation.max(generation);
+        if used == 0 {
+            return;
+        }
+        let slot = Slot { frame: number, index: 0, class };
+        self.frames[number as usize] = Frame { class, generation, used };
+        self.used += u64::from(used.count_ones()) * slot.stride();
+        self.free.remove(&number);
+        if used != full(class) {
+            self.partial[usize::from(class)].insert(number);
+        }
+    }
+
+    fn generation(&self, number: u32) -> u64 {
+        self.frames[number as usize].generation
+    }
+
+    fn take(&mut self, class: u8) -> Option<Slot> {
+        let number = match self.partial[usize::from(class)].first() {
+            Some(number) => *number,
+            None => {
+                let number = self.free.pop_first()?;
+                self.last_generation += 1;
+                self.frames[number as usize] = Frame { class, generation: self.last_generation, used: 0 };
+                self.partial[usize::from(class)].insert(number);
+                number
+            }
+        };
+        let frame = &mut self.frames[number as usize];
+        let index = frame.used.trailing_ones() as u8;
+        frame.used |= 1 << index;
+        if frame.used == full(class) {
+            self.partial[usize::from(class)].remove(&number);
+        }
+        let slot = Slot { frame: number, index, class };
+        self.used += slot.stride();
+        Some(slot)
+    }
+
+    fn free(&mut self, slot: Slot) {
+        let frame = &mut self.frames[slot.frame as usize];
+        debug_assert!(frame.class == slot.class && frame.used & (1 << slot.index) != 0, "{slot:?} is not in use");
+        frame.used &= !(1 << slot.index);
+        self.used -= slot.stride();
+        let partial = &mut self.partial[usize::from(slot.class)];
+        if frame.used == 0 {
+            partial.remove(&slot.frame);
+            self.free.insert(slot.frame);
+        } else {
+            partial.insert(slot.frame);
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        // A slab has at most 2^32 frames.
+        let frames = self.frames.len() as u32;
+        Usage { used: self.used, capacity: u64::from(frames) * FRAME_SIZE, free_frames: self.free.len() as u32, frames }
+    }
+}
+
+fn full(class: u8) -> u128 {
+    u128::MAX >> (128 - u32::from(extents(class)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn extents_never_overlap_and_all_space_comes_back(
+            steps in prop::collection::vec((any::<bool>(), 0u8..CLASSES, any::<prop::sample::Index>()), 1..400)
+        ) {
+            let mut frames = Frames::new(3);
+            let mut live: Vec<Slot> = Vec::new();
+            for (take, class, pick) in steps {
+                if take || live.is_empty() {
+                    live.extend(frames.take(class));
+                } else {
+                    frames.free(live.swap_remove(pick.index(live.len())));
+                }
+                let mut sorted = live.clone();
+                sorted.sort_by_key(|slot| slot.offset());
+                prop_assert!(sorted.windows(2).all(|pair| pair[0].offset() + pair[0].stride() <= pair[1].offset()));
+                prop_assert_eq!(frames.usage().used, live.iter().map(|slot| slot.stride()).sum::<u64>());
+                // What recovery would note gives the same allocator again.
+                let mut again = Frames::new(3);
+                for number in 0..3 {
+                    let frame = frames.frames[number as usize];
+                    again.adopt(number, frame.class, frame.generation, frame.used);
+                }
+                prop_assert_eq!(again.usage(), frames.usage());
+                prop_assert_eq!(&again.partial, &frames.partial);
+            }
+            live.into_iter().for_each(|slot| frames.free(slot));
+            prop_assert_eq!(frames.usage().free_frames, 3);
+        }
+    }
+
+    #[test]
+    fn a_frame_gets_a_new_generation_each_time_it_is_given_to_a_class() {
+        let mut frames = Frames::new(1);
+        let slot = frames.take(7).unwrap();
+        let first = frames.generation(0);
+        frames.free(slot);
+        frames.take(0).unwrap();
+        assert!(frames.generation(0) > first);
+        let second = frames.generation(0);
+        frames.take(0).unwrap();
+        assert_eq!(frames.generation(0), second);
+    }
+}

@@ -1,0 +1,150 @@
+//! Eviction: makes room ahead of need, in a task of its own.
+//!
+//! Each tier is kept below its high watermark: when it is above, runs go in SIEVE's order until it is below the low
+//! one. Room is of use only where it fits, so a few frames are kept wholly free, and when somebody waits though there is
+//! room, the frame that holds least is emptied for them. Runs with readers are passed over, for evicting them frees no
+//! memory now; only for those who wait are they unlinked too, one frame for each who had to, so that memory comes back
+//! with their last reader.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::core::Core;
+use crate::disk::Slab;
+use crate::run::{Held, MemoryRun};
+
+/// Victims between two yields to other tasks.
+const BATCH: usize = 256;
+/// How soon to look again when somebody still waits: runs that could not go may now.
+const RETRY: Duration = Duration::from_millis(5);
+/// How soon to look again otherwise, in case two stores share a pool and the other one got the call.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Makes room until it is told to stop.
+pub(crate) async fn run(core: Arc<Core>, stop: CancellationToken) {
+    let mut forced = core.pool.occupancy().waits;
+    loop {
+        let someone_waits = core.pool.occupancy().waiting > 0 || core.slabs.iter().any(Slab::has_waiting_writes);
+        let pause = if someone_waits { RETRY } else { IDLE };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = core.need_room.notified() => {}
+            () = core.pool.pressure() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+        let ran_dry = evict_memory(&core, &mut forced).await;
+        for slab in &core.slabs {
+            evict_disk(&core, slab).await;
+        }
+        if ran_dry {
+            // Everything has readers: looking again at once, at every call, would only burn time.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+}
+
+/// Makes room in memory; whether it ran out of victims before there was enough. `forced` counts the waits for which runs
+/// with readers were unlinked.
+async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
+    let mut ran_dry = false;
+    let unpinned = |copy: &MemoryRun| !copy.is_pinned();
+    let capacity = core.pool.capacity().as_u64();
+    if core.pool.used() > Core::share(capacity, core.high_watermark) {
+        let mut excess = core.pool.used().saturating_sub(Core::share(capacity, core.low_watermark));
+        let mut victims = 0;
+        while excess > 0 {
+            let Some(copy) = core.memory.evict(unpinned) else {
+                ran_dry = true;
+                break;
+            };
+            excess = excess.saturating_sub(copy.extent_size());
+            let_go(core, copy);
+            pause_after(&mut victims).await;
+        }
+    }
+    let frames = capacity / forebay_memory::FRAME_SIZE as u64;
+    for _ in 0..reserve(core, frames) {
+        if u64::from(core.pool.occupancy().free_frames) >= reserve(core, frames) {
+            break;
+        }
+        core.memory.evict_frame(unpinned).into_iter().for_each(|copy| let_go(core, copy));
+        tokio::task::yield_now().await;
+    }
+    let occupancy = core.pool.occupancy();
+    for _ in 0..occupancy.waiting {
+        let mut victims = core.memory.evict_frame(unpinned);
+        if victims.is_empty() && *forced < occupancy.waits {
+            *forced += 1;
+            victims = core.memory.evict_frame(|_| true);
+        }
+        if victims.is_empty() {
+            break;
+        }
+        victims.into_iter().for_each(|copy| let_go(core, copy));
+        tokio::task::yield_now().await;
+        if core.pool.occupancy().waiting == 0 {
+            break;
+        }
+    }
+    if occupancy.waiting == 0 {
+        *forced = occupancy.waits;
+    }
+    ran_dry
+}
+
+/// Unlinks a victim, giving it a last chance to reach a disk.
+fn let_go(core: &Core, copy: Arc<MemoryRun>) {
+    core.unlink_from_memory(&copy);
+    core.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+    let is_on_its_way = copy.queued.load(Ordering::Acquire);
+    if !is_on_its_way && !core.offer_to_disk(&copy) {
+        core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Makes room on a disk.
+async fn evict_disk(core: &Core, slab: &Slab) {
+    let mut victims = 0;
+    let usage = slab.usage();
+    if usage.used > Core::share(usage.capacity, core.high_watermark) {
+        let mut excess = usage.used.saturating_sub(Core::share(usage.capacity, core.low_watermark));
+        while excess > 0 {
+            let Some(copy) = slab.residents.evict(|_| true) else { break };
+            excess = excess.saturating_sub(copy.extent_size());
+            core.unlink_from_disk(&copy);
+            slab.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+            pause_after(&mut victims).await;
+        }
+    }
+    let reserve = reserve(core, u64::from(usage.frames));
+    for _ in 0..reserve.max(1) {
+        let is_short = u64::from(slab.usage().free_frames) < reserve;
+        if !is_short && !slab.has_waiting_writes() {
+            break;
+        }
+        for copy in slab.residents.evict_frame(|_| true) {
+            core.unlink_from_disk(&copy);
+            slab.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// How many frames of a tier to keep wholly free: half of what lies above the high watermark, so that a tier of large
+/// runs has them by its watermark alone. None in a small tier, where a frame is too much to keep empty.
+fn reserve(core: &Core, frames: u64) -> u64 {
+    frames * u64::from(100 - core.high_watermark) / 200
+}
+
+async fn pause_after(victims: &mut usize) {
+    *victims += 1;
+    if victims.is_multiple_of(BATCH) {
+        tokio::task::yield_now().await;
+    }
+}

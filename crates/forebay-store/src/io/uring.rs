@@ -1,0 +1,229 @@
+//! Disk I/O by io_uring: one ring a slab, driven by one thread.
+//!
+//! The thread sleeps in the ring, which it also polls for a wake-up descriptor: whoever has put an operation into the
+//! channel writes to it. Operations live in a table of the thread from submission to completion, at addresses that do
+//! not change.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use io_uring::{IoUring, opcode, squeue, types::Fd};
+use rustix::event::{EventfdFlags, PollFlags};
+
+use super::Files;
+use super::front::{Back, Front, Kind, Operation};
+
+/// Operations under way at a time; beyond it an NVMe drive only adds latency.
+const DEPTH: usize = 128;
+/// Room in the ring: every operation, and the wake-up.
+const ENTRIES: u32 = 2 * DEPTH as u32;
+/// Names the wake-up among completions.
+const WAKE: u64 = u64::MAX;
+
+/// Starts the ring and its thread; an error when the kernel refuses.
+pub(super) fn start(files: Files) -> io::Result<Front<Uring>> {
+    let ring = IoUring::new(ENTRIES)?;
+    let wake = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let (operations, queue) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("forebay-uring".into()).spawn({
+        let wake = Arc::clone(&wake);
+        move || Driver { table: Vec::new(), vacant: Vec::new(), under_way: 0, queue, wake, files, ring }.run()
+    })?;
+    Ok(Front::new(Uring { operations: Some(operations), wake, thread: Some(thread) }, DEPTH))
+}
+
+/// The ring's other end; dropping it waits for the operations under way.
+pub(super) struct Uring {
+    operations: Option<mpsc::Sender<Operation>>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Uring {
+    fn wake(&self) {
+        // It can only fail when the counter is about to overflow: then the thread is awake anyway.
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+    }
+}
+
+impl Back for Uring {
+    fn begin(&self, operation: Operation) {
+        // Without the thread the operation drops, and its waiter sees a closed channel.
+        if let Some(operations) = &self.operations {
+            let _ = operations.send(operation);
+            self.wake();
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.operations = None;
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An operation that the kernel works on.
+struct UnderWay {
+    operation: Operation,
+    /// Bytes moved so far: the kernel may do less than it was asked to.
+    done: usize,
+    length: usize,
+    /// For writes: what the kernel reads its pieces from.
+    pieces: [libc::iovec; 3],
+}
+
+struct Driver {
+    /// Boxed: the kernel keeps addresses of what is in it.
+    table: Vec<Option<Box<UnderWay>>>,
+    vacant: Vec<usize>,
+    under_way: usize,
+    queue: mpsc::Receiver<Operation>,
+    wake: Arc<OwnedFd>,
+    files: Files,
+    ring: IoUring,
+}
+
+impl Driver {
+    fn run(mut self) {
+        self.await_wake();
+        loop {
+            let is_open = self.take_new();
+            if !is_open && self.under_way == 0 {
+                return;
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                // Completions first, then again.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the io_uring of a slab is broken, its disk is lost until restart");
+                    // The kernel may still write to the memory of what is under way: it is never given back.
+                    self.table.drain(..).for_each(std::mem::forget);
+                    return;
+                }
+            }
+            let completed: Vec<_> = self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+            for (position, result) in completed {
+                if position == WAKE {
+                    let _ = rustix::io::read(self.wake.as_fd(), &mut [0u8; 8]);
+                    self.await_wake();
+                } else {
+                    // It was made from a `usize` below.
+                    self.complete(position as usize, result);
+                }
+            }
+        }
+    }
+
+    fn await_wake(&mut self) {
+        let readable = u32::from(PollFlags::IN.bits());
+        let entry = opcode::PollAdd::new(Fd(self.wake.as_raw_fd()), readable).build().user_data(WAKE);
+        self.push(&entry);
+    }
+
+    /// Submits what has come in; whether more can come.
+    fn take_new(&mut self) -> bool {
+        loop {
+            match self.queue.try_recv() {
+                Ok(operation) => self.submit_new(operation),
+                Err(mpsc::TryRecvError::Empty) => return true,
+                Err(mpsc::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn submit_new(&mut self, operation: Operation) {
+        let length = operation.len();
+        let pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 3];
+        let under_way = Some(Box::new(UnderWay { operation, done: 0, length, pieces }));
+        let position = match self.vacant.pop() {
+            Some(position) => {
+                self.table[position] = under_way;
+                position
+            }
+            None => {
+                self.table.push(under_way);
+                self.table.len() - 1
+            }
+        };
+        self.under_way += 1;
+        self.submit(position);
+    }
+
+    /// Asks the kernel for what an operation still lacks.
+    fn submit(&mut self, position: usize) {
+        let Some(under_way) = &mut self.table[position] else { return };
+        let done = under_way.done;
+        let offset = under_way.operation.offset + done as u64;
+        let entry = match &mut under_way.operation.kind {
+            Kind::Read { into, .. } => {
+                let rest = &mut into[done..];
+                // At most 4 MiB.
+                opcode::Read::new(Fd(self.files.read.as_raw_fd()), rest.as_mut_ptr(), rest.len() as u32)
+                    .offset(offset)
+                    .build()
+            }
+            Kind::Write { from, .. } => {
+                let mut skip = done;
+                let mut count = 0;
+                for part in from.parts() {
+                    let skipped = skip.min(part.len());
+                    skip -= skipped;
+                    let rest = &part[skipped..];
+                    if !rest.is_empty() {
+                        under_way.pieces[count] =
+                            libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+                        count += 1;
+                    }
+                }
+                // At most three.
+                opcode::Writev::new(Fd(self.files.write.as_raw_fd()), under_way.pieces.as_ptr(), count as u32)
+                    .offset(offset)
+                    .build()
+            }
+        };
+        self.push(&entry.user_data(position as u64));
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: the descriptors are open for as long as `self`; the memory belongs to a boxed `UnderWay` that stays
+        // in the table until the kernel has completed the entry.
+        while unsafe { self.ring.submission().push(entry) }.is_err() {
+            // Full, which the bound on operations rules out but for completions that went back in; the kernel takes
+            // what is there.
+            let _ = self.ring.submit();
+        }
+    }
+
+    fn complete(&mut self, position: usize, result: i32) {
+        let Some(under_way) = &mut self.table[position] else { return };
+        let moved = match result {
+            1.. => Ok(result as usize),
+            0 => Err(Some(match under_way.operation.kind {
+                Kind::Read { .. } => io::ErrorKind::UnexpectedEof.into(),
+                Kind::Write { .. } => io::ErrorKind::WriteZero.into(),
+            })),
+            _ if result == -libc::EINTR || result == -libc::EAGAIN => Err(None),
+            _ => Err(Some(io::Error::from_raw_os_error(-result))),
+        };
+        let outcome = match moved {
+            Ok(moved) => {
+                under_way.done += moved;
+                (under_way.done >= under_way.length).then_some(Ok(()))
+            }
+            Err(error) => error.map(Err),
+        };
+        let Some(outcome) = outcome else { return self.submit(position) };
+        if let Some(ended) = self.table[position].take() {
+            self.vacant.push(position);
+            self.under_way -= 1;
+            ended.operation.end(outcome);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a store is made of.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_memory::Pool;
+use forebay_types::ByteSize;
+
+use crate::StoreError;
+
+/// How the kernel is asked to read and write slab files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IoBackend {
+    /// io_uring where the kernel allows it, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or [`Store::open`](crate::Store::open) fails.
+    Uring,
+    /// `pread` and `pwrite` on a pool of threads.
+    Threads,
+}
+
+/// How bytes on disk get to a reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServeMode {
+    /// `O_DIRECT` into memory of the pool, past the page cache.
+    #[default]
+    Dio,
+    /// Buffered reads through the page cache.
+    PageCache,
+    /// The reader sends from the file itself, with `splice` or `sendfile`; see
+    /// [`Store::disk_slice`](crate::Store::disk_slice).
+    Splice,
+}
+
+/// One slab directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// The directory; it is created if need be.
+    pub dir: PathBuf,
+    /// The size of its slab file, rounded down to whole frames of 4160 KiB.
+    pub size: ByteSize,
+}
+
+/// What a store is made of.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Where the memory tier's runs live, and scratch memory comes from. Clones of one pool are one pool; a pool is
+    /// best used by one store, whose eviction answers its pressure.
+    pub memory: Pool,
+    /// The slab directories; none makes a store of memory alone.
+    pub disks: Vec<DiskOptions>,
+    /// How slab files are read and written.
+    pub io: IoBackend,
+    /// How bytes on disk get to a reader.
+    pub serve: ServeMode,
+    /// Whether reads from memory check the CRC of the sectors that they touch. Reads from disk always do.
+    pub verify_reads: bool,
+    /// Eviction starts when a tier is fuller than this, in percent.
+    pub high_watermark: u8,
+    /// Eviction stops when a tier is no fuller than this, in percent.
+    pub low_watermark: u8,
+    /// How long a fill or a read waits for memory.
+    pub alloc_deadline: Duration,
+    /// How many bytes may wait to be written to disk. They stay in memory meanwhile, so this is best well below the
+    /// size of the pool.
+    pub disk_queue: ByteSize,
+}
+
+impl StoreOptions {
+    /// A store of memory alone, with the defaults: no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
+    /// memory, and a disk queue of an eighth of the pool (of no effect until `disks` has some).
+    #[must_use]
+    pub fn in_memory(memory: Pool) -> Self {
+        let disk_queue = ByteSize::bytes(memory.capacity().as_u64() / 8);
+        Self {
+            memory,
+            disks: Vec::new(),
+            io: IoBackend::default(),
+            serve: ServeMode::default(),
+            verify_reads: false,
+            high_watermark: 90,
+            low_watermark: 80,
+            alloc_deadline: Duration::from_secs(5),
+            disk_queue,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let (high, low) = (self.high_watermark, self.low_watermark);
+        if low < high && high <= 100 { Ok(()) } else { Err(StoreError::Watermarks { high, low }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_memory::PoolOptions;
+
+    #[test]
+    fn watermarks_must_be_in_order() {
+        let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4))).unwrap();
+        let options = StoreOptions::in_memory(pool);
+        assert!(options.check().is_ok());
+        for (high_watermark, low_watermark) in [(80, 80), (70, 80), (101, 80)] {
+            assert!(StoreOptions { high_watermark, low_watermark, ..options.clone() }.check().is_err());
+        }
+    }
+}

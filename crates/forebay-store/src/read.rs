@@ -1,0 +1,202 @@
+//! How a read is pieced together from the tiers.
+//!
+//! Memory first; what it lacks comes from disk. A run on disk of which at least half is wanted, or that is wanted for
+//! the second time, is read as a whole and stays in memory; of any other only the sectors that are wanted are read. A
+//! run that turns out corrupt or unreadable is dropped and the read is planned anew without it: what is left is a
+//! right answer or a miss.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_memory::Span;
+use forebay_types::BlockKey;
+use futures::future::try_join_all;
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::disk::{ReadFault, Slab};
+use crate::index::{Runs, furthest};
+use crate::run::{DiskRun, MemoryRun};
+use crate::{Spans, StoreError};
+
+/// What a read found, and where.
+#[derive(Clone, Debug)]
+pub struct StoreRead {
+    /// The bytes, in order: together exactly what was asked for.
+    pub spans: Spans,
+    /// How many of the bytes were in memory.
+    pub from_memory: u32,
+    /// How many came from disk.
+    pub from_disk: u32,
+}
+
+/// A run in memory and the sector of it that is not what it was.
+type Corrupt = (Arc<MemoryRun>, u32);
+
+/// The bytes `offset..end` of a block, of which the run has all.
+fn piece(copy: &MemoryRun, offset: u32, end: u32, verify: bool) -> Result<Span, u32> {
+    let start = copy.run.start();
+    if verify && let Some((sectors, length)) = copy.run.sectors_of(offset, end) {
+        let within = (sectors.byte_offset() - start) as usize;
+        copy.run.check(sectors.start, &copy.bytes[within..within + length as usize])?;
+    }
+    copy.marks.visit();
+    Ok(copy.bytes.slice((offset - start) as usize..(end - start) as usize))
+}
+
+/// From memory alone: all bytes, or `None`. The hot path.
+pub(crate) fn try_read(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+    let end = offset.checked_add(length)?;
+    let found = core.index.look(key, |runs| {
+        let mut spans = Spans::new();
+        let mut at = offset;
+        while at < end {
+            let copy = furthest(&runs.memory, at)?;
+            let stop = copy.run.end().min(end);
+            match piece(copy, at, stop, core.verify_reads) {
+                Ok(span) => spans.push(span),
+                Err(sector) => return Some(Err((Arc::clone(copy), sector))),
+            }
+            at = stop;
+        }
+        Some(Ok(spans))
+    })?;
+    match found? {
+        Ok(spans) => Some(spans),
+        Err((copy, sector)) => {
+            core.drop_corrupt(&copy, sector);
+            None
+        }
+    }
+}
+
+/// Where a part of a read is.
+enum Part {
+    Memory(Span),
+    Disk { copy: Arc<DiskRun>, offset: u32, end: u32, is_second_hit: bool },
+}
+
+/// Where the bytes `offset..end` are; `None` when some are nowhere.
+fn plan(runs: &Runs, offset: u32, end: u32, verify: bool) -> Result<Option<SmallVec<[Part; 4]>>, Corrupt> {
+    let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
+    let mut at = offset;
+    while at < end {
+        if let Some(copy) = furthest(&runs.memory, at) {
+            let stop = copy.run.end().min(end);
+            parts.push(Part::Memory(piece(copy, at, stop, verify).map_err(|sector| (Arc::clone(copy), sector))?));
+            at = stop;
+            continue;
+        }
+        let Some(copy) = furthest(&runs.disk, at) else { return Ok(None) };
+        // Up to where memory takes over again.
+        let resumes = runs.memory.iter().map(|copy| copy.run.start()).filter(|start| *start > at).min();
+        let stop = copy.run.end().min(end).min(resumes.unwrap_or(end));
+        // Two parts of one read that lie in one run are one hit.
+        let same_run = parts.iter().find_map(|part| match part {
+            Part::Disk { copy: other, is_second_hit, .. } if Arc::ptr_eq(copy, other) => Some(*is_second_hit),
+            _ => None,
+        });
+        let is_second_hit = same_run.unwrap_or_else(|| copy.hit_before.swap(true, Ordering::Relaxed));
+        parts.push(Part::Disk { copy: Arc::clone(copy), offset: at, end: stop, is_second_hit });
+        at = stop;
+    }
+    Ok(Some(parts))
+}
+
+/// Why a part could not be had.
+enum Fault {
+    Run(Arc<DiskRun>, ReadFault),
+    Store(StoreError),
+}
+
+/// From memory and disk together; `None` when some byte is nowhere.
+pub(crate) async fn read(
+    core: &Core,
+    key: &BlockKey,
+    offset: u32,
+    length: u32,
+) -> Result<Option<StoreRead>, StoreError> {
+    let Some(end) = offset.checked_add(length) else { return Ok(None) };
+    if length == 0 {
+        return Ok(Some(StoreRead { spans: Spans::new(), from_memory: 0, from_disk: 0 }));
+    }
+    // Each turn but the last drops a run, so this ends.
+    loop {
+        let Some(runs) = core.index.runs(key) else { return Ok(None) };
+        let parts = match plan(&runs, offset, end, core.verify_reads) {
+            Ok(Some(parts)) => parts,
+            Ok(None) => return Ok(None),
+            Err((copy, sector)) => {
+                core.drop_corrupt(&copy, sector);
+                continue;
+            }
+        };
+        drop(runs);
+        let from_disk = parts.iter().map(|part| match part {
+            Part::Memory(_) => 0,
+            Part::Disk { offset, end, .. } => end - offset,
+        });
+        let from_disk = from_disk.sum();
+        let spans = try_join_all(parts.into_iter().map(|part| async move {
+            match part {
+                Part::Memory(span) => Ok(span),
+                Part::Disk { copy, offset, end, is_second_hit } => {
+                    read_from_disk(core, copy, offset, end, is_second_hit).await
+                }
+            }
+        }));
+        match spans.await {
+            Ok(spans) => {
+                return Ok(Some(StoreRead { spans: spans.into(), from_memory: length - from_disk, from_disk }));
+            }
+            Err(Fault::Run(copy, fault)) => core.drop_unreadable(&copy, &fault),
+            Err(Fault::Store(error)) => return Err(error),
+        }
+    }
+}
+
+/// The bytes `offset..end` of a block, of which the run on disk has all.
+async fn read_from_disk(
+    core: &Core,
+    copy: Arc<DiskRun>,
+    offset: u32,
+    end: u32,
+    is_second_hit: bool,
+) -> Result<Span, Fault> {
+    let run = &copy.run;
+    let slab = &core.slabs[copy.extent.disk()];
+    let Some((sectors, wanted)) = run.sectors_of(offset, end) else {
+        return Err(Fault::Run(Arc::clone(&copy), ReadFault::Corrupt(run.sectors.start)));
+    };
+    copy.marks.visit();
+    let alloc = async |length| {
+        let landing = core.pool.alloc(length, core.deadline).await;
+        core.notice_use();
+        landing.map_err(|error| Fault::Store(error.into()))
+    };
+    if is_second_hit || wanted >= run.byte_len / 2 {
+        // One reader reads the run, those who come meanwhile find it in memory.
+        let _promoting = copy.promotion.lock().await;
+        let promoted = core.index.look(&run.key, |runs| {
+            let held = furthest(&runs.memory, offset).filter(|held| held.run.end() >= end)?;
+            piece(held, offset, end, core.verify_reads).ok()
+        });
+        if let Some(span) = promoted.flatten() {
+            return Ok(span);
+        }
+        let length = Slab::landing_len(run, run.sectors);
+        let landing = if sectors == run.sectors { Some(alloc(length).await?) } else { core.pool.try_alloc(length) };
+        if let Some(into) = landing {
+            let read = slab.read(&copy, run.sectors, into).await;
+            let bytes = read.map_err(|fault| Fault::Run(Arc::clone(&copy), fault))?;
+            if core.hold(Arc::clone(run), bytes.clone()).is_some() {
+                core.counters.runs_promoted.fetch_add(1, Ordering::Relaxed);
+            }
+            return Ok(bytes.slice((offset - run.start()) as usize..(end - run.start()) as usize));
+        }
+    }
+    let into = alloc(Slab::landing_len(run, sectors)).await?;
+    let bytes = slab.read(&copy, sectors, into).await.map_err(|fault| Fault::Run(Arc::clone(&copy), fault))?;
+    let start = sectors.byte_offset();
+    Ok(bytes.slice((offset - start) as usize..(end - start) as usize))
+}

@@ -1,0 +1,200 @@
+//! A run: a consecutive, wholly valid, immutable range of sectors of one block, and the CRC32C of each of them.
+//!
+//! [`Run`] is what both tiers know of it; [`MemoryRun`] and [`DiskRun`] are the copies that they hold.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use forebay_memory::Span;
+use forebay_types::{BlockKey, SECTOR_SIZE, SectorRange, crc32c};
+use tokio::sync::Mutex;
+
+use crate::disk::DiskExtent;
+
+/// Which bytes a run has, and their checksums.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) key: BlockKey,
+    pub(crate) sectors: SectorRange,
+    /// Bytes in the sectors: the last sector of a file may be short.
+    pub(crate) byte_len: u32,
+    /// The CRC32C of each sector.
+    pub(crate) sums: Box<[u32]>,
+}
+
+impl Run {
+    /// The run that holds `bytes`, which start with the first of `sectors`.
+    pub(crate) fn of(key: BlockKey, sectors: SectorRange, bytes: &[u8]) -> Self {
+        let sums = bytes.chunks(SECTOR_SIZE as usize).map(crc32c).collect();
+        // A run lies in one extent, at most 4 MiB.
+        Self { key, sectors, byte_len: bytes.len() as u32, sums }
+    }
+
+    /// Where the run starts in its block, in bytes.
+    pub(crate) fn start(&self) -> u32 {
+        self.sectors.byte_offset()
+    }
+
+    /// Where it ends in its block, in bytes.
+    pub(crate) fn end(&self) -> u32 {
+        self.start() + self.byte_len
+    }
+
+    /// The sectors of this run that hold `offset..end` of the block, which must be bytes of this run, and how many
+    /// bytes those sectors have.
+    pub(crate) fn sectors_of(&self, offset: u32, end: u32) -> Option<(SectorRange, u32)> {
+        let sectors = SectorRange::covering(offset, end.checked_sub(offset)?)?;
+        self.sectors.contains(sectors).then(|| (sectors, sectors.byte_len(self.end())))
+    }
+
+    /// Checks `bytes`, which start with sector `first` of the block and end with a whole sector, or the run.
+    ///
+    /// # Errors
+    /// The first sector whose bytes are not the ones that were published.
+    pub(crate) fn check(&self, first: u32, bytes: &[u8]) -> Result<(), u32> {
+        let known = self.sums.iter().skip((first - self.sectors.start) as usize);
+        let mut known = known.copied();
+        for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR_SIZE as usize)) {
+            if known.next() != Some(crc32c(bytes)) {
+                return Err(sector);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A copy of a run that a tier holds.
+pub(crate) trait Held {
+    fn run(&self) -> &Run;
+    /// The frame that its extent lies in.
+    fn frame(&self) -> u32;
+    /// Bytes that its extent takes.
+    fn extent_size(&self) -> u64;
+    fn marks(&self) -> &Marks;
+}
+
+/// What eviction keeps with each copy.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    visited: AtomicBool,
+    /// The copy's token in its tier's order; see `residents.rs`.
+    pub(crate) token: AtomicU64,
+}
+
+impl Marks {
+    /// Notes a hit. Reads first, so that hits on one run do not fight for its cache line.
+    pub(crate) fn visit(&self) {
+        if !self.visited.load(Ordering::Relaxed) {
+            self.visited.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there was a hit since the last call.
+    pub(crate) fn take_visited(&self) -> bool {
+        self.visited.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// A run in memory.
+#[derive(Debug)]
+pub(crate) struct MemoryRun {
+    pub(crate) run: Arc<Run>,
+    /// Exactly the run's bytes.
+    pub(crate) bytes: Span,
+    pub(crate) marks: Marks,
+    /// In the disk queue, or being written.
+    pub(crate) queued: AtomicBool,
+    /// Removed on request, so it is not to reach the disk any more.
+    pub(crate) removed: AtomicBool,
+}
+
+impl MemoryRun {
+    pub(crate) fn new(run: Arc<Run>, bytes: Span) -> Self {
+        Self { run, bytes, marks: Marks::default(), queued: AtomicBool::new(false), removed: AtomicBool::new(false) }
+    }
+
+    /// Whether somebody but the index looks at its extent, so that evicting it would not give back memory now.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.bytes.views() > 1
+    }
+}
+
+impl Held for MemoryRun {
+    fn run(&self) -> &Run {
+        &self.run
+    }
+
+    fn frame(&self) -> u32 {
+        self.bytes.frame()
+    }
+
+    fn extent_size(&self) -> u64 {
+        self.bytes.extent_size() as u64
+    }
+
+    fn marks(&self) -> &Marks {
+        &self.marks
+    }
+}
+
+/// A run on disk.
+#[derive(Debug)]
+pub(crate) struct DiskRun {
+    pub(crate) run: Arc<Run>,
+    pub(crate) extent: Arc<DiskExtent>,
+    pub(crate) marks: Marks,
+    /// A read was answered from it; the next one promotes it to memory.
+    pub(crate) hit_before: AtomicBool,
+    /// One bit for each sector of the run that was read and found right since the store opened.
+    checked: [AtomicU64; 2],
+    /// Held by the one reader that promotes it to memory; the others wait for the result.
+    pub(crate) promotion: Mutex<()>,
+}
+
+impl DiskRun {
+    pub(crate) fn new(run: Arc<Run>, extent: Arc<DiskExtent>) -> Self {
+        Self {
+            run,
+            extent,
+            marks: Marks::default(),
+            hit_before: AtomicBool::new(false),
+            checked: Default::default(),
+            promotion: Mutex::const_new(()),
+        }
+    }
+
+    /// Whether all of `sectors` were found right before.
+    pub(crate) fn was_checked(&self, sectors: SectorRange) -> bool {
+        self.words(sectors).all(|(word, bits)| word.load(Ordering::Relaxed) & bits == bits)
+    }
+
+    pub(crate) fn set_checked(&self, sectors: SectorRange) {
+        self.words(sectors).for_each(|(word, bits)| _ = word.fetch_or(bits, Ordering::Relaxed));
+    }
+
+    fn words(&self, sectors: SectorRange) -> impl Iterator<Item = (&AtomicU64, u64)> {
+        let positions = sectors.start - self.run.sectors.start..sectors.end - self.run.sectors.start;
+        self.checked.iter().zip([0..64, 64..128]).map(move |(word, within)| {
+            let bits = positions.clone().filter(|position| within.contains(position));
+            (word, bits.fold(0, |bits, position| bits | 1 << (position % 64)))
+        })
+    }
+}
+
+impl Held for DiskRun {
+    fn run(&self) -> &Run {
+        &self.run
+    }
+
+    fn frame(&self) -> u32 {
+        self.extent.slot().frame
+    }
+
+    fn extent_size(&self) -> u64 {
+        self.extent.slot().stride()
+    }
+
+    fn marks(&self) -> &Marks {
+        &self.marks
+    }
+}

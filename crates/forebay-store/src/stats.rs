@@ -1,0 +1,77 @@
+//! What a store tells of itself, for metrics and for people.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// A snapshot. Counters count from the opening of the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StoreStats {
+    /// Blocks of which something is held.
+    pub blocks: u64,
+    /// The memory tier.
+    pub memory: MemoryStats,
+    /// The disks, in the order of the options.
+    pub disks: Vec<DiskStats>,
+    /// Bytes waiting to be written to disk, or being written.
+    pub disk_queue_bytes: u64,
+    /// Runs that left memory without having reached a disk, because the queue was full, no disk took writes, or a write
+    /// failed.
+    pub disk_write_skipped: u64,
+}
+
+/// The memory tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryStats {
+    /// Bytes of the pool.
+    pub capacity: u64,
+    /// Bytes of the pool in use, by runs and otherwise.
+    pub used: u64,
+    /// Runs held.
+    pub runs: u64,
+    /// Bytes in those runs.
+    pub run_bytes: u64,
+    /// Runs published.
+    pub runs_published: u64,
+    /// Runs copied up from disk.
+    pub runs_promoted: u64,
+    /// Runs evicted.
+    pub runs_evicted: u64,
+    /// Sectors whose bytes were not the ones that were published.
+    pub corrupt_sectors: u64,
+    /// Requests for memory that had to wait.
+    pub waits: u64,
+    /// Requests for memory that gave up.
+    pub failures: u64,
+}
+
+/// One disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiskStats {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Bytes of its slab.
+    pub capacity: u64,
+    /// Bytes in extents in use.
+    pub used: u64,
+    /// Runs held.
+    pub runs: u64,
+    /// Bytes in those runs.
+    pub run_bytes: u64,
+    /// Runs written.
+    pub runs_written: u64,
+    /// Bytes in those runs.
+    pub bytes_written: u64,
+    /// Bytes read, for readers and for checks.
+    pub bytes_read: u64,
+    /// Runs evicted.
+    pub runs_evicted: u64,
+    /// Sectors whose bytes were not the ones that were written.
+    pub corrupt_sectors: u64,
+    /// Reads that the kernel failed.
+    pub read_errors: u64,
+    /// Writes that the kernel failed.
+    pub write_errors: u64,
+    /// Whether nothing is written to it for now because it failed.
+    pub degraded: bool,
+}

@@ -1,0 +1,227 @@
+//! The memory tier, without a disk.
+
+mod common;
+
+use common::*;
+use forebay_store::{Coverage, Store, StoreOptions};
+use forebay_types::FileId;
+
+#[tokio::test]
+async fn what_was_published_is_read_and_nothing_else() {
+    let store = Store::open(in_memory(16)).await.unwrap();
+    let key = key(1, 7);
+    // A last block of 100,000 bytes: its fourth sector is short.
+    fill(&store, key, sectors(1, 4), 100_000).await;
+    for (offset, length) in [(S, 1), (S, 100_000 - S), (99_999, 1), (2 * S - 1, 2), (40_000, 0)] {
+        assert_right(&key, offset, length, &store.try_read(&key, offset, length).unwrap());
+        assert_eq!(check(&store, &key, offset, length).await, Some((length, 0)));
+    }
+    for (offset, length) in [(0, 1), (S - 1, 2), (99_999, 2), (100_000, 1), (u32::MAX, 2), (0, u32::MAX)] {
+        assert!(store.try_read(&key, offset, length).is_none(), "{offset} {length}");
+        assert!(check(&store, &key, offset, length).await.is_none(), "{offset} {length}");
+    }
+    assert!(store.try_read(&common::key(1, 8), S, 1).is_none());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_read_is_pieced_together_from_runs() {
+    let store = Store::open(in_memory(32)).await.unwrap();
+    let key = key(1, 0);
+    fill(&store, key, sectors(0, 4), BLOCK).await;
+    fill(&store, key, sectors(3, 9), BLOCK).await;
+    fill(&store, key, sectors(10, 12), BLOCK).await;
+    let spans = store.try_read(&key, S / 2, 8 * S).unwrap();
+    assert_eq!(spans.len(), 2);
+    assert_right(&key, S / 2, 8 * S, &spans);
+    assert!(store.try_read(&key, 0, 10 * S).is_none());
+    assert_eq!(store.coverage(&key), Coverage { memory: vec![sectors(0, 9), sectors(10, 12)], disk: vec![] });
+}
+
+#[tokio::test]
+async fn a_run_that_covers_older_ones_replaces_them() {
+    let store = Store::open(in_memory(32)).await.unwrap();
+    let key = key(1, 0);
+    for sector in 0..8 {
+        fill(&store, key, sectors(sector, sector + 1), BLOCK).await;
+    }
+    assert_eq!(store.stats().memory.runs, 8);
+    fill(&store, key, sectors(0, 128), BLOCK).await;
+    let stats = store.stats();
+    assert_eq!((stats.memory.runs, stats.memory.run_bytes, stats.memory.used), (1, u64::from(BLOCK), u64::from(BLOCK)));
+    fill(&store, key, sectors(3, 5), BLOCK).await;
+    assert_eq!(store.stats().memory.runs, 1, "a run that is covered adds nothing");
+    assert_eq!(store.try_read(&key, 0, BLOCK).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_fill_that_is_too_short_is_not_published() {
+    let store = Store::open(in_memory(16)).await.unwrap();
+    let landing = store.landing(100).await.unwrap();
+    store.publish(key(1, 0), sectors(0, 1), BLOCK, landing);
+    assert_eq!(store.stats().blocks, 0);
+    assert!(store.landing(BLOCK + 1).await.is_err());
+    assert!(store.try_landing(BLOCK + 1).is_none());
+}
+
+#[tokio::test]
+async fn memory_stays_bounded_and_popular_runs_stay() {
+    let store = Store::open(in_memory(64)).await.unwrap();
+    let popular = key(9, 0);
+    fill(&store, popular, sectors(0, 8), BLOCK).await;
+    for index in 0..200 {
+        fill(&store, key(1, index), sectors(0, 32), BLOCK).await;
+        assert_right(&popular, 5, 1000, &store.try_read(&popular, 5, 1000).expect("a popular run stays"));
+    }
+    until("memory is below the high watermark", || store.stats().memory.used <= 58 << 20).await;
+    assert!(store.stats().memory.runs_evicted > 100);
+    assert!(store.stats().memory.used > 40 << 20, "eviction does not go too far");
+    let held = (0..200).filter(|index| store.try_read(&key(1, *index), 0, 32 * S).is_some()).count() as u64;
+    assert_eq!(held + 1, store.stats().memory.runs);
+    assert_eq!(store.stats().blocks, store.stats().memory.runs);
+}
+
+/// Invariant 4.
+#[tokio::test]
+async fn bytes_with_a_reader_stay_right_though_their_run_is_evicted() {
+    let store = Store::open(in_memory(16)).await.unwrap();
+    let mut readers = Vec::new();
+    for index in 0..40 {
+        fill(&store, key(1, index), sectors(0, 32), BLOCK).await;
+        if index % 8 == 0 {
+            readers.push((index, store.try_read(&key(1, index), 100, S).unwrap()));
+        }
+    }
+    for (index, spans) in &readers {
+        assert_right(&key(1, *index), 100, S, spans);
+    }
+}
+
+#[tokio::test]
+async fn one_who_waits_gets_memory_that_only_readers_held() {
+    let store = Store::open(in_memory(16)).await.unwrap();
+    let mut readers = Vec::new();
+    for index in 0..4 {
+        readers.push(fill(&store, key(1, index), sectors(0, 128), BLOCK).await);
+    }
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.landing(BLOCK).await }
+    });
+    until("a run is unlinked for the one who waits", || store.stats().memory.runs < 4).await;
+    assert_eq!(store.stats().memory.runs, 3, "and no more than one");
+    for (index, reader) in readers.iter().enumerate() {
+        assert_right(&key(1, index as u64), 0, BLOCK, std::slice::from_ref(reader));
+    }
+    readers.clear();
+    assert!(waiting.await.unwrap().is_ok());
+}
+
+/// Invariant 6.
+#[tokio::test]
+async fn small_runs_make_way_for_a_large_one() {
+    let store = Store::open(in_memory(16)).await.unwrap();
+    // Half of each frame: below the watermarks, and yet no frame is free.
+    let mut held = Vec::new();
+    for index in 0..512 {
+        held.push((index, fill(&store, key(1, index), sectors(0, 1), BLOCK).await));
+        if index % 2 == 1 {
+            held.pop();
+        }
+    }
+    held.clear();
+    for index in 0..20 {
+        fill(&store, key(2, index), sectors(0, 128), BLOCK).await;
+    }
+    assert!(store.try_read(&key(2, 19), 0, BLOCK).is_some());
+}
+
+#[tokio::test]
+async fn when_nothing_can_go_the_wait_ends_with_an_error() {
+    let options = StoreOptions { alloc_deadline: std::time::Duration::from_millis(50), ..in_memory(8) };
+    let store = Store::open(options).await.unwrap();
+    let landings = [store.landing(BLOCK).await.unwrap(), store.landing(BLOCK).await.unwrap()];
+    let error = store.landing(1).await.unwrap_err();
+    assert!(error.to_string().contains("no free memory"), "{error}");
+    drop(landings);
+    assert!(store.landing(1).await.is_ok());
+}
+
+/// Invariant 2.
+#[tokio::test]
+async fn a_bit_that_flips_in_memory_is_a_miss_when_reads_are_verified() {
+    let store = Store::open(StoreOptions { verify_reads: true, ..in_memory(16) }).await.unwrap();
+    let key = key(1, 0);
+    let bytes = fill(&store, key, sectors(0, 8), 8 * S - 5).await;
+    assert!(store.try_read(&key, 0, 8 * S - 5).is_some());
+    flip(&store, &bytes, 3 * S as usize + 17);
+    drop(bytes);
+    assert_right(&key, 0, 3 * S, &store.try_read(&key, 0, 3 * S).expect("other sectors are still served"));
+    assert!(store.try_read(&key, 3 * S, 1).is_none());
+    assert_eq!(store.stats().memory.corrupt_sectors, 1);
+    assert_eq!((store.stats().memory.runs, store.stats().memory.used), (0, 0), "the run is dropped");
+    let bytes = fill(&store, key, sectors(0, 8), 8 * S - 5).await;
+    flip(&store, &bytes, 8 * S as usize - 6);
+    assert!(check(&store, &key, 7 * S, 10).await.is_none(), "the short sector is checked too");
+    fill(&store, key, sectors(0, 8), 8 * S - 5).await;
+    assert_eq!(check(&store, &key, 0, 8 * S - 5).await, Some((8 * S - 5, 0)));
+}
+
+fn flip(store: &Store, bytes: &[u8], at: usize) {
+    let (base, length) = store.pool().mapping();
+    let within = bytes.as_ptr().addr() - base.as_ptr().addr() + at;
+    assert!(within < length);
+    // SAFETY: inside the mapping, and no reference to these bytes is in use: faulty memory does not ask for more.
+    unsafe { *base.as_ptr().add(within) ^= 0x10 };
+}
+
+#[tokio::test]
+async fn what_was_removed_is_gone() {
+    let store = Store::open(in_memory(32)).await.unwrap();
+    for index in 0..4 {
+        fill(&store, key(1, index), sectors(0, 2), BLOCK).await;
+        fill(&store, key(2, index), sectors(0, 2), BLOCK).await;
+    }
+    store.remove(&key(1, 0));
+    assert!(store.try_read(&key(1, 0), 0, 1).is_none());
+    assert_eq!(store.remove_file(FileId([1; 16])).as_u64(), 3 * 2 * u64::from(S));
+    assert_eq!(store.remove_file(FileId([1; 16])).as_u64(), 0);
+    assert!(store.try_read(&key(1, 1), 0, 1).is_none());
+    assert!(store.try_read(&key(2, 1), 0, 1).is_some());
+    assert_eq!((store.stats().blocks, store.stats().memory.used), (4, 4 * 2 * u64::from(S)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_at_once_never_see_a_wrong_byte() {
+    let store = Store::open(StoreOptions { verify_reads: true, ..in_memory(32) }).await.unwrap();
+    let tasks: Vec<_> = (0..4u64)
+        .map(|task| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut hits = 0;
+                for turn in 0..600u64 {
+                    let mix = (turn * 2_654_435_761 + task * 97) >> 3;
+                    let (key, start) = (key(1, mix % 40), (mix / 40 % 16) as u32);
+                    if let Some(spans) = store.try_read(&key, start * S + 3, 5 * S) {
+                        assert_right(&key, start * S + 3, 5 * S, &spans);
+                        hits += 1;
+                    } else {
+                        fill(&store, key, sectors(start, start + 6 + (turn % 3) as u32), BLOCK).await;
+                    }
+                    if turn % 50 == 0 {
+                        store.remove(&key);
+                    }
+                }
+                hits
+            })
+        })
+        .collect();
+    let mut hits = 0;
+    for task in tasks {
+        hits += task.await.unwrap();
+    }
+    assert!(hits > 100, "{hits}");
+    assert_eq!(store.stats().memory.corrupt_sectors, 0);
+    store.remove_file(FileId([1; 16]));
+    assert_eq!(store.stats().memory.used, 0, "nothing leaks");
+}

@@ -1,0 +1,180 @@
+//! Random work on a store against a reference model: never a wrong byte, and what was flushed and not evicted survives a
+//! restart.
+
+mod common;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use common::*;
+use forebay_store::{IoBackend, Store, StoreOptions};
+use forebay_types::{BlockKey, SectorRange};
+use proptest::prelude::*;
+
+const FILES: u8 = 3;
+const BLOCKS: u64 = 6;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Publish {
+        file: u8,
+        index: u64,
+        range: SectorRange,
+    },
+    Read {
+        file: u8,
+        index: u64,
+        offset: u32,
+        length: u32,
+    },
+    Remove {
+        file: u8,
+        index: u64,
+    },
+    RemoveFile {
+        file: u8,
+    },
+    Flush,
+    Restart {
+        flush: bool,
+    },
+    /// Fills memory with other blocks.
+    Churn,
+}
+
+/// The last block of a file is short.
+fn block_length(index: u64) -> u32 {
+    if index == BLOCKS - 1 { 1_000_003 } else { BLOCK }
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let block = || (0..FILES, 0..BLOCKS);
+    let step = prop_oneof![
+        8 => (block(), 0u32..128, prop_oneof![1u32..4, 1u32..128]).prop_filter_map("beyond the block", |((file, index), start, length)| {
+            let end = (start + length).min(block_length(index).div_ceil(S));
+            SectorRange::new(start, end).map(|range| Step::Publish { file, index, range })
+        }),
+        10 => (block(), 0u32..BLOCK, prop_oneof![1u32..200, 1u32..BLOCK])
+            .prop_map(|((file, index), offset, length)| Step::Read { file, index, offset, length }),
+        1 => block().prop_map(|(file, index)| Step::Remove { file, index }),
+        1 => (0..FILES).prop_map(|file| Step::RemoveFile { file }),
+        2 => Just(Step::Flush),
+        2 => any::<bool>().prop_map(|flush| Step::Restart { flush }),
+        1 => Just(Step::Churn),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// What the store may hold, by sector: `true` for one that was flushed.
+#[derive(Default)]
+struct Model {
+    sectors: HashMap<(BlockKey, u32), bool>,
+}
+
+impl Model {
+    /// What a small disk evicted before may come back after a restart; on a large one nothing is evicted.
+    fn remove(&mut self, for_good: bool, is_removed: impl Fn(&BlockKey) -> bool) {
+        self.sectors.retain(|(key, _), flushed| {
+            *flushed &= !is_removed(key);
+            !for_good || !is_removed(key)
+        });
+    }
+
+    fn has(&self, key: BlockKey, offset: u32, length: u32, flushed: bool) -> bool {
+        let end = offset + length;
+        end <= block_length(key.index)
+            && (offset / S..end.div_ceil(S))
+                .all(|sector| self.sectors.get(&(key, sector)).is_some_and(|is| *is || !flushed))
+    }
+}
+
+async fn run(options: impl Fn() -> StoreOptions, disk_is_large: bool, steps: Vec<Step>) {
+    let mut model = Model::default();
+    let mut store = Store::open(options()).await.unwrap();
+    let mut churn = 0;
+    for step in steps {
+        match step {
+            Step::Publish { file, index, range } => {
+                let key = key(file, index);
+                fill(&store, key, range, block_length(index)).await;
+                for sector in range.start..range.end {
+                    model.sectors.entry((key, sector)).or_default();
+                }
+            }
+            Step::Read { file, index, offset, length } => {
+                let key = key(file, index);
+                let fast = store.try_read(&key, offset, length);
+                if let Some(spans) = &fast {
+                    assert_right(&key, offset, length, spans);
+                }
+                let hit = check(&store, &key, offset, length).await.is_some();
+                assert!(hit || fast.is_none());
+                assert!(!hit || model.has(key, offset, length, false), "{step:?} hit what never was there");
+                // On a disk that holds everything, what was flushed is there.
+                assert!(
+                    hit || !disk_is_large || !model.has(key, offset, length, true),
+                    "{step:?} lost what was flushed"
+                );
+            }
+            Step::Remove { file, index } => {
+                // What is under way when its block is removed may still arrive.
+                store.flush().await;
+                store.remove(&key(file, index));
+                model.remove(disk_is_large, |other| *other == key(file, index));
+            }
+            Step::RemoveFile { file } => {
+                store.flush().await;
+                store.remove_file(key(file, 0).file);
+                model.remove(disk_is_large, |other| other.file == key(file, 0).file);
+            }
+            Step::Flush => {
+                store.flush().await;
+                if store.stats().disk_write_skipped == 0 {
+                    model.sectors.values_mut().for_each(|flushed| *flushed = true);
+                }
+            }
+            Step::Restart { flush } => {
+                if flush {
+                    store.flush().await;
+                    if store.stats().disk_write_skipped == 0 {
+                        model.sectors.values_mut().for_each(|flushed| *flushed = true);
+                    }
+                }
+                store.close().await;
+                store = Store::open(options()).await.unwrap();
+            }
+            Step::Churn => {
+                for _ in 0..10 {
+                    churn += 1;
+                    fill(&store, key(100, churn), sectors(0, 64), BLOCK).await;
+                }
+            }
+        }
+    }
+    let stats = store.stats();
+    assert_eq!(stats.memory.corrupt_sectors, 0);
+    assert!(stats.disks.iter().all(|disk| disk.corrupt_sectors == 0 && disk.read_errors == 0));
+    store.close().await;
+}
+
+fn run_in(dir: &Path, disk_mib: u64, io: IoBackend, steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let options = || StoreOptions { io, verify_reads: true, ..on_disk(32, dir, disk_mib) };
+    runtime.block_on(run(options, disk_mib > 500, steps));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_large_store_keeps_everything_and_serves_it_right(steps in steps()) {
+        let dir = tempfile::tempdir().unwrap();
+        run_in(dir.path(), 600, IoBackend::Auto, steps);
+    }
+
+    #[test]
+    fn a_small_store_serves_only_right_bytes(steps in steps()) {
+        let dir = tempfile::tempdir().unwrap();
+        run_in(dir.path(), 48, IoBackend::Threads, steps);
+    }
+}
