@@ -1,1 +1,31 @@
-//! placeholder
+//! The kernel mount: a client's namespace as a read-only file system.
+//!
+//! [`Mount::start`] mounts, serves and, through [`Mount::unmount`], takes away again. [`mount_table`] looks after
+//! mountpoints from outside, among them those that a killed server left dead.
+//!
+//! Inside, what a request means is kept apart from who carries it:
+//!
+//! * `filesystem`: the file system itself; `inode`, `handles` and `listing` are what it holds;
+//! * `device` and `serving`: feed it from `/dev/fuse`; another carrier would stand beside them;
+//! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
+//! * `mount`: the threads, from start to end.
+
+mod attach;
+mod detach;
+mod device;
+mod error;
+mod filesystem;
+mod handles;
+mod inode;
+mod listing;
+mod mount;
+pub mod mount_table;
+mod options;
+mod serving;
+mod stale;
+mod stats;
+
+pub use error::MountError;
+pub use mount::{Mount, Unmounted};
+pub use options::MountOptions;
+pub use stats::{LATENCY_BUCKETS, MountStats, Operation, OperationStats};

@@ -46,4 +46,4 @@ pub use options::{DiskOptions, IoBackend, ServeMode, StoreOptions};
 pub use read::StoreRead;
 pub use slice::DiskSlice;
 pub use stats::{DiskStats, MemoryStats, StoreStats};
-pub use store::{Spans, Store};
+pub use store::Store;

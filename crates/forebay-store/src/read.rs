@@ -8,16 +8,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_memory::Span;
+use forebay_memory::{Span, Spans};
 use forebay_types::BlockKey;
 use futures::future::try_join_all;
 use smallvec::SmallVec;
 
+use crate::StoreError;
 use crate::core::Core;
 use crate::disk::{ReadFault, Slab};
 use crate::index::{Runs, furthest};
 use crate::run::{DiskRun, MemoryRun};
-use crate::{Spans, StoreError};
 
 /// What a read found, and where.
 #[derive(Clone, Debug)]

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use forebay_memory::{Pool, Span, SpanMut};
+use forebay_memory::{Pool, Span, SpanMut, Spans};
 use forebay_types::{BlockKey, ByteSize, FileId, SectorRange};
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -18,9 +17,6 @@ use crate::queue::{DiskQueue, Job};
 use crate::run::{DiskRun, Run};
 use crate::stats::{DiskStats, MemoryStats};
 use crate::{DiskSlice, StoreError, StoreOptions, StoreRead, StoreStats, evict, read, slice, writer};
-
-/// The bytes of a read, in order: one span where one run has them all.
-pub type Spans = SmallVec<[Span; 2]>;
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
 #[derive(Clone)]

@@ -1,0 +1,387 @@
+//! Between `/dev/fuse` and the file system: `fuser` takes requests from the device, this says which answer each gets.
+//!
+//! A read that hits is answered at once, from the memory that the bytes lie in. How the others are, is in
+//! [`crate::serving`].
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use forebay_types::{Attr, FileKind};
+use fuser::{
+    AccessFlags, BsdFileFlags, Errno, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use tracing::debug;
+
+use crate::filesystem::{Attempt, Described, Found, Listed, not_open, read_only};
+use crate::serving::{Shared, contained, send};
+use crate::stats::Operation;
+
+/// The largest read the kernel sends. FACTS: 256 KiB to 1 MiB is best, and more gains nothing.
+const MAX_READ: u32 = 1 << 20;
+/// A petabyte, all of it free: nobody knows how large an object store is, and tools that watch for full disks shall
+/// not see one.
+const TOTAL_BLOCKS: u64 = (1 << 50) / STATFS_BLOCK as u64;
+const STATFS_BLOCK: u32 = 4096;
+const TOTAL_FILES: u64 = 1 << 32;
+
+/// What `fuser` hands the kernel's requests to.
+pub(crate) struct Device {
+    shared: Arc<Shared>,
+    max_background: u16,
+}
+
+impl Device {
+    pub(crate) fn new(shared: Arc<Shared>, max_background: u16) -> Self {
+        Self { shared, max_background: max_background.max(1) }
+    }
+
+    fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    fn refuse_write(&self, answer: impl FnOnce(Errno)) {
+        answer(self.shared.failed(Operation::Write, &read_only()));
+        self.shared.counters.answered(Operation::Write, Duration::ZERO);
+    }
+}
+
+impl fuser::Filesystem for Device {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_MAX_PAGES,
+        ];
+        for capability in wanted {
+            if config.add_capabilities(capability).is_err() {
+                debug!(?capability, "the kernel is too old for this");
+            }
+        }
+        let refused = |nearest: u32| std::io::Error::other(format!("refused; the nearest valid value is {nearest}"));
+        // There are no writes, but this also bounds reads.
+        config.set_max_write(MAX_READ).map_err(refused)?;
+        config.set_max_background(self.max_background).map_err(|nearest| refused(nearest.into()))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (shared, name) = (self.shared(), Box::<[u8]>::from(name.as_bytes()));
+        let work = async move { shared.files.lookup(parent.0, &name).await };
+        self.shared.serve(Operation::Lookup, work, |shared, found| match found {
+            Ok(Found::Inode(inode)) => {
+                let attributes = shared.attributes(&inode);
+                reply.entry_with_ttls(&inode.attr_ttl, &inode.name_ttl, &attributes, Generation(0));
+            }
+            Ok(Found::Nothing(ttl)) if ttl.is_zero() => reply.error(Errno::ENOENT),
+            Ok(Found::Nothing(ttl)) => {
+                // Inode number 0 is how the kernel is told for how long there is none.
+                let none =
+                    Described { ino: 0, attr: Attr::directory(), attr_ttl: Duration::ZERO, name_ttl: Duration::ZERO };
+                reply.entry_with_ttls(&Duration::ZERO, &ttl, &shared.attributes(&none), Generation(0));
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        contained(Operation::Other, || self.shared.files.forget(ino.0, nlookup));
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let shared = self.shared();
+        let work = async move { shared.files.attributes(ino.0).await };
+        self.shared.serve(Operation::GetAttr, work, |shared, inode| match inode {
+            Ok(inode) => reply.attr(&inode.attr_ttl, &shared.attributes(&inode)),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let shared = self.shared();
+        let work = async move { shared.files.open(ino.0, flags.0).await };
+        self.shared.serve(Operation::Open, work, |_, opened| match opened {
+            // An inode is one version, so its pages stay right. O_DIRECT needs no flag of ours: the kernel honours it.
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        contained(Operation::Read, || {
+            let started = Instant::now();
+            match self.shared.files.try_read(fh.0, offset, size) {
+                Attempt::Hit(spans) => {
+                    self.shared.counters.read(spans.iter().map(|span| span.len()).sum(), true);
+                    send(reply, &spans);
+                    self.shared.counters.answered(Operation::Read, started.elapsed());
+                }
+                Attempt::Miss(open) => {
+                    let shared = self.shared();
+                    let work = async move { shared.files.read(&open, offset, size).await };
+                    self.shared.serve(Operation::Read, work, |shared, read| match read {
+                        Ok(spans) => {
+                            shared.counters.read(spans.iter().map(|span| span.len()).sum(), false);
+                            send(reply, &spans);
+                        }
+                        Err(errno) => reply.error(errno),
+                    });
+                }
+                Attempt::NotOpen => reply.error(self.shared.failed(Operation::Read, &not_open())),
+            }
+        });
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        // There is nothing to flush: with this answer the kernel never asks again, and close(2) costs no round trip.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        contained(Operation::Release, || {
+            let started = Instant::now();
+            self.shared.files.release(fh.0);
+            reply.ok();
+            self.shared.counters.answered(Operation::Release, started.elapsed());
+        });
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        contained(Operation::OpenDir, || {
+            let started = Instant::now();
+            match self.shared.files.open_directory(ino.0) {
+                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Err(failure) => reply.error(self.shared.failed(Operation::OpenDir, &failure)),
+            }
+            self.shared.counters.answered(Operation::OpenDir, started.elapsed());
+        });
+    }
+
+    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let shared = self.shared();
+        let work = async move {
+            let take = |listed: Listed<'_>| {
+                let kind = match listed.inode.attr.kind {
+                    FileKind::Directory => FileType::Directory,
+                    FileKind::File(_) => FileType::RegularFile,
+                };
+                !reply.add(INodeNo(listed.inode.ino), listed.next, kind, OsStr::from_bytes(listed.name))
+            };
+            let read = shared.files.read_directory(fh.0, offset, false, take).await;
+            Ok((read.map_err(|failure| shared.failed(Operation::ReadDir, &failure)), reply))
+        };
+        self.shared.serve(Operation::ReadDir, work, |_, read| match read {
+            Ok((Ok(()), reply)) => reply.ok(),
+            Ok((Err(errno), reply)) => reply.error(errno),
+            // The deadline passed, and the reply went with it: the kernel was told EIO.
+            Err(_) => {}
+        });
+    }
+
+    fn readdirplus(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let shared = self.shared();
+        let work = async move {
+            let take = |listed: Listed<'_>| {
+                let attributes = shared.attributes(&listed.inode);
+                let name = OsStr::from_bytes(listed.name);
+                let ttl = listed.inode.name_ttl;
+                !reply.add(INodeNo(listed.inode.ino), listed.next, name, &ttl, &attributes, Generation(0))
+            };
+            let read = shared.files.read_directory(fh.0, offset, true, take).await;
+            Ok((read.map_err(|failure| shared.failed(Operation::ReadDir, &failure)), reply))
+        };
+        self.shared.serve(Operation::ReadDir, work, |_, read| match read {
+            Ok((Ok(()), reply)) => reply.ok(),
+            Ok((Err(errno), reply)) => reply.error(errno),
+            // The deadline passed, and the reply went with it: the kernel was told EIO.
+            Err(_) => {}
+        });
+    }
+
+    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        contained(Operation::ReleaseDir, || {
+            let started = Instant::now();
+            self.shared.files.release_directory(fh.0);
+            reply.ok();
+            self.shared.counters.answered(Operation::ReleaseDir, started.elapsed());
+        });
+    }
+
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let name_length = forebay_types::MAX_NAME_LEN as u32;
+        reply.statfs(
+            TOTAL_BLOCKS,
+            TOTAL_BLOCKS,
+            TOTAL_BLOCKS,
+            TOTAL_FILES,
+            TOTAL_FILES,
+            STATFS_BLOCK,
+            name_length,
+            STATFS_BLOCK,
+        );
+        self.shared.counters.answered(Operation::Other, Duration::ZERO);
+    }
+
+    fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        // The kernel checks permissions itself; this is asked only where it was mounted otherwise.
+        if mask.contains(AccessFlags::W_OK) { reply.error(Errno::EROFS) } else { reply.ok() }
+    }
+
+    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::NO_XATTR);
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, size: u32, reply: ReplyXattr) {
+        if size == 0 { reply.size(0) } else { reply.data(&[]) }
+    }
+
+    fn lseek(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _offset: i64, _whence: i32, reply: ReplyLseek) {
+        // Files have no holes. With this answer the kernel says so by itself from now on.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn readlink(&self, _req: &Request, _ino: INodeNo, reply: ReplyData) {
+        reply.error(Errno::EINVAL);
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        _size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _newparent: INodeNo,
+        _newname: &OsStr,
+        _flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn link(&self, _: &Request, _: INodeNo, _newparent: INodeNo, _newname: &OsStr, reply: ReplyEntry) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _offset: u64,
+        _data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _offset: u64,
+        _length: u64,
+        _mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.refuse_write(|errno| reply.error(errno));
+    }
+}

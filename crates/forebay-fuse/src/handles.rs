@@ -1,0 +1,182 @@
+//! Open handles: from the number that the kernel hands back to what it stands for.
+//!
+//! This lies on the path of every read, so a look-up takes no lock and writes to no memory that another reader reads:
+//! a handle is an index into chunks of slots that never move, and a slot is an `ArcSwap`. A map with deferred
+//! reclamation would do as well, but would keep the buffers of a closed file for an unbounded while; here they go with
+//! the close.
+//!
+//! The upper half of a handle is a serial number: a handle that was released is unknown, also when its slot is in use
+//! again.
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+/// Slots in the first chunk; each further one has twice as many as the one before.
+const FIRST_CHUNK: u32 = 64;
+/// In all about 67 million slots.
+const CHUNKS: usize = 20;
+
+struct Slotted<T> {
+    handle: u64,
+    value: T,
+}
+
+type Chunk<T> = Box<[ArcSwapOption<Slotted<T>>]>;
+
+/// What is open.
+pub(crate) struct HandleTable<T> {
+    chunks: [OnceLock<Chunk<T>>; CHUNKS],
+    vacancies: Mutex<Vacancies>,
+}
+
+#[derive(Default)]
+struct Vacancies {
+    freed: Vec<u32>,
+    never_used: u32,
+    serial: u32,
+}
+
+impl<T> HandleTable<T> {
+    /// An empty table.
+    pub(crate) fn new() -> Self {
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], vacancies: Mutex::default() }
+    }
+
+    /// A handle for `value`; `None` when there are more than the table can number.
+    pub(crate) fn insert(&self, value: T) -> Option<u64> {
+        let (index, serial) = {
+            let mut vacancies = self.vacancies.lock();
+            let index = match vacancies.freed.pop() {
+                Some(index) => index,
+                None => {
+                    let index = vacancies.never_used;
+                    place(index)?;
+                    vacancies.never_used += 1;
+                    index
+                }
+            };
+            vacancies.serial = vacancies.serial.wrapping_add(1);
+            (index, vacancies.serial)
+        };
+        let handle = u64::from(serial) << 32 | u64::from(index);
+        let (chunk, slot) = place(index)?;
+        let slots = self.chunks[chunk].get_or_init(|| {
+            let slots = FIRST_CHUNK << chunk;
+            (0..slots).map(|_| ArcSwapOption::empty()).collect()
+        });
+        slots[slot].store(Some(Arc::new(Slotted { handle, value })));
+        Some(handle)
+    }
+
+    /// What `look` says of the value behind `handle`; `None` when it is not open.
+    pub(crate) fn with<R>(&self, handle: u64, look: impl FnOnce(&T) -> R) -> Option<R> {
+        let loaded = self.slot(handle)?.load();
+        let slotted = loaded.as_ref().filter(|slotted| slotted.handle == handle)?;
+        Some(look(&slotted.value))
+    }
+
+    /// Releases `handle`. The value goes when the last look at it ends. Returns whether it was open.
+    pub(crate) fn remove(&self, handle: u64) -> bool {
+        let Some(slot) = self.slot(handle) else { return false };
+        // Only the kernel's one release of a handle comes here, so nobody else empties the slot in between.
+        let open = slot.load().as_ref().is_some_and(|slotted| slotted.handle == handle);
+        if open {
+            slot.store(None);
+            self.vacancies.lock().freed.push(handle as u32);
+        }
+        open
+    }
+
+    fn slot(&self, handle: u64) -> Option<&ArcSwapOption<Slotted<T>>> {
+        // The lower half is the index.
+        let (chunk, slot) = place(handle as u32)?;
+        self.chunks[chunk].get()?.get(slot)
+    }
+}
+
+/// The chunk of slot `index`, and where in it.
+fn place(index: u32) -> Option<(usize, usize)> {
+    let shifted = index.checked_add(FIRST_CHUNK)?;
+    let chunk = (shifted.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+    (chunk < CHUNKS).then(|| (chunk, (shifted - (FIRST_CHUNK << chunk)) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn slots_lie_side_by_side() {
+        assert_eq!(place(0), Some((0, 0)));
+        assert_eq!(place(63), Some((0, 63)));
+        assert_eq!(place(64), Some((1, 0)));
+        assert_eq!(place(191), Some((1, 127)));
+        assert_eq!(place(192), Some((2, 0)));
+        assert_eq!(place(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_released_handle_is_unknown_and_its_value_gone() {
+        let table = HandleTable::new();
+        let value = Arc::new(());
+        let handle = table.insert(Arc::clone(&value)).unwrap();
+        assert!(table.remove(handle));
+        assert_eq!(Arc::strong_count(&value), 1);
+        let second = table.insert(value).unwrap();
+        assert_eq!(second as u32, handle as u32, "the slot is used again");
+        assert!(table.with(handle, |_| ()).is_none());
+        assert!(!table.remove(handle));
+        assert!(table.with(second, |_| ()).is_some());
+    }
+
+    #[test]
+    fn readers_and_openers_do_not_disturb_each_other() {
+        let table = HandleTable::new();
+        let shared = table.insert(7u64).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..2_000 {
+                        let value = thread << 32 | round;
+                        let handle = table.insert(value).unwrap();
+                        assert_eq!(table.with(handle, |value| *value), Some(value));
+                        assert_eq!(table.with(shared, |value| *value), Some(7));
+                        assert!(table.remove(handle));
+                    }
+                });
+            }
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_is_a_map(steps in prop::collection::vec((any::<bool>(), any::<usize>()), 0..300)) {
+            let table = HandleTable::new();
+            let mut model = BTreeMap::new();
+            for (insert, which) in steps {
+                if insert || model.is_empty() {
+                    model.insert(table.insert(which).unwrap(), which);
+                } else {
+                    let handle = *model.keys().nth(which % model.len()).unwrap();
+                    prop_assert!(table.remove(handle));
+                    model.remove(&handle);
+                }
+                for (handle, value) in &model {
+                    prop_assert_eq!(table.with(*handle, |value| *value), Some(*value));
+                }
+            }
+        }
+
+        #[test]
+        fn no_handle_makes_it_panic(handle: u64) {
+            let table = HandleTable::new();
+            let known = table.insert(()).unwrap();
+            prop_assert_eq!(table.with(handle, |()| ()).is_some(), handle == known);
+        }
+    }
+}

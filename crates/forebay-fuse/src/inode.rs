@@ -1,0 +1,381 @@
+//! Inodes: what the kernel holds of the namespace.
+//!
+//! A file's inode stands for one **version** of it: its number is a hash of the path and the version's id. A replaced
+//! object is another inode, as after `rename(2)` over a file of a local disk, so the kernel's page cache of one version
+//! can never be seen through a handle of another (invariant 1). A directory's number is a hash of its path. Being pure
+//! hashes, numbers stay the same across evictions and mounts; the root is 1, and where two hashes meet (once in 2^64)
+//! the later one takes the next free number.
+//!
+//! The table holds exactly what the kernel holds: each lookup is counted, and `forget` removes. It is cut into shards,
+//! each behind a lock of its own; reads of files never come here.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_types::{Attr, FileId, FileKind, FileVersion, FsPath};
+use parking_lot::{Mutex, RwLock};
+
+/// The root's number, by FUSE's definition.
+pub(crate) const ROOT: u64 = 1;
+/// Enough that some tens of threads seldom meet.
+const SHARDS: usize = 64;
+
+/// How the number of a path, and of a version of it, is made.
+type NumberOf = fn(&FsPath, Option<&FileId>) -> u64;
+
+/// One directory, or one version of one file.
+pub(crate) struct Inode {
+    /// Its number.
+    pub(crate) ino: u64,
+    /// Where it is.
+    pub(crate) path: FsPath,
+    version: Option<FileId>,
+    known: Mutex<Known>,
+    /// A read found that the origin has another version by now.
+    changed: AtomicBool,
+    /// Changed only under the shard's lock.
+    lookups: AtomicU64,
+}
+
+/// What an answer said, and until when it may be believed.
+#[derive(Clone)]
+pub(crate) struct Known {
+    /// The attributes.
+    pub(crate) attr: Attr,
+    /// When they were asked for.
+    pub(crate) asked: Instant,
+    /// Until when they may be believed.
+    pub(crate) fresh_until: Instant,
+}
+
+impl Known {
+    /// `attr`, asked for at `asked` and valid for `valid_for` since.
+    pub(crate) fn new(attr: Attr, asked: Instant, valid_for: Duration) -> Self {
+        // An instant that cannot be represented is centuries away; a day will do.
+        let fresh_until = asked.checked_add(valid_for).unwrap_or(asked + Duration::from_secs(86_400));
+        Self { attr, asked, fresh_until }
+    }
+
+    /// How long it may still be believed.
+    pub(crate) fn remaining(&self, now: Instant) -> Duration {
+        self.fresh_until.saturating_duration_since(now)
+    }
+}
+
+impl Inode {
+    /// What is known of it.
+    pub(crate) fn known(&self) -> Known {
+        self.known.lock().clone()
+    }
+
+    /// Takes what is known of it, unless what it has is to be believed for longer: a listing may be older.
+    pub(crate) fn learn(&self, known: Known) {
+        let mut held = self.known.lock();
+        if known.fresh_until >= held.fresh_until {
+            *held = known;
+        }
+    }
+
+    /// Whether `attr` is of this inode: of this version of the file, or of a directory as this is one.
+    pub(crate) fn is_of(&self, attr: &Attr) -> bool {
+        self.version == version_id(attr)
+    }
+
+    /// Whether a read found that this version is gone.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Acquire)
+    }
+}
+
+type Shard = RwLock<HashMap<u64, Arc<Inode>>>;
+
+/// The inodes that the kernel holds.
+pub(crate) struct InodeTable {
+    shards: Box<[Shard]>,
+    number_of: NumberOf,
+    /// Paths that must be asked anew at the origin, with the inode that was found changed. Bounded by the inodes.
+    suspects: Mutex<HashMap<FsPath, u64>>,
+    suspect_count: AtomicUsize,
+}
+
+impl InodeTable {
+    /// A table with nothing but the root.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self::with_numbers(now, number_of)
+    }
+
+    fn with_numbers(now: Instant, number_of: NumberOf) -> Self {
+        let table = Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            number_of,
+            suspects: Mutex::default(),
+            suspect_count: AtomicUsize::new(0),
+        };
+        let root = Inode {
+            ino: ROOT,
+            path: FsPath::root(),
+            version: None,
+            known: Mutex::new(Known::new(Attr::directory(), now, Duration::MAX)),
+            changed: AtomicBool::new(false),
+            lookups: AtomicU64::new(1),
+        };
+        table.shard(ROOT).write().insert(ROOT, Arc::new(root));
+        table
+    }
+
+    /// The inode with this number, if the kernel holds it.
+    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.shard(ino).read().get(&ino).cloned()
+    }
+
+    /// How many inodes the kernel holds, the root included.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
+    /// The inode of `path` with the attributes in `known`; counts one lookup.
+    pub(crate) fn remember(&self, path: &FsPath, known: Known) -> Arc<Inode> {
+        let version = version_id(&known.attr);
+        let mut ino = self.number(path, version.as_ref());
+        loop {
+            match self.shard(ino).write().entry(ino) {
+                Entry::Vacant(vacant) => {
+                    let inode = Inode {
+                        ino,
+                        path: path.clone(),
+                        version,
+                        known: Mutex::new(known),
+                        changed: AtomicBool::new(false),
+                        lookups: AtomicU64::new(1),
+                    };
+                    return Arc::clone(vacant.insert(Arc::new(inode)));
+                }
+                Entry::Occupied(occupied) if occupied.get().version == version && occupied.get().path == *path => {
+                    let inode = occupied.get();
+                    inode.lookups.fetch_add(1, Ordering::Relaxed);
+                    if ino != ROOT {
+                        inode.learn(known);
+                    }
+                    return Arc::clone(inode);
+                }
+                Entry::Occupied(_) => ino = unreserved(ino.wrapping_add(1)),
+            }
+        }
+    }
+
+    /// Takes back `count` lookups; with the last one the inode goes.
+    pub(crate) fn forget(&self, ino: u64, count: u64) {
+        if ino == ROOT {
+            return;
+        }
+        let mut shard = self.shard(ino).write();
+        let Some(inode) = shard.get(&ino) else { return };
+        let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
+        inode.lookups.store(left, Ordering::Relaxed);
+        if left > 0 {
+            return;
+        }
+        let gone = shard.remove(&ino);
+        drop(shard);
+        if let Some(inode) = gone.filter(|inode| inode.is_changed()) {
+            self.unsuspect(&inode.path, Some(ino));
+        }
+    }
+
+    /// The number that the inode of `path` has, or would have.
+    pub(crate) fn number(&self, path: &FsPath, version: Option<&FileId>) -> u64 {
+        if path.is_root() { ROOT } else { unreserved((self.number_of)(path, version)) }
+    }
+
+    /// Notes that the origin has another version than this inode's: the next lookup of its path must ask the origin.
+    pub(crate) fn mark_changed(&self, inode: &Inode) {
+        inode.changed.store(true, Ordering::Release);
+        let mut suspects = self.suspects.lock();
+        // An inode that the kernel has forgotten meanwhile would stay a suspect for ever.
+        if self.get(inode.ino).is_some() {
+            suspects.insert(inode.path.clone(), inode.ino);
+            self.suspect_count.store(suspects.len(), Ordering::Release);
+        }
+    }
+
+    /// Whether the next lookup of `path` must ask the origin.
+    pub(crate) fn is_suspect(&self, path: &FsPath) -> bool {
+        self.suspect_count.load(Ordering::Acquire) > 0 && self.suspects.lock().contains_key(path)
+    }
+
+    /// Notes that the origin said what `path` is now: `attr`, or nothing.
+    pub(crate) fn cleared(&self, path: &FsPath, attr: Option<&Attr>) {
+        let suspect = self.unsuspect(path, None).and_then(|ino| self.get(ino));
+        if let Some(inode) = suspect.filter(|inode| attr.is_some_and(|attr| inode.is_of(attr))) {
+            // The version is the current one after all (again).
+            inode.changed.store(false, Ordering::Release);
+        }
+    }
+
+    fn unsuspect(&self, path: &FsPath, only: Option<u64>) -> Option<u64> {
+        let mut suspects = self.suspects.lock();
+        let ino = suspects.get(path).copied().filter(|ino| only.is_none_or(|only| only == *ino))?;
+        suspects.remove(path);
+        self.suspect_count.store(suspects.len(), Ordering::Release);
+        Some(ino)
+    }
+
+    fn shard(&self, ino: u64) -> &Shard {
+        &self.shards[(ino % SHARDS as u64) as usize]
+    }
+}
+
+fn version_id(attr: &Attr) -> Option<FileId> {
+    match &attr.kind {
+        FileKind::Directory => None,
+        FileKind::File(version) => Some(FileVersion::id(version)),
+    }
+}
+
+/// 0 means "no inode" to the kernel, 1 is the root.
+fn unreserved(ino: u64) -> u64 {
+    if ino <= ROOT { ino + 2 } else { ino }
+}
+
+/// A keyed BLAKE3, so that nobody who chooses object names can make numbers meet.
+fn number_of(path: &FsPath, version: Option<&FileId>) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("forebay 2026 inode number");
+    hasher.update(path.as_bytes());
+    if let Some(FileId(id)) = version {
+        // No path has a NUL, so this cannot be a longer path.
+        hasher.update(&[0]);
+        hasher.update(id);
+    }
+    let mut number = [0; 8];
+    number.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::VersionTag;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn known(version: Option<u64>, now: Instant) -> Known {
+        let kind = version.map_or(FileKind::Directory, |nanos| {
+            let tag = VersionTag::Modified { nanos: nanos as i64, inode: 0 };
+            FileKind::File(FileVersion { origin: "file:///o".into(), path: b"p".as_slice().into(), size: 1, tag })
+        });
+        Known::new(Attr { kind, modified_nanos: 0 }, now, Duration::from_secs(60))
+    }
+
+    fn path(name: &str) -> FsPath {
+        FsPath::root().join(name.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_version_keeps_its_number_across_forgetting_and_across_tables() {
+        let now = Instant::now();
+        let table = InodeTable::new(now);
+        let first = table.remember(&path("a"), known(Some(1), now)).ino;
+        table.forget(first, 1);
+        assert!(table.get(first).is_none());
+        assert_eq!(table.remember(&path("a"), known(Some(1), now)).ino, first);
+        assert_eq!(InodeTable::new(now).remember(&path("a"), known(Some(1), now)).ino, first);
+    }
+
+    #[test]
+    fn another_version_path_or_kind_is_another_inode() {
+        let now = Instant::now();
+        let table = InodeTable::new(now);
+        let numbers = [("a", Some(1)), ("a", Some(2)), ("a", None), ("b", Some(1))]
+            .map(|(name, version)| table.remember(&path(name), known(version, now)).ino);
+        assert_eq!(numbers.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
+    }
+
+    #[test]
+    fn the_root_is_one_and_is_never_forgotten() {
+        let table = InodeTable::new(Instant::now());
+        table.forget(ROOT, u64::MAX);
+        assert!(table.get(ROOT).unwrap().path.is_root());
+        assert_eq!(table.number(&FsPath::root(), None), ROOT);
+    }
+
+    #[test]
+    fn a_changed_path_is_suspect_until_the_origin_was_asked() {
+        let now = Instant::now();
+        let table = InodeTable::new(now);
+        let old = table.remember(&path("a"), known(Some(1), now));
+        table.mark_changed(&old);
+        assert!(table.is_suspect(&path("a")) && !table.is_suspect(&path("b")));
+        table.cleared(&path("a"), Some(&known(Some(2), now).attr));
+        assert!(!table.is_suspect(&path("a")));
+        assert!(old.is_changed(), "the old version stays closed to new opens");
+        table.mark_changed(&old);
+        table.cleared(&path("a"), Some(&known(Some(1), now).attr));
+        assert!(!old.is_changed(), "the origin says that it is current");
+    }
+
+    #[test]
+    fn forgetting_a_changed_inode_forgets_the_suspicion() {
+        let now = Instant::now();
+        let table = InodeTable::new(now);
+        let old = table.remember(&path("a"), known(Some(1), now));
+        table.mark_changed(&old);
+        table.forget(old.ino, 1);
+        assert!(!table.is_suspect(&path("a")));
+        table.mark_changed(&old);
+        assert!(!table.is_suspect(&path("a")));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Lookup(u8, Option<u64>),
+        Forget(usize, u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0..4u8, prop::option::of(0..3u64)).prop_map(|(name, version)| Step::Lookup(name, version)),
+            (any::<usize>(), 1..4u64).prop_map(|(which, count)| Step::Forget(which, count)),
+        ];
+        prop::collection::vec(step, 0..120)
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_holds_what_the_kernel_holds_even_when_all_hashes_meet(steps in steps(), collide: bool) {
+            let now = Instant::now();
+            let table =
+                if collide { InodeTable::with_numbers(now, |_, _| u64::MAX) } else { InodeTable::new(now) };
+            let mut model: BTreeMap<u64, (u8, Option<u64>, u64)> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Lookup(name, version) => {
+                        let ino = table.remember(&path(&name.to_string()), known(version, now)).ino;
+                        prop_assert!(ino > ROOT);
+                        let held = model.entry(ino).or_insert((name, version, 0));
+                        prop_assert_eq!((held.0, held.1), (name, version), "a held number has one meaning");
+                        held.2 += 1;
+                    }
+                    Step::Forget(which, count) => {
+                        let Some(ino) = model.keys().nth(which % model.len().max(1)).copied() else { continue };
+                        let count = count.min(model[&ino].2);
+                        table.forget(ino, count);
+                        let held = model.get_mut(&ino).unwrap();
+                        held.2 -= count;
+                        if held.2 == 0 {
+                            model.remove(&ino);
+                        }
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len() + 1);
+                for (ino, (name, version, _)) in &model {
+                    let inode = table.get(*ino).unwrap();
+                    prop_assert_eq!(&inode.path, &path(&name.to_string()));
+                    prop_assert!(inode.is_of(&known(*version, now).attr));
+                }
+            }
+        }
+    }
+}

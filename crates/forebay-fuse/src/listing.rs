@@ -1,0 +1,167 @@
+//! Where an open directory is being read: one page of names, and how to get to any other.
+//!
+//! A directory may have a million names, so a handle holds one page of them and the tokens that lead to some others.
+//! The kernel reads on from any position that it was given before (`telldir`, `seekdir`); position 0 starts anew
+//! (`rewinddir`). Tokens are kept for at most [`MAX_MARKS`] places, thinned out evenly: a seek between two of them lists
+//! forward from the one before.
+//!
+//! This is the plain state machine; who asks the workers is in [`crate::filesystem`].
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use forebay_types::DirEntry;
+
+/// A token of S3 has some hundred bytes: these are some tens of kilobytes a handle.
+const MAX_MARKS: usize = 128;
+
+/// The names of one open directory, from a position on.
+#[derive(Default)]
+pub(crate) struct Listing {
+    page: Option<Page>,
+    /// Position of a page's first name → the token that gets the page. Position 0 needs none.
+    marks: BTreeMap<u64, String>,
+}
+
+struct Page {
+    start: u64,
+    entries: Vec<DirEntry>,
+    next: Option<String>,
+    fresh_until: Instant,
+}
+
+/// What is at a position.
+#[derive(Debug, PartialEq)]
+pub(crate) enum At<'a> {
+    /// These names, the first one being at the position.
+    Names {
+        /// At least one.
+        entries: &'a [DirEntry],
+        /// Until when their attributes may be believed.
+        fresh_until: Instant,
+    },
+    /// The directory ends before it.
+    End,
+    /// This page must be listed first, and told to [`Listing::listed`]; then ask again.
+    Unlisted {
+        /// The position of its first name.
+        start: u64,
+        /// Its token.
+        token: Option<String>,
+    },
+}
+
+impl Listing {
+    /// Forgets everything, so that the names are listed anew.
+    pub(crate) fn rewind(&mut self) {
+        *self = Self::default();
+    }
+
+    /// What is at `position`.
+    pub(crate) fn at(&self, position: u64) -> At<'_> {
+        if let Some(page) = &self.page {
+            let end = page.start + page.entries.len() as u64;
+            if (page.start..end).contains(&position) {
+                // Within the page, whose length is a usize.
+                let entries = &page.entries[(position - page.start) as usize..];
+                return At::Names { entries, fresh_until: page.fresh_until };
+            }
+            if position >= end && page.next.is_none() {
+                return At::End;
+            }
+        }
+        match self.marks.range(..=position).next_back() {
+            Some((start, token)) => At::Unlisted { start: *start, token: Some(token.clone()) },
+            None => At::Unlisted { start: 0, token: None },
+        }
+    }
+
+    /// Takes the page that starts at `start`.
+    pub(crate) fn listed(&mut self, start: u64, entries: Vec<DirEntry>, next: Option<String>, fresh_until: Instant) {
+        if let Some(token) = &next {
+            // A page without names leads to another token for the same position: the later one counts.
+            self.marks.insert(start + entries.len() as u64, token.clone());
+            if self.marks.len() > MAX_MARKS {
+                self.thin_out();
+            }
+        }
+        self.page = Some(Page { start, entries, next, fresh_until });
+    }
+
+    /// Drops every other mark, but never the last one: reading goes on from there.
+    fn thin_out(&mut self) {
+        let last = self.marks.keys().next_back().copied();
+        let mut keep = false;
+        self.marks.retain(|position, _| {
+            keep = !keep;
+            keep || Some(*position) == last
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::Attr;
+    use proptest::prelude::*;
+
+    /// A directory of names `0..size`, listed in pages of `page`; the token is where the page starts.
+    fn name_at(listing: &mut Listing, size: u64, page: u64, position: u64, now: Instant) -> (Option<u64>, u32) {
+        let mut listed = 0;
+        loop {
+            let (start, token) = match listing.at(position) {
+                At::Names { entries, .. } => {
+                    return (Some(String::from_utf8_lossy(&entries[0].name).parse().unwrap()), listed);
+                }
+                At::End => return (None, listed),
+                At::Unlisted { start, token } => (start, token),
+            };
+            listed += 1;
+            assert_eq!(token.map_or(0, |token| token.parse().unwrap()), start);
+            let end = (start + page).min(size);
+            let entries = (start..end)
+                .map(|name| DirEntry { name: name.to_string().into_bytes().into(), attr: Attr::directory() })
+                .collect();
+            listing.listed(start, entries, (end < size).then(|| end.to_string()), now);
+        }
+    }
+
+    #[test]
+    fn reading_on_lists_each_page_once_with_few_tokens_kept() {
+        let (mut listing, now) = (Listing::default(), Instant::now());
+        let mut listed = 0;
+        for position in 0..=20_000 {
+            let (name, pages) = name_at(&mut listing, 20_000, 10, position, now);
+            assert_eq!(name, (position < 20_000).then_some(position));
+            listed += pages;
+            assert!(listing.marks.len() <= MAX_MARKS);
+        }
+        assert_eq!(listed, 2_000);
+    }
+
+    #[test]
+    fn pages_without_names_are_passed_over() {
+        let (mut listing, now) = (Listing::default(), Instant::now());
+        listing.listed(0, vec![], Some("a".into()), now);
+        assert_eq!(listing.at(0), At::Unlisted { start: 0, token: Some("a".into()) });
+        listing.listed(0, vec![], Some("b".into()), now);
+        assert_eq!(listing.at(0), At::Unlisted { start: 0, token: Some("b".into()) });
+        listing.listed(0, vec![], None, now);
+        assert_eq!(listing.at(0), At::End);
+        listing.rewind();
+        assert_eq!(listing.at(0), At::Unlisted { start: 0, token: None });
+    }
+
+    proptest! {
+        #[test]
+        fn any_position_finds_its_name(
+            size in 0u64..3_000, page in 1u64..20, seeks in prop::collection::vec(0u64..3_500, 0..40),
+        ) {
+            let (mut listing, now) = (Listing::default(), Instant::now());
+            for position in seeks {
+                let (name, _) = name_at(&mut listing, size, page, position, now);
+                prop_assert_eq!(name, (position < size).then_some(position));
+            }
+        }
+    }
+}

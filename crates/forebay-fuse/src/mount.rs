@@ -1,0 +1,230 @@
+//! A mount, from its start to its end.
+//!
+//! Who serves it: `fuser`'s threads take requests from the device; tasks of the runtime wait for workers; one thread
+//! tells the kernel of stale names; one supervises, and ends the others when the kernel has ended the mount, which is
+//! when the last file is closed after an unmount by whomever.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use forebay_client::Client;
+use forebay_types::ByteSize;
+use fuser::{Config, Session, SessionACL};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use crate::attach::{attach, can_open_device};
+use crate::detach::{Detach, detach};
+use crate::device::Device;
+use crate::error::MountError;
+use crate::filesystem::FileSystem;
+use crate::mount_table::{answer, entry_at, hides_something, repair, resolve};
+use crate::options::MountOptions;
+use crate::serving::Shared;
+use crate::stale::{StaleNames, stale_names};
+use crate::stats::MountStats;
+
+/// `statfs` is answered without any worker, so this is only about our own threads having started.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How long an unmount waits for requests under way, when nothing is open any more.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How an unmount went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nothing was open, and nothing is served any more.
+    Clean,
+    /// Files were open. The mount is gone from the namespace; what is open stays readable until it is closed, for as
+    /// long as this process runs. [`Mount::wait`] tells when the last one was.
+    Detached,
+}
+
+/// A mount that this process serves. Dropping it unmounts it, by force.
+pub struct Mount {
+    mountpoint: PathBuf,
+    shared: Arc<Shared>,
+    ended: watch::Receiver<bool>,
+    detached: bool,
+}
+
+impl Mount {
+    /// Mounts `client`'s namespace at `mountpoint`; what a killed server left there is taken away first. The mount
+    /// answers when this returns. Waits for workers happen on `runtime`.
+    ///
+    /// Blocks for some milliseconds: call it from a thread that may.
+    ///
+    /// # Errors
+    /// [`MountError`], with what to do about it.
+    pub fn start(
+        client: Client,
+        runtime: Handle,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        repair(mountpoint)?;
+        let mountpoint = resolve(mountpoint)?;
+        if !mountpoint.is_dir() {
+            return Err(MountError::NotADirectory(mountpoint));
+        }
+        if hides_something(&mountpoint) {
+            warn!(mountpoint = %mountpoint.display(), "the mountpoint is not empty: what is in it is hidden by the mount");
+        }
+        let descriptor = attach(&mountpoint, options)?;
+        // From here on there is something to take away if anything fails.
+        let mut attached = Attached { mountpoint: mountpoint.clone(), keep: false };
+
+        let (stale, stale_queue) = stale_names();
+        let shared = Shared::new(FileSystem::new(client, stale.clone(), options), runtime, options);
+        let device = Device::new(Arc::clone(&shared), options.max_background);
+        let mut config = Config::default();
+        config.n_threads = Some(options.thread_count());
+        config.clone_fd = options.clone_fd && can_open_device();
+        // The kernel itself checks who may come in; fuser's check would refuse processes that change their fsuid.
+        let session = Session::from_fd(device, descriptor, SessionACL::All, config)
+            .map_err(MountError::io(format!("start the mount at {}", mountpoint.display())))?;
+        let notifier = session.notifier();
+        let teller = thread::Builder::new()
+            .name("forebay-stale".to_owned())
+            .spawn(move || stale_queue.serve(&notifier))
+            .map_err(MountError::io("start a thread"))?;
+        let (tell_ended, ended) = watch::channel(false);
+        let supervised = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("forebay-fuse".to_owned())
+            .spawn(move || {
+                supervise(session, &supervised, &stale);
+                if teller.join().is_err() {
+                    warn!("the thread that tells of stale names panicked");
+                }
+                tell_ended.send_replace(true);
+            })
+            .map_err(MountError::io("start a thread"))?;
+
+        if !matches!(answer(&mountpoint, ANSWERS_WITHIN, None), Some(Ok(()))) {
+            return Err(MountError::NoAnswer(mountpoint));
+        }
+        set_read_ahead(&mountpoint, options.read_ahead);
+        attached.keep = true;
+        info!(mountpoint = %mountpoint.display(), source = options.source, "mounted");
+        Ok(Self { mountpoint, shared, ended, detached: false })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn stats(&self) -> MountStats {
+        self.shared.counters.snapshot(self.shared.files.held_inodes())
+    }
+
+    /// Resolves when the mount has ended: unmounted, by us or from outside, and nothing open any more.
+    pub async fn wait(&self) {
+        // An error means that the supervisor is gone, and so is the mount.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    /// Unmounts. Where files are open, that is logged, and the mount is taken from the namespace all the same.
+    ///
+    /// # Errors
+    /// [`MountError`] when neither way works.
+    pub async fn unmount(&mut self) -> Result<Unmounted, MountError> {
+        if *self.ended.borrow() {
+            return Ok(Unmounted::Clean);
+        }
+        let mut how = Unmounted::Clean;
+        if !self.detached {
+            how = self.take_from_namespace().await?;
+            self.detached = true;
+        }
+        if how == Unmounted::Clean && tokio::time::timeout(ENDS_WITHIN, self.wait()).await.is_err() {
+            warn!(mountpoint = %self.mountpoint.display(), "unmounted, but something still holds the mount");
+            how = Unmounted::Detached;
+        }
+        Ok(how)
+    }
+
+    async fn take_from_namespace(&self) -> Result<Unmounted, MountError> {
+        match self.detach(Detach::Clean).await {
+            // Somebody else was faster.
+            Ok(()) | Err(MountError::NotMounted(_)) => Ok(Unmounted::Clean),
+            Err(MountError::Busy(mountpoint)) => {
+                warn!(
+                    mountpoint = %mountpoint.display(),
+                    "files are open: unmounted lazily, they stay readable for as long as this process runs"
+                );
+                self.detach(Detach::Lazy).await.map(|()| Unmounted::Detached)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn detach(&self, how: Detach) -> Result<(), MountError> {
+        let mountpoint = self.mountpoint.clone();
+        let detached = tokio::task::spawn_blocking(move || detach(&mountpoint, how)).await;
+        detached.map_err(|error| MountError::Io { action: "unmount".to_owned(), error: error.into() })?
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if *self.ended.borrow() || self.detached {
+            return;
+        }
+        // Requests that wait get an error, so the supervisor and its threads end by themselves.
+        if let Err(error) = detach(&self.mountpoint, Detach::Forced) {
+            debug!(mountpoint = %self.mountpoint.display(), %error, "not unmounted");
+        }
+    }
+}
+
+/// Takes a mount away that did not come to be served.
+struct Attached {
+    mountpoint: PathBuf,
+    keep: bool,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if !self.keep
+            && let Err(error) = detach(&self.mountpoint, Detach::Forced)
+        {
+            warn!(mountpoint = %self.mountpoint.display(), %error, "a mount that failed is left behind");
+        }
+    }
+}
+
+/// Serves until the kernel ends the mount, then ends everything else.
+fn supervise(session: Session<Device>, shared: &Shared, stale: &StaleNames) {
+    if let Err(error) = session.run() {
+        warn!(%error, "a thread that serves the mount failed");
+    }
+    shared.ended.cancel();
+    shared.tasks.close();
+    stale.end();
+    // Cancelled tasks end at their next step, and those of a runtime that shuts down are dropped.
+    shared.runtime.block_on(shared.tasks.wait());
+    info!("the mount has ended");
+}
+
+/// The kernel caps what we could ask for in the handshake at 128 KiB, so root sets it where the kernel keeps it.
+fn set_read_ahead(mountpoint: &Path, read_ahead: ByteSize) {
+    let set = || -> Result<(), MountError> {
+        let Some(entry) = entry_at(mountpoint)? else { return Ok(()) };
+        let file = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
+        let kib = (read_ahead.as_u64() >> 10).to_string();
+        let write = || OpenOptions::new().write(true).open(&file)?.write_all(kib.as_bytes());
+        write().map_err(MountError::io(format!("write {file}")))
+    };
+    if let Err(error) = set() {
+        debug!(%error, "the kernel's read-ahead stays as it is: only root can raise it");
+    }
+}

@@ -1,0 +1,62 @@
+//! What can be chosen of a mount.
+
+use std::time::Duration;
+
+use forebay_types::ByteSize;
+
+/// What can be chosen of a mount. [`MountOptions::default`] suits most.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `mount` and `df` show as the source: the origin, `s3://bucket/prefix`.
+    pub source: String,
+    /// Whether other users than the one who mounts may use it. Mounting as root: yes by default, since jobs run as
+    /// users; mounting as a user: it also needs `user_allow_other` in `/etc/fuse.conf`.
+    pub allow_other: bool,
+    /// Owner of every file; the mounting user by default.
+    pub uid: Option<u32>,
+    /// Group of every file; the mounting user's by default.
+    pub gid: Option<u32>,
+    /// Threads that take requests from the kernel; 0: one a core, at least 2.
+    pub threads: usize,
+    /// Whether each thread gets a descriptor of `/dev/fuse` of its own.
+    pub clone_fd: bool,
+    /// How many read-ahead and asynchronous direct requests the kernel may have under way. FACTS: at least 16, and 64
+    /// lost nothing.
+    pub max_background: u16,
+    /// How far the kernel reads ahead of a buffered reader. Only root can set it; otherwise the kernel's 128 KiB stay.
+    pub read_ahead: ByteSize,
+    /// How long the kernel may believe that a name does not exist.
+    pub negative_ttl: Duration,
+    /// The last resort against a request that nobody answers: the client has shorter deadlines of its own.
+    pub deadline: Duration,
+    /// Names asked for at a time when a directory is read.
+    pub list_page: u32,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "forebay".to_owned(),
+            allow_other: rustix::process::geteuid().is_root(),
+            uid: None,
+            gid: None,
+            threads: 0,
+            clone_fd: true,
+            max_background: 64,
+            read_ahead: ByteSize::mib(4),
+            negative_ttl: Duration::from_secs(1),
+            deadline: Duration::from_secs(300),
+            list_page: 1000,
+        }
+    }
+}
+
+impl MountOptions {
+    /// How many threads take requests.
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(2, |cores| cores.get().max(2)),
+            threads => threads,
+        }
+    }
+}

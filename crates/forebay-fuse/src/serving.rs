@@ -1,0 +1,178 @@
+//! How a request is answered: at once where that is possible, by a task of the runtime where it must wait.
+//!
+//! A thread that takes requests never waits. What may have to wait is a future: it is polled once where it was made,
+//! which is enough whenever the answer is cached in this process, and goes on as a task if it must wait.
+//!
+//! A panic in here must not leave a mount that nobody serves: it is caught and logged, and the dropped reply tells the
+//! kernel `EIO`.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_memory::Spans;
+use forebay_types::{Attr, Failure, FailureKind, FileKind};
+use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyData};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, error, warn};
+
+use crate::filesystem::{Described, FileSystem};
+use crate::options::MountOptions;
+use crate::stats::{Counters, Operation};
+
+/// `st_blksize`, which `cp` and `cat` read at a time: the largest read that the kernel sends.
+const PREFERRED_READ: u32 = 1 << 20;
+
+/// What all requests of a mount share.
+pub(crate) struct Shared {
+    pub(crate) files: FileSystem,
+    pub(crate) counters: Counters,
+    /// Requests that wait.
+    pub(crate) tasks: TaskTracker,
+    /// Cancelled when nobody waits for answers any more.
+    pub(crate) ended: CancellationToken,
+    pub(crate) runtime: Handle,
+    deadline: Duration,
+    presentation: Presentation,
+}
+
+/// What the kernel is told of every inode.
+struct Presentation {
+    uid: u32,
+    gid: u32,
+    /// Stands in for the modification time of directories that have none.
+    mounted_at: SystemTime,
+}
+
+impl Shared {
+    pub(crate) fn new(files: FileSystem, runtime: Handle, options: &MountOptions) -> Arc<Self> {
+        let presentation = Presentation {
+            uid: options.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+            gid: options.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+            mounted_at: SystemTime::now(),
+        };
+        Arc::new(Self {
+            files,
+            counters: Counters::new(),
+            tasks: TaskTracker::new(),
+            ended: CancellationToken::new(),
+            runtime,
+            deadline: options.deadline,
+            presentation,
+        })
+    }
+
+    /// Answers a request that may have to wait. `work` does what is asked, `answer` tells the kernel.
+    pub(crate) fn serve<T, F>(
+        self: &Arc<Self>,
+        operation: Operation,
+        work: F,
+        answer: impl FnOnce(&Shared, Result<T, Errno>) + Send + 'static,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let started = Instant::now();
+        let shared = Arc::clone(self);
+        let mut request = Box::pin(async move {
+            let deadline = shared.deadline;
+            let outcome = match tokio::time::timeout(deadline, work).await {
+                Ok(outcome) => outcome.map_err(|failure| shared.failed(operation, &failure)),
+                Err(_) => {
+                    let failure = Failure::new(FailureKind::TimedOut, format!("no answer within {deadline:?}"));
+                    Err(shared.failed(operation, &failure))
+                }
+            };
+            answer(&shared, outcome);
+            shared.counters.answered(operation, started.elapsed());
+        });
+        let first = contained(operation, || {
+            let _context = self.runtime.enter();
+            request.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        });
+        if let Some(Poll::Pending) = first {
+            let ended = self.ended.clone();
+            let task = async move {
+                ended.run_until_cancelled(request).await;
+            };
+            self.tasks.spawn_on(task, &self.runtime);
+        }
+    }
+
+    /// Counts and logs a failure, and gives what the kernel is told.
+    pub(crate) fn failed(&self, operation: Operation, failure: &Failure) -> Errno {
+        self.counters.failed(failure.kind());
+        let operation = operation.name();
+        match failure.kind() {
+            FailureKind::Internal | FailureKind::Corrupt => error!(operation, %failure, "request failed"),
+            FailureKind::Unavailable | FailureKind::TimedOut | FailureKind::OutOfResources => {
+                warn!(operation, %failure, "request failed");
+            }
+            _ => debug!(operation, %failure, "request failed"),
+        }
+        Errno::from_i32(failure.kind().errno())
+    }
+
+    pub(crate) fn attributes(&self, inode: &Described) -> FileAttr {
+        let Described { ino, attr: Attr { kind, modified_nanos }, .. } = inode;
+        let (kind, perm, nlink) = match kind {
+            FileKind::Directory => (FileType::Directory, 0o555, 2),
+            FileKind::File(_) => (FileType::RegularFile, 0o444, 1),
+        };
+        let modified = match (*modified_nanos, kind) {
+            (0, FileType::Directory) => self.presentation.mounted_at,
+            (nanos @ 0.., _) => UNIX_EPOCH + Duration::from_nanos(nanos.unsigned_abs()),
+            (nanos, _) => UNIX_EPOCH - Duration::from_nanos(nanos.unsigned_abs()),
+        };
+        FileAttr {
+            ino: INodeNo(*ino),
+            size: inode.attr.size(),
+            blocks: inode.attr.size().div_ceil(512),
+            atime: modified,
+            mtime: modified,
+            ctime: modified,
+            crtime: modified,
+            kind,
+            perm,
+            nlink,
+            uid: self.presentation.uid,
+            gid: self.presentation.gid,
+            rdev: 0,
+            blksize: PREFERRED_READ,
+            flags: 0,
+        }
+    }
+}
+
+/// Runs `work`; a panic in it is logged and gives `None`.
+pub(crate) fn contained<T>(operation: Operation, work: impl FnOnce() -> T) -> Option<T> {
+    // Nothing that a panic may leave half done is used again: requests share only concurrent tables.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => Some(done),
+        Err(_) => {
+            error!(operation = operation.name(), "a request panicked; it is answered with an i/o error");
+            None
+        }
+    }
+}
+
+/// Answers a read. `fuser` takes one slice, so the rare read that lies in several is copied together.
+pub(crate) fn send(reply: ReplyData, spans: &Spans) {
+    thread_local! {
+        static GATHERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    match spans.as_slice() {
+        [] => reply.data(&[]),
+        [span] => reply.data(span),
+        spans => GATHERED.with_borrow_mut(|gathered| {
+            gathered.clear();
+            spans.iter().for_each(|span| gathered.extend_from_slice(span));
+            reply.data(gathered);
+        }),
+    }
+}

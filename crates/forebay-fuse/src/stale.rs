@@ -1,0 +1,59 @@
+//! Taking back the kernel's belief in a name.
+//!
+//! The kernel takes the directory's lock for it, which may be held by a lookup that waits for us: so it is never done
+//! by a thread that serves requests, but by one of its own, fed through a bounded queue. A name that does not fit is
+//! left out: its inode is marked all the same, and `open` says `ESTALE`.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use fuser::{INodeNo, Notifier};
+use tracing::debug;
+
+const QUEUE: usize = 1024;
+
+enum Message {
+    Name { parent: u64, name: Box<[u8]> },
+    End,
+}
+
+/// Where stale names are put.
+#[derive(Clone)]
+pub(crate) struct StaleNames(SyncSender<Message>);
+
+/// Where they are taken from.
+pub(crate) struct StaleQueue(Receiver<Message>);
+
+/// An empty queue.
+pub(crate) fn stale_names() -> (StaleNames, StaleQueue) {
+    let (sender, receiver) = sync_channel(QUEUE);
+    (StaleNames(sender), StaleQueue(receiver))
+}
+
+impl StaleNames {
+    /// The kernel shall look `name` in directory `parent` up again. Does not wait.
+    pub(crate) fn push(&self, parent: u64, name: &[u8]) {
+        if self.0.try_send(Message::Name { parent, name: name.into() }).is_err() {
+            debug!("the queue of stale names is full");
+        }
+    }
+
+    /// Ends the thread that runs [`StaleQueue::serve`], after what is in the queue.
+    pub(crate) fn end(&self) {
+        // It fails only when the thread has ended.
+        let _ = self.0.send(Message::End);
+    }
+}
+
+impl StaleQueue {
+    /// Tells the kernel of each name, until [`StaleNames::end`].
+    pub(crate) fn serve(self, notifier: &Notifier) {
+        while let Ok(Message::Name { parent, name }) = self.0.recv() {
+            // After an unmount there is nobody to tell.
+            if let Err(error) = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(&name)) {
+                debug!(%error, "the kernel was not told of a stale name");
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Workers that hang and code that panics.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::bucket::{Bucket, pattern};
+use crate::child::Actor;
+use crate::harness::{MINUTE, Mounted, options, wait_until};
+
+const SIZE: usize = 1 << 20;
+
+fn mounted(request_timeout: Duration, deadline: Duration) -> Mounted {
+    let bucket = Bucket::new(Duration::ZERO);
+    bucket.put("file", pattern(SIZE, 1));
+    let options = forebay_fuse::MountOptions { deadline, ..options() };
+    Mounted::with(bucket, request_timeout, &options)
+}
+
+#[test]
+fn a_worker_that_hangs_costs_an_error_within_the_deadline() {
+    let mounted = mounted(Duration::from_millis(300), MINUTE);
+    let (direct, buffered) = (mounted.open_direct("file"), mounted.open("file"));
+    mounted.bucket.hangs.store(true, Ordering::Relaxed);
+    let started = Instant::now();
+    for file in [&direct, &buffered] {
+        file.read_at(&mut [0; 4096], 0).unwrap_err();
+    }
+    fs::metadata(mounted.path("file")).unwrap_err();
+    fs::read_dir(mounted.directory.path()).unwrap().next().unwrap().unwrap_err();
+    assert!(started.elapsed() < MINUTE / 2, "{:?}", started.elapsed());
+    mounted.bucket.hangs.store(false, Ordering::Relaxed);
+    wait_until("it is read again", || fs::read(mounted.path("file")).is_ok_and(|bytes| bytes == pattern(SIZE, 1)));
+}
+
+#[test]
+fn the_mounts_own_deadline_ends_what_the_client_does_not() {
+    let mounted = mounted(MINUTE, Duration::from_millis(300));
+    let file = mounted.open_direct("file");
+    mounted.bucket.hangs.store(true, Ordering::Relaxed);
+    let error = file.read_at(&mut [0; 4096], 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+}
+
+#[test]
+fn a_reader_that_waits_for_a_worker_can_be_killed() {
+    let mounted = mounted(Duration::from_secs(2), MINUTE);
+    let mut reader = Actor::start("read directly", &mounted.path("file"), None);
+    reader.says("opened").unwrap();
+    mounted.bucket.hangs.store(true, Ordering::Relaxed);
+    drop(reader.0.stdin.take());
+    wait_until("the reader waits", || mounted.bucket.hanging.load(Ordering::Relaxed) > 0);
+    reader.0.kill().unwrap();
+    let started = Instant::now();
+    reader.0.wait().unwrap();
+    assert!(started.elapsed() < MINUTE / 2);
+}
+
+#[test]
+fn a_panic_costs_one_request_and_not_the_mount() {
+    let mounted = mounted(MINUTE, MINUTE);
+    let file = mounted.open_direct("file");
+    mounted.bucket.panics.store(true, Ordering::Relaxed);
+    for _ in 0..20 {
+        let error = file.read_at(&mut [0; 4096], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        assert_eq!(fs::metadata(mounted.path("file")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    mounted.bucket.panics.store(false, Ordering::Relaxed);
+    assert!(fs::read(mounted.path("file")).unwrap() == pattern(SIZE, 1));
+}
