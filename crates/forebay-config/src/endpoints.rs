@@ -52,6 +52,42 @@ impl Scalar for Host {
     }
 }
 
+/// The name of a cluster: what both ends of a connection must agree on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClusterName(String);
+
+/// The longest name that the handshake carries, in bytes.
+const MAX_CLUSTER_LEN: usize = 48;
+
+impl ClusterName {
+    pub(crate) fn forebay() -> Self {
+        Self("forebay".to_owned())
+    }
+
+    /// The name as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Scalar for ClusterName {
+    fn form() -> String {
+        "name".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.len() > MAX_CLUSTER_LEN || text.chars().any(char::is_control) {
+            return Err(format!("`{text}` is not a cluster name: 1 to {MAX_CLUSTER_LEN} bytes of text on one line"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn toml(&self) -> String {
+        quoted(&self.0)
+    }
+}
+
 /// Where a worker listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
-use crate::endpoints::{Disk, Host, HostPort, Interface, Mount};
+use crate::endpoints::{ClusterName, Disk, Host, HostPort, Interface, Mount};
 use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, WriteMode};
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -42,6 +42,8 @@ const DAY: Duration = secs(24 * 3600);
 
 keys! {
     section "Cluster: who there is" {
+        /// The cluster's name. Workers and clients of clusters with other names refuse each other.
+        cluster_name "cluster.name": ClusterName = ClusterName::forebay();
         /// The workers, where no membership service names them.
         cluster_workers "cluster.workers": Vec<HostPort> = vec![], example "[\"node1:29999\", \"node2:29999\"]";
         /// Where workers and clients find the coordinator. Read by the cluster features.
