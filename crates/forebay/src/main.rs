@@ -1,1 +1,41 @@
-fn main() {}
+//! The one binary. `cli.rs` has the tree of commands, `commands/` a file for each; `assembly.rs` makes the parts from
+//! the configuration; `mounted.rs`, `daemon.rs` and `state.rs` keep a mounting process; `exit.rs` says how it ended.
+
+mod assembly;
+mod cli;
+mod commands;
+mod config_args;
+mod daemon;
+mod exit;
+mod logging;
+mod meaning;
+mod mounted;
+mod output;
+mod process;
+mod runtime;
+mod signals;
+mod state;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::exit::Told;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let in_background = cli.command.is_background_child();
+    let Err(error) = cli.command.run() else { return ExitCode::SUCCESS };
+    if exit::is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    let told = Told::from(&error);
+    if in_background {
+        // Our standard error is the log, and the parent prints what it hears.
+        tracing::error!("{}", told.what);
+        daemon::failed(&told);
+    } else {
+        told.print();
+    }
+    ExitCode::from(told.exit as u8)
+}

@@ -1,0 +1,263 @@
+//! From a configuration to the parts: which setting goes where. Nothing here decides anything else.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
+use forebay_cluster::{Backoff, Member, Membership, StaticMembership};
+use forebay_config::{Config, DiskIo, DiskServe, Host, Interface, Loaded, Origin as Source};
+use forebay_engine::FetchPolicy;
+use forebay_fuse::MountOptions;
+use forebay_memory::{Pool, PoolError, PoolOptions};
+use forebay_origin::{Origin, OriginOptions, S3Options};
+use forebay_store::{DiskOptions, IoBackend, ServeMode, Store, StoreOptions};
+use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_transport::{LocalTransport, Service, Transport};
+use forebay_types::{ByteSize, FsPath};
+use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
+
+use crate::exit::{Exit, Fault};
+
+/// The name of the worker in this process.
+const LOCAL: &str = "local";
+/// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
+const LEAST_POOL: ByteSize = ByteSize::mib(8);
+
+fn pool(size: ByteSize, huge_pages: bool) -> Result<Pool, PoolError> {
+    Pool::new(PoolOptions { huge_pages, ..PoolOptions::fixed(size.max(LEAST_POOL)) })
+}
+
+/// The configuration allows no block size beyond a `u32`.
+fn block_size(config: &Config) -> u32 {
+    u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE)
+}
+
+/// The worker's block store.
+///
+/// # Errors
+/// When memory cannot be had or a disk not be used.
+pub(crate) async fn worker_store(config: &Config) -> anyhow::Result<Store> {
+    let memory = pool(config.worker_memory_size, config.worker_memory_huge_pages)?;
+    let disks = config.worker_disks.iter();
+    // Percentages between 1 and 100, as the table of keys says.
+    let percent = |value: u32| u8::try_from(value).unwrap_or(100);
+    let options = StoreOptions {
+        disks: disks.map(|disk| DiskOptions { dir: disk.path.clone(), size: disk.size }).collect(),
+        io: match config.worker_disk_io {
+            DiskIo::Auto => IoBackend::Auto,
+            DiskIo::Uring => IoBackend::Uring,
+            DiskIo::Threads => IoBackend::Threads,
+        },
+        serve: match config.worker_disk_serve {
+            DiskServe::Dio => ServeMode::Dio,
+            DiskServe::PageCache => ServeMode::PageCache,
+            DiskServe::Splice => ServeMode::Splice,
+        },
+        verify_reads: config.worker_memory_verify_reads,
+        high_watermark: percent(config.worker_eviction_high_watermark),
+        low_watermark: percent(config.worker_eviction_low_watermark),
+        ..StoreOptions::in_memory(memory)
+    };
+    Ok(Store::open(options).await?)
+}
+
+fn origin_options(loaded: &Loaded) -> OriginOptions {
+    let config = &loaded.config;
+    let path_style = (loaded.origin("origin.s3.path_style") != Source::Default).then_some(config.origin_s3_path_style);
+    OriginOptions {
+        max_concurrency: config.origin_max_concurrency as usize,
+        request_timeout: config.origin_request_timeout,
+        stall_timeout: OriginOptions::default().stall_timeout.min(config.origin_request_timeout),
+        connect_timeout: config.origin_connect_timeout,
+        retry_deadline: config.origin_retry_deadline,
+        max_attempts: config.origin_retry_max_attempts,
+        s3: S3Options {
+            endpoint: config.origin_s3_endpoint.clone(),
+            region: config.origin_s3_region.clone(),
+            profile: config.origin_s3_profile.clone(),
+            path_style,
+            anonymous: config.origin_s3_anonymous,
+        },
+        allow_http: config.origin_allow_http,
+    }
+}
+
+/// The origin at `url`.
+///
+/// # Errors
+/// When URL or settings make no sense. The origin is not asked anything.
+pub(crate) fn open_origin(loaded: &Loaded, url: &str) -> anyhow::Result<Arc<dyn Origin>> {
+    Ok(forebay_origin::open(url, &origin_options(loaded))?)
+}
+
+/// A worker that caches what `mounts` show, in `store`.
+///
+/// # Errors
+/// When two mounts are at one path.
+pub(crate) fn worker(
+    config: &Config,
+    store: Store,
+    mounts: Vec<(FsPath, Arc<dyn Origin>)>,
+) -> anyhow::Result<Arc<Worker>> {
+    let options = WorkerOptions {
+        block_size: block_size(config),
+        fetch: FetchPolicy::origin(config.origin_min_get_size.as_u64(), config.origin_max_get_size.as_u64()),
+        deadline: config.origin_retry_deadline,
+        metadata: MetadataOptions { ttl: config.metadata_ttl, entries: u64::from(config.metadata_cache_entries) },
+    };
+    Ok(Arc::new(Worker::new(store, Namespace::new(mounts)?, options)))
+}
+
+/// A server for `service` at `address`.
+///
+/// # Errors
+/// When it cannot listen there.
+pub(crate) fn server(config: &Config, address: SocketAddr, service: Arc<dyn Service>) -> Result<TcpServer, TcpError> {
+    let options = ServerOptions {
+        max_connections: config.worker_max_connections as usize,
+        max_requests: config.worker_max_requests as usize,
+        keepalive: config
+            .network_tcp_keepalive
+            .min(ServerOptions::new(address, config.cluster_name.as_str()).keepalive),
+        takes_files: config.worker_disk_serve == DiskServe::Splice,
+        ..ServerOptions::new(address, config.cluster_name.as_str())
+    };
+    TcpServer::bind(options, service)
+}
+
+/// The addresses that the worker listens on: that for requests, and that for data where it is another.
+///
+/// # Errors
+/// When a host or an interface has no address.
+pub(crate) fn worker_addresses(config: &Config) -> anyhow::Result<Vec<SocketAddr>> {
+    let port = config.worker_rpc_port;
+    let rpc = match config.worker_rpc_bind_device.as_ref().or(config.network_group_network.as_ref()) {
+        Some(interface) => SocketAddr::new(address_of_interface(interface)?, port),
+        None => address_of_host(&config.worker_rpc_bind_host, port)?,
+    };
+    let mut addresses = vec![rpc];
+    if let Some(interface) = &config.worker_data_bind_device {
+        let data = SocketAddr::new(address_of_interface(interface)?, port);
+        if data != rpc && !rpc.ip().is_unspecified() {
+            addresses.push(data);
+        }
+    }
+    Ok(addresses)
+}
+
+fn address_of_host(host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
+    let found = (host.as_str(), port).to_socket_addrs();
+    found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+        let next = "set worker.rpc.bind.host to an address of this machine, or 0.0.0.0 for all";
+        Fault::new(Exit::Usage, format!("worker.rpc.bind.host: `{host}` has no address"), next).into()
+    })
+}
+
+/// The interface's first address, IPv4 before IPv6: a link-local one would need its scope told to every client.
+fn address_of_interface(interface: &Interface) -> anyhow::Result<IpAddr> {
+    let all = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
+    let mut addresses: Vec<IpAddr> = all
+        .iter()
+        .filter(|found| found.name == interface.as_str() && !found.is_link_local())
+        .map(|found| found.ip())
+        .collect();
+    addresses.sort();
+    addresses.first().copied().ok_or_else(|| {
+        let mut names: Vec<&str> = all.iter().map(|found| found.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let what = format!("network interface `{interface}` is not there or has no address");
+        Fault::new(Exit::Usage, what, format!("interfaces with an address: {}", names.join(", "))).into()
+    })
+}
+
+struct TcpConnector {
+    options: forebay_tcp::ClientOptions,
+}
+
+impl Connector for TcpConnector {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        Arc::new(TcpTransport::new(Arc::clone(&member.address), self.options.clone()))
+    }
+}
+
+struct LocalConnector {
+    service: Arc<dyn Service>,
+}
+
+impl Connector for LocalConnector {
+    fn connect(&self, _member: &Member) -> Arc<dyn Transport> {
+        Arc::new(LocalTransport::new(Arc::clone(&self.service)))
+    }
+}
+
+async fn client(
+    config: &Config,
+    membership: Arc<dyn Membership>,
+    connector: Arc<dyn Connector>,
+    buffers: ByteSize,
+) -> anyhow::Result<Client> {
+    let options = ClientOptions {
+        block_size: block_size(config),
+        request_timeout: config.client_request_timeout,
+        backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
+        prefetch: PrefetchOptions {
+            max_part_number: config.client_prefetch_max_part_number,
+            file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
+        },
+        ..ClientOptions::default()
+    };
+    let buffers = Store::open(StoreOptions::in_memory(pool(buffers, false)?)).await?;
+    Ok(Client::new(membership, connector, buffers, options, tokio::runtime::Handle::current()))
+}
+
+/// A client of the workers at `addresses`, over TCP.
+///
+/// # Errors
+/// When its memory cannot be had or its interface has no address.
+pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyhow::Result<Client> {
+    let defaults = forebay_tcp::ClientOptions::new(config.cluster_name.as_str());
+    let interface = config.client_network_data_bind_device.as_ref().or(config.network_group_network.as_ref());
+    let options = forebay_tcp::ClientOptions {
+        connections: config.client_connections_per_worker as usize,
+        connect_timeout: defaults.connect_timeout.min(config.client_request_timeout),
+        keepalive: config.network_tcp_keepalive,
+        dead_after: config.network_tcp_dead_after,
+        bind: interface.map(address_of_interface).transpose()?,
+        ..defaults
+    };
+    let membership = Arc::new(StaticMembership::new(addresses));
+    client(config, membership, Arc::new(TcpConnector { options }), config.client_memory_size).await
+}
+
+/// A client of the worker in this process.
+///
+/// # Errors
+/// When its memory cannot be had.
+pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Client> {
+    let membership = Arc::new(StaticMembership::new([LOCAL]));
+    // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
+    client(config, membership, Arc::new(LocalConnector { service }), LEAST_POOL).await
+}
+
+/// How the kernel mounts what `source` names.
+pub(crate) fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
+    let config = &loaded.config;
+    let defaults = MountOptions::default();
+    let allow_other = match loaded.origin("fuse.allow_other") {
+        Source::Default => defaults.allow_other,
+        _ => config.fuse_allow_other,
+    };
+    MountOptions {
+        source,
+        allow_other,
+        threads: config.fuse_threads as usize,
+        // At most 65 535, as the table of keys says.
+        max_background: u16::try_from(config.fuse_max_background).unwrap_or(u16::MAX),
+        read_ahead: config.fuse_read_ahead,
+        // Names that are not there are names, too: with a time of zero, the kernel shall always ask.
+        negative_ttl: defaults.negative_ttl.min(config.metadata_ttl),
+        ..defaults
+    }
+}

@@ -1,0 +1,11 @@
+//! The commands, a file each: what it takes, and what it does.
+
+pub(crate) mod completions;
+pub(crate) mod conf;
+pub(crate) mod fs;
+pub(crate) mod mount;
+pub(crate) mod stats;
+pub(crate) mod umount;
+pub(crate) mod up;
+pub(crate) mod version;
+pub(crate) mod worker;

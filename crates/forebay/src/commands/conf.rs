@@ -1,0 +1,136 @@
+//! `forebay conf`: what is set and why, whether a file is right, and taking over an Alluxio configuration.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+use forebay_config::import::{self, Import};
+use forebay_config::{Config, Origin};
+use serde_json::json;
+
+use crate::config_args::ConfigArgs;
+use crate::exit::{Exit, Fault};
+use crate::output::{self, JsonArg, Table};
+
+/// Show, check or import configuration
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay conf show --changed
+  forebay conf check /etc/forebay/forebay.toml")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Show(ShowArgs),
+    Check(CheckArgs),
+    Import(ImportArgs),
+}
+
+/// Show every key, its value and where that comes from
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay conf show --changed
+  forebay conf show --json | jq -r 'select(.key == \"worker.memory.size\").value'")]
+struct ShowArgs {
+    /// Only what is not at its default
+    #[arg(long)]
+    changed: bool,
+    #[command(flatten)]
+    json: JsonArg,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Check a configuration file
+///
+/// Only the file: neither environment nor flags.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay conf check forebay.toml")]
+struct CheckArgs {
+    /// The configuration file
+    file: PathBuf,
+}
+
+/// Print the forebay.toml that means the same as an alluxio-site.properties
+///
+/// What has no counterpart is listed on standard error, and is no failure unless --strict asks for it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay conf import alluxio-site.properties > forebay.toml")]
+struct ImportArgs {
+    /// The properties file
+    file: PathBuf,
+    /// Fail when a property has no counterpart
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When the configuration is wrong or cannot be read.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Show(args) => show(args),
+        Command::Check(args) => check(args),
+        Command::Import(args) => import(args),
+    }
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    let loaded = args.config.load([])?;
+    let rows = loaded.show().into_iter().filter(|row| !args.changed || row.origin != Origin::Default);
+    let mut out = output::stdout();
+    if args.json.json {
+        for row in rows {
+            let row = json!({ "key": row.key, "value": row.value, "origin": row.origin.to_string() });
+            output::json_line(&mut out, &row)?;
+        }
+    } else {
+        let mut table = Table::new(&["KEY", "VALUE", "FROM"]);
+        for row in rows {
+            let value = row.value.unwrap_or_else(|| "(unset)".to_owned());
+            table.row(vec![row.key.to_owned(), value, row.origin.to_string()]);
+        }
+        table.print(&mut out)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn check(args: &CheckArgs) -> anyhow::Result<()> {
+    let loaded = Config::check(&args.file)?;
+    let set = loaded.show().iter().filter(|row| row.origin != Origin::Default).count();
+    let mut out = output::stdout();
+    writeln!(out, "{}: good, {set} keys set", args.file.display())?;
+    Ok(out.flush()?)
+}
+
+fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    let name = args.file.display().to_string();
+    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
+    let Import { toml, unknown, notes } = import::alluxio_properties(&name, &text)?;
+    let mut out = output::stdout();
+    out.write_all(toml.as_bytes())?;
+    out.flush()?;
+    for note in &notes {
+        output::say(&format!("{name}:{}: {}", note.line, note.text));
+    }
+    for property in &unknown {
+        let guess = property.nearest.map(|near| format!(": did you mean {near}?")).unwrap_or_default();
+        output::say(&format!("{name}:{}: {} has no counterpart{guess}", property.line, property.name));
+    }
+    if args.strict && !unknown.is_empty() {
+        let what = format!("{name}: {} properties have no counterpart", unknown.len());
+        return Err(Fault::new(Exit::Usage, what, "remove them, or import without --strict").into());
+    }
+    Ok(())
+}

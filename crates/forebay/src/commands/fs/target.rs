@@ -1,0 +1,230 @@
+//! What the PATHs of `forebay fs` mean.
+//!
+//! A path below a live mount stands for the file that the mount shows there; its run state says where the workers are.
+//! With `--workers`, or with `cluster.workers` in the configuration and no mount around the path, it is a path of the
+//! namespace. Either way the workers are asked over TCP, not through the mount.
+
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::Context as _;
+use forebay_client::Client;
+use forebay_config::Loaded;
+use forebay_fuse::mount_table::{self, MountState};
+use forebay_types::{Attr, FileVersion, FsPath};
+
+use crate::config_args::ConfigArgs;
+use crate::exit::{Exit, Fault};
+use crate::{assembly, logging, state};
+
+/// Which workers to ask.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct WorkersArgs {
+    /// Workers to ask; PATH is then one of the namespace, as in /dir/file
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    pub(crate) workers: Vec<String>,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+}
+
+impl WorkersArgs {
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        let workers = (!self.workers.is_empty()).then(|| format!("cluster.workers={}", self.workers.join(",")));
+        let loaded = self.config.load(workers)?;
+        logging::start_quiet(&loaded.config)?;
+        Ok(loaded)
+    }
+}
+
+/// A file or directory that a command is about.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// The client of the workers that have it.
+    pub(crate) client: Client,
+    /// Its path in the namespace.
+    pub(crate) path: FsPath,
+    /// How the person who asked wrote it.
+    pub(crate) shown: Vec<u8>,
+}
+
+impl Target {
+    /// What it is.
+    ///
+    /// # Errors
+    /// Whatever keeps the workers from saying, with the path as it was written.
+    pub(crate) async fn stat(&self, revalidate: bool) -> anyhow::Result<Attr> {
+        let reply = self.client.stat(&self.path, revalidate).await;
+        Ok(reply.map_err(|failure| failure.context(self.shown()))?.attr)
+    }
+
+    /// The version of the file that it is.
+    ///
+    /// # Errors
+    /// As [`Target::stat`]; when it is a directory.
+    pub(crate) async fn version(&self) -> anyhow::Result<FileVersion> {
+        let attr = self.stat(false).await?;
+        attr.version().cloned().ok_or_else(|| {
+            let next = "give a file; `forebay fs ls` lists the directory";
+            Fault::new(Exit::Usage, format!("{} is a directory", self.shown()), next).into()
+        })
+    }
+
+    /// Its name for messages.
+    pub(crate) fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown).into_owned()
+    }
+
+    /// The target of `name` in this directory.
+    ///
+    /// # Errors
+    /// When the name cannot be a file's.
+    pub(crate) fn join(&self, name: &[u8]) -> anyhow::Result<Self> {
+        let mut shown = self.shown.clone();
+        if shown.last() != Some(&b'/') {
+            shown.push(b'/');
+        }
+        shown.extend_from_slice(name);
+        Ok(Self { client: self.client.clone(), path: self.path.join(name)?, shown })
+    }
+}
+
+/// Finds the targets of paths, with one client for all that have the same workers.
+pub(crate) struct Targets {
+    loaded: Loaded,
+    /// Whether workers were named on the command line: then no mount is looked for.
+    explicit: bool,
+    clients: Vec<(Vec<String>, Client)>,
+}
+
+impl Targets {
+    /// # Errors
+    /// When the configuration is wrong.
+    pub(crate) fn new(args: &WorkersArgs) -> anyhow::Result<Self> {
+        Ok(Self { loaded: args.load()?, explicit: !args.workers.is_empty(), clients: Vec::new() })
+    }
+
+    /// The target of `path`.
+    ///
+    /// # Errors
+    /// When it is neither below a live mount nor a path of the namespace of known workers.
+    pub(crate) async fn find(&mut self, path: &Path) -> anyhow::Result<Target> {
+        let shown = path.as_os_str().as_bytes().to_vec();
+        if !self.explicit
+            && let Some((mountpoint, below)) = mount_around(path)?
+        {
+            let state = served_by(&mountpoint)?;
+            let path = below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?;
+            let client = self.client(&state.workers, Some(state.block_size)).await?;
+            return Ok(Target { client, path, shown });
+        }
+        let workers: Vec<String> = self.loaded.config.cluster_workers.iter().map(ToString::to_string).collect();
+        if workers.is_empty() {
+            let what = format!("{} is not below a forebay mount, and no workers are named", path.display());
+            let next = "give a path below a mount (`findmnt -t fuse.forebay` lists them), or name the workers with \
+                        `--workers HOST:PORT`";
+            return Err(Fault::new(Exit::Usage, what, next).into());
+        }
+        let path = FsPath::new(&shown)?;
+        Ok(Target { client: self.client(&workers, None).await?, path, shown })
+    }
+
+    /// A client of the workers that serve `place`: a mountpoint, or, without one, those of the configuration.
+    ///
+    /// # Errors
+    /// As [`Targets::find`].
+    pub(crate) async fn client_of(&mut self, place: Option<&Path>) -> anyhow::Result<Client> {
+        let root = Path::new("/");
+        match place {
+            Some(place) => Ok(self.find(place).await?.client),
+            None => Ok(self.find(root).await?.client),
+        }
+    }
+
+    async fn client(&mut self, workers: &[String], block_size: Option<u64>) -> anyhow::Result<Client> {
+        if let Some((_, client)) = self.clients.iter().find(|(known, _)| known == workers) {
+            return Ok(client.clone());
+        }
+        let mut config = self.loaded.config.clone();
+        // These commands read ahead by themselves.
+        config.client_prefetch_max_part_number = 0;
+        config.client_prefetch_file_length_threshold = forebay_types::ByteSize::default();
+        if let Some(bytes) = block_size {
+            config.block_size = forebay_types::ByteSize::bytes(bytes);
+        }
+        let client = assembly::remote_client(&config, workers).await?;
+        self.clients.push((workers.to_vec(), client.clone()));
+        Ok(client)
+    }
+
+    /// Ends the links to the workers.
+    pub(crate) async fn close(self) {
+        for (_, client) in self.clients {
+            client.close().await;
+        }
+    }
+}
+
+/// The state of the live process behind `mountpoint`.
+fn served_by(mountpoint: &Path) -> anyhow::Result<state::RunState> {
+    if let Some(state) = state::find(mountpoint).filter(state::RunState::is_alive) {
+        return Ok(state);
+    }
+    let what = format!("{} is mounted, but its run state is not to be found: who mounted it?", mountpoint.display());
+    Err(Fault::new(Exit::NotFound, what, "name the workers with `--workers HOST:PORT`, and a path of the namespace")
+        .into())
+}
+
+/// The mount of ours that `path` lies in, and the names that lead from there to it.
+fn mount_around(path: &Path) -> anyhow::Result<Option<(PathBuf, Vec<Vec<u8>>)>> {
+    let path = std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?;
+    for place in path.ancestors() {
+        // What does not exist, or may not be looked at, is not where a mount is.
+        match mount_table::inspect(place) {
+            Ok(MountState::Forebay { .. }) => {
+                let mountpoint = place.canonicalize().with_context(|| format!("cannot resolve {}", place.display()))?;
+                return Ok(Some((mountpoint, names_below(&path, place))));
+            }
+            Ok(MountState::Dead { .. }) => {
+                let what = format!("the mount at {} is dead: its process was killed", place.display());
+                let next = format!("mount it again, or clean up with `forebay umount {}`", place.display());
+                return Err(Fault::new(Exit::Unavailable, what, next).into());
+            }
+            Ok(MountState::NotMounted | MountState::Other { .. }) | Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The names between `place` and `path`. What is mounted has no links, so `..` only undoes the name before it.
+fn names_below(path: &Path, place: &Path) -> Vec<Vec<u8>> {
+    let below = path.strip_prefix(place).unwrap_or(Path::new(""));
+    let mut names = Vec::new();
+    for component in below.components() {
+        match component {
+            Component::Normal(name) => names.push(name.to_owned().into_vec()),
+            Component::ParentDir => {
+                names.pop();
+            }
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_below_a_mountpoint_are_those_of_the_namespace() {
+        let names = names_below(Path::new("/mnt/a/./b/../c d"), Path::new("/mnt"));
+        assert_eq!(names, [b"a".to_vec(), b"c d".to_vec()]);
+        assert!(names_below(Path::new("/mnt"), Path::new("/mnt")).is_empty());
+    }
+
+    #[test]
+    fn a_path_outside_of_every_mount_is_in_none() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(mount_around(&directory.path().join("missing/file")).unwrap(), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! `forebay umount`: takes a mount away, dead or alive.
+//!
+//! The kernel is asked first, so that a mount in use stays as it is and its users are named. The process that served it
+//! ends by itself when the mount is gone; that is waited for.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_fuse::MountError;
+use forebay_fuse::mount_table::{self, MountState};
+use rustix::process::{Pid, Signal};
+
+use crate::exit::{Exit, Fault};
+use crate::output;
+use crate::state::{self, Claim, RunState};
+use crate::{mounted, process};
+
+/// Longer than the process takes to write what is queued for its disks.
+const END_WITHIN: Duration = Duration::from_secs(60);
+/// How many of those who hold a mount are named.
+const NAMED: usize = 5;
+
+/// Unmount what `forebay up` or `forebay mount` mounted
+///
+/// Waits until the process that served it has ended.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay umount /mnt/data
+  forebay umount --lazy /mnt/data     # also while files below it are open")]
+pub(crate) struct Args {
+    /// Where it is mounted
+    mountpoint: PathBuf,
+    /// Unmount also while it is in use: readers get some seconds to finish, then errors
+    #[arg(long)]
+    lazy: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When nothing of ours is mounted there, it is in use, or its process does not end.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let mountpoint = mounted::resolve(&args.mountpoint)?;
+    let state = state::find(&mountpoint).filter(RunState::is_alive);
+    let must_be_asked = match mount_table::inspect(&mountpoint)? {
+        MountState::Dead { .. } => return clean_up(&mountpoint),
+        MountState::Forebay { .. } => {
+            unmount(&mountpoint, args.lazy)?;
+            // It would wait for the last reader; the signal bounds how long.
+            args.lazy
+        }
+        // Somebody detached it while it was in use.
+        MountState::NotMounted if state.is_some() => true,
+        MountState::NotMounted | MountState::Other { .. } => {
+            // Refuses, and says what is there instead.
+            mount_table::unmount(&mountpoint, false)?;
+            false
+        }
+    };
+    let Some(state) = state else { return Ok(()) };
+    if must_be_asked {
+        ask_to_end(&state);
+    }
+    if process::wait_for_end(state.pid, END_WITHIN) {
+        return Ok(());
+    }
+    let what = format!("{} is unmounted, but process {} has not ended", mountpoint.display(), state.pid);
+    let log = state.log.map(|log| format!("see its log, {}; ", log.display())).unwrap_or_default();
+    Err(Fault::new(Exit::Unavailable, what, format!("{log}`kill {}` ends it", state.pid)).into())
+}
+
+fn unmount(mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
+    match mount_table::unmount(mountpoint, lazy) {
+        Err(MountError::Busy(_)) => Err(busy(mountpoint).into()),
+        unmounted => Ok(unmounted?),
+    }
+}
+
+fn busy(mountpoint: &Path) -> Fault {
+    let holders = process::holders(mountpoint);
+    let mut named: Vec<String> = holders
+        .iter()
+        .take(NAMED)
+        .map(|holder| format!("{} (process {}, {})", holder.name, holder.pid, holder.holds.display()))
+        .collect();
+    if holders.len() > NAMED {
+        named.push(format!("and {} more", holders.len() - NAMED));
+    }
+    let by = if named.is_empty() { "another user's process".to_owned() } else { named.join(", ") };
+    let next = format!("end it, or unmount all the same with `forebay umount --lazy {}`", mountpoint.display());
+    Fault::new(Exit::Busy, format!("{} is in use by {by}", mountpoint.display()), next)
+}
+
+/// A mount whose process was killed: takes it away, and its run state with it.
+fn clean_up(mountpoint: &Path) -> anyhow::Result<()> {
+    mount_table::repair(mountpoint)?;
+    // Removes the files when it is dropped.
+    drop(Claim::take(mountpoint)?);
+    output::say(&format!("{} was a dead mount, left by a process that was killed: cleaned up", mountpoint.display()));
+    Ok(())
+}
+
+fn ask_to_end(state: &RunState) {
+    if let Some(pid) = i32::try_from(state.pid).ok().and_then(Pid::from_raw) {
+        // An error means that it has ended meanwhile.
+        let _ = rustix::process::kill_process(pid, Signal::TERM);
+    }
+}

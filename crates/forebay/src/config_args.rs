@@ -1,0 +1,38 @@
+//! The options that every command with a configuration shares.
+
+use std::path::{Path, PathBuf};
+
+use forebay_config::{Config, ConfigErrors, Loaded, Sources};
+
+/// Where the configuration is looked for when nobody names it.
+const SYSTEM_FILE: &str = "/etc/forebay/forebay.toml";
+/// The variable that names the configuration.
+const FILE_VARIABLE: &str = "FOREBAY_CONFIG";
+
+/// `--config` and `-o`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// The configuration file [default: $FOREBAY_CONFIG, else /etc/forebay/forebay.toml if it is there]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set a key of the configuration, over file and environment; `forebay conf show` lists them
+    #[arg(short = 'o', value_name = "KEY=VALUE", help_heading = "Configuration")]
+    pub(crate) settings: Vec<String>,
+}
+
+impl ConfigArgs {
+    /// Reads file, environment and flags. `more` are settings that options of the command stand for.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub(crate) fn load(&self, more: impl IntoIterator<Item = String>) -> Result<Loaded, ConfigErrors> {
+        Config::load(&self.sources(more))
+    }
+
+    fn sources(&self, more: impl IntoIterator<Item = String>) -> Sources {
+        let named = self.config.clone().or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
+        let file = named.or_else(|| Path::new(SYSTEM_FILE).exists().then(|| PathBuf::from(SYSTEM_FILE)));
+        let sources = file.into_iter().fold(Sources::new(), Sources::file);
+        sources.environment(std::env::vars_os()).flags(self.settings.iter().cloned()).flags(more)
+    }
+}

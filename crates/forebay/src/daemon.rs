@@ -1,0 +1,166 @@
+//! Going to the background.
+//!
+//! The process starts itself again with one hidden flag more. The child's standard error is the log; its standard output is a pipe on which it says, in one line, that the mount answers or why it will
+//! not. The parent waits for that line with a deadline and shows the person who waits what goes on; then it leaves, and
+//! the child closes the pipe. So "the command succeeded" means "the mount can be used", and an error is one that the
+//! command's own exit code tells.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::{Exit, Fault, Told};
+use crate::{logging, process};
+
+/// What the child is started with besides the arguments of its parent.
+const CHILD_FLAG: &str = "--background-child";
+/// For what takes longest: reading the headers of large disks, to find what they hold. An origin that does not answer ends
+/// the wait earlier, by its own deadline.
+const READY_WITHIN: Duration = Duration::from_secs(300);
+/// How long a child that is given up has to clean up.
+const END_WITHIN: Duration = Duration::from_secs(10);
+/// How much of the log's end is shown when the child ends without a word.
+const LOG_TAIL: u64 = 2048;
+
+/// The one line on the pipe.
+#[derive(Debug, Serialize, Deserialize)]
+enum Word<T> {
+    Ready(T),
+    Failed(Told),
+}
+
+/// In the parent: starts the child, which logs to `log`, and waits until it is ready. Returns what it says of itself.
+///
+/// # Errors
+/// Whatever the child says; that it ended or took too long without a word.
+pub(crate) fn start<T: DeserializeOwned + Send + 'static>(log: &Path, doing: &str) -> anyhow::Result<T> {
+    let stderr = logging::open(log)?;
+    let log_start = stderr.metadata().map_or(0, |metadata| metadata.len());
+    let program = std::env::current_exe().context("cannot find the program's own file")?;
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Behind the name of the command, and so before a `--`.
+    arguments.insert(arguments.len().min(1), CHILD_FLAG.into());
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .context("cannot start a process in the background")?;
+    let spinner = spinner(doing);
+    let word = hear(&mut child);
+    spinner.finish_and_clear();
+    match word {
+        Heard::Word(Word::Ready(summary)) => Ok(summary),
+        Heard::Word(Word::Failed(told)) => {
+            // Its error is the answer; it ends now, so that a second attempt does not find it still there.
+            process::wait_for_end(child.id(), END_WITHIN);
+            Err(told.into_error())
+        }
+        Heard::End => {
+            let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+            let what = format!("the process in the background ended ({status}){}", tail_of(log, log_start));
+            Err(Fault::new(Exit::Failed, what, format!("see the log, {}", log.display())).into())
+        }
+        Heard::Nothing => {
+            end(&mut child);
+            let what =
+                format!("the mount was not ready within {} s{}", READY_WITHIN.as_secs(), tail_of(log, log_start));
+            let next = format!("see the log, {}; `--foreground` shows what it waits for", log.display());
+            Err(Fault::new(Exit::Unavailable, what, next).into())
+        }
+    }
+}
+
+enum Heard<T> {
+    Word(Word<T>),
+    End,
+    Nothing,
+}
+
+fn hear<T: DeserializeOwned + Send + 'static>(child: &mut Child) -> Heard<T> {
+    let Some(stdout) = child.stdout.take() else { return Heard::End };
+    let (tell, told) = mpsc::channel();
+    // Reading has no deadline, a channel has. The thread ends with the child's end of the pipe.
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(stdout).read_line(&mut line);
+        let _ = tell.send(read.ok().and_then(|_| serde_json::from_str(&line).ok()));
+    });
+    match told.recv_timeout(READY_WITHIN) {
+        Ok(Some(word)) => Heard::Word(word),
+        Ok(None) | Err(mpsc::RecvTimeoutError::Disconnected) => Heard::End,
+        Err(mpsc::RecvTimeoutError::Timeout) => Heard::Nothing,
+    }
+}
+
+/// Ends a child that did not become ready: it may unmount first, but not for ever.
+fn end(child: &mut Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    }
+    if !process::wait_for_end(child.id(), END_WITHIN) {
+        let _ = child.kill();
+    }
+    let _ = child.wait();
+}
+
+/// What the child logged, so that its reason is seen without opening a file.
+fn tail_of(log: &Path, start: u64) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = std::fs::File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(start.max(length.saturating_sub(LOG_TAIL))))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    match read() {
+        Ok(text) if !text.is_empty() => format!("; it logged:\n{text}"),
+        _ => String::new(),
+    }
+}
+
+fn spinner(doing: &str) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(doing.to_owned());
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+        spinner.set_style(style);
+    }
+    spinner.enable_steady_tick(Duration::from_millis(120));
+    spinner
+}
+
+/// In the child: the mount can be used, and `summary` is for the parent to print. From now on this process has a session
+/// of its own, so that nothing that happens to the terminal reaches it; until now, a Ctrl-C there ended both. Its
+/// standard output is `/dev/null`, and its working directory `/`, so that nothing of where it was started stays in use.
+///
+/// # Errors
+/// When the system refuses any of this.
+pub(crate) fn ready<T: Serialize>(summary: &T) -> anyhow::Result<()> {
+    rustix::process::setsid().map_err(std::io::Error::from).context("cannot leave the session")?;
+    std::env::set_current_dir("/").context("cannot enter /")?;
+    say(&Word::Ready(summary));
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null").context("cannot open /dev/null")?;
+    rustix::stdio::dup2_stdout(&null).map_err(std::io::Error::from).context("cannot close standard output")
+}
+
+/// In the child: there will be no mount.
+pub(crate) fn failed(told: &Told) {
+    say(&Word::<()>::Failed(told.clone()));
+}
+
+fn say<T: Serialize>(word: &Word<T>) {
+    let Ok(mut line) = serde_json::to_vec(word) else { return };
+    line.push(b'\n');
+    // A parent that was interrupted does not listen, and the mount is there all the same.
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+}

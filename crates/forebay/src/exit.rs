@@ -1,0 +1,264 @@
+//! Exit codes, and how an error is told: one line what failed, one line what to do next.
+//!
+//! The crates below give typed errors whose message names the thing and, after `; `, the remedy. [`Told::from`] finds
+//! the first cause whose meaning it knows, and makes of it a code that scripts can act on and the two lines.
+
+use std::fmt;
+use std::io;
+
+use forebay_config::ConfigErrors;
+use forebay_types::{Failure, FailureKind, PathError};
+use serde::{Deserialize, Serialize};
+
+use crate::meaning;
+
+/// How the process ends when it did not succeed. The numbers are documented in `docs/CLI.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Something else failed.
+    Failed = 1,
+    /// The command line or the configuration is wrong.
+    Usage = 2,
+    /// No such file, mount or process.
+    NotFound = 3,
+    /// A worker or an origin cannot be reached or did not answer in time; another try may work.
+    Unavailable = 4,
+    /// The system or the origin refused access.
+    Denied = 5,
+    /// Something is in the way: already mounted, or still in use.
+    Busy = 6,
+    /// Interrupted by a signal.
+    Interrupted = 130,
+}
+
+/// The documentation of the codes, for `--help`.
+pub(crate) const CODES: &str = "\
+Exit codes:
+  0    done
+  1    something failed that has no code of its own
+  2    the command line or the configuration is wrong
+  3    no such file, mount or process
+  4    a worker or the origin cannot be reached or did not answer in time; another try may work
+  5    permission denied, by the system or by the origin
+  6    in the way: already mounted, or still in use
+  130  interrupted";
+
+/// An error of this crate's own: with its code and its remedy.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    exit: Exit,
+    what: String,
+    next: Option<String>,
+}
+
+impl Fault {
+    /// `what` failed; `next` says what to do about it.
+    pub(crate) fn new(exit: Exit, what: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), next: Some(next.into()) }
+    }
+
+    /// A signal ended the work; whoever sent it knows what next.
+    pub(crate) fn interrupted(signal: &str) -> Self {
+        Self { exit: Exit::Interrupted, what: format!("interrupted by {signal}"), next: None }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// An error as a person reads it. Crosses the pipe from a process in the background to the one that started it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    /// The exit code.
+    pub(crate) exit: Exit,
+    /// What failed: a line, or a line for each problem of a configuration.
+    pub(crate) what: String,
+    /// What to do next.
+    pub(crate) next: Option<String>,
+}
+
+impl From<&anyhow::Error> for Told {
+    fn from(error: &anyhow::Error) -> Self {
+        let mut contexts = Vec::new();
+        for cause in error.chain() {
+            if let Some(told) = Self::of(cause) {
+                contexts.push(told.what);
+                return Self { what: contexts.join(": "), ..told };
+            }
+            contexts.push(cause.to_string());
+        }
+        Self { exit: Exit::Failed, what: contexts.join(": "), next: None }
+    }
+}
+
+impl Told {
+    fn of(cause: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        if let Some(told) = cause.downcast_ref::<ToldError>() {
+            return Some(told.0.clone());
+        }
+        if let Some(fault) = cause.downcast_ref::<Fault>() {
+            return Some(Self { exit: fault.exit, what: fault.what.clone(), next: fault.next.clone() });
+        }
+        if let Some(errors) = cause.downcast_ref::<ConfigErrors>() {
+            let next = "correct it; `forebay conf show` lists every key and where its value comes from";
+            return Some(Self { exit: Exit::Usage, what: errors.to_string(), next: Some(next.to_owned()) });
+        }
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            let (exit, next) = of_kind(failure.kind());
+            return Some(Self::with_remedy(exit, failure.message(), next));
+        }
+        if let Some(error) = cause.downcast_ref::<io::Error>() {
+            let (exit, next) = of_io(error.kind());
+            return Some(Self { exit, what: error.to_string(), next: next.map(str::to_owned) });
+        }
+        if let Some(error) = cause.downcast_ref::<PathError>() {
+            let next = "give an absolute path of the namespace, as in `/dir/file`, or a path under a mount";
+            return Some(Self { exit: Exit::Usage, what: error.to_string(), next: Some(next.to_owned()) });
+        }
+        let meaning = meaning::of(cause)?;
+        let message = cause.to_string();
+        let (what, next) = message.rsplit_once(meaning.separator).unzip();
+        let what = what.map_or_else(|| message.clone(), str::to_owned);
+        Some(Self { exit: meaning.exit, what, next: next.map(str::to_owned) })
+    }
+
+    /// Takes `; remedy` off the message; `otherwise` stands in where the message has none.
+    fn with_remedy(exit: Exit, message: &str, otherwise: Option<&str>) -> Self {
+        match message.split_once("; ") {
+            Some((what, next)) => Self { exit, what: what.to_owned(), next: Some(next.to_owned()) },
+            None => Self { exit, what: message.to_owned(), next: otherwise.map(str::to_owned) },
+        }
+    }
+
+    /// The same thing as an error, which is told as it is.
+    pub(crate) fn into_error(self) -> anyhow::Error {
+        anyhow::Error::new(ToldError(self))
+    }
+
+    /// Prints it to standard error. Nothing, when all has been told.
+    pub(crate) fn print(&self) {
+        if self.what.is_empty() {
+            return;
+        }
+        eprintln!("forebay: {}", self.what.replace('\n', "\nforebay: "));
+        if let Some(next) = &self.next {
+            eprintln!("  next: {next}");
+        }
+    }
+}
+
+/// The failures of a command that goes on after one: each is told when it happens, and the first one's code is the
+/// command's.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    first: Option<Exit>,
+}
+
+impl Failures {
+    /// Tells a failure.
+    ///
+    /// # Errors
+    /// Gives the error back when it is that our reader went away: then there is nothing to go on for.
+    pub(crate) fn tell(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        if is_broken_pipe(&error) {
+            return Err(error);
+        }
+        let told = Told::from(&error);
+        told.print();
+        self.first.get_or_insert(told.exit);
+        Ok(())
+    }
+
+    /// How the command ends.
+    ///
+    /// # Errors
+    /// When anything failed; nothing is left to be told.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        match self.first {
+            None => Ok(()),
+            Some(exit) => Err(Fault { exit, what: String::new(), next: None }.into()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ToldError(Told);
+
+impl fmt::Display for ToldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.what)
+    }
+}
+
+impl std::error::Error for ToldError {}
+
+fn of_kind(kind: FailureKind) -> (Exit, Option<&'static str>) {
+    match kind {
+        FailureKind::NotFound => (Exit::NotFound, Some("check the name; `forebay fs ls` shows what is there")),
+        FailureKind::NotADirectory => (Exit::Usage, Some("give a directory")),
+        FailureKind::IsADirectory => (Exit::Usage, Some("give a file; `forebay fs ls` lists the directory")),
+        FailureKind::InvalidArgument | FailureKind::NameTooLong => (Exit::Usage, None),
+        FailureKind::PermissionDenied | FailureKind::ReadOnly => {
+            (Exit::Denied, Some("check the credentials that the worker runs with, and what they allow"))
+        }
+        FailureKind::Unavailable | FailureKind::TimedOut => {
+            (Exit::Unavailable, Some("check that the workers run and that they reach the origin, then try again"))
+        }
+        FailureKind::VersionChanged => (Exit::Failed, Some("the object was replaced meanwhile: run the command again")),
+        FailureKind::OutOfResources => {
+            (Exit::Unavailable, Some("try again, or give more memory (`worker.memory.size`)"))
+        }
+        _ => (Exit::Failed, None),
+    }
+}
+
+fn of_io(kind: io::ErrorKind) -> (Exit, Option<&'static str>) {
+    match kind {
+        io::ErrorKind::NotFound => (Exit::NotFound, Some("check the path")),
+        io::ErrorKind::PermissionDenied => (Exit::Denied, Some("run it as a user who may do that")),
+        io::ErrorKind::TimedOut => (Exit::Unavailable, Some("try again")),
+        io::ErrorKind::StorageFull => (Exit::Failed, Some("free some space")),
+        _ => (Exit::Failed, None),
+    }
+}
+
+/// Whether the reader of our output went away: no fault of anyone's, so nothing is said.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
+    error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_failure_is_told_with_its_context_its_remedy_and_its_code() {
+        let failure = Failure::new(FailureKind::PermissionDenied, "s3://b: access denied; check the policy");
+        let error = Err::<(), _>(failure).context("cannot read /x").unwrap_err();
+        let told = Told::from(&error);
+        assert_eq!(told.exit, Exit::Denied);
+        assert_eq!(told.what, "cannot read /x: s3://b: access denied");
+        assert_eq!(told.next.as_deref(), Some("check the policy"));
+    }
+
+    #[test]
+    fn what_was_told_once_is_told_the_same_again() {
+        let told = Told { exit: Exit::Busy, what: "a".into(), next: Some("b".into()) };
+        assert_eq!(Told::from(&told.clone().into_error()), told);
+    }
+
+    #[test]
+    fn a_broken_pipe_is_seen_through_its_context() {
+        let error = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("writing").unwrap_err();
+        assert!(is_broken_pipe(&error));
+        assert!(!is_broken_pipe(&anyhow::anyhow!("no")));
+    }
+}

@@ -1,0 +1,78 @@
+//! What the errors of the parts mean to a script that runs us, and where their remedy begins.
+
+use std::error::Error;
+use std::io;
+
+use forebay_fuse::MountError;
+use forebay_memory::PoolError;
+use forebay_origin::OriginError;
+use forebay_store::StoreError;
+use forebay_tcp::TcpError;
+use forebay_worker::NamespaceError;
+
+use crate::exit::Exit;
+
+/// What an error means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    /// The code to end with.
+    pub(crate) exit: Exit,
+    /// What stands between what failed and what to do; the last one counts.
+    pub(crate) separator: &'static str,
+}
+
+/// The meaning of an error of one of the parts; `None` for errors of others.
+pub(crate) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
+    if let Some(error) = cause.downcast_ref() {
+        return Some(of_mount(error));
+    }
+    let store = cause.downcast_ref().map(of_store);
+    let tcp = || cause.downcast_ref().map(of_tcp);
+    let origin = || cause.downcast_ref().map(of_origin);
+    let settings = || (cause.is::<NamespaceError>() || cause.is::<PoolError>()).then_some(Exit::Usage);
+    let exit = store.or_else(tcp).or_else(origin).or_else(settings)?;
+    Some(Meaning { exit, separator: "; " })
+}
+
+fn of_mount(error: &MountError) -> Meaning {
+    let exit = match error {
+        MountError::NoMountpoint(_) | MountError::NotMounted(_) => Exit::NotFound,
+        MountError::NotADirectory(_) | MountError::NotForebay { .. } => Exit::Usage,
+        MountError::AlreadyMounted { .. } | MountError::Busy(_) => Exit::Busy,
+        MountError::NoPermission { .. } | MountError::AllowOther => Exit::Denied,
+        MountError::NoAnswer(_) => Exit::Unavailable,
+        _ => Exit::Failed,
+    };
+    let separator = match error {
+        MountError::NoPermission { .. } | MountError::Fusermount { .. } | MountError::Io { .. } => "; ",
+        _ => ": ",
+    };
+    Meaning { exit, separator }
+}
+
+fn of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::InUse { .. } => Exit::Busy,
+        StoreError::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,
+        StoreError::Io { .. } | StoreError::NoSpace { .. } | StoreError::NoUring { .. } => Exit::Failed,
+        _ => Exit::Usage,
+    }
+}
+
+fn of_tcp(error: &TcpError) -> Exit {
+    match error {
+        TcpError::AddressInUse { .. } => Exit::Busy,
+        TcpError::Listen { .. } => Exit::Failed,
+    }
+}
+
+fn of_origin(error: &OriginError) -> Exit {
+    match error {
+        OriginError::Directory { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            io::ErrorKind::PermissionDenied => Exit::Denied,
+            _ => Exit::Usage,
+        },
+        _ => Exit::Usage,
+    }
+}

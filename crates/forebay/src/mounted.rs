@@ -1,0 +1,255 @@
+//! A mount in the life of its process: what `up` and `mount` have in common.
+//!
+//! [`begin`] goes to the background when asked to. In the process that stays, [`Place::take`] claims the mountpoint and
+//! repairs it, the command puts its parts together, and [`Place::serve`] mounts, says that it is ready, and serves until
+//! a signal comes or somebody unmounts.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use forebay_client::Client;
+use forebay_config::Loaded;
+use forebay_fuse::{Mount, Unmounted, mount_table};
+use forebay_types::FsPath;
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use crate::exit::{Exit, Fault};
+use crate::output::{self, JsonArg};
+use crate::signals::Signals;
+use crate::state::{self, Claim, Role, RunState};
+use crate::{assembly, daemon, logging, process};
+
+/// How long readers that still have files open may finish after a signal, before the process ends and they get errors.
+const FINISH_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where a mounting process runs.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StayArgs {
+    /// Stay in the foreground and log to standard error
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    /// Set by the process that starts this one in the background
+    #[arg(long = "background-child", hide = true)]
+    pub(crate) background_child: bool,
+}
+
+/// What is told of a mount when it is there.
+#[derive(Debug, Serialize, Deserialize)]
+struct Summary {
+    mountpoint: String,
+    source: String,
+    pid: u32,
+    pid_file: PathBuf,
+    log: Option<PathBuf>,
+    workers: Vec<String>,
+    /// What was found and put right on the way.
+    notes: Vec<String>,
+}
+
+/// How this process is to go on.
+pub(crate) enum Begun {
+    /// A process in the background serves the mount: there is nothing left to do here.
+    Done,
+    /// This process is to serve it, logging to this file or, without one, to standard error.
+    Stay {
+        /// The log.
+        log: Option<PathBuf>,
+    },
+}
+
+/// Goes to the background, or starts logging in the process that stays.
+///
+/// # Errors
+/// Those of the process in the background, as its own.
+pub(crate) fn begin(stay: &StayArgs, loaded: &Loaded, mountpoint: &Path, doing: &str) -> anyhow::Result<Begun> {
+    if stay.foreground {
+        logging::start(&loaded.config)?;
+        return Ok(Begun::Stay { log: loaded.config.log_file.clone() });
+    }
+    let log = match &loaded.config.log_file {
+        Some(path) => std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?,
+        None => state::default_log(&resolve(mountpoint)?)?,
+    };
+    if stay.background_child {
+        // Standard error is the log: the parent opened it.
+        logging::to_stderr(&loaded.config, loaded.config.log_level)?;
+        return Ok(Begun::Stay { log: Some(log) });
+    }
+    let summary: Summary = daemon::start(&log, doing)?;
+    summary.notes.iter().for_each(|note| output::say(note));
+    summary.print(stay.json.json)?;
+    Ok(Begun::Done)
+}
+
+impl Summary {
+    fn print(&self, json: bool) -> anyhow::Result<()> {
+        let mut out = output::stdout();
+        if json {
+            output::json_line(&mut out, &serde_json::to_value(self)?)?;
+        } else {
+            writeln!(out, "{} is mounted at {}", self.source, self.mountpoint)?;
+            writeln!(out, "  process  {} (pid file {})", self.pid, self.pid_file.display())?;
+            if let Some(log) = &self.log {
+                writeln!(out, "  log      {}", log.display())?;
+            }
+            writeln!(out, "  unmount  forebay umount {}", self.mountpoint)?;
+        }
+        Ok(out.flush()?)
+    }
+}
+
+/// The mountpoint as the kernel names it, also when a dead mount is there.
+///
+/// # Errors
+/// When it does not exist.
+pub(crate) fn resolve(mountpoint: &Path) -> anyhow::Result<PathBuf> {
+    let absolute =
+        std::path::absolute(mountpoint).with_context(|| format!("cannot resolve {}", mountpoint.display()))?;
+    match (absolute.canonicalize(), absolute.parent(), absolute.file_name()) {
+        (Ok(path), _, _) => Ok(path),
+        (Err(error), _, _) if error.kind() == std::io::ErrorKind::NotFound => {
+            let what = format!("mountpoint {} does not exist", mountpoint.display());
+            Err(Fault::new(Exit::NotFound, what, format!("create it with `mkdir -p {}`", mountpoint.display())).into())
+        }
+        // A dead mount cannot be looked at, but the directory that it is in can.
+        (Err(error), Some(parent), Some(name)) if error.kind() == std::io::ErrorKind::NotConnected => {
+            let parent = parent.canonicalize().with_context(|| format!("cannot resolve {}", parent.display()))?;
+            Ok(parent.join(name))
+        }
+        (Err(error), _, _) => Err(error).with_context(|| format!("cannot resolve {}", mountpoint.display())),
+    }
+}
+
+/// A mountpoint that is this process's to mount on.
+pub(crate) struct Place {
+    mountpoint: PathBuf,
+    claim: Claim,
+    notes: Vec<String>,
+}
+
+/// What is to be mounted.
+pub(crate) struct Offer {
+    /// Whose namespace.
+    pub(crate) client: Client,
+    /// What `df` shows as the source.
+    pub(crate) source: String,
+    /// Where others reach the workers.
+    pub(crate) workers: Vec<String>,
+    /// The command that mounts.
+    pub(crate) role: Role,
+}
+
+impl Place {
+    /// Claims `mountpoint`, and takes away what a killed process left there.
+    ///
+    /// # Errors
+    /// When it does not exist, or somebody serves it.
+    pub(crate) fn take(mountpoint: &Path) -> anyhow::Result<Self> {
+        let mountpoint = resolve(mountpoint)?;
+        let claim = Claim::take(&mountpoint)?;
+        let mut notes = Vec::new();
+        let was = |claim: &Claim| match &claim.left_behind {
+            Some(left) => format!("process {}, which was killed", left.pid),
+            None => "a process that was killed".to_owned(),
+        };
+        if mount_table::repair(&mountpoint)? {
+            notes.push(format!("repaired {}: took away the dead mount of {}", mountpoint.display(), was(&claim)));
+        } else if claim.left_behind.is_some() {
+            notes.push(format!("cleaned up after {} and had served {}", was(&claim), mountpoint.display()));
+        }
+        for note in &notes {
+            warn!("{note}");
+        }
+        Ok(Self { mountpoint, claim, notes })
+    }
+
+    /// Mounts, and serves until the mount has ended.
+    ///
+    /// # Errors
+    /// When the workers do not answer, or it cannot be mounted.
+    pub(crate) async fn serve(
+        &self,
+        offer: &Offer,
+        loaded: &Loaded,
+        log: Option<PathBuf>,
+        in_background: bool,
+        signals: &mut Signals,
+    ) -> anyhow::Result<()> {
+        let mount = signals.unless_any(self.mount(offer, loaded)).await?;
+        self.announce(offer, loaded, log, in_background)?;
+        tokio::select! {
+            () = mount.wait() => info!("unmounted from outside"),
+            signal = signals.next() => {
+                info!(signal, "unmounting");
+                end(mount, signals).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn mount(&self, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Mount> {
+        // An origin that refuses us is better met here than in the first program that reads.
+        let root = offer.client.list(&FsPath::root(), None, 1).await;
+        root.map_err(|failure| failure.context("cannot list the root"))?;
+        let options = assembly::mount_options(loaded, offer.source.clone());
+        let (client, mountpoint) = (offer.client.clone(), self.mountpoint.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
+        Ok(started.context("mounting panicked")??)
+    }
+
+    /// Publishes the run state, and tells the process that waits for us.
+    fn announce(
+        &self,
+        offer: &Offer,
+        loaded: &Loaded,
+        log: Option<PathBuf>,
+        in_background: bool,
+    ) -> anyhow::Result<()> {
+        let pid = std::process::id();
+        let mountpoint = self.mountpoint.display().to_string();
+        self.claim.publish(&RunState {
+            pid,
+            process_started: process::started(pid).unwrap_or_default(),
+            role: offer.role,
+            mountpoint: mountpoint.clone(),
+            source: offer.source.clone(),
+            workers: offer.workers.clone(),
+            block_size: loaded.config.block_size.as_u64(),
+            log: log.clone(),
+            since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })?;
+        info!(mountpoint, source = offer.source, workers = ?offer.workers, "ready");
+        if in_background {
+            let (source, workers, notes) = (offer.source.clone(), offer.workers.clone(), self.notes.clone());
+            let pid_file = self.claim.pid_file().to_owned();
+            daemon::ready(&Summary { mountpoint, source, pid, pid_file, log, workers, notes })?;
+        }
+        Ok(())
+    }
+}
+
+/// Unmounts. Readers may finish for a while; a second signal ends that.
+async fn end(mut mount: Mount, signals: &mut Signals) -> anyhow::Result<()> {
+    let finish = async {
+        if mount.unmount().await? == Unmounted::Detached
+            && tokio::time::timeout(FINISH_WITHIN, mount.wait()).await.is_err()
+        {
+            warn!("files are still open below the mount: their readers get errors from now on");
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        finished = finish => finished,
+        signal = signals.next() => {
+            warn!(signal, "ending at once");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What `/proc` tells of other processes: whether one still runs, and who holds a mount.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags};
+
+/// When a process started, in clock ticks since boot; `None` when there is none of that number, or only what its parent has
+/// not buried yet: in a container, that may be for ever.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    started_field(&stat)
+}
+
+/// Field 22 of `/proc/PID/stat`. The second is the name, in parentheses, and may hold spaces and parentheses.
+fn started_field(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+/// Waits until process `pid` has ended. Returns whether it has, within `limit`.
+pub(crate) fn wait_for_end(pid: u32, limit: Duration) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
+    let descriptor: OwnedFd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(descriptor) => descriptor,
+        Err(error) => return error == rustix::io::Errno::SRCH,
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(left) = Timespec::try_from(left) else { return false };
+        let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
+        match rustix::event::poll(&mut descriptors, Some(&left)) {
+            Ok(ready) => return ready > 0,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+/// A process that keeps a mount busy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    /// Its number.
+    pub(crate) pid: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// What it has of the mount: an open file, its working directory, a mapping.
+    pub(crate) holds: PathBuf,
+}
+
+/// The processes that have something below `mountpoint` open, as far as `/proc` lets us see: at most one thing each.
+pub(crate) fn holders(mountpoint: &Path) -> Vec<Holder> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| {
+        let holds = held(&PathBuf::from(format!("/proc/{pid}")), mountpoint)?;
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Some(Holder { pid, name: name.trim().to_owned(), holds })
+    })
+    .collect()
+}
+
+fn held(process: &Path, mountpoint: &Path) -> Option<PathBuf> {
+    let below = |path: &PathBuf| path.starts_with(mountpoint);
+    let target = |link: PathBuf| std::fs::read_link(link).ok().filter(below);
+    let links = |name: &str| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
+    let places = ["cwd", "root", "exe"].into_iter().filter_map(|name| target(process.join(name)));
+    let files = links("fd").filter_map(|entry| target(entry.path()));
+    let mappings = links("map_files").filter_map(|entry| target(entry.path()));
+    places.chain(files).chain(mappings).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+        assert_eq!(started_field(&format!("7 (a) b (c)) S {}", fields.join(" "))), Some(22));
+        assert_eq!(started_field(&format!("7 (a) Z {}", fields.join(" "))), None);
+        assert_eq!(started_field("7 (a"), None);
+        assert!(started(std::process::id()).is_some());
+        assert_eq!(started(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_with_an_open_file_is_a_holder() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let file = std::fs::File::create(root.join("f")).unwrap();
+        let found = holders(&root);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].pid, &found[0].holds), (std::process::id(), &root.join("f")));
+        drop(file);
+        assert_eq!(holders(&root), []);
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!wait_for_end(child.id(), Duration::from_millis(1)));
+        child.kill().unwrap();
+        assert!(wait_for_end(child.id(), Duration::from_secs(10)));
+        assert_eq!(started(child.id()), None, "it is dead, also before it is buried");
+        child.wait().unwrap();
+        assert!(wait_for_end(child.id(), Duration::ZERO));
+    }
+}

@@ -1,0 +1,51 @@
+//! The signals that ask this process to end.
+
+use std::future::Future;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::exit::Fault;
+
+/// SIGTERM, SIGINT and SIGHUP. From its making on they end nothing by themselves.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    term: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Takes the signals. To be called in a runtime.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn take() -> anyhow::Result<Self> {
+        let take = |kind| signal(kind).context("cannot take signals");
+        Ok(Self {
+            term: take(SignalKind::terminate())?,
+            interrupt: take(SignalKind::interrupt())?,
+            hangup: take(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one. Its name.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.hangup.recv() => "SIGHUP",
+        }
+    }
+
+    /// What `work` gives, unless a signal comes first; then `work` is dropped.
+    ///
+    /// # Errors
+    /// Those of `work`, and the interruption.
+    pub(crate) async fn unless_any<T>(&mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        tokio::select! {
+            done = work => done,
+            signal = self.next() => Err(Fault::interrupted(signal).into()),
+        }
+    }
+}
