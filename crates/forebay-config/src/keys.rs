@@ -138,8 +138,9 @@ keys! {
         client_prefetch_max_part_number "client.prefetch.max_part_number": u32 = 8, in 0..=4096;
         /// A file no longer than this is prefetched whole at once; 0 turns that off.
         client_prefetch_file_length_threshold "client.prefetch.file_length_threshold": ByteSize = ByteSize::bytes(0);
-        /// Longest time for one request to a worker, before the next replica or the origin is tried.
-        client_request_timeout "client.request_timeout": Duration = secs(30), in ms(1)..=HOUR;
+        /// Longest time for one request, over all workers that it is sent to. Best above `origin.retry.deadline`, so that a
+        /// reader outlasts an origin that comes back.
+        client_request_timeout "client.request_timeout": Duration = secs(90), in ms(1)..=HOUR;
         /// Connect to workers from this interface's address.
         client_network_data_bind_device "client.network.data.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// How long a dead worker is left alone before it is tried again. Doubles with each failure.
@@ -149,7 +150,7 @@ keys! {
         /// TCP connections to each worker.
         client_connections_per_worker "client.connections_per_worker": u32 = 4, in 1..=64;
         /// Open a file for reading by its attributes as remembered, within `metadata.ttl`, without asking a worker.
-        client_open_status_cache_enabled "client.open_status_cache.enabled": bool = false;
+        client_open_status_cache_enabled "client.open_status_cache.enabled": bool = true;
     }
     section "Network: TCP" {
         /// An idle connection is pinged this often.
@@ -207,12 +208,12 @@ keys! {
         fuse_threads "fuse.threads": u32 = 0, in 0..=1024;
         /// Read-ahead and asynchronous requests that the kernel may have in progress at once.
         fuse_max_background "fuse.max_background": u32 = 64, in 1..=65_535;
-        /// Largest read that the kernel sends.
-        fuse_max_read "fuse.max_read": ByteSize = ByteSize::mib(1), in ByteSize::kib(4)..=ByteSize::mib(16);
+        /// Largest read that the kernel sends; more than 1MiB gains nothing.
+        fuse_max_read "fuse.max_read": ByteSize = ByteSize::mib(1), in ByteSize::kib(4)..=ByteSize::mib(1);
         /// How far the kernel reads ahead of a buffered sequential reader.
         fuse_read_ahead "fuse.read_ahead": ByteSize = ByteSize::mib(4), in ByteSize::bytes(0)..=ByteSize::gib(1);
-        /// Let other users than the one who mounts see the mount.
-        fuse_allow_other "fuse.allow_other": bool = false;
+        /// Let other users than the one who mounts see the mount. Unset: yes when root mounts, no otherwise.
+        fuse_allow_other "fuse.allow_other": Option<bool> = None, example "true";
     }
     section "Writing" {
         /// Where written data goes: `through` to the origin, and not into the cache.

@@ -181,7 +181,7 @@ fn fuse_options_become_keys_or_remarks() {
     let options = "allow_other,max_background=128,max_read=131072,max_idle_threads=256,attr_timeout=600,odd";
     let import = import(&format!("alluxio.fuse.mount.options={options}")).unwrap();
     let config = load(&import.toml);
-    assert!(config.fuse_allow_other);
+    assert_eq!(config.fuse_allow_other, Some(true));
     assert_eq!((config.fuse_max_background, config.fuse_max_read.as_u64()), (128, 131_072));
     assert_eq!(import.notes.len(), 3);
     assert!(import.notes[0].text.contains("fuse.threads"), "{:?}", import.notes);

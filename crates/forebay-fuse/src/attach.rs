@@ -62,6 +62,7 @@ fn attach_as_root(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
+    data.push_str(&format!(",max_read={}", options.max_read_bytes()));
     if options.allow_other {
         data.push_str(",allow_other");
     }
@@ -83,6 +84,7 @@ fn attach_as_user(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
     let (ours, theirs) = UnixStream::pair().map_err(MountError::io("make a socket pair"))?;
     let mut mount_options = OsString::from("ro,nosuid,nodev,default_permissions,subtype=forebay,fsname=");
     mount_options.push(escape_option(&options.source));
+    mount_options.push(format!(",max_read={}", options.max_read_bytes()));
     if options.allow_other {
         mount_options.push(OsStr::new(",allow_other"));
     }

@@ -44,6 +44,7 @@ pub(crate) struct FileSystem {
     directories: HandleTable<Arc<DirectoryHandle>>,
     stale: StaleNames,
     negative_ttl: Duration,
+    open_status_cache: bool,
     list_page: u32,
 }
 
@@ -104,6 +105,7 @@ impl FileSystem {
             directories: HandleTable::new(),
             stale,
             negative_ttl: options.negative_ttl,
+            open_status_cache: options.open_status_cache,
             list_page: options.list_page.max(1),
         }
     }
@@ -164,7 +166,8 @@ impl FileSystem {
         }
         let known = inode.known();
         let now = Instant::now();
-        if known.fresh_until <= now && now.duration_since(known.asked) > LOOKUP_COVERS_OPEN {
+        let believed = self.open_status_cache && known.fresh_until > now;
+        if !believed && now.duration_since(known.asked) > LOOKUP_COVERS_OPEN {
             let stat = self.client.stat(&inode.path, false).await.map_err(gone_is_stale)?;
             if !inode.is_of(&stat.attr) {
                 return Err(stale(&inode.path));

@@ -245,13 +245,11 @@ pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> 
 pub(crate) fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
     let config = &loaded.config;
     let defaults = MountOptions::default();
-    let allow_other = match loaded.origin("fuse.allow_other") {
-        Source::Default => defaults.allow_other,
-        _ => config.fuse_allow_other,
-    };
     MountOptions {
         source,
-        allow_other,
+        allow_other: config.fuse_allow_other.unwrap_or(defaults.allow_other),
+        open_status_cache: config.client_open_status_cache_enabled,
+        max_read: config.fuse_max_read,
         threads: config.fuse_threads as usize,
         // At most 65 535, as the table of keys says.
         max_background: u16::try_from(config.fuse_max_background).unwrap_or(u16::MAX),
