@@ -7,7 +7,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # The end-to-end tests start these as processes of their own.
-cargo build --workspace --bins
+cargo build --workspace --bins --all-features
 
 status=0
 cargo test --workspace --all-features --no-fail-fast -- --nocapture 2>&1 | tee "$log" || status=$?

@@ -74,10 +74,50 @@ impl Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use std::path::Path;
+
+    use clap::{CommandFactory as _, Parser as _};
 
     #[test]
     fn the_command_line_is_consistent() {
         super::Cli::command().debug_assert();
+    }
+
+    /// The `forebay …` commands in the shell blocks of a page: without comments, paths and environment.
+    fn commands_of(page: &str) -> Vec<Vec<String>> {
+        let mut commands = Vec::new();
+        let mut in_shell = false;
+        for line in page.lines() {
+            if let Some(language) = line.trim().strip_prefix("```") {
+                in_shell = !in_shell && matches!(language, "sh" | "shell" | "bash");
+                continue;
+            }
+            let command = line.split(" # ").next().unwrap_or_default().trim();
+            let mut words = command.split_whitespace().map(str::to_owned).peekable();
+            let is_ours = words.peek().is_some_and(|program| program.rsplit('/').next() == Some("forebay"));
+            if in_shell && is_ours {
+                commands.push(words.collect());
+            }
+        }
+        commands
+    }
+
+    #[test]
+    fn every_command_in_the_documentation_is_one_that_we_take() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut pages = vec![root.join("README.md")];
+        let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+        let mut seen = 0;
+        for page in pages {
+            for command in commands_of(&std::fs::read_to_string(&page).unwrap()) {
+                if let Err(error) = super::Cli::try_parse_from(&command) {
+                    let is_help = !error.use_stderr();
+                    assert!(is_help, "{}: `{}`: {error}", page.display(), command.join(" "));
+                }
+                seen += 1;
+            }
+        }
+        assert!(seen >= 5, "the documentation shows only {seen} commands");
     }
 }

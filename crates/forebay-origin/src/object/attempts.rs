@@ -122,6 +122,11 @@ impl Attempts<'_> {
         if attempt == 1 {
             return Err(failure);
         }
-        Err(Failure::new(failure.kind(), format!("{} (after {attempt} attempts)", failure.message())))
+        // Before the remedy, which follows a semicolon.
+        let (what, remedy) = match failure.message().split_once("; ") {
+            Some((what, remedy)) => (what, format!("; {remedy}")),
+            None => (failure.message(), String::new()),
+        };
+        Err(Failure::new(failure.kind(), format!("{what} (after {attempt} attempts){remedy}")))
     }
 }

@@ -96,6 +96,12 @@ pub(crate) fn merge(prefix: &str, held: Vec<Listed>, page: RawPage, max: usize) 
     given
 }
 
+/// Its variant is the name of the document's root, so that a web page is not taken for an empty listing.
+#[derive(Debug, serde::Deserialize)]
+enum Document {
+    ListBucketResult(ListBucketResult),
+}
+
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct ListBucketResult {
@@ -125,7 +131,7 @@ struct CommonPrefix {
 
 /// Reads the XML of S3's ListObjectsV2, which is GCS's too.
 pub(crate) fn parse(xml: &[u8]) -> Result<RawPage, quick_xml::DeError> {
-    let result: ListBucketResult = quick_xml::de::from_reader(xml)?;
+    let Document::ListBucketResult(result) = quick_xml::de::from_reader(xml)?;
     let listed = |contents: Contents| Listed {
         key: contents.key,
         size: contents.size,
@@ -260,6 +266,13 @@ mod tests {
         assert_eq!(page.objects[0].etag.as_deref(), Some("\"abc\""));
         assert_eq!(page.objects[0].modified_nanos, 1_714_979_289_000_000_000);
         assert_eq!(page.next.as_deref(), Some("t"));
+    }
+
+    #[test]
+    fn a_document_that_is_no_listing_is_refused() {
+        for xml in ["<html>a web page</html>", "<Error><Code>AccessDenied</Code></Error>", ""] {
+            assert!(parse(xml.as_bytes()).is_err(), "{xml}");
+        }
     }
 
     proptest! {
