@@ -1,1 +1,58 @@
-//! placeholder
+//! The TCP transport: [`forebay_transport::wire`]'s messages over sockets. It works everywhere and needs nothing.
+//!
+//! * [`TcpTransport`] is the client: a few connections to one worker, requests multiplexed over them, payload received
+//!   straight into the caller's buffer;
+//! * [`TcpServer`] is the worker's side: payload sent straight from the service's memory, or from a file.
+//!
+//! What decides is pure and knows no socket: `outstanding` (which calls wait for an answer), `choice` (which connection
+//! takes the next call), `liveness` (when silence means death), `requests` and `replies` (where received bytes belong).
+//! The rest is the shell around it: one task for each connection on either side, and system calls in `socket`.
+//!
+//! How few system calls a read costs: the caller's own task sends the request; one `readv` on the other side takes it,
+//! and whatever else has arrived; the answer leaves by one `sendmsg` that gathers header, body and payload; one `readv`
+//! receives the payload into the caller's buffer and, behind it, the next header.
+
+mod choice;
+mod client;
+mod connection;
+mod liveness;
+mod options;
+mod outbox;
+mod outstanding;
+mod replies;
+mod requests;
+mod serve;
+mod server;
+mod socket;
+mod staging;
+
+use std::net::SocketAddr;
+
+pub use client::TcpTransport;
+pub use options::{ClientOptions, ServerOptions};
+pub use server::TcpServer;
+
+/// Why a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TcpError {
+    /// Somebody listens there already.
+    #[error(
+        "cannot listen on {address}: the port is in use; stop the process that has it (`ss -ltnp 'sport = :{port}'` \
+         names it) or choose another port",
+        port = address.port()
+    )]
+    AddressInUse {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// The kernel refused for another reason.
+    #[error(
+        "cannot listen on {address}: {error}; it must be an address of this host, and a port that its user may use"
+    )]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The kernel's answer.
+        error: std::io::Error,
+    },
+}

@@ -10,7 +10,7 @@
 //!
 //! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
 
-#[cfg(feature = "conformance")]
+#[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod fake;
 mod local;

@@ -77,3 +77,31 @@ impl Transport for LocalTransport {
         self.closed.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::Fixture;
+
+    /// What the suite needs to run against the local transport, whose peer dies only with the process.
+    struct Local(Arc<LocalTransport>);
+
+    #[async_trait::async_trait]
+    impl Fixture for Local {
+        async fn start(service: Arc<dyn Service>) -> Self {
+            Self(Arc::new(LocalTransport::new(service)))
+        }
+
+        fn transport(&self) -> Arc<dyn Transport> {
+            self.0.clone()
+        }
+
+        async fn kill(&self) -> bool {
+            false
+        }
+
+        async fn revive(&self) {}
+    }
+
+    crate::transport_conformance!(Local);
+}

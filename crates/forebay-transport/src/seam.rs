@@ -10,6 +10,8 @@ use bytes::Bytes;
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId};
 
+use crate::wire::{MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY};
+
 /// What is asked. The numbers are part of the wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -85,6 +87,28 @@ impl Request {
     pub fn on_path(op: Op, body: Bytes, deadline: Duration) -> Self {
         let block = BlockKey { file: FileId([0; 16]), index: 0 };
         Self { op, flags: Flags::default(), block, offset: 0, length: 0, deadline, body }
+    }
+
+    /// How much payload the answer may bring: every transport that copies or receives asks before it sends.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] when the request is over the protocol's limits, or `into` too small for it.
+    pub fn payload_limit(&self, into: Option<&SpanMut>) -> Result<u32, Failure> {
+        let invalid = |message: String| Err(Failure::new(FailureKind::InvalidArgument, message));
+        let (body, length) = (self.body.len(), self.length);
+        if body > MAX_REQUEST_BODY as usize {
+            return invalid(format!("a request body of {body} bytes is over the limit of {MAX_REQUEST_BODY}"));
+        }
+        if length > MAX_PAYLOAD {
+            return invalid(format!("a request for {length} bytes is over the limit of {MAX_PAYLOAD}"));
+        }
+        if self.op != Op::Read {
+            return Ok(0);
+        }
+        match into.map_or(0, |span| span.len()) {
+            room if room < length as usize => invalid(format!("a read of {length} bytes has a buffer of {room}")),
+            _ => Ok(length),
+        }
     }
 
     /// The same request with `body`.
@@ -343,7 +367,7 @@ impl Response {
             let message = format!("the service answered {:?} with {payload} bytes, {allowed} were asked", request.op);
             return Err(Failure::new(FailureKind::Internal, message));
         }
-        if body > crate::wire::MAX_REPLY_BODY as usize {
+        if body > MAX_REPLY_BODY as usize {
             let message = format!("the service answered {:?} with a body of {body} bytes, too long", request.op);
             return Err(Failure::new(FailureKind::Internal, message));
         }

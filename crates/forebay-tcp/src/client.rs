@@ -1,0 +1,246 @@
+//! The client: one worker's address, a few connections to it, and calls spread over them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_memory::SpanMut;
+use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::choice::{Candidate, Load, choose, choose_open};
+use crate::connection::Connection;
+use crate::options::ClientOptions;
+use crate::replies::Call;
+
+/// How long a connection that could not be made is not tried again while another one is open.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// What a call weighs besides its payload, in bytes: header, system calls and wake-ups cost about as much as these.
+const CALL_WEIGHT: u64 = 4096;
+
+/// The link to one worker over TCP. Must be used within a tokio runtime.
+pub struct TcpTransport {
+    link: Arc<Link>,
+}
+
+struct Link {
+    address: Arc<str>,
+    options: ClientOptions,
+    slots: Box<[Slot]>,
+    /// One permit for each call under way. Closed with the link.
+    places: Arc<Semaphore>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// Where one connection is, or will be.
+struct Slot {
+    state: Mutex<SlotState>,
+    load: Arc<AtomicU64>,
+}
+
+type Connecting = Shared<BoxFuture<'static, Result<Arc<Connection>, LinkError>>>;
+
+enum SlotState {
+    Empty { retry_at: Option<Instant> },
+    Connecting(Connecting),
+    Open(Arc<Connection>),
+}
+
+impl Slot {
+    /// Its connection, if there is one that takes calls.
+    fn open(&self) -> Option<Arc<Connection>> {
+        match &*self.state.lock() {
+            SlotState::Open(connection) if connection.is_open() => Some(Arc::clone(connection)),
+            _ => None,
+        }
+    }
+
+    /// Forgets `connection`, which has ended, unless another has taken its place.
+    fn clear(&self, connection: &Arc<Connection>) {
+        let mut state = self.state.lock();
+        if matches!(&*state, SlotState::Open(current) if Arc::ptr_eq(current, connection)) {
+            *state = SlotState::Empty { retry_at: None };
+        }
+    }
+
+    /// The attempt to make its connection, while there is one.
+    fn connecting(&self) -> Option<Connecting> {
+        match &*self.state.lock() {
+            SlotState::Connecting(connecting) => Some(connecting.clone()),
+            _ => None,
+        }
+    }
+
+    fn candidate(&self) -> Candidate {
+        let load = self.load.load(Ordering::Relaxed);
+        match &*self.state.lock() {
+            SlotState::Empty { retry_at } => Candidate { open: false, load, retry_at: *retry_at },
+            SlotState::Connecting(_) => Candidate { open: false, load, retry_at: None },
+            SlotState::Open(connection) => Candidate { open: connection.is_open(), load, retry_at: None },
+        }
+    }
+}
+
+/// Leaves its call to the connection when the caller goes away before the answer.
+struct Waiting<'a> {
+    connection: &'a Connection,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.connection.abandon(self.id);
+    }
+}
+
+impl TcpTransport {
+    /// A link to the worker at `address`, written `HOST:PORT`. Nothing is connected before the first call.
+    #[must_use]
+    pub fn new(address: impl Into<Arc<str>>, options: ClientOptions) -> Self {
+        let slot = || Slot { state: Mutex::new(SlotState::Empty { retry_at: None }), load: Arc::default() };
+        let slots = std::iter::repeat_with(slot).take(options.connections.max(1)).collect();
+        let places = Arc::new(Semaphore::new(options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS)));
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        Self { link: Arc::new(Link { address: address.into(), options, slots, places, tasks, stop }) }
+    }
+}
+
+impl Link {
+    async fn call(self: &Arc<Self>, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        let limit = request.payload_limit(into.as_ref()).map_err(CallError::Service)?;
+        let began = tokio::time::Instant::now();
+        let whole = request.deadline;
+        let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
+        let (answer, answered) = oneshot::channel();
+        let into = into.filter(|_| request.op == Op::Read);
+        let mut call = Call { into, limit, answer, load: None, permit };
+        // A connection may end between choice and start: then nothing was sent, and another takes the call.
+        loop {
+            let (connection, load) = self.connection(u64::from(limit) + CALL_WEIGHT).await?;
+            call.load = Some(load);
+            request.deadline = whole.saturating_sub(began.elapsed());
+            match connection.start(&request, call) {
+                Ok(id) => {
+                    let waiting = Waiting { connection: &connection, id };
+                    let result = answered.await;
+                    // Not `abandon`ed: the call is no longer there.
+                    std::mem::forget(waiting);
+                    return result.unwrap_or_else(|_| Err(self.closed().into()));
+                }
+                Err(back) => call = back,
+            }
+        }
+    }
+
+    /// The connection for a call of `weight` bytes, made first if need be.
+    async fn connection(self: &Arc<Self>, weight: u64) -> Result<(Arc<Connection>, Load), LinkError> {
+        let chosen = choose(self.slots.iter().map(Slot::candidate), Instant::now());
+        // There is at least one slot.
+        let index = chosen.unwrap_or(0);
+        let slot = &self.slots[index];
+        let load = Load::new(&slot.load, weight);
+        let connecting = {
+            let mut state = slot.state.lock();
+            match &*state {
+                SlotState::Open(connection) if connection.is_open() => return Ok((Arc::clone(connection), load)),
+                SlotState::Connecting(connecting) => connecting.clone(),
+                _ => {
+                    let connecting = self.connect(index);
+                    *state = SlotState::Connecting(connecting.clone());
+                    connecting
+                }
+            }
+        };
+        let error = match connecting.await {
+            Ok(connection) => return Ok((connection, load)),
+            Err(error) => error,
+        };
+        // The others may serve, as they do when the server takes no more connections.
+        let open = choose_open(self.slots.iter().map(Slot::candidate)).map(|index| &self.slots[index]);
+        if let Some(other) = open
+            && let Some(connection) = other.open()
+        {
+            return Ok((connection, Load::new(&other.load, weight)));
+        }
+        for other in &self.slots {
+            if let Some(connecting) = other.connecting()
+                && let Ok(connection) = connecting.await
+            {
+                return Ok((connection, Load::new(&other.load, weight)));
+            }
+        }
+        Err(error)
+    }
+
+    /// Starts the task that makes the connection of slot `index`, and then serves it. It goes on when the call that
+    /// wanted it does not.
+    fn connect(self: &Arc<Self>, index: usize) -> Connecting {
+        let (made, outcome) = oneshot::channel();
+        let link = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let slot = &link.slots[index];
+            let attempt = tokio::select! {
+                () = link.stop.cancelled() => Err(link.closed()),
+                attempt = Connection::connect(&link.address, &link.options) => attempt,
+            };
+            match attempt.map(Arc::new) {
+                Ok(connection) => {
+                    *slot.state.lock() = SlotState::Open(Arc::clone(&connection));
+                    // Those who asked may all have left.
+                    let _ = made.send(Ok(Arc::clone(&connection)));
+                    connection.run(&link.stop).await;
+                    slot.clear(&connection);
+                }
+                Err(error) => {
+                    *slot.state.lock() = SlotState::Empty { retry_at: Some(Instant::now() + RETRY_AFTER) };
+                    let _ = made.send(Err(error));
+                }
+            }
+        });
+        let closed = self.closed();
+        async move { outcome.await.unwrap_or(Err(closed)) }.boxed().shared()
+    }
+
+    fn closed(&self) -> LinkError {
+        LinkError::Lost { peer: self.address.to_string(), reason: "it was closed".to_owned() }
+    }
+}
+
+#[async_trait::async_trait]
+impl Transport for TcpTransport {
+    async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        let waited = request.deadline;
+        match tokio::time::timeout(waited, self.link.call(request, into)).await {
+            Ok(result) => result,
+            Err(_) => Err(LinkError::TimedOut { peer: self.link.address.to_string(), waited }.into()),
+        }
+    }
+
+    fn kind(&self) -> TransportKind {
+        TransportKind::Tcp
+    }
+
+    fn peer(&self) -> &str {
+        &self.link.address
+    }
+
+    async fn close(&self) {
+        self.link.places.close();
+        self.link.stop.cancel();
+        self.link.tasks.close();
+        self.link.tasks.wait().await;
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        self.link.places.close();
+        self.link.stop.cancel();
+    }
+}

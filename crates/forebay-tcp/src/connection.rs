@@ -1,0 +1,292 @@
+//! One connection of a client: the shell around [`Outstanding`], [`Replies`] and [`Liveness`].
+//!
+//! A caller's own task sends its request, when nothing is queued before it; one task receives, sends what did not fit
+//! into the socket, and watches for silence.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::{IpAddr, Shutdown};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader, WireError};
+use forebay_transport::{LinkError, Op, Request};
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::liveness::{Liveness, Verdict};
+use crate::options::ClientOptions;
+use crate::outstanding::Outstanding;
+use crate::replies::{Broken, Call, Replies, is_refusal, refusal};
+use crate::socket;
+
+/// An open connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    peer: Arc<str>,
+    stream: TcpStream,
+    keepalive: Duration,
+    dead_after: Duration,
+    calls: Mutex<Outstanding<Call>>,
+    /// Bytes of requests that the socket did not take yet.
+    unsent: Mutex<BytesMut>,
+    /// The task has something to do that the socket does not tell it.
+    wake: Notify,
+}
+
+/// Ends the connection when its task does, however that ends: also when its runtime goes away under it.
+struct EndsWithTask<'a>(&'a Connection);
+
+impl Drop for EndsWithTask<'_> {
+    fn drop(&mut self) {
+        let error = LinkError::Lost { peer: self.0.peer.to_string(), reason: "its task was stopped".to_owned() };
+        self.0.end(&error, None);
+    }
+}
+
+impl Connection {
+    /// Connects to `peer`, a host and a port, and exchanges hellos.
+    ///
+    /// # Errors
+    /// [`LinkError::Connect`], and [`LinkError::Refused`] when the other side is not one that we may talk to.
+    pub(crate) async fn connect(peer: &Arc<str>, options: &ClientOptions) -> Result<Self, LinkError> {
+        let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+        let attempt = async {
+            let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
+            socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
+            greet(&mut stream, peer, &options.cluster).await?;
+            Ok(stream)
+        };
+        let stream = match tokio::time::timeout(options.connect_timeout, attempt).await {
+            Ok(stream) => stream?,
+            Err(_) => return Err(failed(format!("no answer within {:?}", options.connect_timeout))),
+        };
+        Ok(Self {
+            peer: Arc::clone(peer),
+            stream,
+            keepalive: options.keepalive,
+            dead_after: options.dead_after,
+            calls: Mutex::new(Outstanding::new(options.max_abandoned)),
+            unsent: Mutex::default(),
+            wake: Notify::new(),
+        })
+    }
+
+    /// Whether new calls may start.
+    pub(crate) fn is_open(&self) -> bool {
+        self.calls.lock().is_accepting()
+    }
+
+    /// Sends `request`, or gives its call back when the connection takes no more. The number is for
+    /// [`Connection::abandon`].
+    pub(crate) fn start(&self, request: &Request, call: Call) -> Result<u64, Call> {
+        let begun = self.calls.lock().begin(call)?;
+        let header = RequestHeader::of(begun.id, request).encode();
+        let complete = self.send(&[IoSlice::new(&header), IoSlice::new(&request.body)]);
+        if begun.watch || !complete {
+            self.wake.notify_one();
+        }
+        Ok(begun.id)
+    }
+
+    /// The caller of `id` has left.
+    pub(crate) fn abandon(&self, id: u64) {
+        if self.calls.lock().abandon(id) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sends a message, or queues what the socket does not take. False when there is something left for the task, which
+    /// also meets, and reports, whatever error there was.
+    fn send(&self, slices: &[IoSlice<'_>]) -> bool {
+        let mut unsent = self.unsent.lock();
+        let mut sent = 0;
+        if unsent.is_empty() {
+            sent = socket::send(&self.stream, slices, false).unwrap_or(0);
+        }
+        for slice in slices {
+            let skipped = sent.min(slice.len());
+            sent -= skipped;
+            unsent.extend_from_slice(&slice[skipped..]);
+        }
+        unsent.is_empty()
+    }
+
+    /// Sends what was queued. False while something is left.
+    fn send_queued(&self) -> io::Result<bool> {
+        let mut unsent = self.unsent.lock();
+        while !unsent.is_empty() {
+            match socket::send(&self.stream, &[IoSlice::new(&unsent)], false) {
+                Ok(sent) => unsent.advance(sent),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes no more calls, and only then fails those that are left, `arriving` among them: whoever learns that this
+    /// connection is lost must get another one for his next call.
+    fn end(&self, error: &LinkError, arriving: Option<Call>) {
+        let left = self.calls.lock().end();
+        for call in left.into_iter().chain(arriving) {
+            call.fail(error.clone().into());
+        }
+    }
+
+    /// Receives until the connection ends, or is told to.
+    pub(crate) async fn run(&self, stop: &CancellationToken) {
+        let _ends = EndsWithTask(self);
+        let mut replies = Replies::new();
+        let error = self.receive(&mut replies, stop).await;
+        tracing::debug!(peer = %self.peer, %error, "connection ended");
+        self.end(&error, replies.into_call());
+        // Callers may hold the connection for a moment yet; the peer need not wait for them. It may be gone already.
+        let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
+    }
+
+    async fn receive(&self, replies: &mut Replies, stop: &CancellationToken) -> LinkError {
+        let mut liveness = Liveness::new(self.keepalive, self.dead_after, Instant::now());
+        let mut timer = pin!(tokio::time::sleep(self.keepalive));
+        let mut watching = false;
+        loop {
+            let all_sent = match self.send_queued() {
+                Ok(all_sent) => all_sent,
+                Err(error) => return self.lost(error),
+            };
+            // Biased: what has arrived is looked at before the clock says that nothing did.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return self.lost("it was closed"),
+                ready = self.stream.readable() => {
+                    let received = ready.and_then(|()| replies.receive(|buffers| socket::receive(&self.stream, buffers)));
+                    match received {
+                        Ok(0) if replies.is_partial() => return self.lost("the peer closed it in the middle of a reply"),
+                        Ok(0) => return self.lost("the peer closed it"),
+                        Ok(_) => {}
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                        Err(error) => return self.lost(error),
+                    }
+                    liveness.heard(Instant::now());
+                    if let Err(broken) = replies.deliver(|id| self.calls.lock().take(id)) {
+                        return self.broken(broken);
+                    }
+                    if self.calls.lock().is_spent() {
+                        return self.lost("too many of its calls were given up");
+                    }
+                }
+                ready = self.stream.writable(), if !all_sent => if let Err(error) = ready {
+                    return self.lost(error);
+                },
+                () = self.wake.notified() => {
+                    let mut calls = self.calls.lock();
+                    if calls.is_spent() {
+                        return self.lost("too many of its calls were given up");
+                    }
+                    if !watching && calls.watch() {
+                        watching = true;
+                        liveness.heard(Instant::now());
+                        timer.as_mut().reset(tokio::time::Instant::now() + self.keepalive);
+                    }
+                }
+                () = &mut timer, if watching => {
+                    watching = self.calls.lock().watch() || replies.is_partial();
+                    if !watching {
+                        continue;
+                    }
+                    let again = match liveness.check(Instant::now()) {
+                        Verdict::Wait(until) => until,
+                        Verdict::Ping(until) => {
+                            self.ping();
+                            until
+                        }
+                        Verdict::Dead => return self.lost(format_args!("nothing heard for {:?}", self.dead_after)),
+                    };
+                    timer.as_mut().reset(again.into());
+                }
+            }
+        }
+    }
+
+    fn ping(&self) {
+        let ping = Request::on_path(Op::Ping, Bytes::new(), self.dead_after);
+        self.send(&[IoSlice::new(&RequestHeader::of(CONNECTION_ID, &ping).encode())]);
+    }
+
+    fn lost(&self, reason: impl std::fmt::Display) -> LinkError {
+        LinkError::Lost { peer: self.peer.to_string(), reason: reason.to_string() }
+    }
+
+    fn broken(&self, broken: Broken) -> LinkError {
+        let peer = self.peer.to_string();
+        match broken {
+            Broken::Protocol(reason) => LinkError::Protocol { peer, reason },
+            Broken::Goodbye(why) if is_refusal(&why) => LinkError::Refused { peer, reason: why.message().to_owned() },
+            Broken::Goodbye(why) => LinkError::Lost { peer, reason: why.message().to_owned() },
+        }
+    }
+}
+
+/// Exchanges hellos, and waits until the peer has answered a ping that went with ours: only then has it taken us.
+async fn greet(stream: &mut TcpStream, peer: &Arc<str>, cluster: &str) -> Result<(), LinkError> {
+    let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
+    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+    let failed_io = |error: io::Error| failed(error.to_string());
+    let ours = Hello::ours(cluster);
+    let ping = Request::on_path(Op::Ping, Bytes::new(), Duration::ZERO);
+    let first = [&ours.encode()[..], &RequestHeader::of(CONNECTION_ID, &ping).encode()].concat();
+    stream.write_all(&first).await.map_err(failed_io)?;
+    let mut theirs = [0; HELLO_LEN];
+    let mut received = 0;
+    while received < HELLO_LEN {
+        match stream.read(&mut theirs[received..]).await.map_err(failed_io)? {
+            0 => break,
+            count => received += count,
+        }
+    }
+    let checked = ours.check(&theirs);
+    // A short answer that is no hello, such as a web server's, tells more than that the connection was closed.
+    let is_other = received > 0 && matches!(checked, Err(WireError::Magic(_)));
+    if received < HELLO_LEN && !is_other {
+        return Err(failed("it closed the connection before it said hello".to_owned()));
+    }
+    checked.map_err(|error| refused(error.to_string()))?;
+    let mut header = [0; HEADER_LEN];
+    stream.read_exact(&mut header).await.map_err(failed_io)?;
+    let broken = |reason| LinkError::Protocol { peer: peer.to_string(), reason };
+    let header = ReplyHeader::decode(&header).map_err(|error| broken(error.to_string()))?;
+    if header.id != CONNECTION_ID {
+        return Err(broken("it answered what nobody asked".to_owned()));
+    }
+    if let Some(reason) = refusal(&header, None) {
+        return Err(broken(reason));
+    }
+    let mut body = vec![0; header.body_len as usize];
+    stream.read_exact(&mut body).await.map_err(failed_io)?;
+    header.failure(&body).map_or(Ok(()), |why| Err(refused(why.message().to_owned())))
+}
+
+/// A connection to the first of the host's addresses that answers.
+async fn open(peer: &str, bind: Option<IpAddr>) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(ErrorKind::NotFound, "its name has no address");
+    for address in lookup_host(peer).await? {
+        if bind.is_some_and(|bind| bind.is_ipv4() != address.is_ipv4()) {
+            last = io::Error::new(ErrorKind::AddrNotAvailable, "it has no address of the family that we bind to");
+            continue;
+        }
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if let Some(bind) = bind {
+            socket.bind((bind, 0).into())?;
+        }
+        match socket.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

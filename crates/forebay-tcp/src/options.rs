@@ -1,0 +1,84 @@
+//! What can be set, with the defaults.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// How a worker's side listens and what it allows.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// The cluster that clients must name.
+    pub cluster: String,
+    /// Connections at once. One more is refused, and told why.
+    pub max_connections: usize,
+    /// Requests of one connection that are being answered at once; it is not read beyond that.
+    pub max_requests_per_connection: usize,
+    /// The same for all connections together.
+    pub max_requests: usize,
+    /// How often a client whose requests are not being read is told that we are alive. Less than its `dead_after`.
+    pub keepalive: Duration,
+    /// How long a peer may take for its hello, or for the rest of a message that it has begun.
+    pub hello_timeout: Duration,
+    /// How long a peer may take no byte of what is there to be sent.
+    pub stall_timeout: Duration,
+    /// Whether the service may answer with files, which the kernel then sends without a copy in user space.
+    pub takes_files: bool,
+}
+
+impl ServerOptions {
+    /// Listen on `address` for members of `cluster`.
+    #[must_use]
+    pub fn new(address: SocketAddr, cluster: impl Into<String>) -> Self {
+        Self {
+            address,
+            cluster: cluster.into(),
+            max_connections: 8192,
+            max_requests_per_connection: 256,
+            max_requests: 8192,
+            keepalive: Duration::from_secs(1),
+            hello_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(30),
+            takes_files: false,
+        }
+    }
+}
+
+/// How a client connects and when it gives up.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The cluster that the server must belong to.
+    pub cluster: String,
+    /// Connections to the peer. They are made when calls need them.
+    pub connections: usize,
+    /// How long making one may take, the exchange of hellos included.
+    pub connect_timeout: Duration,
+    /// With calls under way: how long the peer may be silent before it is asked whether it lives.
+    pub keepalive: Duration,
+    /// With calls under way: how long it may be silent before its connection is given up.
+    pub dead_after: Duration,
+    /// Calls under way at once, those included whose caller has left; further ones wait for their turn.
+    pub max_outstanding: usize,
+    /// Calls without a caller that one connection may have under way; with more, it takes no new ones and ends with the
+    /// last that has a caller, which gives their buffers back.
+    pub max_abandoned: usize,
+    /// The address, and so the network interface, to connect from.
+    pub bind: Option<IpAddr>,
+}
+
+impl ClientOptions {
+    /// Connect to members of `cluster`.
+    #[must_use]
+    pub fn new(cluster: impl Into<String>) -> Self {
+        Self {
+            cluster: cluster.into(),
+            connections: 4,
+            connect_timeout: Duration::from_secs(3),
+            keepalive: Duration::from_secs(2),
+            dead_after: Duration::from_secs(6),
+            max_outstanding: 4096,
+            max_abandoned: 256,
+            bind: None,
+        }
+    }
+}
