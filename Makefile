@@ -39,6 +39,6 @@ doc:
 deny:
 	@scripts/deny.sh
 
-bench: setup ## Measure this machine and write docs/BENCHMARKS.md's tables to standard output
+bench: setup ## Measure this machine, about 20 minutes: the tables of docs/BENCHMARKS.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
-	target/release/forebay-bench
+	target/release/forebay-bench $(ARGS)

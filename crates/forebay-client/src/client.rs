@@ -1,6 +1,7 @@
 //! The client: the namespace, and the way to open files.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use forebay_cluster::{Backoff, Membership, PlacementKey};
@@ -31,6 +32,8 @@ pub struct ClientOptions {
     pub prefetch: PrefetchOptions,
     /// How many requests may run ahead of the readers at once.
     pub max_prefetches: usize,
+    /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.
+    pub prefetch_budget: u64,
 }
 
 impl Default for ClientOptions {
@@ -41,6 +44,7 @@ impl Default for ClientOptions {
             backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
             prefetch: PrefetchOptions::default(),
             max_prefetches: 32,
+            prefetch_budget: 128 << 20,
         }
     }
 }
@@ -59,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) prefetches: Arc<Semaphore>,
+    /// Bytes fetched ahead of the readers of all handles.
+    pub(crate) ahead: AtomicU64,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -91,7 +97,8 @@ impl Client {
         let engine = ReadEngine::new(buffers, Arc::new(Workers(Arc::clone(&router))), engine_options);
         let prefetches = Arc::new(Semaphore::new(options.max_prefetches));
         let tasks = TaskTracker::new();
-        Self { shared: Arc::new(Shared { router, engine, options, stats, runtime, prefetches, tasks }) }
+        let ahead = AtomicU64::new(0);
+        Self { shared: Arc::new(Shared { router, engine, options, stats, runtime, prefetches, ahead, tasks }) }
     }
 
     /// What `path` is. With `revalidate`, the origin is asked whatever a metadata cache says.

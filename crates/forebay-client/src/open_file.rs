@@ -136,7 +136,11 @@ impl OpenFile {
     /// Tells the streams of a read; starts what they want fetched ahead. Whether the read continues a stream.
     fn observe(&self, offset: u64, length: u32) -> bool {
         let Some(mut streams) = self.streams.try_lock() else { return false };
-        let ahead = streams.on_read(offset, length);
+        let before = streams.ahead();
+        let others = self.client.ahead.load(Ordering::Relaxed).saturating_sub(before);
+        let room = self.client.options.prefetch_budget.saturating_sub(others);
+        let ahead = streams.on_read(offset, length, room);
+        self.account(before, streams.ahead());
         drop(streams);
         if let Some(range) = ahead.fetch {
             let wanted = range.end;
@@ -144,10 +148,18 @@ impl OpenFile {
             if reached < wanted
                 && let Some(mut streams) = self.streams.try_lock()
             {
+                let before = streams.ahead();
                 streams.shrink(wanted, reached);
+                self.account(before, streams.ahead());
             }
         }
         ahead.sequential
+    }
+
+    /// This handle's streams were ahead by `before` bytes and are by `after`.
+    fn account(&self, before: u64, after: u64) {
+        // Wrapping: what was added is taken away again, in whatever order.
+        self.client.ahead.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows. How far that
@@ -180,5 +192,12 @@ impl OpenFile {
             }
         }
         at
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let ahead = self.streams.get_mut().ahead();
+        self.account(ahead, 0);
     }
 }

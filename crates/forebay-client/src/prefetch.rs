@@ -5,6 +5,10 @@
 //! read-ahead window out of order. A continued stream earns a window that doubles from [`FIRST_WINDOW`] up to
 //! `max_part_number` blocks, and is fetched that far ahead. A read that continues nothing takes the place of the stream
 //! that was idle longest and fetches nothing ahead, so random access costs nothing.
+//!
+//! What all streams of a client have fetched ahead is bounded by a *budget*, so that they do not evict each other's
+//! bytes before they are read. Each may go as far ahead as half of what the others leave: with n streams that settles
+//! at budget / (n + 1) each, whoever came first.
 
 use std::ops::Range;
 
@@ -71,11 +75,18 @@ impl Streams {
         Self { options, size, block_size: u64::from(block_size), reads: 0, streams }
     }
 
-    /// A read of `length` bytes at `offset` has come.
-    pub fn on_read(&mut self, offset: u64, length: u32) -> Ahead {
+    /// How many bytes have been fetched ahead of the readers and not been read.
+    #[must_use]
+    pub fn ahead(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.fetched.saturating_sub(stream.end)).sum()
+    }
+
+    /// A read of `length` bytes at `offset` has come; the other handles' streams leave `room` bytes to be ahead by.
+    pub fn on_read(&mut self, offset: u64, length: u32, room: u64) -> Ahead {
         self.reads += 1;
         let end = offset.saturating_add(u64::from(length)).min(self.size);
         let max_window = u64::from(self.options.max_part_number) * self.block_size;
+        let max_window = max_window.min((room / 2).max(FIRST_WINDOW));
         if max_window == 0 {
             return Ahead::default();
         }
@@ -148,12 +159,12 @@ mod tests {
     #[test]
     fn a_sequential_reader_earns_a_window_of_eight_blocks() {
         let mut streams = streams(1 << 30);
-        assert_eq!(streams.on_read(0, 1 << 20), Ahead::default());
-        let second = streams.on_read(MIB, 1 << 20);
+        assert_eq!(streams.on_read(0, 1 << 20, u64::MAX), Ahead::default());
+        let second = streams.on_read(MIB, 1 << 20, u64::MAX);
         assert_eq!(second, Ahead { sequential: true, fetch: Some(2 * MIB..4 * MIB) });
         let mut fetched = 4 * MIB;
         for read in 2..200 {
-            let ahead = streams.on_read(read * MIB, 1 << 20);
+            let ahead = streams.on_read(read * MIB, 1 << 20, u64::MAX);
             assert!(ahead.sequential);
             if let Some(fetch) = ahead.fetch {
                 assert_eq!(fetch.start, fetched, "each byte is fetched ahead once");
@@ -165,12 +176,27 @@ mod tests {
     }
 
     #[test]
+    fn streams_that_share_a_budget_settle_at_equal_shares() {
+        const BUDGET: u64 = 128 * MIB;
+        let mut handles: Vec<_> = (0..16).map(|_| streams(1 << 40)).collect();
+        for read in 0..400 {
+            for at in 0..handles.len() {
+                let others: u64 = handles.iter().map(Streams::ahead).sum::<u64>() - handles[at].ahead();
+                handles[at].on_read(read * MIB, 1 << 20, BUDGET.saturating_sub(others));
+            }
+        }
+        let ahead: Vec<_> = handles.iter().map(|handle| handle.ahead() / MIB).collect();
+        assert!(ahead.iter().sum::<u64>() <= 128, "{ahead:?}");
+        assert!(ahead.iter().all(|share| (2..=12).contains(share)), "{ahead:?}");
+    }
+
+    #[test]
     fn random_reads_fetch_nothing_ahead() {
         let mut streams = streams(1 << 40);
         let mut at = 12_345u64;
         for _ in 0..10_000 {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            assert_eq!(streams.on_read(at % ((1 << 40) - 4096) / 4096 * 4096, 4096), Ahead::default());
+            assert_eq!(streams.on_read(at % ((1 << 40) - 4096) / 4096 * 4096, 4096, u64::MAX), Ahead::default());
         }
     }
 
@@ -179,7 +205,7 @@ mod tests {
         let mut streams = streams(1 << 40);
         for read in 0..100 {
             for stream in 0..4 {
-                let ahead = streams.on_read((stream << 30) + read * MIB, 1 << 20);
+                let ahead = streams.on_read((stream << 30) + read * MIB, 1 << 20, u64::MAX);
                 assert_eq!(ahead.sequential, read > 0);
             }
         }
@@ -190,10 +216,10 @@ mod tests {
         let mut streams = streams(1 << 30);
         let kib = 1 << 10;
         for read in 0..64 {
-            streams.on_read(read * 128 * kib, 128 << 10);
+            streams.on_read(read * 128 * kib, 128 << 10, u64::MAX);
         }
         for read in [65, 64, 67, 66, 68] {
-            assert!(streams.on_read(read * 128 * kib, 128 << 10).sequential);
+            assert!(streams.on_read(read * 128 * kib, 128 << 10, u64::MAX).sequential);
         }
     }
 
@@ -201,26 +227,26 @@ mod tests {
     fn a_small_file_is_fetched_whole_at_its_first_read() {
         let options = PrefetchOptions { file_length_threshold: 10 * MIB, ..PrefetchOptions::default() };
         let mut whole = Streams::new(10 * MIB, BLOCK, options);
-        assert_eq!(whole.on_read(5 * MIB, 4096).fetch, Some(0..10 * MIB));
-        assert_eq!(whole.on_read(5 * MIB + 4096, 4096).fetch, None);
+        assert_eq!(whole.on_read(5 * MIB, 4096, u64::MAX).fetch, Some(0..10 * MIB));
+        assert_eq!(whole.on_read(5 * MIB + 4096, 4096, u64::MAX).fetch, None);
         let mut larger = Streams::new(10 * MIB + 1, BLOCK, options);
-        assert_eq!(larger.on_read(5 * MIB, 4096).fetch, None);
+        assert_eq!(larger.on_read(5 * MIB, 4096, u64::MAX).fetch, None);
     }
 
     #[test]
     fn what_there_was_no_room_to_fetch_is_asked_for_again() {
         let mut streams = streams(1 << 30);
-        streams.on_read(0, 1 << 20);
-        let fetch = streams.on_read(MIB, 1 << 20).fetch.unwrap();
+        streams.on_read(0, 1 << 20, u64::MAX);
+        let fetch = streams.on_read(MIB, 1 << 20, u64::MAX).fetch.unwrap();
         streams.shrink(fetch.end, fetch.start + MIB);
-        assert_eq!(streams.on_read(2 * MIB, 1 << 20).fetch.unwrap().start, fetch.start + MIB);
+        assert_eq!(streams.on_read(2 * MIB, 1 << 20, u64::MAX).fetch.unwrap().start, fetch.start + MIB);
     }
 
     #[test]
     fn zero_parts_turn_it_off() {
         let mut off =
             Streams::new(1 << 30, BLOCK, PrefetchOptions { max_part_number: 0, ..PrefetchOptions::default() });
-        assert!((0..10).all(|read| off.on_read(read * MIB, 1 << 20) == Ahead::default()));
+        assert!((0..10).all(|read| off.on_read(read * MIB, 1 << 20, u64::MAX) == Ahead::default()));
     }
 
     proptest! {
@@ -233,7 +259,7 @@ mod tests {
             let mut last = 0;
             for (offset, length, continues) in reads {
                 let offset = if continues { last } else { offset % size };
-                let ahead = streams.on_read(offset, length);
+                let ahead = streams.on_read(offset, length, u64::MAX);
                 last = (offset + u64::from(length)).min(size);
                 if let Some(fetch) = ahead.fetch {
                     prop_assert!(fetch.start < fetch.end && fetch.end <= size);

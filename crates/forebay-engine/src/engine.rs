@@ -6,11 +6,12 @@ use std::time::Duration;
 use forebay_memory::{Span, SpanMut, Spans};
 use forebay_store::Store;
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, SectorRange};
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::flight::{Departure, Flights};
+use crate::flight::{Departure, Flight, Flights};
 use crate::plan::FetchPolicy;
 
 /// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
@@ -142,12 +143,22 @@ impl ReadEngine {
     ) -> Result<EngineRead, Failure> {
         let wanted = sectors_of(&layout, key, offset, length)?;
         let deadline = Instant::now() + self.shared.options.deadline;
+        // How many of the read's bytes were fetched for it and are now in the store's memory.
+        let mut fetched = 0;
         for round in 1..=ROUNDS {
             if let Some(read) = self.shared.store.read(&key, offset, length).await.map_err(Failure::from)? {
-                let (from_memory, from_disk) = (read.from_memory, read.from_disk);
-                return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source: 0 });
+                let from_source = read.from_memory.min(fetched);
+                let (from_memory, from_disk) = (read.from_memory - from_source, read.from_disk);
+                return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source });
             }
-            let landed = self.fetch_missing(version, key, layout, wanted, round == ROUNDS, deadline).await?;
+            let flights = self.take_off(version, key, layout, wanted, round == ROUNDS);
+            if flights.len() > 1 && round < ROUNDS {
+                fetched =
+                    flights.iter().map(|flight| overlap(&layout, key, flight.sectors, offset..offset + length)).sum();
+                self.all_landed(key, flights, deadline).await?;
+                continue;
+            }
+            let landed = self.hold_all(key, flights, deadline).await?;
             if let Some(read) = self.assemble(&landed, key, offset, length).await? {
                 return Ok(read);
             }
@@ -170,25 +181,26 @@ impl ReadEngine {
     ) -> Result<u32, Failure> {
         let wanted = sectors_of(&layout, key, offset, length)?;
         let deadline = Instant::now() + self.shared.options.deadline;
-        let landed = self.fetch_missing(version, key, layout, wanted, false, deadline).await?;
-        // What is on disk only is read now, so that the store brings it up to memory before the reader comes.
-        if self.try_read(&key, offset, length).is_none() {
+        let flights = self.take_off(version, key, layout, wanted, false);
+        let fetched = self.all_landed(key, flights, deadline).await?;
+        // What is on disk only is read now, so that the store brings it up to memory before the reader comes. What is in
+        // memory is not: to check its bytes here and again for the reader doubled the cost of a warm sequential read.
+        if !self.shared.store.coverage(&key).memory.iter().any(|held| held.contains(wanted)) {
             self.shared.store.read(&key, offset, length).await.map_err(Failure::from)?;
         }
-        Ok(landed.iter().map(|(_, span)| u32::try_from(span.len()).unwrap_or(u32::MAX)).sum())
+        Ok(fetched)
     }
 
-    /// Waits for, or carries out, the fetches that make `wanted` complete; with `all`, complete by themselves. Their
-    /// sectors and bytes, in order.
-    async fn fetch_missing(
+    /// Joins the fetches under way that `wanted` needs, and starts those that it lacks; with `all`, as if nothing were
+    /// cached.
+    fn take_off(
         &self,
         version: &Arc<FileVersion>,
         key: BlockKey,
         layout: BlockLayout,
         wanted: SectorRange,
         all: bool,
-        deadline: Instant,
-    ) -> Result<Vec<(SectorRange, Span)>, Failure> {
+    ) -> Vec<Flight> {
         let shared = &self.shared;
         let cached = || {
             if all {
@@ -203,20 +215,45 @@ impl ReadEngine {
             let fetch = Fetch { version: Arc::clone(version), key, sectors: departure.sectors, layout };
             self.depart(fetch, departure);
         }
+        flights
+    }
+
+    /// Waits for several fetches and holds on to the bytes of none: readers that held some and waited for others, which
+    /// wait for memory, would wait for one another. How many bytes came.
+    async fn all_landed(&self, key: BlockKey, flights: Vec<Flight>, deadline: Instant) -> Result<u32, Failure> {
+        let landed = flights
+            .into_iter()
+            .map(|flight| async move { self.landed(key, flight, deadline).await.map(|bytes| bytes.len()) });
+        let mut landed: FuturesUnordered<_> = landed.collect();
+        let mut total = 0;
+        while let Some(length) = landed.next().await {
+            total += u32::try_from(length?).unwrap_or(u32::MAX);
+        }
+        Ok(total)
+    }
+
+    /// Waits for fetches and holds on to what they bring: their sectors and bytes, in order.
+    async fn hold_all(
+        &self,
+        key: BlockKey,
+        flights: Vec<Flight>,
+        deadline: Instant,
+    ) -> Result<Vec<(SectorRange, Span)>, Failure> {
         let mut landed = Vec::with_capacity(flights.len());
         for flight in flights {
-            let sectors = flight.sectors;
-            let landing = tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
-                let waited = shared.options.deadline;
-                Failure::new(
-                    FailureKind::TimedOut,
-                    format!("{sectors:?} of block {key} did not come within {waited:?}"),
-                )
-            })?;
-            landed.push((sectors, landing?));
+            landed.push((flight.sectors, self.landed(key, flight, deadline).await?));
         }
         landed.sort_by_key(|(sectors, _)| *sectors);
         Ok(landed)
+    }
+
+    /// The bytes of one fetch.
+    async fn landed(&self, key: BlockKey, flight: Flight, deadline: Instant) -> Result<Span, Failure> {
+        let sectors = flight.sectors;
+        tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
+            let waited = self.shared.options.deadline;
+            Failure::new(FailureKind::TimedOut, format!("{sectors:?} of block {key} did not come within {waited:?}"))
+        })?
     }
 
     /// Carries out a fetch in a task of its own.
@@ -284,6 +321,13 @@ impl Shared {
         let block_length = fetch.layout.block_len(fetch.key.index);
         Ok(self.store.publish(fetch.key, fetch.sectors, block_length, fetched.filled))
     }
+}
+
+/// How many of the bytes `range` of a block lie in `sectors`.
+fn overlap(layout: &BlockLayout, key: BlockKey, sectors: SectorRange, range: std::ops::Range<u32>) -> u32 {
+    let start = sectors.byte_offset();
+    let end = start + sectors.byte_len(layout.block_len(key.index));
+    end.min(range.end).saturating_sub(start.max(range.start))
 }
 
 fn sectors_of(layout: &BlockLayout, key: BlockKey, offset: u32, length: u32) -> Result<SectorRange, Failure> {

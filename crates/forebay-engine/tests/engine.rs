@@ -236,3 +236,24 @@ async fn closing_ends_the_fetches_and_their_readers() {
     assert_eq!(reader.await.unwrap().unwrap_err().kind(), FailureKind::Unavailable);
     assert_eq!(bench.engine.fetches(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holes_of_many_sizes_are_filled_and_read_in_memory_that_holds_two_of_them() {
+    const SECTOR: u32 = SECTOR_SIZE;
+    for fill in [true, false] {
+        // Two frames; an extent of another size class takes another frame.
+        let bench = Bench::new(4 << 20, ByteSize::mib(8), UNLIMITED).await;
+        for sector in [0, 8, 40] {
+            bench.read(0, sector * SECTOR, SECTOR).await.unwrap();
+        }
+        let whole = async {
+            if fill {
+                let filled = bench.engine.fill(&bench.version, bench.key(0), bench.layout, 0, 4 << 20).await;
+                assert!(filled.unwrap() > 0);
+            }
+            assert_eq!(bench.read(0, 0, 4 << 20).await.unwrap(), bench.expected(0, 0, 4 << 20));
+        };
+        // Below the 5 s after which a request for memory gives up.
+        tokio::time::timeout(Duration::from_secs(4), whole).await.expect("the fetches wait for one another");
+    }
+}

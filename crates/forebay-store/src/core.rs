@@ -16,7 +16,7 @@ use crate::index::{Index, Runs, covers, put_in, take_out};
 use crate::queue::DiskQueue;
 use crate::residents::Residents;
 use crate::run::{DiskRun, MemoryRun, Run};
-use crate::{ServeMode, StoreOptions};
+use crate::{Eviction, ServeMode, StoreOptions};
 
 pub(crate) struct Core {
     pub(crate) pool: Pool,
@@ -29,6 +29,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) serve: ServeMode,
     pub(crate) verify_reads: bool,
+    pub(crate) eviction: Eviction,
     pub(crate) high_watermark: u8,
     pub(crate) low_watermark: u8,
     pub(crate) deadline: Duration,
@@ -56,6 +57,7 @@ impl Core {
             counters: Counters::default(),
             serve: options.serve,
             verify_reads: options.verify_reads,
+            eviction: options.eviction,
             high_watermark: options.high_watermark,
             low_watermark: options.low_watermark,
             deadline: options.alloc_deadline,

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::Eviction;
 use crate::core::Core;
 use crate::disk::Slab;
 use crate::run::{Held, MemoryRun};
@@ -59,7 +60,7 @@ async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
         let mut excess = core.pool.used().saturating_sub(Core::share(capacity, core.low_watermark));
         let mut victims = 0;
         while excess > 0 {
-            let Some(copy) = core.memory.evict(unpinned) else {
+            let Some(copy) = core.memory.evict(core.eviction, unpinned) else {
                 ran_dry = true;
                 break;
             };
@@ -115,7 +116,7 @@ async fn evict_disk(core: &Core, slab: &Slab) {
     if usage.used > Core::share(usage.capacity, core.high_watermark) {
         let mut excess = usage.used.saturating_sub(Core::share(usage.capacity, core.low_watermark));
         while excess > 0 {
-            let Some(copy) = slab.residents.evict(|_| true) else { break };
+            let Some(copy) = slab.residents.evict(Eviction::Sieve, |_| true) else { break };
             excess = excess.saturating_sub(copy.extent_size());
             core.unlink_from_disk(&copy);
             slab.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);

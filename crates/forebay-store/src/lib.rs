@@ -42,7 +42,7 @@ mod writer;
 
 pub use coverage::Coverage;
 pub use error::StoreError;
-pub use options::{DiskOptions, IoBackend, ServeMode, StoreOptions};
+pub use options::{DiskOptions, Eviction, IoBackend, ServeMode, StoreOptions};
 pub use read::StoreRead;
 pub use slice::DiskSlice;
 pub use stats::{DiskStats, MemoryStats, StoreStats};

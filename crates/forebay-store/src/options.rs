@@ -42,6 +42,16 @@ pub struct DiskOptions {
     pub size: ByteSize,
 }
 
+/// Which runs leave memory first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// Those that nobody has read again: for a cache.
+    #[default]
+    Sieve,
+    /// The oldest: for what was fetched ahead of streams, which is read once, soon after it came.
+    Fifo,
+}
+
 /// What a store is made of.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
@@ -56,6 +66,8 @@ pub struct StoreOptions {
     pub serve: ServeMode,
     /// Whether reads from memory check the CRC of the sectors that they touch. Reads from disk always do.
     pub verify_reads: bool,
+    /// Which runs leave memory first. Disks always keep what is read again.
+    pub eviction: Eviction,
     /// Eviction starts when a tier is fuller than this, in percent.
     pub high_watermark: u8,
     /// Eviction stops when a tier is no fuller than this, in percent.
@@ -79,6 +91,7 @@ impl StoreOptions {
             io: IoBackend::default(),
             serve: ServeMode::default(),
             verify_reads: false,
+            eviction: Eviction::default(),
             high_watermark: 90,
             low_watermark: 80,
             alloc_deadline: Duration::from_secs(5),

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
+use crate::Eviction;
 use crate::run::Held;
 use crate::sieve::{Sieve, Token, Verdict};
 
@@ -77,13 +78,13 @@ impl<T: Held> Residents<T> {
         }
     }
 
-    /// Takes out the copy that goes next; `may_go` can refuse one for now.
-    pub(crate) fn evict(&self, may_go: impl Fn(&T) -> bool) -> Option<Arc<T>> {
+    /// Takes out the copy that goes next, in order of `eviction`; `may_go` can refuse one for now.
+    pub(crate) fn evict(&self, eviction: Eviction, may_go: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         let mut order = self.order.lock();
         let victim = order.sieve.evict(|copy| {
             if !may_go(copy) {
                 Verdict::Skip
-            } else if copy.marks().take_visited() {
+            } else if eviction == Eviction::Sieve && copy.marks().take_visited() {
                 Verdict::Spare
             } else {
                 Verdict::Evict
@@ -214,7 +215,7 @@ mod tests {
                         residents.remove(&copy);
                     }
                     Step::Remove(_) => {}
-                    Step::Evict => match residents.evict(|copy| !copy.pinned) {
+                    Step::Evict => match residents.evict(Eviction::Sieve, |copy| !copy.pinned) {
                         Some(victim) => held.retain(|copy| !Arc::ptr_eq(copy, &victim)),
                         None => prop_assert!(held.iter().all(|copy| copy.pinned)),
                     },

@@ -225,3 +225,21 @@ async fn many_at_once_never_see_a_wrong_byte() {
     store.remove_file(FileId([1; 16]));
     assert_eq!(store.stats().memory.used, 0, "nothing leaks");
 }
+
+#[tokio::test]
+async fn with_fifo_what_was_read_goes_before_what_is_yet_to_be_read() {
+    let options = StoreOptions { eviction: forebay_store::Eviction::Fifo, ..in_memory(64) };
+    let store = Store::open(options).await.unwrap();
+    let mib = 1 << 20;
+    let sectors = forebay_types::SectorRange::covering(0, mib).unwrap();
+    // A stream: eight blocks are there ahead of the reader, who reads each once.
+    for index in 0..200u64 {
+        let mut landing = store.landing(mib).await.unwrap();
+        landing.fill(index as u8);
+        store.publish(key(1, index), sectors, mib, landing);
+        if let Some(read) = index.checked_sub(8) {
+            assert!(store.try_read(&key(1, read), 0, mib).is_some(), "block {read} left before it was read");
+        }
+        tokio::task::yield_now().await;
+    }
+}

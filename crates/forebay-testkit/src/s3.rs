@@ -18,6 +18,7 @@ mod directory;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use http::{Request, Response};
@@ -38,11 +39,18 @@ pub struct S3ServerOptions {
     pub access_key: String,
     /// Its secret key.
     pub secret_key: String,
+    /// How long each request waits before it is answered, as one to a distant store does.
+    pub latency: Duration,
 }
 
 impl Default for S3ServerOptions {
     fn default() -> Self {
-        Self { port: 0, access_key: "forebay-test".into(), secret_key: "forebay-test-secret".into() }
+        Self {
+            port: 0,
+            access_key: "forebay-test".into(),
+            secret_key: "forebay-test-secret".into(),
+            latency: Duration::ZERO,
+        }
     }
 }
 
@@ -83,7 +91,7 @@ impl S3Server {
             Backend::new(directory).with_context(|| format!("cannot serve the directory {}", directory.display()))?;
         let mut builder = S3ServiceBuilder::new(backend);
         builder.set_auth(SimpleAuth::from_single(options.access_key.clone(), options.secret_key.clone()));
-        let handler = Arc::new(S3Handler(builder.build()));
+        let handler = Arc::new(S3Handler { service: builder.build(), latency: options.latency });
         let server = LoopbackServer::start("s3", options.port, handler)?;
         Ok(Self { server, directory: directory.to_owned(), options })
     }
@@ -133,12 +141,18 @@ impl S3Server {
     }
 }
 
-struct S3Handler(S3Service);
+struct S3Handler {
+    service: S3Service,
+    latency: Duration,
+}
 
 #[async_trait::async_trait]
 impl Handler for S3Handler {
     async fn handle(&self, request: Request<Incoming>, _: &Connection) -> Result<Response<Body>, std::io::Error> {
-        let response = self.0.call(request.map(s3s::Body::from)).await;
+        if !self.latency.is_zero() {
+            tokio::time::sleep(self.latency).await;
+        }
+        let response = self.service.call(request.map(s3s::Body::from)).await;
         let response = response.map_err(|error| std::io::Error::other(format!("{error:?}")))?;
         Ok(response.map(|body| BodyExt::boxed_unsync(body.map_err(std::io::Error::other))))
     }

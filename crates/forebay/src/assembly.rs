@@ -11,7 +11,7 @@ use forebay_engine::FetchPolicy;
 use forebay_fuse::MountOptions;
 use forebay_memory::{Pool, PoolError, PoolOptions};
 use forebay_origin::{Origin, OriginOptions, S3Options};
-use forebay_store::{DiskOptions, IoBackend, ServeMode, Store, StoreOptions};
+use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
 use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
@@ -197,8 +197,10 @@ async fn client(
     membership: Arc<dyn Membership>,
     connector: Arc<dyn Connector>,
     buffers: ByteSize,
+    prefetch_budget: ByteSize,
 ) -> anyhow::Result<Client> {
     let options = ClientOptions {
+        prefetch_budget: prefetch_budget.as_u64(),
         block_size: block_size(config),
         request_timeout: config.client_request_timeout,
         backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
@@ -208,7 +210,8 @@ async fn client(
         },
         ..ClientOptions::default()
     };
-    let buffers = Store::open(StoreOptions::in_memory(pool(buffers, false)?)).await?;
+    let buffers = pool(buffers, config.worker_memory_huge_pages)?;
+    let buffers = Store::open(StoreOptions { eviction: Eviction::Fifo, ..StoreOptions::in_memory(buffers) }).await?;
     Ok(Client::new(membership, connector, buffers, options, tokio::runtime::Handle::current()))
 }
 
@@ -228,7 +231,9 @@ pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyh
         ..defaults
     };
     let membership = Arc::new(StaticMembership::new(addresses));
-    client(config, membership, Arc::new(TcpConnector { options }), config.client_memory_size).await
+    let (buffers, connector) = (config.client_memory_size, Arc::new(TcpConnector { options }));
+    // The other half holds what was read and may be read again by others, and what is in flight.
+    client(config, membership, connector, buffers, ByteSize::bytes(buffers.as_u64() / 2)).await
 }
 
 /// A client of the worker in this process.
@@ -238,7 +243,8 @@ pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyh
 pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Client> {
     let membership = Arc::new(StaticMembership::new([LOCAL]));
     // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
-    client(config, membership, Arc::new(LocalConnector { service }), LEAST_POOL).await
+    let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
+    client(config, membership, Arc::new(LocalConnector { service }), LEAST_POOL, budget).await
 }
 
 /// How the kernel mounts what `source` names.

@@ -3,6 +3,7 @@
 //! Prints the line `listening on http://127.0.0.1:PORT` once it serves, and ends with SIGTERM or Ctrl-C.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
@@ -24,6 +25,9 @@ struct Arguments {
     /// Its secret key.
     #[arg(long, default_value = "forebay-test-secret")]
     secret_key: String,
+    /// How long each request waits before it is answered
+    #[arg(long, default_value = "0", value_parser = forebay_types::parse_duration)]
+    latency: Duration,
     /// A bucket to make first; may be given several times.
     #[arg(long)]
     bucket: Vec<String>,
@@ -31,9 +35,9 @@ struct Arguments {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let Arguments { dir, port, access_key, secret_key, bucket } = Arguments::parse();
+    let Arguments { dir, port, access_key, secret_key, latency, bucket } = Arguments::parse();
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let server = S3Server::start_with(&dir, S3ServerOptions { port, access_key, secret_key })?;
+    let server = S3Server::start_with(&dir, S3ServerOptions { port, access_key, secret_key, latency })?;
     for name in bucket {
         server.create_bucket(&name).with_context(|| format!("cannot make the bucket {name}"))?;
     }

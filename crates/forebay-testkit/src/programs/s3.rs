@@ -3,8 +3,10 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use forebay_types::format_duration;
 
 use super::{Programs, end};
 use crate::S3ServerOptions;
@@ -22,12 +24,26 @@ impl S3Process {
     /// # Errors
     /// When the server was not built or does not start.
     pub fn start(programs: &Programs, directory: &Path, bucket: &str) -> anyhow::Result<Self> {
-        let keys = S3ServerOptions::default();
+        Self::start_distant(programs, directory, bucket, Duration::ZERO)
+    }
+
+    /// As [`S3Process::start`], with every request answered only after `latency`.
+    ///
+    /// # Errors
+    /// As [`S3Process::start`].
+    pub fn start_distant(
+        programs: &Programs,
+        directory: &Path,
+        bucket: &str,
+        latency: Duration,
+    ) -> anyhow::Result<Self> {
+        let keys = S3ServerOptions { latency, ..S3ServerOptions::default() };
         let mut child = programs
             .command("forebay-testkit-s3")?
             .arg("--dir")
             .arg(directory)
             .args(["--access-key", &keys.access_key, "--secret-key", &keys.secret_key, "--bucket", bucket])
+            .args(["--latency", &format_duration(latency)])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

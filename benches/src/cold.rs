@@ -1,0 +1,252 @@
+//! Cold reads: what Forebay makes of an empty cache and an S3 server, against plain parallel GETs from the same server;
+//! and how much more than asked for it fetches.
+//!
+//! Every measurement mounts anew, with an empty cache. Mounting is not timed. The server's own files are in the page
+//! cache for both sides, so that it is not the disk that is measured.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use forebay_testkit::{FaultProxy, MountProcess};
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::{ObjectStore as _, ObjectStoreExt as _};
+use rustix::fs::OFlags;
+use tokio::runtime::Runtime;
+
+use crate::fixture::{BUCKET, Fixture, LARGE, SMALL_SIZE};
+use crate::progress::Progress;
+use crate::report::{Report, Table, percent, rate};
+use crate::rounds::{self, Case, Sample};
+
+/// What a cold read through the mount is to reach of plain GETs.
+const COLD_TARGET: f64 = 0.9;
+/// Bytes in a GET: a block, the most that Forebay fetches at once by default.
+const PART: u64 = 4 << 20;
+/// GETs at once: the blocks that Forebay fetches ahead of one stream by default (`client.prefetch.max_part_number`).
+const PARTS_AT_ONCE: usize = 8;
+/// Small files read at once, either way.
+const READERS: usize = 8;
+/// Bytes in a read of the mount.
+const READ: usize = 1 << 20;
+/// Random reads of 4 KiB that amplification is measured with.
+const RANDOM_READS: u64 = 1000;
+/// `O_DIRECT` wants buffers and offsets aligned like this.
+const ALIGNMENT: usize = 4096;
+/// How long fetches ahead of a reader may take after it.
+const SETTLE: Duration = Duration::from_secs(20);
+
+/// Measures it.
+///
+/// # Errors
+/// When a part does not start or a read fails.
+pub(crate) fn measure(
+    fixture: &Fixture,
+    runtime: &Runtime,
+    progress: &Progress,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    progress.say("Cold reads against plain GETs");
+    let (plain, keys) = (&store(fixture)?, &fixture.small_keys());
+    for key in keys.iter().map(String::as_str).chain([LARGE]) {
+        read_to_end(&fixture.bucket().join(key), OFlags::empty())?;
+    }
+    let mounted = |name: &str, read: fn(&Path, &[String]) -> anyhow::Result<Sample>| {
+        Case::new(name, move || {
+            let mount = fixture.up(None)?;
+            let sample = read(mount.path(), keys)?;
+            mount.unmount()?;
+            Ok(sample)
+        })
+    };
+    let size = fixture.settings.size;
+    let cases = vec![
+        mounted("cold, direct", |mount, _| timed(1, || read_to_end(&mount.join(LARGE), OFlags::DIRECT))),
+        mounted("cold, buffered", |mount, _| timed(1, || read_to_end(&mount.join(LARGE), OFlags::empty()))),
+        Case::new("plain ranged GETs", move || timed(1, || runtime.block_on(get_parts(plain, size)))),
+        mounted("cold, small files", |mount, keys| timed(keys.len(), || read_files(mount, keys))),
+        Case::new("plain GETs of small files", move || timed(keys.len(), || runtime.block_on(get_files(plain, keys)))),
+    ];
+    let outcomes = rounds::measure("cold", cases, fixture.settings.repeat, progress, || ())?;
+    let [direct, buffered, parts, small, files] = &outcomes[..] else { anyhow::bail!("five cases, five outcomes") };
+
+    let text = format!(
+        "The first read of a file by a fresh `forebay up`, one reader, 1 MiB at a time, against ranged GETs of 4 MiB, \
+         {PARTS_AT_ONCE} at once, of the same object, their bytes thrown away. {} small files of 100 KiB are read whole \
+         by {READERS} readers, against {READERS} GETs at once.",
+        keys.len()
+    );
+    let mut table = Table::new("Cold", text, &["read", "Forebay", "plain GETs", "ratio"]);
+    for (name, ours) in [("large file, direct, GB/s", direct), ("large file, buffered, GB/s", buffered)] {
+        let ratio = ours.ratio(parts, |sample| sample.rate);
+        table.row(vec![name.to_owned(), rate(ours), rate(parts), percent(ratio)]);
+        report.ratio_target(&format!("cold, {name}").replace(", GB/s", ""), "plain GETs", COLD_TARGET, ratio);
+    }
+    let a_second = |of: &rounds::Outcome| format!("{:.0}", of.median(|sample| sample.operations));
+    let ratio = percent(small.ratio(files, |sample| sample.rate));
+    table.row(vec!["small files, files/s".to_owned(), a_second(small), a_second(files), ratio]);
+    report.table(table);
+    report.samples("cold", outcomes);
+    report.table(amplification(fixture, progress)?);
+    Ok(())
+}
+
+/// Bytes that leave the server for each byte that is read, counted by a proxy between the two.
+fn amplification(fixture: &Fixture, progress: &Progress) -> anyhow::Result<Table> {
+    let mut steps = progress.steps("amplification", 2);
+    let header = ["read", "bytes read", "bytes fetched", "amplification", "GETs"];
+    let text = "Bytes that a fresh `forebay up` takes from the server for the bytes that one reader asks for, with \
+                `O_DIRECT`.";
+    let mut table = Table::new("Read amplification, cold", text.to_owned(), &header);
+    type Read = fn(&Path) -> anyhow::Result<u64>;
+    let sequential: Read = |file| read_to_end(file, OFlags::DIRECT);
+    let random: Read = |file| read_at_random(file);
+    for (name, read) in [("1 MiB sequential, the whole file", sequential), ("4 KiB random", random)] {
+        steps.begin(name)?;
+        let proxy = FaultProxy::start(fixture.server.url().trim_start_matches("http://").parse()?)?;
+        let mount = fixture.up(Some(proxy.url()))?;
+        let file = mount.path().join(LARGE);
+        // Looking the name up is not part of reading.
+        file.metadata()?;
+        let before = proxy.counts();
+        let bytes = read(&file)?;
+        settle(&mount)?;
+        let after = proxy.counts();
+        mount.unmount()?;
+        let (fetched, gets) = (after.bytes - before.bytes, after.object_gets - before.object_gets);
+        let ratio = format!("{:.2}", fetched as f64 / bytes as f64);
+        steps.end(name, &ratio);
+        table.row(vec![name.to_owned(), bytes.to_string(), fetched.to_string(), ratio, gets.to_string()]);
+    }
+    Ok(table)
+}
+
+/// Waits until nothing is being fetched.
+fn settle(mount: &MountProcess) -> anyhow::Result<()> {
+    let deadline = Instant::now() + SETTLE;
+    while mount.stats()?["worker"]["fetches"].as_u64().context("`forebay stats --json` has no worker.fetches")? > 0 {
+        anyhow::ensure!(Instant::now() < deadline, "fetches go on {SETTLE:?} after the last read");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// How fast `read`, which returns how many bytes, is with `operations` files.
+fn timed(operations: usize, read: impl FnOnce() -> anyhow::Result<u64>) -> anyhow::Result<Sample> {
+    let started = Instant::now();
+    let bytes = read()?;
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(Sample { rate: bytes as f64 / seconds, operations: operations as f64 / seconds, ..Sample::default() })
+}
+
+/// A buffer that `O_DIRECT` takes.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    fn new(length: usize) -> Self {
+        let bytes = vec![0; length + ALIGNMENT];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT);
+        Self { bytes, start }
+    }
+
+    fn get(&mut self, length: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + length]
+    }
+}
+
+fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
+    let mut options = OpenOptions::new();
+    // The flags are few and low.
+    options.read(true).custom_flags(flags.bits() as i32);
+    options.open(path).with_context(|| format!("cannot open {}", path.display()))
+}
+
+fn read_to_end(path: &Path, flags: OFlags) -> anyhow::Result<u64> {
+    let (mut file, mut buffer, mut bytes) = (open(path, flags)?, Aligned::new(READ), 0);
+    loop {
+        let count = file.read(buffer.get(READ)).with_context(|| format!("cannot read {}", path.display()))?;
+        if count == 0 {
+            return Ok(bytes);
+        }
+        bytes += count as u64;
+    }
+}
+
+/// Reads of 4 KiB, evenly far apart in an order that jumps about.
+fn read_at_random(path: &Path) -> anyhow::Result<u64> {
+    let (file, mut buffer) = (open(path, OFlags::DIRECT)?, Aligned::new(ALIGNMENT));
+    let pages = file.metadata()?.len() / ALIGNMENT as u64;
+    let reads = RANDOM_READS.min(pages / 64).max(1);
+    let apart = pages / reads;
+    let mut bytes = 0;
+    for read in 0..reads {
+        // 389 is a prime and no factor of the number of reads, so that every place comes once.
+        let page = read * 389 % reads * apart;
+        bytes += file.read_at(buffer.get(ALIGNMENT), page * ALIGNMENT as u64)? as u64;
+    }
+    Ok(bytes)
+}
+
+/// Reads every file, some at once.
+fn read_files(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
+    let next = AtomicUsize::new(0);
+    let reader = || {
+        let mut bytes = 0;
+        while let Some(key) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
+            bytes += read_to_end(&mount.join(key), OFlags::empty())?;
+        }
+        anyhow::Ok(bytes)
+    };
+    let bytes = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(reader)).collect();
+        let joined =
+            readers.into_iter().map(|reader| reader.join().map_err(|_| anyhow::anyhow!("a reader panicked"))?);
+        joined.sum::<anyhow::Result<u64>>()
+    })?;
+    anyhow::ensure!(bytes == keys.len() as u64 * SMALL_SIZE, "small files had {bytes} bytes in all");
+    Ok(bytes)
+}
+
+fn store(fixture: &Fixture) -> anyhow::Result<AmazonS3> {
+    Ok(AmazonS3Builder::new()
+        .with_endpoint(fixture.server.url())
+        .with_bucket_name(BUCKET)
+        .with_region("us-east-1")
+        .with_access_key_id(fixture.server.access_key())
+        .with_secret_access_key(fixture.server.secret_key())
+        .with_allow_http(true)
+        .build()?)
+}
+
+async fn get_parts(store: &AmazonS3, size: u64) -> anyhow::Result<u64> {
+    let path = object_store::path::Path::from(LARGE);
+    let parts = (0..size).step_by(PART as usize).map(|start| {
+        let (path, range) = (&path, start..(start + PART).min(size));
+        async move { anyhow::Ok(drain(store.get_opts(path, ranged(range)).await?).await?) }
+    });
+    futures::stream::iter(parts).buffer_unordered(PARTS_AT_ONCE).try_fold(0, async |sum, bytes| Ok(sum + bytes)).await
+}
+
+fn ranged(range: std::ops::Range<u64>) -> object_store::GetOptions {
+    object_store::GetOptions { range: Some(range.into()), ..Default::default() }
+}
+
+async fn get_files(store: &AmazonS3, keys: &[String]) -> anyhow::Result<u64> {
+    let gets = keys.iter().map(|key| async move {
+        anyhow::Ok(drain(store.get(&object_store::path::Path::from(key.as_str())).await?).await?)
+    });
+    futures::stream::iter(gets).buffer_unordered(READERS).try_fold(0, async |sum, bytes| Ok(sum + bytes)).await
+}
+
+/// Takes a body and throws it away.
+async fn drain(got: object_store::GetResult) -> object_store::Result<u64> {
+    got.into_stream().try_fold(0, async |sum, bytes| Ok(sum + bytes.len() as u64)).await
+}

@@ -1,0 +1,126 @@
+//! What every section needs: a bucket with data, a server for it, the same data on tmpfs, and places to mount.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use forebay_testkit::{DataSet, MountProcess, Programs, S3Process};
+use forebay_types::ByteSize;
+use rustix::fs::OFlags;
+use tempfile::TempDir;
+
+use crate::Settings;
+use crate::progress::Progress;
+
+/// The bucket.
+pub(crate) const BUCKET: &str = "forebay-bench";
+/// The large file in it.
+pub(crate) const LARGE: &str = "large.bin";
+/// Bytes of a small file: an image of a training set.
+pub(crate) const SMALL_SIZE: u64 = 100 << 10;
+
+/// `f_type` of tmpfs, as in `linux/magic.h`.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// The data and the server. Everything is taken away when it is dropped.
+pub(crate) struct Fixture {
+    pub(crate) settings: Settings,
+    pub(crate) programs: Programs,
+    pub(crate) server: S3Process,
+    /// Whether the kernel lets this process drop the page cache.
+    pub(crate) is_root: bool,
+    /// Whether tmpfs takes `O_DIRECT`, which it does since Linux 6.6.
+    pub(crate) tmpfs_is_direct: bool,
+    tmpfs: TempDir,
+    work: TempDir,
+}
+
+impl Fixture {
+    /// Writes the data and starts the server.
+    ///
+    /// # Errors
+    /// When there is no room, `tmpfs` is not one, or a program is missing.
+    pub(crate) fn prepare(base: &Path, tmpfs: &Path, settings: Settings, progress: &Progress) -> anyhow::Result<Self> {
+        let magic = rustix::fs::statfs(tmpfs).with_context(|| format!("cannot look at {}", tmpfs.display()))?.f_type;
+        ensure!(
+            u64::try_from(magic).is_ok_and(|magic| magic == TMPFS_MAGIC),
+            "{} is not on tmpfs; name a directory that is with --tmpfs",
+            tmpfs.display()
+        );
+        let temporary = |directory: &Path| {
+            let made = tempfile::Builder::new().prefix("forebay-bench-").tempdir_in(directory);
+            made.with_context(|| format!("cannot make a directory in {}", directory.display()))
+        };
+        let (work, tmpfs) = (temporary(base)?, temporary(tmpfs)?);
+        progress.say(&format!("Writing {} of data", ByteSize::bytes(settings.size)));
+        let bucket = work.path().join("s3").join(BUCKET);
+        DataSet::new(1).write_file(&bucket.join(LARGE), settings.size)?;
+        for number in 0..Self::small_files(settings) {
+            DataSet::new(2 + number as u64).write_file(&bucket.join(small(number)), SMALL_SIZE)?;
+        }
+        let on_tmpfs = tmpfs.path().join(LARGE);
+        DataSet::new(1).write_file(&on_tmpfs, settings.size)?;
+        let direct = OFlags::RDONLY | OFlags::DIRECT;
+        let tmpfs_is_direct = rustix::fs::open(&on_tmpfs, direct, rustix::fs::Mode::empty()).is_ok();
+        let programs = Programs::of_this_build()?;
+        let server = S3Process::start(&programs, &work.path().join("s3"), BUCKET)?;
+        let is_root = rustix::process::geteuid().is_root();
+        Ok(Self { settings, programs, server, is_root, tmpfs_is_direct, tmpfs, work })
+    }
+
+    fn small_files(settings: Settings) -> usize {
+        if settings.quick { 40 } else { 500 }
+    }
+
+    /// The keys of the small files.
+    pub(crate) fn small_keys(&self) -> Vec<String> {
+        (0..Self::small_files(self.settings)).map(small).collect()
+    }
+
+    /// The origin's URL.
+    pub(crate) fn origin(&self) -> String {
+        format!("s3://{BUCKET}")
+    }
+
+    /// The directory that the server keeps the bucket in.
+    pub(crate) fn bucket(&self) -> PathBuf {
+        self.work.path().join("s3").join(BUCKET)
+    }
+
+    /// Memory for a cache that holds everything, below the watermark where eviction starts.
+    pub(crate) fn memory(&self) -> ByteSize {
+        ByteSize::bytes((self.settings.size + self.settings.size / 4 + (256 << 20)).next_multiple_of(1 << 20))
+    }
+
+    /// The large file on tmpfs.
+    pub(crate) fn on_tmpfs(&self) -> PathBuf {
+        self.tmpfs.path().join(LARGE)
+    }
+
+    /// A place to mount.
+    pub(crate) fn mountpoint(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
+    }
+
+    /// `forebay up` of the bucket, with an empty cache that holds all of it. `endpoint` stands in for the server's URL.
+    pub(crate) fn up(&self, endpoint: Option<String>) -> anyhow::Result<MountProcess> {
+        let memory = self.memory().to_string();
+        let environment = self.server.environment().into_iter().map(|(name, value)| match &endpoint {
+            Some(endpoint) if name == "AWS_ENDPOINT_URL" => (name, endpoint.clone()),
+            _ => (name, value),
+        });
+        let arguments = ["--memory", memory.as_str()];
+        MountProcess::up(&self.programs, &self.origin(), &self.mountpoint("up"), arguments, environment)
+    }
+
+    /// Drops the page cache, as far as this process may.
+    pub(crate) fn drop_page_cache(&self) -> anyhow::Result<()> {
+        if self.is_root {
+            std::fs::write("/proc/sys/vm/drop_caches", "1").context("cannot drop the page cache")?;
+        }
+        Ok(())
+    }
+}
+
+fn small(number: usize) -> String {
+    format!("small/{number:04}.jpg")
+}

@@ -1,0 +1,139 @@
+//! What a process uses, from `/proc`.
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+/// How often memory is looked at.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// CPU time that a process and its threads have used, in seconds.
+///
+/// # Errors
+/// When there is no such process.
+pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let ticks = ticks_of(&stat).with_context(|| format!("{path} has another form than expected"))?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// `utime` and `stime`, fields 14 and 15 of proc_pid_stat(5). The name, field 2, may hold spaces and brackets.
+fn ticks_of(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(11).map(str::parse::<u64>);
+    Some(fields.next()?.ok()? + fields.next()?.ok()?)
+}
+
+/// Resident memory of a process, in bytes.
+fn resident(pid: u32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// The resident memory of a process over a run, in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Memory {
+    /// Which process.
+    pub(crate) process: String,
+    /// When the warm-up was over.
+    pub(crate) warm: u64,
+    /// The most since.
+    pub(crate) most: u64,
+    /// At the end.
+    pub(crate) last: u64,
+    /// How often it was looked at.
+    pub(crate) looks: u64,
+}
+
+impl Memory {
+    /// Memory is flat when what is added after the warm-up is less than this: 5 %, or 32 MiB if that is more. Threads
+    /// and allocators keep some buffers each, more when more readers come.
+    const SLACK: f64 = 0.05;
+    const LEAST_SLACK: u64 = 32 << 20;
+
+    pub(crate) fn growth(&self) -> u64 {
+        self.most.saturating_sub(self.warm)
+    }
+
+    pub(crate) fn is_flat(&self) -> bool {
+        self.growth() <= Self::LEAST_SLACK.max((self.warm as f64 * Self::SLACK) as u64)
+    }
+}
+
+/// Looks at the memory of some processes until it is finished.
+pub(crate) struct MemoryWatch {
+    tell: mpsc::Sender<Event>,
+    thread: JoinHandle<Vec<Memory>>,
+}
+
+enum Event {
+    Warm,
+    Finish,
+}
+
+impl MemoryWatch {
+    pub(crate) fn start(processes: Vec<(String, u32)>) -> Self {
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut seen: Vec<Memory> = processes
+                .iter()
+                .map(|(process, _)| Memory { process: process.clone(), warm: 0, most: 0, last: 0, looks: 0 })
+                .collect();
+            loop {
+                let event = told.recv_timeout(EVERY);
+                for ((_, pid), memory) in processes.iter().zip(&mut seen) {
+                    let Some(now) = resident(*pid) else { continue };
+                    memory.last = now;
+                    memory.most = memory.most.max(now);
+                    memory.looks += 1;
+                    if let Ok(Event::Warm) = event {
+                        (memory.warm, memory.most) = (now, now);
+                    }
+                }
+                if matches!(event, Ok(Event::Finish) | Err(mpsc::RecvTimeoutError::Disconnected)) {
+                    return seen;
+                }
+            }
+        });
+        Self { tell, thread }
+    }
+
+    /// What is more than now is growth.
+    pub(crate) fn warm(&self) {
+        // The thread ends only when it is told to.
+        let _ = self.tell.send(Event::Warm);
+    }
+
+    pub(crate) fn finish(self) -> Vec<Memory> {
+        let _ = self.tell.send(Event::Finish);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_read_past_a_name_with_brackets() {
+        let stat = "42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 300 45 0 0 20 0 1 0 100";
+        assert_eq!(ticks_of(stat), Some(345));
+        assert!(cpu_seconds(std::process::id()).is_ok());
+    }
+
+    #[test]
+    fn memory_that_is_taken_after_the_warm_up_is_growth() {
+        let watch = MemoryWatch::start(vec![("self".to_owned(), std::process::id())]);
+        watch.warm();
+        let taken = std::hint::black_box(vec![1u8; 200 << 20]);
+        let [memory] = &watch.finish()[..] else { panic!("one process was watched") };
+        assert!(memory.growth() >= 190 << 20, "{memory:?}");
+        assert!(!memory.is_flat());
+        drop(taken);
+    }
+}

@@ -1,0 +1,166 @@
+//! The order of measurements, and what is made of them.
+//!
+//! Everything of a section is measured once in each round, what is compared side by side: A B C D, A B C D, … A machine
+//! that slows down in the middle then slows all of them. The first round is the warm-up and does not count. A number is
+//! the median over the rounds; a ratio is the median of the rounds' own ratios, each of two neighbours in time.
+
+use serde::Serialize;
+
+use crate::progress::Progress;
+
+/// What one measurement found.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Sample {
+    /// Bytes a second.
+    pub(crate) rate: f64,
+    /// Operations a second.
+    pub(crate) operations: f64,
+    /// The median latency of an operation, in µs.
+    pub(crate) p50: f64,
+    /// The 99th percentile.
+    pub(crate) p99: f64,
+    /// CPU time that the processes behind it used, in seconds for each GiB.
+    pub(crate) cpu: f64,
+    /// Something else, that the section knows.
+    pub(crate) extra: f64,
+}
+
+/// Something that is measured again and again.
+pub(crate) struct Case<'a> {
+    name: String,
+    measure: Box<dyn FnMut() -> anyhow::Result<Sample> + 'a>,
+}
+
+/// All that was measured of a case.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    /// What it was.
+    pub(crate) name: String,
+    /// A sample for each round that counts.
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl<'a> Case<'a> {
+    pub(crate) fn new(name: impl Into<String>, measure: impl FnMut() -> anyhow::Result<Sample> + 'a) -> Self {
+        Self { name: name.into(), measure: Box::new(measure) }
+    }
+}
+
+/// Measures `cases` in turn, once to warm up and then `repeat` times. `warm` is called when the warm-up is over.
+///
+/// # Errors
+/// Whatever keeps a case from being measured.
+pub(crate) fn measure(
+    section: &str,
+    mut cases: Vec<Case<'_>>,
+    repeat: usize,
+    progress: &Progress,
+    mut warm: impl FnMut(),
+) -> anyhow::Result<Vec<Outcome>> {
+    let mut steps = progress.steps(section, cases.len() * (repeat + 1));
+    let mut outcomes: Vec<Outcome> =
+        cases.iter().map(|case| Outcome { name: case.name.clone(), samples: Vec::with_capacity(repeat) }).collect();
+    for round in 0..=repeat {
+        for (case, outcome) in cases.iter_mut().zip(&mut outcomes) {
+            steps.begin(&case.name)?;
+            let sample = (case.measure)()?;
+            steps.end(&case.name, &format!("{:.2} GB/s, {:.1} k/s", sample.rate / 1e9, sample.operations / 1e3));
+            if round > 0 {
+                outcome.samples.push(sample);
+            }
+        }
+        if round == 0 {
+            warm();
+        }
+    }
+    Ok(outcomes)
+}
+
+impl Outcome {
+    /// The median of what `of` takes from a sample.
+    pub(crate) fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.samples.iter().map(of))
+    }
+
+    /// The median of the ratios to `other` in the same round.
+    pub(crate) fn ratio(&self, other: &Self, of: impl Fn(&Sample) -> f64) -> f64 {
+        median(self.samples.iter().zip(&other.samples).map(|(ours, theirs)| of(ours) / of(theirs)))
+    }
+
+    /// How far the samples lie apart: half of what lies between least and most, relative to the median.
+    pub(crate) fn spread(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+        let (least, most) = self
+            .samples
+            .iter()
+            .map(&of)
+            .fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
+        (most - least) / 2.0 / self.median(of)
+    }
+}
+
+/// The median; NaN of nothing.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn outcome(rates: &[f64]) -> Outcome {
+        let samples = rates.iter().map(|rate| Sample { rate: *rate, ..Sample::default() }).collect();
+        Outcome { name: String::new(), samples }
+    }
+
+    #[test]
+    fn cases_are_measured_in_turn_and_the_first_round_does_not_count() {
+        let order = RefCell::new(String::new());
+        let case = |name: &'static str, rate: f64| {
+            let order = &order;
+            Case::new(name, move || {
+                order.borrow_mut().push_str(name);
+                Ok(Sample { rate: rate + order.borrow().len() as f64, ..Sample::default() })
+            })
+        };
+        let progress = Progress::new(Arc::default());
+        let cases = vec![case("a", 10.0), case("b", 20.0)];
+        let outcomes = measure("test", cases, 3, &progress, || order.borrow_mut().push('|')).unwrap();
+        assert_eq!(*order.borrow(), "ab|ababab");
+        let rates = |outcome: &Outcome| outcome.samples.iter().map(|sample| sample.rate).collect::<Vec<_>>();
+        assert_eq!(rates(&outcomes[0]), [14.0, 16.0, 18.0]);
+        assert_eq!(rates(&outcomes[1]), [25.0, 27.0, 29.0]);
+    }
+
+    #[test]
+    fn an_interrupted_run_ends_before_the_next_measurement() {
+        let progress = Progress::new(Arc::new(true.into()));
+        let case = Case::new("never", || unreachable!());
+        assert_eq!(measure("test", vec![case], 1, &progress, || ()).unwrap_err().to_string(), "interrupted");
+    }
+
+    #[test]
+    fn a_ratio_is_of_neighbours_in_time() {
+        // The machine was twice as fast in the second round.
+        let (ours, theirs) = (outcome(&[5.0, 10.0, 6.0]), outcome(&[10.0, 20.0, 10.0]));
+        assert_eq!(ours.ratio(&theirs, |sample| sample.rate), 0.5);
+        assert_eq!(ours.median(|sample| sample.rate), 6.0);
+        assert!((ours.spread(|sample| sample.rate) - 2.5 / 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert_eq!(median([4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(median([7.0]), 7.0);
+        assert!(median([]).is_nan());
+    }
+}

@@ -1,0 +1,140 @@
+//! The TCP transport alone, against iperf3: what framing, multiplexing and landing in the caller's buffer cost.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use forebay_memory::{Pool, PoolOptions};
+use forebay_tcp::{ClientOptions, TcpTransport};
+use forebay_transport::{Op, Request, Transport};
+use forebay_types::{BlockKey, ByteSize, FileId};
+use tokio::runtime::Runtime;
+
+use crate::fio::count;
+use crate::fixture::Fixture;
+use crate::iperf::Iperf;
+use crate::latencies::Latencies;
+use crate::progress::Progress;
+use crate::report::{Report, Table, kilo, latency, percent, rate};
+use crate::rounds::{self, Case, Sample};
+use crate::server::CLUSTER;
+
+const SIZES: [(u32, &str); 4] = [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB")];
+/// Calls under way at once, and the streams of iperf3 that they are compared with: as many as there are connections.
+const DEPTHS: [(usize, u32); 2] = [(1, 1), (8, 4)];
+/// Longer than any call takes.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Measures it.
+///
+/// # Errors
+/// When a part does not start or a call fails.
+pub(crate) fn measure(
+    fixture: &Fixture,
+    runtime: &Runtime,
+    progress: &Progress,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    progress.say("The TCP transport alone");
+    let (iperf, server) = (Iperf::start()?, ServerProcess::start()?);
+    let transport: Arc<dyn Transport> =
+        Arc::new(TcpTransport::new(server.address.as_str(), ClientOptions::new(CLUSTER)));
+    let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(64)))?;
+    let time = fixture.settings.time;
+    let rows: Vec<_> = SIZES.iter().flat_map(|size| DEPTHS.iter().map(move |depth| (*size, *depth))).collect();
+    let (iperf, transport, pool) = (&iperf, &transport, &pool);
+    let cases = rows.iter().flat_map(|((size, name), (depth, streams))| {
+        let ours = move || runtime.block_on(calls(transport, pool, *size, *depth, time));
+        let theirs = move || iperf.run(*streams, *size, time);
+        [
+            Case::new(format!("transport, {name}, {depth} at once"), ours),
+            Case::new(format!("iperf3, {name}, {}", count(*streams, "stream")), theirs),
+        ]
+    });
+    let outcomes = rounds::measure("transport", cases.collect(), fixture.settings.repeat, progress, || ())?;
+    runtime.block_on(transport.close());
+
+    let header = ["read", "at once", "transport GB/s", "transport k/s", "p50/p99 µs", "iperf3 GB/s", "ratio"];
+    let text = "Requests and replies between two processes over loopback, each reply into a buffer of its own, over 4 \
+                connections; iperf3, which only sends, in pieces of the same size (at most 1 MiB), with one stream \
+                against one request and 4 against 8.";
+    let mut table = Table::new("TCP transport", text.to_owned(), &header);
+    for (((_, name), (depth, _)), pair) in rows.iter().zip(outcomes.chunks_exact(2)) {
+        let [ours, theirs] = pair else { continue };
+        let ratio = percent(ours.ratio(theirs, |sample| sample.rate));
+        let cells = [(*name).to_owned(), depth.to_string(), rate(ours), kilo(ours), latency(ours), rate(theirs), ratio];
+        table.row(cells.into());
+    }
+    report.table(table);
+    report.samples("transport", outcomes);
+    Ok(())
+}
+
+/// Reads of `size` bytes, `depth` at once, for `time`.
+async fn calls(
+    transport: &Arc<dyn Transport>,
+    pool: &Pool,
+    size: u32,
+    depth: usize,
+    time: Duration,
+) -> anyhow::Result<Sample> {
+    let started = Instant::now();
+    let tasks: Vec<_> = (0..depth)
+        .map(|_| {
+            let (transport, pool) = (Arc::clone(transport), pool.clone());
+            tokio::spawn(async move {
+                let mut latencies = Latencies::default();
+                while started.elapsed() < time {
+                    let began = Instant::now();
+                    let into = pool.alloc(size as usize, DEADLINE).await?;
+                    let block = BlockKey { file: FileId([0; 16]), index: 0 };
+                    let request = Request::on_block(Op::Read, block, 0, size, DEADLINE);
+                    let reply = transport.call(request, Some(into)).await?;
+                    latencies.add(began.elapsed());
+                    drop(reply);
+                }
+                anyhow::Ok(latencies)
+            })
+        })
+        .collect();
+    let mut all = Latencies::default();
+    for task in tasks {
+        all.append(task.await??);
+    }
+    Ok(all.sample(size, started.elapsed()))
+}
+
+/// This program again, as the server.
+struct ServerProcess {
+    child: Child,
+    address: String,
+}
+
+impl ServerProcess {
+    fn start() -> anyhow::Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("serve-transport")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the transport's server")?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let address = line.trim().strip_prefix("listening on ").map(ToOwned::to_owned);
+        let server = Self { child, address: address.unwrap_or_default() };
+        anyhow::ensure!(!server.address.is_empty(), "the transport's server did not start");
+        Ok(server)
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Its standard input ends, and so does it.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,63 @@
+//! The harness works: a quick run on little data measures every section and leaves nothing behind.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Why the run cannot be tried here.
+fn missing() -> Option<&'static str> {
+    let runs = |program: &str| {
+        let status = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !runs("fio") || !runs("iperf3") {
+        return Some("fio or iperf3 is not installed; `make setup` does it");
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse");
+    }
+    let built = Path::new(env!("CARGO_BIN_EXE_forebay-bench")).with_file_name("forebay").exists();
+    if !built { Some("forebay is not built; `make test` does it") } else { None }
+}
+
+#[test]
+fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
+    if let Some(reason) = missing() {
+        println!("skipped: benchmarks: {reason}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay-bench"))
+        .args(["--quick", "--size", "16MiB", "--time", "50ms", "--dir"])
+        .arg(directory.path())
+        .arg("--json")
+        .arg(&json)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+
+    let tables = String::from_utf8(output.stdout).unwrap();
+    for title in [
+        "Targets",
+        "Mount, `forebay up`, warm",
+        "Mount, separate worker over TCP, warm",
+        "Client library, warm",
+        "Integrity of reads from memory",
+        "TCP transport",
+        "Cold",
+        "Read amplification, cold",
+        "Memory",
+    ] {
+        assert!(tables.contains(&format!("### {title}\n")), "{title} is missing in\n{tables}");
+    }
+    assert!(!tables.contains("NaN"), "{tables}");
+
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["samples"].as_array().unwrap().len(), 5, "{report}");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let at = directory.path().to_str().unwrap();
+    assert!(!mounts.contains(at), "a mount was left behind: {mounts}");
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["report.json"]);
+}

@@ -1,0 +1,50 @@
+//! What the end-to-end tests in `tests/` are made of: the real `forebay` binary in processes of its own, a real S3
+//! server, real FUSE mounts.
+//!
+//! * [`Bucket`]: an S3 server and, in front of it, a proxy that counts and fails on command;
+//! * [`Tree`]: the files that a test puts into a bucket, and what they must read as;
+//! * [`Setup`]: how to start a [`Worker`] or a [`Mount`], the two guards that end their process, unmount, and, when the
+//!   test fails, show the log;
+//! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
+//! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
+//!
+//! Everything lives in temporary directories and on free ports, so tests run beside each other. A test that this
+//! machine cannot run says so by [`skipped`] and passes.
+
+mod bucket;
+mod disks;
+mod fio;
+mod mount;
+mod program;
+pub mod reading;
+mod setup;
+mod tree;
+mod upload;
+mod wait;
+mod worker;
+
+pub use bucket::{BUCKET, Bucket};
+pub use disks::{Tmpfs, is_root};
+pub use fio::Fio;
+pub use mount::{Mount, is_mounted};
+pub use program::{Finished, ended, finish, forebay, resident, signal};
+pub use setup::Setup;
+pub use tree::{Tree, TreeFile};
+pub use upload::upload;
+pub use wait::{eventually, once};
+pub use worker::Worker;
+
+/// Says why a test does not run here; `make test` collects these lines. The test returns right after.
+pub fn skipped(reason: &str) {
+    println!("skipped: {reason}");
+}
+
+/// Whether the tests that take long are to run; says so if not.
+#[must_use]
+pub fn is_long_run() -> bool {
+    let long = std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1");
+    if !long {
+        skipped("needs FOREBAY_TEST_LONG=1");
+    }
+    long
+}

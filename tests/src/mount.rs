@@ -1,0 +1,224 @@
+//! A mount, and the process in the background that serves it.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{Finished, Setup, eventually, finish, forebay, program};
+
+/// Longer than `forebay up` gives an origin for its first answer.
+const START_WITHIN: Duration = Duration::from_secs(150);
+const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long a dropped mount may take to end in good order.
+const DROP_WITHIN: Duration = Duration::from_secs(5);
+/// Longer than any test takes. A read that nobody answers cannot be interrupted, but its server can be killed.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A mount. Dropping it ends its process and takes it away, dead or alive.
+#[derive(Debug)]
+pub struct Mount {
+    setup: Setup,
+    command: Vec<String>,
+    directory: TempDir,
+    /// What the command printed of the mount.
+    summary: Value,
+    _watchdog: Option<mpsc::Sender<()>>,
+}
+
+impl Mount {
+    pub(crate) fn new(setup: Setup, command: Vec<String>) -> Self {
+        let directory = tempfile::tempdir().expect("a directory for the mountpoint");
+        std::fs::create_dir(directory.path().join("mnt")).expect("the mountpoint");
+        Self { setup, command, directory, summary: Value::Null, _watchdog: None }
+    }
+
+    #[track_caller]
+    pub(crate) fn started(mut self) -> Self {
+        let _ = self.start().succeeded();
+        self
+    }
+
+    /// Mounts, also once more. Gives what the command printed.
+    ///
+    /// # Panics
+    /// When it takes too long.
+    #[track_caller]
+    pub fn start(&mut self) -> Finished {
+        let (program, arguments) = self.command.split_first().expect("a command");
+        let log = format!("log.file={}", self.log().display());
+        let finished = finish(
+            forebay(&self.setup.environment)
+                .arg(program)
+                .args(arguments)
+                .arg(self.root())
+                .args(["--json", "-o", &log])
+                .args(&self.setup.arguments),
+            START_WITHIN,
+        );
+        if finished.code == Some(0) {
+            self.summary = serde_json::from_slice(&finished.stdout).expect("the summary as JSON");
+            self._watchdog = Some(watch(self.pid()));
+        }
+        finished
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// The place of a file.
+    #[must_use]
+    pub fn path(&self, below: &str) -> PathBuf {
+        self.root().join(below)
+    }
+
+    /// What the command printed of the mount, as JSON.
+    #[must_use]
+    pub fn summary(&self) -> &Value {
+        &self.summary
+    }
+
+    /// The process that serves it.
+    ///
+    /// # Panics
+    /// When it was not started.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.summary["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("the mount was started")
+    }
+
+    /// `kill -9`: a dead mount stays.
+    ///
+    /// # Panics
+    /// When the process does not end.
+    #[track_caller]
+    pub fn kill(&self) {
+        program::signal(self.pid(), Signal::KILL);
+        self.wait_for_end();
+    }
+
+    /// Ends it in good order.
+    ///
+    /// # Panics
+    /// When the process does not end.
+    #[track_caller]
+    pub fn terminate(&self) {
+        program::signal(self.pid(), Signal::TERM);
+        self.wait_for_end();
+    }
+
+    /// Waits until the process has ended.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn wait_for_end(&self) {
+        let pid = self.pid();
+        eventually("the mount's process ends", END_WITHIN, || program::ended(pid));
+    }
+
+    /// Runs `forebay COMMAND ROOT`.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[must_use]
+    #[track_caller]
+    pub fn ask(&self, command: &[&str]) -> Finished {
+        self.ask_of("", command)
+    }
+
+    /// Runs `forebay COMMAND FILE`.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[must_use]
+    #[track_caller]
+    pub fn ask_of(&self, file: &str, command: &[&str]) -> Finished {
+        finish(forebay(&[]).args(command).arg(self.path(file)), END_WITHIN)
+    }
+
+    /// The counters of the worker of `forebay up`, at `pointer`.
+    ///
+    /// # Panics
+    /// When it does not answer, or there is no such counter.
+    #[must_use]
+    #[track_caller]
+    pub fn counter(&self, pointer: &str) -> u64 {
+        let answer = self.ask(&["stats", "--json"]).succeeded();
+        let stats: Value = serde_json::from_slice(&answer.stdout).expect("the counters as JSON");
+        stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
+    }
+
+    /// Where its process logs.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// What its processes logged.
+    #[must_use]
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// Where the process id is written.
+    ///
+    /// # Panics
+    /// When it was not started.
+    #[must_use]
+    pub fn pid_file(&self) -> PathBuf {
+        self.summary["pid_file"].as_str().expect("a summary with the pid file").into()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of the mount at {}\n{}", self.root().display(), self.log_text());
+        }
+        if self.summary.is_object() && !program::ended(self.pid()) {
+            let pid = self.pid();
+            program::signal(pid, Signal::CONT);
+            program::signal(pid, Signal::TERM);
+            let deadline = std::time::Instant::now() + DROP_WITHIN;
+            while !program::ended(pid) && std::time::Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            program::signal(pid, Signal::KILL);
+        }
+        while is_mounted(&self.root()) && rustix::mount::unmount(self.root(), UnmountFlags::DETACH).is_ok() {}
+        if self.summary.is_object() {
+            // What a killed process left.
+            let _ = std::fs::remove_file(self.pid_file());
+            let _ = std::fs::remove_file(self.pid_file().with_extension("json"));
+        }
+    }
+}
+
+/// Whether anything is mounted at `path`, dead or alive.
+#[must_use]
+pub fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mounts").unwrap_or_default();
+    let place = |line: &[u8]| line.split(|byte| *byte == b' ').nth(1).map(<[u8]>::to_vec);
+    table.split(|byte| *byte == b'\n').any(|line| place(line).as_deref() == Some(path.as_os_str().as_bytes()))
+}
+
+/// Kills the process when what is returned is not dropped in time.
+fn watch(pid: u32) -> mpsc::Sender<()> {
+    let (alive, gone) = mpsc::channel();
+    std::thread::spawn(move || {
+        if gone.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("the mount of process {pid} was in use for {LIMIT:?}: ending it");
+            program::signal(pid, Signal::KILL);
+        }
+    });
+    alive
+}

@@ -1,0 +1,31 @@
+//! Waiting for a condition, always with a deadline.
+
+use std::time::{Duration, Instant};
+
+/// How often a condition is looked at.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// When it does not within `limit`.
+#[track_caller]
+pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    once(what, limit, || condition().then_some(()));
+}
+
+/// Waits until `poll` has something, and gives it.
+///
+/// # Panics
+/// When it has nothing within `limit`.
+#[track_caller]
+pub fn once<T>(what: &str, limit: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(found) = poll() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
+        std::thread::sleep(EVERY);
+    }
+}
