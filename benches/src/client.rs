@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::fio::{Access, count};
 use crate::fixture::Fixture;
 use crate::latencies::Latencies;
-use crate::library::{Library, copy};
+use crate::library::{Library, Plain};
 use crate::mount::start_worker;
 use crate::progress::Progress;
 use crate::report::{Report, Table, kilo, latency, percent, rate};
@@ -32,7 +32,7 @@ pub(crate) fn measure(
     progress.say("The client library, without FUSE");
     let worker = start_worker(fixture)?;
     let parts = Parts {
-        bytes: DataSet::new(1).expected(0..fixture.settings.size),
+        plain: Plain::new(fixture.settings.size)?,
         verified: runtime.block_on(Library::local(fixture, true))?,
         trusted: runtime.block_on(Library::local(fixture, false))?,
         tcp: runtime.block_on(Library::tcp(&worker.address().to_string()))?,
@@ -55,7 +55,7 @@ pub(crate) fn measure(
 
 /// What is read from.
 struct Parts {
-    bytes: Vec<u8>,
+    plain: Plain,
     verified: Library,
     trusted: Library,
     tcp: Library,
@@ -66,7 +66,7 @@ impl Parts {
     fn cases(&self, (access, threads): (Access, u32), time: Duration) -> [Case<'_>; 4] {
         let name = |what: &str| format!("{what}, {}, {}", access.name(), count(threads, "thread"));
         [
-            Case::new(name("memory copy"), move || copy(&self.bytes, access, threads, time)),
+            Case::new(name("memory copy"), move || self.plain.read(access, threads, time)),
             Case::new(name("local"), move || self.verified.read(access, threads, time)),
             Case::new(name("local, unverified"), move || self.trusted.read(access, threads, time)),
             Case::new(name("tcp"), move || self.tcp.read(access, threads, time)),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use forebay_testkit::{FaultProxy, MountProcess};
+use forebay_testkit::{FaultProxy, MountProcess, ProxyCounts, S3Process};
 use futures::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::{ObjectStore as _, ObjectStoreExt as _};
@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 use crate::fixture::{BUCKET, Fixture, LARGE, SMALL_SIZE};
 use crate::progress::Progress;
 use crate::report::{Report, Table, percent, rate};
-use crate::rounds::{self, Case, Sample};
+use crate::rounds::{self, Case, Outcome, Sample};
 
 /// What a cold read through the mount is to reach of plain GETs.
 const COLD_TARGET: f64 = 0.9;
@@ -30,6 +30,9 @@ const COLD_TARGET: f64 = 0.9;
 const PART: u64 = 4 << 20;
 /// GETs at once: the blocks that Forebay fetches ahead of one stream by default (`client.prefetch.max_part_number`).
 const PARTS_AT_ONCE: usize = 8;
+/// How long a request to a store that is not on the same machine takes until its first byte: S3 in its own region
+/// answers within tens of milliseconds.
+const DISTANCE: Duration = Duration::from_millis(20);
 /// Small files read at once, either way.
 const READERS: usize = 8;
 /// Bytes in a read of the mount.
@@ -52,76 +55,140 @@ pub(crate) fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     progress.say("Cold reads against plain GETs");
-    let (plain, keys) = (&store(fixture)?, &fixture.small_keys());
+    let keys = &fixture.small_keys();
     for key in keys.iter().map(String::as_str).chain([LARGE]) {
         read_to_end(&fixture.bucket().join(key), OFlags::empty())?;
     }
-    let mounted = |name: &str, read: fn(&Path, &[String]) -> anyhow::Result<Sample>| {
-        Case::new(name, move || {
-            let mount = fixture.up(None)?;
-            let sample = read(mount.path(), keys)?;
-            mount.unmount()?;
-            Ok(sample)
-        })
-    };
-    let size = fixture.settings.size;
+    let distant = fixture.distant_server(DISTANCE)?;
+    let (near, far) = (&Source::new(fixture, &fixture.server)?, &Source::new(fixture, &distant)?);
+    let case = |name: &str, source, read| mounted(fixture, name, source, keys, read);
+    let parts = |source: &'_ Source| timed(1, || runtime.block_on(get_parts(&source.store, fixture.settings.size)));
+    let files = |source: &'_ Source| timed(keys.len(), || runtime.block_on(get_files(&source.store, keys)));
     let cases = vec![
-        mounted("cold, direct", |mount, _| timed(1, || read_to_end(&mount.join(LARGE), OFlags::DIRECT))),
-        mounted("cold, buffered", |mount, _| timed(1, || read_to_end(&mount.join(LARGE), OFlags::empty()))),
-        Case::new("plain ranged GETs", move || timed(1, || runtime.block_on(get_parts(plain, size)))),
-        mounted("cold, small files", |mount, keys| timed(keys.len(), || read_files(mount, keys))),
-        Case::new("plain GETs of small files", move || timed(keys.len(), || runtime.block_on(get_files(plain, keys)))),
+        case("cold, direct", near, read_direct),
+        case("cold, buffered", near, read_buffered),
+        Case::new("plain ranged GETs", move || parts(near)),
+        case("cold, direct, distant", far, read_direct),
+        Case::new("plain ranged GETs, distant", move || parts(far)),
+        case("cold, small files", near, read_small),
+        Case::new("plain GETs of small files", move || files(near)),
+        case("cold, small files, distant", far, read_small),
+        Case::new("plain GETs of small files, distant", move || files(far)),
     ];
     let outcomes = rounds::measure("cold", cases, fixture.settings.repeat, progress, || ())?;
-    let [direct, buffered, parts, small, files] = &outcomes[..] else { anyhow::bail!("five cases, five outcomes") };
-
-    let text = format!(
-        "The first read of a file by a fresh `forebay up`, one reader, 1 MiB at a time, against ranged GETs of 4 MiB, \
-         {PARTS_AT_ONCE} at once, of the same object, their bytes thrown away. {} small files of 100 KiB are read whole \
-         by {READERS} readers, against {READERS} GETs at once.",
-        keys.len()
-    );
-    let mut table = Table::new("Cold", text, &["read", "Forebay", "plain GETs", "ratio"]);
-    for (name, ours) in [("large file, direct, GB/s", direct), ("large file, buffered, GB/s", buffered)] {
-        let ratio = ours.ratio(parts, |sample| sample.rate);
-        table.row(vec![name.to_owned(), rate(ours), rate(parts), percent(ratio)]);
-        report.ratio_target(&format!("cold, {name}").replace(", GB/s", ""), "plain GETs", COLD_TARGET, ratio);
-    }
-    let a_second = |of: &rounds::Outcome| format!("{:.0}", of.median(|sample| sample.operations));
-    let ratio = percent(small.ratio(files, |sample| sample.rate));
-    table.row(vec!["small files, files/s".to_owned(), a_second(small), a_second(files), ratio]);
-    report.table(table);
+    report.table(table(&outcomes, keys.len(), report)?);
     report.samples("cold", outcomes);
-    report.table(amplification(fixture, progress)?);
+    report.table(amplification(fixture, keys, progress)?);
     Ok(())
 }
 
+/// A server, and a plain client of it.
+struct Source {
+    url: String,
+    store: AmazonS3,
+}
+
+impl Source {
+    fn new(fixture: &Fixture, server: &S3Process) -> anyhow::Result<Self> {
+        let store = AmazonS3Builder::new()
+            .with_endpoint(server.url())
+            .with_bucket_name(BUCKET)
+            .with_region("us-east-1")
+            // Both servers have the keys of the first one.
+            .with_access_key_id(fixture.server.access_key())
+            .with_secret_access_key(fixture.server.secret_key())
+            .with_allow_http(true)
+            .build()?;
+        Ok(Self { url: server.url().to_owned(), store })
+    }
+}
+
+/// Reads files of the mount; how many bytes.
+type Read = fn(&Path, &[String]) -> anyhow::Result<u64>;
+
+fn read_direct(mount: &Path, _: &[String]) -> anyhow::Result<u64> {
+    read_to_end(&mount.join(LARGE), OFlags::DIRECT)
+}
+
+fn read_buffered(mount: &Path, _: &[String]) -> anyhow::Result<u64> {
+    read_to_end(&mount.join(LARGE), OFlags::empty())
+}
+
+/// `read` through a mount that is made for it.
+fn mounted<'a>(fixture: &'a Fixture, name: &str, source: &'a Source, keys: &'a [String], read: Read) -> Case<'a> {
+    Case::new(name, move || {
+        let mount = fixture.up(Some(source.url.clone()))?;
+        let sample = timed(keys.len(), || read(mount.path(), keys))?;
+        mount.unmount()?;
+        Ok(sample)
+    })
+}
+
+fn table(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyhow::Result<Table> {
+    let [direct, buffered, parts, far, far_parts, small, files, far_small, far_files] = outcomes else {
+        anyhow::bail!("there are {} outcomes", outcomes.len())
+    };
+    let text = format!(
+        "The first read of a file by a fresh `forebay up`, one reader, 1 MiB at a time, against ranged GETs of 4 MiB, \
+         {PARTS_AT_ONCE} at once, of the same object, their bytes thrown away. {small_files} small files of 100 KiB are \
+         read whole by {READERS} readers, against {READERS} GETs at once. `{} ms away`: the server waits so long before \
+         it answers a request, as a real store does; otherwise it is as near as the same machine, and all that counts is \
+         the processor's time.",
+        DISTANCE.as_millis()
+    );
+    let away = format!("{} ms away", DISTANCE.as_millis());
+    let mut table = Table::new("Cold", text, &["read", "Forebay", "plain GETs", "ratio"]);
+    let large = [
+        ("large file, direct".to_owned(), direct, parts),
+        ("large file, buffered".to_owned(), buffered, parts),
+        (format!("large file, direct, {away}"), far, far_parts),
+    ];
+    for (name, ours, theirs) in large {
+        let ratio = ours.ratio(theirs, |sample| sample.rate);
+        report.ratio_target(&format!("cold, {name}"), "plain GETs", COLD_TARGET, ratio);
+        table.row(vec![format!("{name}, GB/s"), rate(ours), rate(theirs), percent(ratio)]);
+    }
+    let a_second = |of: &Outcome| format!("{:.0}", of.median(|sample| sample.operations));
+    for (name, ours, theirs) in [("small files", small, files), (&format!("small files, {away}"), far_small, far_files)]
+    {
+        let ratio = percent(ours.ratio(theirs, |sample| sample.operations));
+        table.row(vec![format!("{name}, files/s"), a_second(ours), a_second(theirs), ratio]);
+    }
+    Ok(table)
+}
+
 /// Bytes that leave the server for each byte that is read, counted by a proxy between the two.
-fn amplification(fixture: &Fixture, progress: &Progress) -> anyhow::Result<Table> {
-    let mut steps = progress.steps("amplification", 2);
-    let header = ["read", "bytes read", "bytes fetched", "amplification", "GETs"];
-    let text = "Bytes that a fresh `forebay up` takes from the server for the bytes that one reader asks for, with \
-                `O_DIRECT`.";
+fn amplification(fixture: &Fixture, keys: &[String], progress: &Progress) -> anyhow::Result<Table> {
+    let header = ["read", "bytes read", "bytes fetched", "amplification", "GET", "HEAD", "LIST"];
+    let text = "Bytes that a fresh `forebay up` takes from the server for the bytes that are asked for, and the requests \
+                that it makes.";
     let mut table = Table::new("Read amplification, cold", text.to_owned(), &header);
-    type Read = fn(&Path) -> anyhow::Result<u64>;
-    let sequential: Read = |file| read_to_end(file, OFlags::DIRECT);
-    let random: Read = |file| read_at_random(file);
-    for (name, read) in [("1 MiB sequential, the whole file", sequential), ("4 KiB random", random)] {
+    let reads: [(&str, Read); 3] = [
+        ("1 MiB sequential, the whole file", read_direct),
+        ("4 KiB random", |mount, _| read_at_random(&mount.join(LARGE))),
+        ("small files", read_small),
+    ];
+    let mut steps = progress.steps("amplification", reads.len());
+    for (name, read) in reads {
         steps.begin(name)?;
         let proxy = FaultProxy::start(fixture.server.url().trim_start_matches("http://").parse()?)?;
         let mount = fixture.up(Some(proxy.url()))?;
-        let file = mount.path().join(LARGE);
-        // Looking the name up is not part of reading.
-        file.metadata()?;
         let before = proxy.counts();
-        let bytes = read(&file)?;
+        let bytes = read(mount.path(), keys)?;
         settle(&mount)?;
         let after = proxy.counts();
         mount.unmount()?;
+        let of = |method: &str| {
+            let count = |counts: &ProxyCounts| counts.requests.get(method).copied().unwrap_or(0);
+            count(&after) - count(&before)
+        };
         let (fetched, gets) = (after.bytes - before.bytes, after.object_gets - before.object_gets);
         let ratio = format!("{:.2}", fetched as f64 / bytes as f64);
         steps.end(name, &ratio);
-        table.row(vec![name.to_owned(), bytes.to_string(), fetched.to_string(), ratio, gets.to_string()]);
+        let requests = [gets, of("HEAD"), of("GET") - gets].map(|count| count.to_string());
+        table.row(
+            [name.to_owned(), bytes.to_string(), fetched.to_string(), ratio].into_iter().chain(requests).collect(),
+        );
     }
     Ok(table)
 }
@@ -196,7 +263,7 @@ fn read_at_random(path: &Path) -> anyhow::Result<u64> {
 }
 
 /// Reads every file, some at once.
-fn read_files(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
+fn read_small(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
     let next = AtomicUsize::new(0);
     let reader = || {
         let mut bytes = 0;
@@ -213,17 +280,6 @@ fn read_files(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
     })?;
     anyhow::ensure!(bytes == keys.len() as u64 * SMALL_SIZE, "small files had {bytes} bytes in all");
     Ok(bytes)
-}
-
-fn store(fixture: &Fixture) -> anyhow::Result<AmazonS3> {
-    Ok(AmazonS3Builder::new()
-        .with_endpoint(fixture.server.url())
-        .with_bucket_name(BUCKET)
-        .with_region("us-east-1")
-        .with_access_key_id(fixture.server.access_key())
-        .with_secret_access_key(fixture.server.secret_key())
-        .with_allow_http(true)
-        .build()?)
 }
 
 async fn get_parts(store: &AmazonS3, size: u64) -> anyhow::Result<u64> {

@@ -1,6 +1,7 @@
 //! What every section needs: a bucket with data, a server for it, the same data on tmpfs, and places to mount.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use forebay_testkit::{DataSet, MountProcess, Programs, S3Process};
@@ -65,6 +66,14 @@ impl Fixture {
         let server = S3Process::start(&programs, &work.path().join("s3"), BUCKET)?;
         let is_root = rustix::process::geteuid().is_root();
         Ok(Self { settings, programs, server, is_root, tmpfs_is_direct, tmpfs, work })
+    }
+
+    /// A server of the same bucket that takes `latency` for each request.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub(crate) fn distant_server(&self, latency: Duration) -> anyhow::Result<S3Process> {
+        S3Process::start_distant(&self.programs, &self.work.path().join("s3"), BUCKET, latency)
     }
 
     fn small_files(settings: Settings) -> usize {

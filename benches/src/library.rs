@@ -7,10 +7,11 @@ use anyhow::Context as _;
 use forebay_client::{Client, ClientOptions, Connector, OpenFile};
 use forebay_cluster::{Member, StaticMembership};
 use forebay_engine::FetchPolicy;
-use forebay_memory::{Pool, PoolOptions};
+use forebay_memory::{Pool, PoolOptions, Span};
 use forebay_origin::OriginOptions;
 use forebay_store::{Eviction, Store, StoreOptions};
 use forebay_tcp::TcpTransport;
+use forebay_testkit::DataSet;
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -144,15 +145,35 @@ impl Library {
     }
 }
 
-/// Copies from `bytes` as [`Library::read`] reads: the least that any reader pays.
-pub(crate) fn copy(bytes: &[u8], access: Access, threads: u32, time: Duration) -> anyhow::Result<Sample> {
-    side_by_side(access, threads, bytes.len() as u64, time, || {
-        |offset: u64, buffer: &mut [u8]| {
-            let start = usize::try_from(offset)?;
-            buffer.copy_from_slice(&bytes[start..start + buffer.len()]);
-            Ok(())
-        }
-    })
+/// The bytes of the large file in plain memory, of the kind that a worker keeps them in.
+pub(crate) struct Plain {
+    blocks: Vec<Span>,
+    size: u64,
+}
+
+impl Plain {
+    pub(crate) fn new(size: u64) -> anyhow::Result<Self> {
+        let memory = pool(ByteSize::bytes(size.next_multiple_of(u64::from(MAX_BLOCK_SIZE))))?;
+        let blocks = (0..size).step_by(MAX_BLOCK_SIZE as usize).map(|offset| {
+            let mut block = memory.try_alloc(MAX_BLOCK_SIZE as usize).context("the pool is too small")?;
+            DataSet::new(1).fill(offset, &mut block);
+            anyhow::Ok(block.freeze())
+        });
+        Ok(Self { blocks: blocks.collect::<anyhow::Result<_>>()?, size })
+    }
+
+    /// Copies as [`Library::read`] reads: the least that any reader pays.
+    pub(crate) fn read(&self, access: Access, threads: u32, time: Duration) -> anyhow::Result<Sample> {
+        side_by_side(access, threads, self.size, time, || {
+            |offset: u64, buffer: &mut [u8]| {
+                // A read lies in one block, since both are powers of two.
+                let (block, start) = (offset / u64::from(MAX_BLOCK_SIZE), offset % u64::from(MAX_BLOCK_SIZE));
+                let (block, start) = (usize::try_from(block)?, usize::try_from(start)?);
+                buffer.copy_from_slice(&self.blocks[block][start..start + buffer.len()]);
+                Ok(())
+            }
+        })
+    }
 }
 
 /// Threads that read parts of `size` bytes with what `reader` makes for each.
