@@ -34,7 +34,7 @@ clippy:
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
 
 deny:
 	@scripts/deny.sh

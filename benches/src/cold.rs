@@ -76,7 +76,7 @@ pub(crate) fn measure(
         Case::new("plain GETs of small files, distant", move || files(far)),
     ];
     let outcomes = rounds::measure("cold", cases, fixture.settings.repeat, progress, || ())?;
-    report.table(table(&outcomes, keys.len(), report)?);
+    compare(&outcomes, keys.len(), report)?;
     report.samples("cold", outcomes);
     report.table(amplification(fixture, keys, progress)?);
     Ok(())
@@ -124,7 +124,7 @@ fn mounted<'a>(fixture: &'a Fixture, name: &str, source: &'a Source, keys: &'a [
     })
 }
 
-fn table(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyhow::Result<Table> {
+fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyhow::Result<()> {
     let [direct, buffered, parts, far, far_parts, small, files, far_small, far_files] = outcomes else {
         anyhow::bail!("there are {} outcomes", outcomes.len())
     };
@@ -154,7 +154,8 @@ fn table(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyho
         let ratio = percent(ours.ratio(theirs, |sample| sample.operations));
         table.row(vec![format!("{name}, files/s"), a_second(ours), a_second(theirs), ratio]);
     }
-    Ok(table)
+    report.table(table);
+    Ok(())
 }
 
 /// Bytes that leave the server for each byte that is read, counted by a proxy between the two.

@@ -103,7 +103,7 @@ fn flipped_bits_are_misses_that_are_counted_and_filled_again() {
 
 #[test]
 fn a_bit_that_flips_while_the_worker_runs_is_seen_when_it_is_read() {
-    let mut warm = Warm::new(&["worker.memory.size=16MiB"]);
+    let mut warm = Warm::new(&[]);
     warm.worker.start_again();
     let mount = Setup::without_origin().option("client.memory.size=8MiB").mount([&warm.worker]);
     let random = StdRng::seed_from_u64(8).random_range(0..MIB);
