@@ -73,7 +73,7 @@ pub fn inspect(mountpoint: &Path) -> Result<MountState, MountError> {
     // The kernel tells nothing of a user's mount to anyone else, root included, and of a dead one nothing but good.
     let owner = entry.owner.filter(|(user, _)| *user != 0 && rustix::process::geteuid().is_root());
     let answered = answer(&mountpoint, ANSWER_WITHIN, owner);
-    let dead = matches!(answered, Some(Err(Errno::NOTCONN)));
+    let dead = answered.is_some_and(|answered| answered.is_err_and(is_of_the_dead));
     Ok(if dead { MountState::Dead { source } } else { MountState::Forebay { source } })
 }
 
@@ -118,6 +118,12 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     detach(&resolve(mountpoint)?, how)
 }
 
+/// Whether nobody serves the mount that answers so. A request that was under way while its server died is aborted; those
+/// after it find no connection.
+fn is_of_the_dead(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
+}
+
 /// The mountpoint as the kernel's table names it.
 pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
     match mountpoint.canonicalize() {
@@ -125,7 +131,7 @@ pub(crate) fn resolve(mountpoint: &Path) -> Result<PathBuf, MountError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(MountError::NoMountpoint(mountpoint.to_owned())),
         // A dead mount cannot be looked at, but its parent can.
         Err(error) => match (mountpoint.parent(), mountpoint.file_name()) {
-            (Some(parent), Some(name)) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            (Some(parent), Some(name)) if Errno::from_io_error(&error).is_some_and(is_of_the_dead) => {
                 let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
                 let action = format!("resolve {}", parent.display());
                 Ok(parent.canonicalize().map_err(MountError::io(action))?.join(name))

@@ -117,7 +117,9 @@ pub(crate) fn resolve(mountpoint: &Path) -> anyhow::Result<PathBuf> {
             Err(Fault::new(Exit::NotFound, what, format!("create it with `mkdir -p {}`", mountpoint.display())).into())
         }
         // A dead mount cannot be looked at, but the directory that it is in can.
-        (Err(error), Some(parent), Some(name)) if error.kind() == std::io::ErrorKind::NotConnected => {
+        (Err(error), Some(parent), Some(name))
+            if matches!(error.kind(), std::io::ErrorKind::NotConnected | std::io::ErrorKind::ConnectionAborted) =>
+        {
             let parent = parent.canonicalize().with_context(|| format!("cannot resolve {}", parent.display()))?;
             Ok(parent.join(name))
         }
