@@ -1,7 +1,8 @@
 //! Cold reads: what Forebay makes of an empty cache and an S3 server, against plain parallel GETs from the same server;
 //! and how much more than asked for it fetches.
 //!
-//! Every measurement mounts anew, with an empty cache. Mounting is not timed. The server's own files are in the page
+//! Every measurement mounts anew, with an empty cache. Mounting is not timed, and neither is taking the cache's memory
+//! from the kernel, as a worker does at its start, except where it says so. The server's own files are in the page
 //! cache for both sides, so that it is not the disk that is measured.
 
 use std::fs::{File, OpenOptions};
@@ -33,6 +34,8 @@ const PARTS_AT_ONCE: usize = 8;
 /// How long a request to a store that is not on the same machine takes until its first byte: S3 in its own region
 /// answers within tens of milliseconds.
 const DISTANCE: Duration = Duration::from_millis(20);
+/// Marks the row of a cache that takes its memory as it fills.
+const NEW_MEMORY: &str = "new memory";
 /// Small files read at once, either way.
 const READERS: usize = 8;
 /// Bytes in a read of the mount.
@@ -61,11 +64,12 @@ pub(crate) fn measure(
     }
     let distant = fixture.distant_server(DISTANCE)?;
     let (near, far) = (&Source::new(fixture, &fixture.server)?, &Source::new(fixture, &distant)?);
-    let case = |name: &str, source, read| mounted(fixture, name, source, keys, read);
+    let case = |name: &str, source, read| mounted(fixture, name, source, keys, Memory::Prewarmed, read);
     let parts = |source: &'_ Source| timed(1, || runtime.block_on(get_parts(&source.store, fixture.settings.size)));
     let files = |source: &'_ Source| timed(keys.len(), || runtime.block_on(get_files(&source.store, keys)));
     let cases = vec![
         case("cold, direct", near, read_direct),
+        mounted(fixture, "cold, direct, new memory", near, keys, Memory::New, read_direct),
         case("cold, buffered", near, read_buffered),
         Case::new("plain ranged GETs", move || parts(near)),
         case("cold, direct, distant", far, read_direct),
@@ -114,10 +118,27 @@ fn read_buffered(mount: &Path, _: &[String]) -> anyhow::Result<u64> {
     read_to_end(&mount.join(LARGE), OFlags::empty())
 }
 
+/// Whether the kernel has backed the cache's memory before it is used.
+#[derive(Clone, Copy)]
+enum Memory {
+    Prewarmed,
+    New,
+}
+
 /// `read` through a mount that is made for it.
-fn mounted<'a>(fixture: &'a Fixture, name: &str, source: &'a Source, keys: &'a [String], read: Read) -> Case<'a> {
+fn mounted<'a>(
+    fixture: &'a Fixture,
+    name: &str,
+    source: &'a Source,
+    keys: &'a [String],
+    memory: Memory,
+    read: Read,
+) -> Case<'a> {
     Case::new(name, move || {
-        let mount = fixture.up(Some(source.url.clone()))?;
+        let mount = match memory {
+            Memory::New => fixture.up(Some(source.url.clone()))?,
+            Memory::Prewarmed => fixture.prewarmed_up(Some(source.url.clone()))?,
+        };
         let sample = timed(keys.len(), || read(mount.path(), keys))?;
         mount.unmount()?;
         Ok(sample)
@@ -125,7 +146,7 @@ fn mounted<'a>(fixture: &'a Fixture, name: &str, source: &'a Source, keys: &'a [
 }
 
 fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> anyhow::Result<()> {
-    let [direct, buffered, parts, far, far_parts, small, files, far_small, far_files] = outcomes else {
+    let [direct, new_memory, buffered, parts, far, far_parts, small, files, far_small, far_files] = outcomes else {
         anyhow::bail!("there are {} outcomes", outcomes.len())
     };
     let text = format!(
@@ -133,7 +154,8 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
          {PARTS_AT_ONCE} at once, of the same object, their bytes thrown away. {small_files} small files of 100 KiB are \
          read whole by {READERS} readers, against {READERS} GETs at once. `{} ms away`: the server waits so long before \
          it answers a request, as a real store does; otherwise it is as near as the same machine, and all that counts is \
-         the processor's time.",
+         the processor's time. The cache's memory was taken from the kernel before (`worker.memory.prewarm`), except where \
+         it is new: there the kernel's clearing of pages is part of the read.",
         DISTANCE.as_millis()
     );
     let away = format!("{} ms away", DISTANCE.as_millis());
@@ -141,11 +163,14 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
     let large = [
         ("large file, direct".to_owned(), direct, parts),
         ("large file, buffered".to_owned(), buffered, parts),
+        (format!("large file, direct, {NEW_MEMORY}"), new_memory, parts),
         (format!("large file, direct, {away}"), far, far_parts),
     ];
     for (name, ours, theirs) in large {
         let ratio = ours.ratio(theirs, |sample| sample.rate);
-        report.ratio_target(&format!("cold, {name}"), "plain GETs", COLD_TARGET, ratio);
+        if !name.ends_with(NEW_MEMORY) {
+            report.ratio_target(&format!("cold, {name}"), "plain GETs", COLD_TARGET, ratio);
+        }
         table.row(vec![format!("{name}, GB/s"), rate(ours), rate(theirs), percent(ratio)]);
     }
     let a_second = |of: &Outcome| format!("{:.0}", of.median(|sample| sample.operations));

@@ -1,7 +1,7 @@
 //! What every section needs: a bucket with data, a server for it, the same data on tmpfs, and places to mount.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use forebay_testkit::{DataSet, MountProcess, Programs, S3Process};
@@ -19,6 +19,8 @@ pub(crate) const LARGE: &str = "large.bin";
 /// Bytes of a small file: an image of a training set.
 pub(crate) const SMALL_SIZE: u64 = 100 << 10;
 
+/// How long a cache may take to have all of its memory.
+const PREWARM_WITHIN: Duration = Duration::from_secs(60);
 /// `f_type` of tmpfs, as in `linux/magic.h`.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
@@ -112,12 +114,27 @@ impl Fixture {
 
     /// `forebay up` of the bucket, with an empty cache that holds all of it. `endpoint` stands in for the server's URL.
     pub(crate) fn up(&self, endpoint: Option<String>) -> anyhow::Result<MountProcess> {
+        self.up_with(endpoint, &[])
+    }
+
+    /// The same, when it has all the memory of its cache.
+    pub(crate) fn prewarmed_up(&self, endpoint: Option<String>) -> anyhow::Result<MountProcess> {
+        let mount = self.up_with(endpoint, &["-o", "worker.memory.prewarm=true"])?;
+        let deadline = Instant::now() + PREWARM_WITHIN;
+        while crate::process::resident(mount.pid()).context("`forebay up` has ended")? < self.memory().as_u64() {
+            anyhow::ensure!(Instant::now() < deadline, "the cache's memory is not there after {PREWARM_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(mount)
+    }
+
+    fn up_with(&self, endpoint: Option<String>, more: &[&str]) -> anyhow::Result<MountProcess> {
         let memory = self.memory().to_string();
         let environment = self.server.environment().into_iter().map(|(name, value)| match &endpoint {
             Some(endpoint) if name == "AWS_ENDPOINT_URL" => (name, endpoint.clone()),
             _ => (name, value),
         });
-        let arguments = ["--memory", memory.as_str()];
+        let arguments = ["--memory", memory.as_str()].into_iter().chain(more.iter().copied());
         MountProcess::up(&self.programs, &self.origin(), &self.mountpoint("up"), arguments, environment)
     }
 

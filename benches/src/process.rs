@@ -29,7 +29,7 @@ fn ticks_of(stat: &str) -> Option<u64> {
 }
 
 /// Resident memory of a process, in bytes.
-fn resident(pid: u32) -> Option<u64> {
+pub(crate) fn resident(pid: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)

@@ -27,7 +27,7 @@ pub use bucket::{BUCKET, Bucket};
 pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use mount::{Mount, is_mounted};
-pub use program::{Finished, ended, finish, forebay, resident, signal};
+pub use program::{Finished, beside_tests, ended, finish, forebay, resident, signal};
 pub use setup::Setup;
 pub use tree::{Tree, TreeFile};
 pub use upload::upload;

@@ -16,10 +16,19 @@ fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("FOREBAY_TEST_BINARY") {
         return named.into();
     }
+    beside_tests("forebay")
+}
+
+/// Another program of this build.
+///
+/// # Panics
+/// When it has not been built.
+#[must_use]
+pub fn beside_tests(program: &str) -> PathBuf {
     // A test runs as target/PROFILE/deps/NAME-HASH.
     let test = std::env::current_exe().expect("the test's own path");
-    let binary = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join("forebay");
-    assert!(binary.is_file(), "{} is not there: `cargo build --bin forebay` makes it", binary.display());
+    let binary = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps").join(program);
+    assert!(binary.is_file(), "{} is not there: `cargo build --bin {program}` makes it", binary.display());
     binary
 }
 

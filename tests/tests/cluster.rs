@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_e2e::reading::{self, read_while};
+use forebay_e2e::reading::{self, DirectFile, read_while};
 use forebay_e2e::{Bucket, Setup, Tree, Worker, eventually};
 use forebay_testkit::{CannedResponse, CannedServer};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, PROTOCOL};
@@ -279,6 +279,31 @@ fn sequential_readers_notice_nothing_of_workers_that_come_and_go() {
             worker.kill();
             worker.start_again();
             eventually("it is used again", SOON, || worker.bytes_served() > 1 << 20);
+        }
+    });
+}
+
+#[test]
+fn readers_that_want_more_memory_than_there_is_take_turns() {
+    const LENGTH: u64 = 300 << 10;
+    let bucket = Bucket::new();
+    let tree = Tree::of_equal_files(1, 32 << 20);
+    tree.put_into(&bucket, "");
+    let worker = Setup::of(&bucket).option(BLOCKS).worker(&bucket);
+    // Two frames; a read of two blocks wants memory of two sizes, each in a frame of its own.
+    let mount = Setup::without_origin().option(BLOCKS).option("client.memory.size=8MiB").mount([&worker]);
+    let file = tree.file("file00");
+    let path = mount.path("file00");
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let path = &path;
+            scope.spawn(move || {
+                let (open, mut random) = (DirectFile::open(path).unwrap(), StdRng::seed_from_u64(seed));
+                for _ in 0..150 {
+                    let offset = random.random_range(0..(file.size - LENGTH) / 4096) * 4096;
+                    open.verify(path, file.data, file.size, offset, LENGTH as usize);
+                }
+            });
         }
     });
 }

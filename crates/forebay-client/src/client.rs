@@ -63,6 +63,9 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) prefetches: Arc<Semaphore>,
+    /// Reads across blocks that may wait for memory at once. Each holds the bytes of one block while it waits for those
+    /// of the next: too many of them would hold all the memory that they wait for.
+    pub(crate) crossings: Semaphore,
     /// Bytes fetched ahead of the readers of all handles.
     pub(crate) ahead: AtomicU64,
     pub(crate) tasks: TaskTracker,
@@ -93,12 +96,16 @@ impl Client {
         let stats = Arc::new(ClientStats::default());
         let router = Router::new(membership, connector, options.backoff, options.request_timeout, Arc::clone(&stats));
         let router = Arc::new(router);
+        let frames = buffers.pool().capacity().as_u64() / u64::from(MAX_BLOCK_SIZE);
+        let crossings = Semaphore::new((frames / 4).clamp(1, 1 << 10) as usize);
         let engine_options = EngineOptions { policy: FetchPolicy::peer(), deadline: options.request_timeout };
         let engine = ReadEngine::new(buffers, Arc::new(Workers(Arc::clone(&router))), engine_options);
         let prefetches = Arc::new(Semaphore::new(options.max_prefetches));
         let tasks = TaskTracker::new();
         let ahead = AtomicU64::new(0);
-        Self { shared: Arc::new(Shared { router, engine, options, stats, runtime, prefetches, ahead, tasks }) }
+        Self {
+            shared: Arc::new(Shared { router, engine, options, stats, runtime, prefetches, crossings, ahead, tasks }),
+        }
     }
 
     /// What `path` is. With `revalidate`, the origin is asked whatever a metadata cache says.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_memory::Spans;
-use forebay_transport::Payload;
+use forebay_transport::{Flags, Payload};
 use forebay_types::{BlockKey, BlockLayout, Failure, FileId, FileVersion, Piece};
 use parking_lot::Mutex;
 
@@ -102,6 +102,8 @@ impl OpenFile {
             if let [piece] = pieces[..] {
                 return self.read_piece(piece, sequential).await;
             }
+            // Never closed; without a permit the read would merely be one too many.
+            let _crossing = self.client.crossings.acquire().await.ok();
             let reads = pieces.iter().map(|piece| self.read_piece(*piece, sequential));
             Ok(futures::future::try_join_all(reads).await?.into_iter().flatten().collect())
         };
@@ -118,7 +120,8 @@ impl OpenFile {
             self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
             return Ok(read.spans);
         }
-        let reply = self.client.router.read(&self.version, key, offset, length, self.client.engine.store()).await?;
+        let (router, buffers) = (&self.client.router, self.client.engine.store());
+        let reply = router.read(&self.version, key, offset, length, Flags::default(), buffers).await?;
         self.client.stats.delivered(reply.provenance);
         Ok(match reply.payload {
             Payload::Shared(spans) => spans,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use forebay_cluster::{Backoff, Health, Member, Membership, PlacementKey, Ring};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
-use forebay_transport::{CallError, Op, Payload, Reply, Request, Transport, TransportKind};
+use forebay_transport::{CallError, Flags, Op, Payload, Reply, Request, Transport, TransportKind};
 use forebay_types::{BlockKey, Failure, FailureKind, FileVersion};
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -109,13 +109,7 @@ impl Router {
     }
 
     /// A request on the namespace, to the worker that owns `key`.
-    pub(crate) async fn ask(
-        &self,
-        key: PlacementKey,
-        op: Op,
-        body: Bytes,
-        flags: forebay_transport::Flags,
-    ) -> Result<Bytes, Failure> {
+    pub(crate) async fn ask(&self, key: PlacementKey, op: Op, body: Bytes, flags: Flags) -> Result<Bytes, Failure> {
         let mut request = Request::on_path(op, body, self.timeout);
         request.flags = flags;
         Ok(self.call(key, request).await?.body)
@@ -140,9 +134,10 @@ impl Router {
         key: BlockKey,
         offset: u32,
         length: u32,
+        flags: Flags,
         buffers: &Store,
     ) -> Result<Reply, Failure> {
-        let request = Request::on_block(Op::Read, key, offset, length, self.timeout);
+        let request = Request::on_block(Op::Read, key, offset, length, self.timeout).with_flags(flags);
         self.on_block(version, request, Some(buffers)).await
     }
 

@@ -1,30 +1,59 @@
 //! The workers as the source of a client's own read engine.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_engine::{BlockSource, Fetch, Fetched};
 use forebay_memory::{SpanMut, Spans};
 use forebay_store::Store;
-use forebay_transport::Payload;
-use forebay_types::{Failure, FailureKind};
+use forebay_transport::{Flags, Payload};
+use forebay_types::{Failure, FailureKind, SectorSums};
 
 use crate::router::Router;
 
 /// Fetches blocks from the workers that own them.
+///
+/// Workers do not check what they send here: they send their sums along, and the bytes are checked where they arrived,
+/// once, against what the worker computed when it got them from the origin. What is wrong is asked for again, this time
+/// checked by the worker, which then finds out whether its own copy is bad.
 pub(crate) struct Workers(pub(crate) Arc<Router>);
 
 #[async_trait::async_trait]
 impl BlockSource for Workers {
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure> {
-        let reply = self.0.read(&fetch.version, fetch.key, fetch.offset(), fetch.length(), buffers).await?;
+        let (fetched, sums) = self.ask(fetch, Flags::SUMS, buffers).await?;
+        let Some(sums) = sums else { return Ok(fetched) };
+        let wrong = match sums.check(&fetched.filled) {
+            Ok(()) if sums.len() == fetch.sectors.len() as usize => return Ok(Fetched { sums: Some(sums), ..fetched }),
+            Ok(()) => fetch.sectors.end,
+            Err(sector) => fetch.sectors.start + sector,
+        };
+        drop(fetched);
+        self.0.stats.corrupt_sectors.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(block = %fetch.key, sector = wrong, "a sector arrived corrupt, its worker is asked to check it");
+        Ok(self.ask(fetch, Flags::default(), buffers).await?.0)
+    }
+}
+
+impl Workers {
+    /// The bytes of `fetch`, and the sums to check them against, if they came along.
+    async fn ask(
+        &self,
+        fetch: &Fetch,
+        flags: Flags,
+        buffers: &Store,
+    ) -> Result<(Fetched, Option<SectorSums>), Failure> {
+        let (offset, length) = (fetch.offset(), fetch.length());
+        let reply = self.0.read(&fetch.version, fetch.key, offset, length, flags, buffers).await?;
         self.0.stats.delivered(reply.provenance);
         let from_cache = reply.provenance.memory.saturating_add(reply.provenance.disk);
         let filled = match reply.payload {
             Payload::Landed(filled) => filled,
-            Payload::Shared(spans) => copy_of(&spans, fetch.length(), buffers).await?,
+            Payload::Shared(spans) => copy_of(&spans, length, buffers).await?,
             Payload::None => return Err(Failure::new(FailureKind::Internal, "a read was answered without bytes")),
         };
-        Ok(Fetched { filled, from_cache })
+        let sums = SectorSums::from_bytes(reply.body).filter(|sums| !sums.is_empty());
+        Ok((Fetched { filled, sums: None, from_cache }, sums))
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ClientStats {
     pub prefetched: AtomicU64,
     /// Requests that went to another worker than the first choice.
     pub failovers: AtomicU64,
+    /// Sectors that were not what their worker's sums say when they arrived.
+    pub corrupt_sectors: AtomicU64,
     /// Reads that failed.
     pub failed_reads: AtomicU64,
 }

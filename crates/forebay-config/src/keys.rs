@@ -78,6 +78,9 @@ keys! {
         worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in SMALLEST_BLOCK..=MOST_BYTES;
         /// Take that memory in huge pages when there are some.
         worker_memory_huge_pages "worker.memory.huge_pages": bool = true;
+        /// Take all of that memory at start, in the background; otherwise the first read to use a part of it waits for
+        /// the kernel. `forebay up` does so only when it is told to.
+        worker_memory_prewarm "worker.memory.prewarm": bool = true;
         /// Check each sector's CRC32C whenever it is read from DRAM, not only when it comes from disk or network.
         worker_memory_verify_reads "worker.memory.verify_reads": bool = true;
         /// Directories for cached blocks, best one a device, and how much each may hold.
@@ -107,7 +110,7 @@ keys! {
         /// Longest time that a read waits for an origin, retries included.
         origin_retry_deadline "origin.retry.deadline": Duration = secs(60), in ms(1)..=HOUR;
         /// Most attempts at one request, the first included.
-        origin_retry_max_attempts "origin.retry.max_attempts": u32 = 6, in 1..=1000;
+        origin_retry_max_attempts "origin.retry.max_attempts": u32 = 12, in 1..=1000;
         /// Least that a miss fetches: a random reader pays this for 4 KiB.
         origin_min_get_size "origin.min_get_size": ByteSize = ByteSize::kib(64), in SECTOR..=BLOCK;
         /// Most that one request fetches, for a reader who goes on sequentially. Never more than a block.

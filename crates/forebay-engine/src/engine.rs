@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_memory::{Span, SpanMut, Spans};
 use forebay_store::Store;
-use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, SectorRange};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, SectorRange, SectorSums};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -50,6 +50,8 @@ impl Fetch {
 pub struct Fetched {
     /// A buffer from [`Store::landing`] that starts with exactly the bytes asked for.
     pub filled: SpanMut,
+    /// The sums of their sectors, if the source has checked the bytes against them.
+    pub sums: Option<SectorSums>,
     /// How many of them the source had in a cache of its own.
     pub from_cache: u32,
 }
@@ -319,7 +321,11 @@ impl Shared {
             return Err(Failure::new(FailureKind::Internal, message));
         }
         let block_length = fetch.layout.block_len(fetch.key.index);
-        Ok(self.store.publish(fetch.key, fetch.sectors, block_length, fetched.filled))
+        let Fetched { filled, sums, .. } = fetched;
+        Ok(match sums {
+            Some(sums) => self.store.publish_summed(fetch.key, fetch.sectors, block_length, filled, sums),
+            None => self.store.publish(fetch.key, fetch.sectors, block_length, filled),
+        })
     }
 }
 

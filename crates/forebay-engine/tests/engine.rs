@@ -43,7 +43,7 @@ impl BlockSource for Source {
         for (at, byte) in filled.iter_mut().enumerate() {
             *byte = byte_at(start + at as u64);
         }
-        Ok(Fetched { filled, from_cache: 0 })
+        Ok(Fetched { filled, sums: None, from_cache: 0 })
     }
 }
 

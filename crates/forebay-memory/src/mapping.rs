@@ -1,5 +1,6 @@
 //! The memory behind a pool: one private mapping, in huge pages when there are some.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -64,10 +65,12 @@ impl Mapping {
         self.pages
     }
 
-    /// Has the kernel back the first `length` bytes with memory now.
-    pub(crate) fn prewarm(&self, length: usize) -> rustix::io::Result<()> {
+    /// Has the kernel back `range` with memory now, as far as it is in the mapping.
+    pub(crate) fn prewarm(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        let start = range.start.min(self.length);
+        let length = range.end.min(self.length).saturating_sub(start);
         // SAFETY: the range lies in the mapping; LinuxPopulateWrite changes no contents.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), length.min(self.length), Advice::LinuxPopulateWrite) }
+        unsafe { rustix::mm::madvise(self.base.as_ptr().add(start).cast(), length, Advice::LinuxPopulateWrite) }
     }
 }
 

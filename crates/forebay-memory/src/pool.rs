@@ -14,6 +14,9 @@ use crate::frames::{FRAME_SIZE, Frames, Slot, class_of};
 use crate::mapping::{Mapping, PageKind};
 use crate::span::SpanMut;
 
+/// How much [`Pool::warm_up`] does before it asks whether to go on: some milliseconds' worth.
+const WARM_STEP: usize = 64 << 20;
+
 /// How large a pool is, and how it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolOptions {
@@ -165,7 +168,7 @@ impl Pool {
         let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages).map_err(map_error)?;
         if prewarm.as_u64() > 0 {
             // At most `max`, which fits the address space: it was just mapped.
-            mapping.prewarm(prewarm.as_u64() as usize).map_err(map_error)?;
+            mapping.prewarm(0..prewarm.as_u64() as usize).map_err(map_error)?;
         }
         let state = State { frames: Frames::new(initial_frames), waiting: VecDeque::new() };
         Ok(Self {
@@ -225,6 +228,24 @@ impl Pool {
                 Err(PoolError::Exhausted { capacity: self.capacity(), waited: deadline })
             }
         }
+    }
+
+    /// Has the kernel back all of the pool with memory, a step at a time for as long as `goes_on`: what is used for the
+    /// first time then costs no more than what was used before. Takes seconds for some ten GiB, and keeps nobody from
+    /// the pool meanwhile.
+    ///
+    /// # Errors
+    /// [`PoolError::Map`] when there is not so much memory.
+    pub fn warm_up(&self, mut goes_on: impl FnMut() -> bool) -> Result<(), PoolError> {
+        let length = self.capacity().as_u64() as usize;
+        for start in (0..length).step_by(WARM_STEP) {
+            if !goes_on() {
+                break;
+            }
+            let step = start..start.saturating_add(WARM_STEP);
+            self.shared.mapping.prewarm(step).map_err(|error| PoolError::Map { size: self.capacity(), error })?;
+        }
+        Ok(())
     }
 
     /// The size that the pool may grow to.

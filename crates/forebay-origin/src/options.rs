@@ -50,7 +50,7 @@ impl Default for OriginOptions {
             stall_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             retry_deadline: Duration::from_secs(60),
-            max_attempts: 6,
+            max_attempts: 12,
             s3: S3Options::default(),
             allow_http: false,
         }

@@ -64,6 +64,9 @@ pub struct StoreOptions {
     pub io: IoBackend,
     /// How bytes on disk get to a reader.
     pub serve: ServeMode,
+    /// Whether to have the kernel back all of the pool with memory from the start, in the background. Otherwise whoever
+    /// fills a part of it for the first time waits for that.
+    pub prewarm: bool,
     /// Whether reads from memory check the CRC of the sectors that they touch. Reads from disk always do.
     pub verify_reads: bool,
     /// Which runs leave memory first. Disks always keep what is read again.
@@ -80,7 +83,7 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// A store of memory alone, with the defaults: no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
+    /// A store of memory alone, with the defaults: not prewarmed, no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
     /// memory, and a disk queue of an eighth of the pool (of no effect until `disks` has some).
     #[must_use]
     pub fn in_memory(memory: Pool) -> Self {
@@ -90,6 +93,7 @@ impl StoreOptions {
             disks: Vec::new(),
             io: IoBackend::default(),
             serve: ServeMode::default(),
+            prewarm: false,
             verify_reads: false,
             eviction: Eviction::default(),
             high_watermark: 90,

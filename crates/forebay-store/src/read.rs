@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_memory::{Span, Spans};
-use forebay_types::BlockKey;
+use forebay_types::{BlockKey, SectorSums};
 use futures::future::try_join_all;
 use smallvec::SmallVec;
 
@@ -68,6 +68,18 @@ pub(crate) fn try_read(core: &Core, key: &BlockKey, offset: u32, length: u32) ->
             None
         }
     }
+}
+
+/// Whole sectors of one run in memory and their sums, unchecked.
+pub(crate) fn try_read_summed(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorSums)> {
+    let end = offset.checked_add(length)?;
+    core.index.look(key, |runs| {
+        let copy = furthest(&runs.memory, offset).filter(|copy| copy.run.end() >= end)?;
+        let sums = copy.run.sums_of(offset, end)?;
+        copy.marks.visit();
+        let start = copy.run.start();
+        Some((copy.bytes.slice((offset - start) as usize..(end - start) as usize), sums))
+    })?
 }
 
 /// Where a part of a read is.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_memory::Span;
-use forebay_types::{BlockKey, SECTOR_SIZE, SectorRange, crc32c};
+use forebay_types::{BlockKey, SectorRange, SectorSums};
 use tokio::sync::Mutex;
 
 use crate::disk::DiskExtent;
@@ -19,13 +19,17 @@ pub(crate) struct Run {
     /// Bytes in the sectors: the last sector of a file may be short.
     pub(crate) byte_len: u32,
     /// The CRC32C of each sector.
-    pub(crate) sums: Box<[u32]>,
+    pub(crate) sums: SectorSums,
 }
 
 impl Run {
     /// The run that holds `bytes`, which start with the first of `sectors`.
     pub(crate) fn of(key: BlockKey, sectors: SectorRange, bytes: &[u8]) -> Self {
-        let sums = bytes.chunks(SECTOR_SIZE as usize).map(crc32c).collect();
+        Self::summed(key, sectors, bytes, SectorSums::of(bytes))
+    }
+
+    /// The same when the sums are known.
+    pub(crate) fn summed(key: BlockKey, sectors: SectorRange, bytes: &[u8], sums: SectorSums) -> Self {
         // A run lies in one extent, at most 4 MiB.
         Self { key, sectors, byte_len: bytes.len() as u32, sums }
     }
@@ -47,19 +51,22 @@ impl Run {
         self.sectors.contains(sectors).then(|| (sectors, sectors.byte_len(self.end())))
     }
 
+    /// The sums of `offset..end` of the block, if those are bytes of this run and whole sectors.
+    pub(crate) fn sums_of(&self, offset: u32, end: u32) -> Option<SectorSums> {
+        let (sectors, length) = self.sectors_of(offset, end)?;
+        let is_whole = sectors.byte_offset() == offset && length == end - offset;
+        let first = self.sectors.start;
+        is_whole.then(|| self.sums.slice(sectors.start - first..sectors.end - first))?
+    }
+
     /// Checks `bytes`, which start with sector `first` of the block and end with a whole sector, or the run.
     ///
     /// # Errors
     /// The first sector whose bytes are not the ones that were published.
     pub(crate) fn check(&self, first: u32, bytes: &[u8]) -> Result<(), u32> {
-        let known = self.sums.iter().skip((first - self.sectors.start) as usize);
-        let mut known = known.copied();
-        for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR_SIZE as usize)) {
-            if known.next() != Some(crc32c(bytes)) {
-                return Err(sector);
-            }
-        }
-        Ok(())
+        let from = first - self.sectors.start;
+        let sums = self.sums.slice(from..self.sectors.len()).ok_or(first)?;
+        sums.check(bytes).map_err(|sector| first + sector)
     }
 }
 

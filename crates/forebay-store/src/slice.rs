@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use forebay_types::BlockKey;
+use forebay_types::{BlockKey, SectorSums};
 
 use crate::ServeMode;
 use crate::core::Core;
@@ -22,6 +22,8 @@ pub struct DiskSlice {
     pub offset: u64,
     /// How many there are.
     pub length: u32,
+    /// The sums of its sectors, if it is whole sectors.
+    pub sums: Option<SectorSums>,
     /// Keeps the extent.
     _run: Arc<DiskRun>,
 }
@@ -49,6 +51,7 @@ pub(crate) async fn disk_slice(core: &Core, key: &BlockKey, offset: u32, length:
         }
     }
     copy.marks.visit();
+    let sums = run.sums_of(offset, end);
     let start = copy.extent.slot().sectors_offset() + u64::from(offset - run.start());
-    Some(DiskSlice { file: Arc::clone(&slab.file), offset: start, length, _run: copy })
+    Some(DiskSlice { file: Arc::clone(&slab.file), offset: start, length, sums, _run: copy })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_memory::{Pool, Span, SpanMut, Spans};
-use forebay_types::{BlockKey, ByteSize, FileId, SectorRange};
+use forebay_types::{BlockKey, ByteSize, FileId, SectorRange, SectorSums};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
@@ -57,6 +57,7 @@ impl Store {
     pub(crate) fn start(options: StoreOptions, opened: Vec<(Slab, Vec<DiskRun>)>) -> Self {
         let (slabs, found): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let (queue, ends) = DiskQueue::new(slabs.len(), options.disk_queue);
+        let prewarm = options.prewarm;
         let core = Arc::new(Core::new(options, slabs, queue));
         for copy in found.into_iter().flatten() {
             let extent = Arc::clone(&copy.extent);
@@ -66,7 +67,7 @@ impl Store {
             }
         }
         core.need_room.notify_one();
-        let tasks = Arc::new(Tasks::start(&core, ends));
+        let tasks = Arc::new(Tasks::start(&core, ends, prewarm));
         Self { tasks, core }
     }
 
@@ -74,6 +75,14 @@ impl Store {
     #[must_use]
     pub fn try_read(&self, key: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
         read::try_read(&self.core, key, offset, length)
+    }
+
+    /// The same for whole sectors, which are not checked but come with their sums: whoever gets them in the end checks
+    /// them, and reads again with [`Store::read`] those that are wrong. `None` also when they are not whole, or not in
+    /// one run.
+    #[must_use]
+    pub fn try_read_summed(&self, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorSums)> {
+        read::try_read_summed(&self.core, key, offset, length)
     }
 
     /// The bytes `offset..offset + length` of a block from memory and disk together; `None` when some are in neither.
@@ -127,6 +136,29 @@ impl Store {
     ///
     /// When `filled` is too short for its sectors nothing is published: that is a fault of the caller, and logged.
     pub fn publish(&self, key: BlockKey, sectors: SectorRange, block_length: u32, filled: SpanMut) -> Span {
+        self.put(key, sectors, block_length, filled, None)
+    }
+
+    /// The same for bytes that were just checked against these sums, one for each of `sectors`.
+    pub fn publish_summed(
+        &self,
+        key: BlockKey,
+        sectors: SectorRange,
+        block_length: u32,
+        filled: SpanMut,
+        sums: SectorSums,
+    ) -> Span {
+        self.put(key, sectors, block_length, filled, Some(sums))
+    }
+
+    fn put(
+        &self,
+        key: BlockKey,
+        sectors: SectorRange,
+        block_length: u32,
+        filled: SpanMut,
+        sums: Option<SectorSums>,
+    ) -> Span {
         let length = sectors.byte_len(block_length) as usize;
         let bytes = filled.freeze();
         if length == 0 || bytes.len() < length {
@@ -134,7 +166,10 @@ impl Store {
             return bytes;
         }
         let bytes = bytes.slice(0..length);
-        let run = Arc::new(Run::of(key, sectors, &bytes));
+        let run = Arc::new(match sums {
+            Some(sums) if sums.len() == sectors.len() as usize => Run::summed(key, sectors, &bytes, sums),
+            _ => Run::of(key, sectors, &bytes),
+        });
         if let Some(copy) = self.core.hold(run, bytes.clone()) {
             self.core.counters.runs_published.fetch_add(1, Ordering::Relaxed);
             // When it is refused now it is offered again at its eviction.
@@ -230,11 +265,19 @@ impl Store {
 }
 
 impl Tasks {
-    fn start(core: &Arc<Core>, ends: Vec<UnboundedReceiver<Job>>) -> Self {
+    fn start(core: &Arc<Core>, ends: Vec<UnboundedReceiver<Job>>, prewarm: bool) -> Self {
         let stop = CancellationToken::new();
         let mut handles = vec![tokio::spawn(evict::run(Arc::clone(core), stop.clone()))];
         for (disk, end) in ends.into_iter().enumerate() {
             handles.push(tokio::spawn(writer::run(Arc::clone(core), disk, end, stop.clone())));
+        }
+        if prewarm {
+            let (pool, stop) = (core.pool.clone(), stop.clone());
+            handles.push(tokio::task::spawn_blocking(move || {
+                if let Err(error) = pool.warm_up(|| !stop.is_cancelled()) {
+                    tracing::warn!(%error, "cannot have all of the cache's memory now");
+                }
+            }));
         }
         Self { stop, handles: Mutex::new(handles) }
     }

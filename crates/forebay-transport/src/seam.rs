@@ -48,6 +48,10 @@ pub struct Flags(pub u8);
 impl Flags {
     /// Ask the origin, whatever a metadata cache says.
     pub const REVALIDATE: Self = Self(1);
+    /// The caller checks the bytes of a read itself: send the sums of its sectors as the reply's body, in the form of
+    /// [`forebay_types::SectorSums::as_bytes`], and check nothing on the way. A service that cannot leaves the body empty
+    /// and vouches for the bytes.
+    pub const SUMS: Self = Self(2);
 
     /// Whether all bits of `other` are set.
     #[must_use]
@@ -109,6 +113,13 @@ impl Request {
             room if room < length as usize => invalid(format!("a read of {length} bytes has a buffer of {room}")),
             _ => Ok(length),
         }
+    }
+
+    /// The same request with `flags`.
+    #[must_use]
+    pub fn with_flags(mut self, flags: Flags) -> Self {
+        self.flags = flags;
+        self
     }
 
     /// The same request with `body`.

@@ -1,5 +1,12 @@
 //! The integrity check of a sector.
 
+use std::fmt;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::SECTOR_SIZE;
+
 /// CRC32C (Castagnoli, as in iSCSI, RFC 3720 B.4) of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -7,14 +14,95 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// Bytes in a sum.
+const SUM: usize = size_of::<u32>();
+
+/// The CRC32C of each of some consecutive sectors. Clones and slices share memory, so that a worker sends what it keeps.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SectorSums(Bytes);
+
+impl SectorSums {
+    /// The sums of `bytes`, which start with a sector; the last one may be short.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(bytes.chunks(SECTOR_SIZE as usize).flat_map(|sector| crc32c(sector).to_le_bytes()).collect())
+    }
+
+    /// Sums as they are kept and sent: little-endian, one after the other. `None` if the last one is cut off.
+    #[must_use]
+    pub fn from_bytes(bytes: Bytes) -> Option<Self> {
+        bytes.len().is_multiple_of(SUM).then_some(Self(bytes))
+    }
+
+    /// The reverse of [`SectorSums::from_bytes`].
+    #[must_use]
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    /// How many sectors.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len() / SUM
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Those of some of the sectors, counted from the first of these; `None` if they are not all here.
+    #[must_use]
+    pub fn slice(&self, sectors: Range<u32>) -> Option<Self> {
+        let (start, end) = (sectors.start as usize, sectors.end as usize);
+        (start <= end && end <= self.len()).then(|| Self(self.0.slice(start * SUM..end * SUM)))
+    }
+
+    /// Checks `bytes`, which start with the first of these sectors. Sums beyond the last byte are not looked at.
+    ///
+    /// # Errors
+    /// The first sector that is not what it was, counted from the first of these.
+    pub fn check(&self, bytes: &[u8]) -> Result<(), u32> {
+        let mut known = self.0.chunks_exact(SUM);
+        for (sector, bytes) in (0..).zip(bytes.chunks(SECTOR_SIZE as usize)) {
+            if known.next() != Some(&crc32c(bytes).to_le_bytes()) {
+                return Err(sector);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for SectorSums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SectorSums({})", self.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::crc32c;
+    use super::*;
 
     #[test]
     fn the_rfc_3720_vectors_hold() {
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn sums_tell_which_sector_is_wrong() {
+        let mut bytes: Vec<u8> = (0..3 * SECTOR_SIZE + 5).map(|at| (at % 251) as u8).collect();
+        let sums = SectorSums::of(&bytes);
+        assert_eq!((sums.len(), sums.check(&bytes)), (4, Ok(())));
+        let tail = sums.slice(2..4).unwrap();
+        assert_eq!(tail.check(&bytes[2 * SECTOR_SIZE as usize..]), Ok(()));
+        assert_eq!(SectorSums::from_bytes(tail.as_bytes().clone()), Some(tail.clone()));
+        *bytes.last_mut().unwrap() ^= 1;
+        assert_eq!((sums.check(&bytes), tail.check(&bytes[2 * SECTOR_SIZE as usize..])), (Err(3), Err(1)));
+        // There are no sums for what follows.
+        assert_eq!(sums.slice(0..1).unwrap().check(&bytes), Err(1));
+        assert!(sums.slice(3..5).is_none() && SectorSums::from_bytes(Bytes::from_static(b"123")).is_none());
     }
 }

@@ -19,6 +19,6 @@ impl BlockSource for Origins {
         let mut filled = buffers.landing(length).await?;
         let range = fetch.layout.file_range(fetch.key.index, fetch.sectors);
         origin.read(&fetch.version, range, &mut filled[..length as usize]).await?;
-        Ok(Fetched { filled, from_cache: 0 })
+        Ok(Fetched { filled, sums: None, from_cache: 0 })
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
+use forebay_memory::Spans;
 use forebay_origin::Origin;
 use forebay_store::Store;
 use forebay_transport::message::{CoverageReply, ListRequest};
@@ -91,9 +92,11 @@ impl Worker {
             return Err(Failure::new(FailureKind::InvalidArgument, "a read of no bytes"));
         }
         if takes_files && let Some(slice) = self.store().disk_slice(&block, offset, length).await {
+            let sums = slice.sums.as_ref().filter(|_| request.flags.contains(Flags::SUMS));
+            let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
             let file = FileSlice { file: Arc::clone(&slice.file), offset: slice.offset, length, pin: Box::new(slice) };
             let provenance = Provenance { disk: length, ..Provenance::default() };
-            return Ok(Response { provenance, body: Bytes::new(), payload: ResponsePayload::File(file) });
+            return Ok(Response { provenance, body, payload: ResponsePayload::File(file) });
         }
         let version = match self.version_of(request) {
             Ok(version) => version,
@@ -111,7 +114,18 @@ impl Worker {
         let read = self.engine.read(&version, block, layout, offset, length).await;
         let read = self.noticing_change(&version, request, read).await?;
         let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin: read.from_source };
-        Ok(Response::of_spans(read.spans, provenance))
+        // What was fetched just now is in memory, with its sums.
+        Ok(self.summed(request, provenance).unwrap_or_else(|| Response::of_spans(read.spans, provenance)))
+    }
+
+    /// Bytes in memory that the caller will check, with their sums.
+    fn summed(&self, request: &Request, provenance: Provenance) -> Option<Response> {
+        if !request.flags.contains(Flags::SUMS) {
+            return None;
+        }
+        let (span, sums) = self.store().try_read_summed(&request.block, request.offset, request.length)?;
+        let payload = ResponsePayload::Spans(Spans::from_iter([span]));
+        Some(Response { provenance, body: sums.as_bytes().clone(), payload })
     }
 
     async fn fill(&self, request: &Request) -> Result<Response, Failure> {
@@ -181,11 +195,15 @@ impl Service for Worker {
         if request.op != Op::Read || request.length == 0 {
             return None;
         }
-        let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
         let provenance = Provenance { memory: request.length, ..Provenance::default() };
+        let checked = || {
+            let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
+            Some(Response::of_spans(spans, provenance))
+        };
+        let response = self.summed(request, provenance).or_else(checked)?;
         self.counters.asked(Op::Read);
         self.counters.served(provenance);
-        Some(Response::of_spans(spans, provenance))
+        Some(response)
     }
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {

@@ -12,7 +12,7 @@ use forebay_origin::{FakeOrigin, Origin};
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::fake::FakeTransport;
 use forebay_transport::{CallError, LocalTransport, Op, Request, Service, Transport};
-use forebay_types::{ByteSize, Failure, FailureKind, FileVersion, FsPath, MAX_BLOCK_SIZE};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,6 +23,10 @@ async fn store(memory: ByteSize) -> Store {
 }
 
 async fn worker(origin: &Arc<FakeOrigin>) -> Arc<Worker> {
+    worker_with(origin, store(ByteSize::mib(64)).await)
+}
+
+fn worker_with(origin: &Arc<FakeOrigin>, store: Store) -> Arc<Worker> {
     let mount = (FsPath::root(), Arc::clone(origin) as Arc<dyn Origin>);
     let options = WorkerOptions {
         block_size: MAX_BLOCK_SIZE,
@@ -30,7 +34,7 @@ async fn worker(origin: &Arc<FakeOrigin>) -> Arc<Worker> {
         deadline: 20 * SECOND,
         metadata: MetadataOptions { ttl: 60 * SECOND, entries: 10_000 },
     };
-    Arc::new(Worker::new(store(ByteSize::mib(64)).await, Namespace::new([mount]).unwrap(), options))
+    Arc::new(Worker::new(store, Namespace::new([mount]).unwrap(), options))
 }
 
 /// Links by member name.
@@ -125,6 +129,41 @@ async fn a_reader_never_sees_two_versions() {
     let after = client.open(version(&client, "/f").await);
     assert_eq!(bytes_of(&after.read(0, 4096).await.unwrap()), new[..4096]);
     assert_eq!(bytes_of(&before.read(0, 4096).await.unwrap()), old[..4096]);
+}
+
+/// Invariant 2.
+#[tokio::test]
+async fn a_bit_that_flips_in_a_workers_memory_is_found_by_the_client_and_filled_again() {
+    let origin = origin();
+    let bytes = pattern(4 << 20, 5);
+    origin.put("f", bytes.clone());
+    let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(64))).unwrap();
+    let verified = StoreOptions { verify_reads: true, ..StoreOptions::in_memory(pool) };
+    let worker = worker_with(&origin, Store::open(verified).await.unwrap());
+    let linked = || -> Arc<dyn Transport> {
+        Arc::new(FakeTransport::new("w".to_owned(), Arc::clone(&worker) as Arc<dyn Service>))
+    };
+    let read = async |client: &Client| {
+        let file = client.open(version(client, "/f").await);
+        bytes_of(&file.read(0, 4 << 20).await.unwrap())
+    };
+    let first = client([("w".to_owned(), linked())]).await;
+    assert!(read(&first).await == bytes);
+    let key = BlockKey { file: version(&first, "/f").await.id(), index: 0 };
+    let cached = worker.store().try_read(&key, 0, 4 << 20).unwrap();
+    let (base, length) = worker.store().pool().mapping();
+    let at = cached[0].as_ptr().addr() - base.as_ptr().addr() + 1_000_000;
+    drop(cached);
+    assert!(at < length);
+    // SAFETY: inside the mapping, and nobody reads these bytes now: faulty memory does not ask for more.
+    unsafe { *base.as_ptr().add(at) ^= 0x10 };
+    let second = client([("w".to_owned(), linked())]).await;
+    assert!(read(&second).await == bytes);
+    assert_eq!(second.stats().corrupt_sectors.load(std::sync::atomic::Ordering::Relaxed), 1);
+    assert_eq!(worker.store().stats().memory.corrupt_sectors, 1);
+    assert_eq!(origin.counts().gets, 2, "the block was fetched again");
+    assert!(read(&client([("w".to_owned(), linked())]).await).await == bytes);
+    assert_eq!(worker.store().stats().memory.corrupt_sectors, 1);
 }
 
 #[tokio::test]

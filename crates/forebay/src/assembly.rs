@@ -21,6 +21,8 @@ use crate::exit::{Exit, Fault};
 
 /// The name of the worker in this process.
 const LOCAL: &str = "local";
+/// Attempts at an origin when something starts: about 3 s of them if it refuses connections.
+const PROBE_ATTEMPTS: u32 = 6;
 /// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
 const LEAST_POOL: ByteSize = ByteSize::mib(8);
 
@@ -33,11 +35,11 @@ fn block_size(config: &Config) -> u32 {
     u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE)
 }
 
-/// The worker's block store.
+/// The worker's block store; with `prewarm` it takes all of its memory at once.
 ///
 /// # Errors
 /// When memory cannot be had or a disk not be used.
-pub(crate) async fn worker_store(config: &Config) -> anyhow::Result<Store> {
+pub(crate) async fn worker_store(config: &Config, prewarm: bool) -> anyhow::Result<Store> {
     let memory = pool(config.worker_memory_size, config.worker_memory_huge_pages)?;
     let disks = config.worker_disks.iter();
     // Percentages between 1 and 100, as the table of keys says.
@@ -54,6 +56,7 @@ pub(crate) async fn worker_store(config: &Config) -> anyhow::Result<Store> {
             DiskServe::PageCache => ServeMode::PageCache,
             DiskServe::Splice => ServeMode::Splice,
         },
+        prewarm,
         verify_reads: config.worker_memory_verify_reads,
         high_watermark: percent(config.worker_eviction_high_watermark),
         low_watermark: percent(config.worker_eviction_low_watermark),
@@ -89,6 +92,18 @@ fn origin_options(loaded: &Loaded) -> OriginOptions {
 /// When URL or settings make no sense. The origin is not asked anything.
 pub(crate) fn open_origin(loaded: &Loaded, url: &str) -> anyhow::Result<Arc<dyn Origin>> {
     Ok(forebay_origin::open(url, &origin_options(loaded))?)
+}
+
+/// Asks the origin at `url` for its root, with few retries: whoever starts something wants to know soon.
+///
+/// # Errors
+/// What the origin refused with, or why it did not answer.
+pub(crate) async fn probe_origin(loaded: &Loaded, url: &str) -> anyhow::Result<()> {
+    let options = origin_options(loaded);
+    let options = OriginOptions { max_attempts: options.max_attempts.min(PROBE_ATTEMPTS), ..options };
+    let root = forebay_origin::open(url, &options)?.list(b"", None, 1).await;
+    root.map_err(|failure| failure.context("cannot list the root"))?;
+    Ok(())
 }
 
 /// A worker that caches what `mounts` show, in `store`.

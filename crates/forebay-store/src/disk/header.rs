@@ -4,7 +4,8 @@
 //! as data cannot pass as a header when recovery looks in the wrong place, and neither can a header that a drive wrote
 //! to the wrong place. A header with no sectors is a tombstone: it tells the frame's class and nothing else.
 
-use forebay_types::{BlockKey, FileId, MAX_SECTORS, SectorRange, crc32c};
+use bytes::Bytes;
+use forebay_types::{BlockKey, FileId, MAX_SECTORS, SectorRange, SectorSums, crc32c};
 
 use super::geometry::{CLASSES, FRAME_SIZE, HEADER_SIZE, PAGE, Slot};
 use crate::io::Page;
@@ -88,7 +89,7 @@ pub(crate) fn encode(slab: SlabId, slot: Slot, generation: u64, run: Option<&Run
         writer.put(&run.key.index.to_le_bytes());
         writer.put(&run.sectors.start.to_le_bytes());
         writer.put(&run.byte_len.to_le_bytes());
-        run.sums.iter().for_each(|sum| writer.put(&sum.to_le_bytes()));
+        writer.put(run.sums.as_bytes());
     }
     writer.finish()
 }
@@ -121,7 +122,8 @@ impl Header {
         if !fits || !is_right_length {
             return None;
         }
-        let sums = (0..count).map(|_| reader.u32()).collect::<Option<_>>()?;
+        let sums = reader.rest.get(..count as usize * size_of::<u32>())?;
+        let sums = SectorSums::from_bytes(Bytes::copy_from_slice(sums))?;
         Some(Self { slot, generation, run: Some(Run { key, sectors, byte_len, sums }) })
     }
 }

@@ -111,8 +111,12 @@ struct Node {
 
 impl Node {
     async fn start(loaded: &Loaded, origin: &str) -> anyhow::Result<Self> {
+        assembly::probe_origin(loaded, origin).await?;
         let origin = assembly::open_origin(loaded, origin)?;
-        let store = assembly::worker_store(&loaded.config).await?;
+        // On a machine that does other work, memory is taken as it is needed.
+        let told = loaded.origin("worker.memory.prewarm") != forebay_config::Origin::Default;
+        let prewarm = told && loaded.config.worker_memory_prewarm;
+        let store = assembly::worker_store(&loaded.config, prewarm).await?;
         let worker = assembly::worker(&loaded.config, store.clone(), vec![(FsPath::root(), origin)])?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let server = assembly::server(&loaded.config, address, Arc::clone(&worker) as Arc<dyn Service>)

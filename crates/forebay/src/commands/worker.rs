@@ -50,7 +50,7 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
         Ok((mount.path.clone(), origin.with_context(|| format!("mount {}", mount.path))?))
     };
     let mounts = config.mounts.iter().map(origin).collect::<anyhow::Result<Vec<_>>>()?;
-    let store = signals.unless_any(assembly::worker_store(config)).await?;
+    let store = signals.unless_any(assembly::worker_store(config, config.worker_memory_prewarm)).await?;
     let worker = assembly::worker(config, store.clone(), mounts)?;
     let servers: Result<Vec<_>, _> = addresses
         .into_iter()
