@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     /// Reads across blocks that may wait for memory at once. Each holds the bytes of one block while it waits for those
     /// of the next: too many of them would hold all the memory that they wait for.
     pub(crate) crossings: Semaphore,
+    /// Held by the one reader that found no memory and tries again.
+    pub(crate) starved: Semaphore,
     /// Bytes fetched ahead of the readers of all handles.
     pub(crate) ahead: AtomicU64,
     pub(crate) tasks: TaskTracker,
@@ -104,7 +106,18 @@ impl Client {
         let tasks = TaskTracker::new();
         let ahead = AtomicU64::new(0);
         Self {
-            shared: Arc::new(Shared { router, engine, options, stats, runtime, prefetches, crossings, ahead, tasks }),
+            shared: Arc::new(Shared {
+                router,
+                engine,
+                options,
+                stats,
+                runtime,
+                prefetches,
+                crossings,
+                starved: Semaphore::new(1),
+                ahead,
+                tasks,
+            }),
         }
     }
 

@@ -16,6 +16,7 @@
 
 mod client;
 mod open_file;
+pub mod paths;
 mod prefetch;
 mod router;
 mod source;

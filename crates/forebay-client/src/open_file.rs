@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use forebay_memory::Spans;
 use forebay_transport::{Flags, Payload};
-use forebay_types::{BlockKey, BlockLayout, Failure, FileId, FileVersion, Piece};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::client::Shared;
 use crate::prefetch::Streams;
@@ -99,17 +100,35 @@ impl OpenFile {
         let sequential = self.observe(offset, length);
         let pieces: Vec<_> = self.layout.pieces(offset, length).collect();
         let read = async {
-            if let [piece] = pieces[..] {
-                return self.read_piece(piece, sequential).await;
+            match self.read_pieces(&pieces, sequential).await {
+                Err(failure) if failure.kind() == FailureKind::OutOfResources => {}
+                settled => return settled,
             }
-            // Never closed; without a permit the read would merely be one too many.
-            let _crossing = self.client.crossings.acquire().await.ok();
-            let reads = pieces.iter().map(|piece| self.read_piece(*piece, sequential));
-            Ok(futures::future::try_join_all(reads).await?.into_iter().flatten().collect())
+            // Readers that each hold a part of the memory that the others wait for have let go of it by now. Whoever
+            // starved goes on alone, so that there is somebody who gets all that he needs.
+            let deadline = Instant::now() + self.client.options.request_timeout;
+            // Never closed.
+            let _alone = self.client.starved.acquire().await.ok();
+            loop {
+                match self.read_pieces(&pieces, sequential).await {
+                    Err(failure) if failure.kind() == FailureKind::OutOfResources && Instant::now() < deadline => {}
+                    settled => return settled,
+                }
+            }
         };
         read.await.inspect_err(|_| {
             self.client.stats.failed_reads.fetch_add(1, Ordering::Relaxed);
         })
+    }
+
+    async fn read_pieces(&self, pieces: &[Piece], sequential: bool) -> Result<Spans, Failure> {
+        if let [piece] = pieces {
+            return self.read_piece(*piece, sequential).await;
+        }
+        // Never closed; without a permit the read would merely be one too many.
+        let _crossing = self.client.crossings.acquire().await.ok();
+        let reads = pieces.iter().map(|piece| self.read_piece(*piece, sequential));
+        Ok(futures::future::try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
     async fn read_piece(&self, piece: Piece, sequential: bool) -> Result<Spans, Failure> {

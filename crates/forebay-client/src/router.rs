@@ -10,7 +10,7 @@ use bytes::Bytes;
 use forebay_cluster::{Backoff, Health, Member, Membership, PlacementKey, Ring};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
-use forebay_transport::{CallError, Flags, Op, Payload, Reply, Request, Transport, TransportKind};
+use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport, TransportKind};
 use forebay_types::{BlockKey, Failure, FailureKind, FileVersion};
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -188,6 +188,8 @@ impl Router {
             started: Instant::now(),
             tries: 0,
             answers: 0,
+            again: None,
+            paths: 0,
             last: None,
         }
     }
@@ -224,6 +226,9 @@ struct Attempts<'a> {
     started: Instant,
     tries: u32,
     answers: u32,
+    /// The worker to ask again, over another path.
+    again: Option<Arc<Link>>,
+    paths: u32,
     last: Option<Failure>,
 }
 
@@ -232,6 +237,9 @@ enum Verdict {
     AskNext,
 }
 
+/// Paths of one worker that are tried for one request: more than any machine has network cards.
+const MAX_PATHS: u32 = 16;
+
 impl Attempts<'_> {
     /// The next worker to ask and how long it may take.
     fn next(&mut self) -> Option<(Arc<Link>, Duration)> {
@@ -239,6 +247,9 @@ impl Attempts<'_> {
         let left = self.router.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
         if self.answers >= MAX_ANSWERS {
             return None;
+        }
+        if let Some(link) = self.again.take() {
+            return Some((link, left));
         }
         let admitted = loop {
             let Some(at) = self.ranked.next() else { break None };
@@ -256,8 +267,14 @@ impl Attempts<'_> {
         Some((Arc::clone(&self.routes.links[at]), left))
     }
 
-    fn judge(&mut self, link: &Link, answer: Result<Reply, CallError>) -> Verdict {
+    fn judge(&mut self, link: &Arc<Link>, answer: Result<Reply, CallError>) -> Verdict {
         match answer {
+            Err(CallError::Link(error @ LinkError::OtherPath { .. })) if self.paths < MAX_PATHS => {
+                self.paths += 1;
+                self.again = Some(Arc::clone(link));
+                self.last = Some(CallError::Link(error).into());
+                Verdict::AskNext
+            }
             Err(CallError::Link(error)) => {
                 if link.health.lock().failed(Instant::now(), &self.router.backoff) {
                     warn!(worker = %link.member, %error, "worker cannot be reached, its blocks are read through others");

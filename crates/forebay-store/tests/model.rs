@@ -65,17 +65,41 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What the store may hold, by sector: `true` for one that was flushed.
+/// How sure it is that a sector that was published is still there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// It was flushed: on a large disk, for certain.
+    Flushed,
+    /// It was published since the store was opened: the next flush makes certain of it.
+    Published,
+    /// The store was closed without a flush after it was published.
+    Perhaps,
+}
+
+/// What the store may hold, by sector.
 #[derive(Default)]
 struct Model {
-    sectors: HashMap<(BlockKey, u32), bool>,
+    sectors: HashMap<(BlockKey, u32), Held>,
 }
 
 impl Model {
+    fn publish(&mut self, key: BlockKey, sector: u32) {
+        let held = self.sectors.entry((key, sector)).or_insert(Held::Published);
+        if *held == Held::Perhaps {
+            *held = Held::Published;
+        }
+    }
+
+    fn turn(&mut self, from: Held, to: Held) {
+        self.sectors.values_mut().filter(|held| **held == from).for_each(|held| *held = to);
+    }
+
     /// What a small disk evicted before may come back after a restart; on a large one nothing is evicted.
     fn remove(&mut self, for_good: bool, is_removed: impl Fn(&BlockKey) -> bool) {
-        self.sectors.retain(|(key, _), flushed| {
-            *flushed &= !is_removed(key);
+        self.sectors.retain(|(key, _), held| {
+            if is_removed(key) {
+                *held = Held::Perhaps;
+            }
             !for_good || !is_removed(key)
         });
     }
@@ -84,7 +108,7 @@ impl Model {
         let end = offset + length;
         end <= block_length(key.index)
             && (offset / S..end.div_ceil(S))
-                .all(|sector| self.sectors.get(&(key, sector)).is_some_and(|is| *is || !flushed))
+                .all(|sector| self.sectors.get(&(key, sector)).is_some_and(|held| *held == Held::Flushed || !flushed))
     }
 }
 
@@ -98,7 +122,7 @@ async fn run(options: impl Fn() -> StoreOptions, disk_is_large: bool, steps: Vec
                 let key = key(file, index);
                 fill(&store, key, range, block_length(index)).await;
                 for sector in range.start..range.end {
-                    model.sectors.entry((key, sector)).or_default();
+                    model.publish(key, sector);
                 }
             }
             Step::Read { file, index, offset, length } => {
@@ -130,16 +154,17 @@ async fn run(options: impl Fn() -> StoreOptions, disk_is_large: bool, steps: Vec
             Step::Flush => {
                 store.flush().await;
                 if store.stats().disk_write_skipped == 0 {
-                    model.sectors.values_mut().for_each(|flushed| *flushed = true);
+                    model.turn(Held::Published, Held::Flushed);
                 }
             }
             Step::Restart { flush } => {
                 if flush {
                     store.flush().await;
                     if store.stats().disk_write_skipped == 0 {
-                        model.sectors.values_mut().for_each(|flushed| *flushed = true);
+                        model.turn(Held::Published, Held::Flushed);
                     }
                 }
+                model.turn(Held::Published, Held::Perhaps);
                 store.close().await;
                 store = Store::open(options()).await.unwrap();
             }

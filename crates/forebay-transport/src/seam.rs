@@ -202,6 +202,14 @@ pub enum LinkError {
         /// How.
         reason: String,
     },
+    /// The path that the request took is down, and there is another to the same peer: ask again, with another buffer.
+    #[error("a path to {peer} failed: {reason}")]
+    OtherPath {
+        /// The peer's address.
+        peer: String,
+        /// How.
+        reason: String,
+    },
     /// No answer within the deadline.
     #[error("no answer from {peer} within {waited:?}")]
     TimedOut {
@@ -248,6 +256,8 @@ pub enum TransportKind {
     Local,
     /// Over TCP sockets.
     Tcp,
+    /// Through OpenUCX: RDMA where there is a card for it.
+    Ucx,
     /// Programmable, for tests.
     Fake,
 }
@@ -257,6 +267,7 @@ impl fmt::Display for TransportKind {
         f.write_str(match self {
             Self::Local => "local",
             Self::Tcp => "tcp",
+            Self::Ucx => "ucx",
             Self::Fake => "fake",
         })
     }

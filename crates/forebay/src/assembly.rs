@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
@@ -23,6 +24,8 @@ use crate::exit::{Exit, Fault};
 const LOCAL: &str = "local";
 /// Attempts at an origin when something starts: about 3 s of them if it refuses connections.
 const PROBE_ATTEMPTS: u32 = 6;
+/// How long a reader waits for a client's buffer before it lets go of those that it holds and tries again.
+const BUFFERS_WITHIN: Duration = Duration::from_secs(1);
 /// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
 const LEAST_POOL: ByteSize = ByteSize::mib(8);
 
@@ -226,7 +229,9 @@ async fn client(
         ..ClientOptions::default()
     };
     let buffers = pool(buffers, config.worker_memory_huge_pages)?;
-    let buffers = Store::open(StoreOptions { eviction: Eviction::Fifo, ..StoreOptions::in_memory(buffers) }).await?;
+    let buffers =
+        StoreOptions { eviction: Eviction::Fifo, alloc_deadline: BUFFERS_WITHIN, ..StoreOptions::in_memory(buffers) };
+    let buffers = Store::open(buffers).await?;
     Ok(Client::new(membership, connector, buffers, options, tokio::runtime::Handle::current()))
 }
 
