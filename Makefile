@@ -4,7 +4,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup build demo test test-long lint fmt clippy doc deny bench
+.PHONY: help setup build demo test test-long test-rdma lint fmt clippy doc deny bench
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ test: setup ## Unit, property, conformance and end-to-end tests
 
 test-long: setup ## What takes too long for `make test`
 	FOREBAY_TEST_LONG=1 scripts/test.sh
+
+test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
+	@scripts/rdma-test.sh
 
 lint: fmt clippy doc deny ## Format, clippy, rustdoc, cargo-deny
 

@@ -11,11 +11,24 @@ needs=(
     "setpriv|util-linux|util-linux|tests that mount as an ordinary user"
 )
 
+# library, Debian package, Fedora package, what for. Optional: everything builds and runs without.
+libraries=(
+    "libucp.so.0|libucx0|ucx|the RDMA data path, loaded at run time, and its tests (optional)"
+)
+
 missing=()
 for need in "${needs[@]}"; do
     IFS='|' read -r command debian fedora purpose <<<"$need"
     if ! command -v "$command" >/dev/null 2>&1; then
         echo "setup: $command is missing: $purpose"
+        if command -v apt-get >/dev/null 2>&1; then missing+=("$debian"); else missing+=("$fedora"); fi
+    fi
+done
+
+for library in "${libraries[@]}"; do
+    IFS='|' read -r soname debian fedora purpose <<<"$library"
+    if ! PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -F "$soname" >/dev/null; then
+        echo "setup: $soname is missing: $purpose"
         if command -v apt-get >/dev/null 2>&1; then missing+=("$debian"); else missing+=("$fedora"); fi
     fi
 done

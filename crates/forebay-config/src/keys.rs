@@ -169,6 +169,13 @@ keys! {
         /// RDMA devices as DEVICE:PORT. One: its address is listened on. Empty: chosen by UCX.
         network_rdma_data_bind_device "network.rdma.data.bind.device": Vec<String> = vec![],
             example "[\"mlx5_0:1\", \"mlx5_1:1\"]";
+        /// Interfaces whose RDMA devices to use: the other way to name them; also `--rdma-network ib0:ib2`.
+        network_rdma_data_network "network.rdma.data.network": Vec<Interface> = vec![], example "[\"ib0\", \"ib2\"]";
+        /// UCX's transports, in place of those that are RDMA: `["tcp"]`, `["posix", "cma", "tcp"]`. For tests.
+        network_rdma_data_transports "network.rdma.data.transports": Vec<String> = vec![],
+            example "[\"rc\", \"ud\"]";
+        /// The libucp to load. Unset: the system's.
+        ucx_library "ucx.library": Option<PathBuf> = None, example "\"/opt/ucx/lib/libucp.so.0\"";
         /// Address that the worker listens on for RDMA, where no single device names it.
         network_rdma_data_bind_host "network.rdma.data.bind.host": Host = Host::any();
         /// The name or address that clients reach the worker by over RDMA. Unset: as `worker.hostname`.

@@ -254,6 +254,12 @@ impl Pool {
         ByteSize::bytes(u64::from(self.shared.max_frames) * FRAME_SIZE as u64)
     }
 
+    /// The size that the pool has grown to.
+    #[must_use]
+    pub fn size(&self) -> ByteSize {
+        ByteSize::bytes(u64::from(self.shared.state.lock().frames.count()) * FRAME_SIZE as u64)
+    }
+
     /// Bytes in use now, without taking a lock.
     #[must_use]
     pub fn used(&self) -> u64 {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
+use forebay_transport::connection::{Liveness, Outstanding, Verdict};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader, WireError};
 use forebay_transport::{LinkError, Op, Request};
 use parking_lot::Mutex;
@@ -19,9 +20,7 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::liveness::{Liveness, Verdict};
 use crate::options::ClientOptions;
-use crate::outstanding::Outstanding;
 use crate::replies::{Broken, Call, Replies, is_refusal, refusal};
 use crate::socket;
 

@@ -4,8 +4,8 @@
 //!   straight into the caller's buffer;
 //! * [`TcpServer`] is the worker's side: payload sent straight from the service's memory, or from a file.
 //!
-//! What decides is pure and knows no socket: `outstanding` (which calls wait for an answer), `choice` (which connection
-//! takes the next call), `liveness` (when silence means death), `requests` and `replies` (where received bytes belong).
+//! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies`
+//! (where received bytes belong), and what all connections share, [`forebay_transport::connection`].
 //! The rest is the shell around it: one task for each connection on either side, and system calls in `socket`.
 //!
 //! How few system calls a read costs: the caller's own task sends the request; one `readv` on the other side takes it,
@@ -15,10 +15,8 @@
 mod choice;
 mod client;
 mod connection;
-mod liveness;
 mod options;
 mod outbox;
-mod outstanding;
 mod replies;
 mod requests;
 mod serve;

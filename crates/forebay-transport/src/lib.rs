@@ -12,6 +12,7 @@
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub mod connection;
 pub mod fake;
 mod local;
 pub mod message;

@@ -47,6 +47,28 @@ pub struct CoverageReply {
     pub disk: Vec<SectorRange>,
 }
 
+/// The ways to reach a worker besides TCP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathsReply {
+    /// The version of UCX that it runs, `1.20.0`; only the same major and minor understand it.
+    pub ucx: Option<String>,
+    /// Where it listens for data.
+    pub data: Vec<PathAddress>,
+    /// Where it listens for metadata.
+    pub metadata: Option<PathAddress>,
+}
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathAddress {
+    /// The network card, for logs.
+    pub card: String,
+    /// The host; empty when it is the one that clients know the worker by.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
 #[derive(Serialize, Deserialize)]
 struct WireAttr {
     /// The description of the version; `None` for a directory.
@@ -117,6 +139,22 @@ impl ListRequest {
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         decode("list request", bytes)
+    }
+}
+
+impl PathsReply {
+    /// The body of the reply.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(self)
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        decode("paths reply", bytes)
     }
 }
 
@@ -204,6 +242,9 @@ mod tests {
         assert_eq!(StatReply::decode(&stat.encode()), Ok(stat));
         let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
         assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));
+        let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
+        let paths = PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address) };
+        assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
         let request = ListRequest { path: b"/a".to_vec(), token: None, max: 9 };
         assert_eq!(ListRequest::decode(&request.encode()), Ok(request));
     }
@@ -215,6 +256,7 @@ mod tests {
             let _ = ListReply::decode(&bytes);
             let _ = StatReply::decode(&bytes);
             let _ = CoverageReply::decode(&bytes);
+            let _ = PathsReply::decode(&bytes);
         }
     }
 }

@@ -30,6 +30,8 @@ pub enum Op {
     Coverage = 6,
     /// The worker's counters. Body of the reply: a JSON object.
     Stats = 7,
+    /// The ways to reach the worker besides this one. Body of the reply: [`crate::message::PathsReply`].
+    Paths = 8,
 }
 
 impl Op {
@@ -37,7 +39,7 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        [Ping, Read, Fill, Stat, List, Coverage, Stats].into_iter().find(|op| *op as u8 == number)
+        [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths].into_iter().find(|op| *op as u8 == number)
     }
 }
 

@@ -51,7 +51,7 @@ impl Counters {
             Op::Fill => 1,
             Op::Stat => 2,
             Op::List => 3,
-            Op::Ping | Op::Coverage | Op::Stats => return,
+            Op::Ping | Op::Coverage | Op::Stats | Op::Paths => return,
         };
         self.ops[at].fetch_add(1, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
 use forebay_memory::Spans;
 use forebay_origin::Origin;
 use forebay_store::Store;
-use forebay_transport::message::{CoverageReply, ListRequest};
+use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
 use forebay_transport::{FileSlice, Flags, Op, Provenance, Request, Response, ResponsePayload, Service};
 use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, FsPath};
 use tracing::warn;
@@ -40,6 +40,7 @@ pub struct Worker {
     versions: Versions,
     block_size: u32,
     counters: Counters,
+    paths: OnceLock<PathsReply>,
 }
 
 impl Worker {
@@ -55,7 +56,13 @@ impl Worker {
             versions: Versions::new(),
             block_size: options.block_size,
             counters: Counters::default(),
+            paths: OnceLock::new(),
         }
+    }
+
+    /// Tells clients from now on how they reach this worker besides TCP. Once; later calls have no effect.
+    pub fn offer_paths(&self, paths: PathsReply) {
+        let _ = self.paths.set(paths);
     }
 
     /// The worker's block store.
@@ -185,6 +192,7 @@ impl Worker {
             }
             Op::Coverage => Ok(self.coverage(request)),
             Op::Stats => Ok(self.stats()),
+            Op::Paths => Ok(Response::of_body(self.paths.get().cloned().unwrap_or_default().encode())),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_client::paths::{Fallback, Path, PathKind, PathPolicy, PathStats, PathsTransport};
+use forebay_client::paths::{Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport};
 use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Backoff, Member, StaticMembership};
 use forebay_engine::FetchPolicy;
@@ -71,7 +71,8 @@ impl Scene {
         ];
         let policy = PathPolicy { fallback, retry_after: RETRY };
         let stats = Arc::new(PathStats::default());
-        let link = PathsTransport::new("worker", paths, policy, OPERATION, Arc::clone(&stats));
+        let options = PathOptions { policy, operation_timeout: OPERATION, metadata: false };
+        let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats));
         let backoff = Backoff { initial: SECOND, max: 30 * SECOND };
         let options = ClientOptions { backoff, request_timeout: 60 * SECOND, ..ClientOptions::default() };
         let connector = Arc::new(Only(Arc::new(link)));
@@ -164,10 +165,9 @@ async fn with_never_reads_fail_with_the_reason_and_tcp_is_not_touched() {
 async fn closing_waits_for_probes() {
     let scene = Scene::new(Fallback::Auto).await;
     scene.cards.iter().for_each(|card| card.kill());
-    let version = scene.client.stat(&FsPath::new("/f").unwrap(), false).await.unwrap();
-    assert!(version.attr.version().is_some());
+    scene.read().await.unwrap();
     tokio::time::sleep(RETRY).await;
-    scene.client.stat(&FsPath::new("/f").unwrap(), false).await.unwrap();
+    scene.read().await.unwrap();
     scene.client.close().await;
     let ping = Request::on_path(Op::Ping, Bytes::new(), SECOND);
     assert!(scene.tcp.call(ping, None).await.is_err(), "every path is closed");

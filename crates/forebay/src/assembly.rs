@@ -214,7 +214,7 @@ async fn client(
     config: &Config,
     membership: Arc<dyn Membership>,
     connector: Arc<dyn Connector>,
-    buffers: ByteSize,
+    buffers: Pool,
     prefetch_budget: ByteSize,
 ) -> anyhow::Result<Client> {
     let options = ClientOptions {
@@ -228,7 +228,6 @@ async fn client(
         },
         ..ClientOptions::default()
     };
-    let buffers = pool(buffers, config.worker_memory_huge_pages)?;
     let buffers =
         StoreOptions { eviction: Eviction::Fifo, alloc_deadline: BUFFERS_WITHIN, ..StoreOptions::in_memory(buffers) };
     let buffers = Store::open(buffers).await?;
@@ -251,9 +250,22 @@ pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyh
         ..defaults
     };
     let membership = Arc::new(StaticMembership::new(addresses));
-    let (buffers, connector) = (config.client_memory_size, Arc::new(TcpConnector { options }));
+    let buffers = match crate::rdma::is_wanted(config) {
+        true => Pool::new(PoolOptions {
+            initial: config.network_rdma_data_buffer_pool_initial_size,
+            prewarm: config.network_rdma_data_buffer_pool_prewarm_size,
+            max: config.network_rdma_data_buffer_pool_max_size.max(LEAST_POOL),
+            huge_pages: config.worker_memory_huge_pages,
+        })?,
+        false => pool(config.client_memory_size, config.worker_memory_huge_pages)?,
+    };
+    let connector: Arc<dyn Connector> = match crate::rdma::RdmaConnector::start(config, &buffers, &options).await? {
+        Some(rdma) => Arc::new(rdma),
+        None => Arc::new(TcpConnector { options }),
+    };
     // The other half holds what was read and may be read again by others, and what is in flight.
-    client(config, membership, connector, buffers, ByteSize::bytes(buffers.as_u64() / 2)).await
+    let budget = ByteSize::bytes(buffers.capacity().as_u64() / 2);
+    client(config, membership, connector, buffers, budget).await
 }
 
 /// A client of the worker in this process.
@@ -264,7 +276,8 @@ pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> 
     let membership = Arc::new(StaticMembership::new([LOCAL]));
     // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
     let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
-    client(config, membership, Arc::new(LocalConnector { service }), LEAST_POOL, budget).await
+    let buffers = pool(LEAST_POOL, config.worker_memory_huge_pages)?;
+    client(config, membership, Arc::new(LocalConnector { service }), buffers, budget).await
 }
 
 /// How the kernel mounts what `source` names.

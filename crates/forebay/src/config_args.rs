@@ -9,6 +9,25 @@ const SYSTEM_FILE: &str = "/etc/forebay/forebay.toml";
 /// The variable that names the configuration.
 const FILE_VARIABLE: &str = "FOREBAY_CONFIG";
 
+/// `--rdma-network`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct RdmaArgs {
+    /// Use RDMA over the devices of these network interfaces [default: network.rdma.data.enabled, off]
+    #[arg(long, value_name = "INTERFACE:...", value_delimiter = ':')]
+    rdma_network: Vec<String>,
+}
+
+impl RdmaArgs {
+    /// The settings that it stands for.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        if self.rdma_network.is_empty() {
+            return Vec::new();
+        }
+        let network = format!("network.rdma.data.network={}", self.rdma_network.join(","));
+        vec!["network.rdma.data.enabled=true".to_owned(), network]
+    }
+}
+
 /// `--config` and `-o`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ConfigArgs {

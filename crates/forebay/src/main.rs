@@ -12,6 +12,7 @@ mod meaning;
 mod mounted;
 mod output;
 mod process;
+mod rdma;
 mod runtime;
 mod signals;
 mod state;

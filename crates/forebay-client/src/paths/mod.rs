@@ -4,6 +4,7 @@
 //! [`LinkError::OtherPath`] and asks again with another buffer, at once. Probes are pings, in tasks of their own, so that
 //! no reader pays for them.
 
+mod discovery;
 mod selector;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+pub use discovery::{DiscoveringTransport, PathMaker};
 pub use selector::{Choice, Fallback, PathKind, PathPolicy, PathSelector, Switch};
 
 /// One way to a worker.
@@ -43,6 +45,17 @@ pub struct PathStats {
     pub unreachable: AtomicU64,
 }
 
+/// How the paths of workers are used.
+#[derive(Clone, Copy, Debug)]
+pub struct PathOptions {
+    /// When which path is used.
+    pub policy: PathPolicy,
+    /// The longest that a request over RDMA may take before another path is tried.
+    pub operation_timeout: Duration,
+    /// Whether attributes and listings go over RDMA, too, while it is up. They never fail for want of it.
+    pub metadata: bool,
+}
+
 /// A link over any of several paths.
 pub struct PathsTransport {
     shared: Arc<Shared>,
@@ -55,6 +68,8 @@ struct Shared {
     selector: Mutex<PathSelector>,
     /// The longest that a request over RDMA may take before another path is tried.
     operation_timeout: Duration,
+    /// Whether attributes and listings take the paths of data.
+    metadata: bool,
     stats: Arc<PathStats>,
     random: AtomicU64,
 }
@@ -72,18 +87,13 @@ impl Drop for InFlight<'_> {
 }
 
 impl PathsTransport {
-    /// A link to `worker`, an address for logs. A request over RDMA takes `operation_timeout` at most.
+    /// A link to `worker`, an address for logs.
     #[must_use]
-    pub fn new(
-        worker: impl Into<String>,
-        paths: Vec<Path>,
-        policy: PathPolicy,
-        operation_timeout: Duration,
-        stats: Arc<PathStats>,
-    ) -> Self {
+    pub fn new(worker: impl Into<String>, paths: Vec<Path>, options: PathOptions, stats: Arc<PathStats>) -> Self {
+        let PathOptions { policy, operation_timeout, metadata } = options;
         let selector = Mutex::new(PathSelector::new(policy, paths.iter().map(|path| path.kind)));
         let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-        let shared = Shared { worker: worker.into(), paths, selector, operation_timeout, stats, random };
+        let shared = Shared { worker: worker.into(), paths, selector, operation_timeout, metadata, stats, random };
         Self { shared: Arc::new(shared), tasks: TaskTracker::new() }
     }
 
@@ -147,12 +157,21 @@ impl Transport for PathsTransport {
     async fn call(&self, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         self.probe();
         let shared = &*self.shared;
+        let is_data = matches!(request.op, Op::Read | Op::Fill);
+        let tcp = || shared.paths.iter().find(|path| path.kind == PathKind::Tcp);
+        if !is_data
+            && !shared.metadata
+            && let Some(tcp) = tcp()
+        {
+            return tcp.link.call(request, into).await;
+        }
         let chosen = shared.selector.lock().choose(shared.random());
         let path = match chosen {
             Choice::Use(path) => path,
-            Choice::Refuse(reason) => {
-                return Err(LinkError::Connect { peer: shared.worker.clone(), reason }.into());
-            }
+            Choice::Refuse(reason) => match tcp() {
+                Some(tcp) if !is_data => return tcp.link.call(request, into).await,
+                _ => return Err(LinkError::Connect { peer: shared.worker.clone(), reason }.into()),
+            },
         };
         let in_flight = InFlight { selector: &shared.selector, path };
         if shared.paths[path].kind == PathKind::Rdma {
@@ -165,7 +184,7 @@ impl Transport for PathsTransport {
         let cause = error.to_string();
         let mut selector = shared.selector.lock();
         let switch = selector.failed(path, cause.clone(), Instant::now().into_std());
-        let has_another = shared.paths[path].kind == PathKind::Rdma && selector.has_another();
+        let has_another = shared.paths[path].kind == PathKind::Rdma && (selector.has_another() || !is_data);
         drop(selector);
         shared.tell(switch, path, Some(&cause));
         Err(match has_another {

@@ -112,16 +112,16 @@ impl PathSelector {
         }
     }
 
-    /// TCP is for workers without RDMA, and for the time that `Auto` bridges.
+    /// TCP is for workers without RDMA, and for the time until it is back.
     fn may_use_tcp(&self) -> bool {
-        self.policy.fallback == Fallback::Auto || !self.paths.iter().any(|path| path.kind == PathKind::Rdma)
+        self.policy.fallback == Fallback::Auto
     }
 
     /// Why the RDMA path that failed last did.
     fn cause(&self) -> String {
         let down = self.paths.iter().filter_map(|path| path.down.as_ref());
         down.max_by_key(|down| down.probe_at)
-            .map_or_else(|| "there is no path to the worker".to_owned(), |down| down.cause.clone())
+            .map_or_else(|| "the worker offers no RDMA".to_owned(), |down| down.cause.clone())
     }
 
     /// A request over `path` was answered, or its caller left.
@@ -259,10 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_without_rdma_is_reached_over_tcp_whatever_the_policy() {
-        for fallback in [Fallback::Never, Fallback::Auto] {
-            assert_eq!(selector(fallback, &[PathKind::Tcp]).choose(7), Choice::Use(0));
-        }
+    fn a_worker_without_rdma_is_reached_over_tcp_if_that_is_allowed() {
+        assert_eq!(selector(Fallback::Auto, &[PathKind::Tcp]).choose(7), Choice::Use(0));
+        assert!(matches!(selector(Fallback::Never, &[PathKind::Tcp]).choose(7), Choice::Refuse(_)));
     }
 
     proptest! {

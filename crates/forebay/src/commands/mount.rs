@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_config::Loaded;
 
-use crate::config_args::ConfigArgs;
+use crate::config_args::{ConfigArgs, RdmaArgs};
 use crate::exit::{Exit, Fault};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
 use crate::signals::Signals;
@@ -26,6 +26,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     workers: Vec<String>,
     #[command(flatten)]
+    rdma: RdmaArgs,
+    #[command(flatten)]
     pub(crate) stay: StayArgs,
     #[command(flatten)]
     config: ConfigArgs,
@@ -37,7 +39,7 @@ pub(crate) struct Args {
 /// When no worker answers, or it cannot be mounted.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let workers = (!args.workers.is_empty()).then(|| format!("cluster.workers={}", args.workers.join(",")));
-    let loaded = args.config.load(workers)?;
+    let loaded = args.config.load(workers.into_iter().chain(args.rdma.settings()))?;
     if loaded.config.cluster_workers.is_empty() {
         let next = "name them with `--workers HOST:PORT,...` or as `cluster.workers`; \
                     to mount an origin without workers, use `forebay up ORIGIN MOUNTPOINT`";

@@ -8,10 +8,10 @@ use forebay_transport::Service;
 use tracing::{info, warn};
 
 use crate::commands::up::close_worker;
-use crate::config_args::ConfigArgs;
+use crate::config_args::{ConfigArgs, RdmaArgs};
 use crate::exit::{Exit, Fault};
 use crate::signals::Signals;
-use crate::{assembly, logging, output, runtime};
+use crate::{assembly, logging, output, rdma, runtime};
 
 /// Run a cache node
 ///
@@ -24,6 +24,8 @@ Example:
   forebay worker -o mounts=/=s3://bucket/prefix -o worker.memory.size=64GiB -o worker.rpc.port=29999")]
 pub(crate) struct Args {
     #[command(flatten)]
+    rdma: RdmaArgs,
+    #[command(flatten)]
     config: ConfigArgs,
 }
 
@@ -32,7 +34,7 @@ pub(crate) struct Args {
 /// # Errors
 /// When the worker cannot start.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let loaded = args.config.load([])?;
+    let loaded = args.config.load(args.rdma.settings())?;
     logging::start(&loaded.config)?;
     runtime::block_on(serve(&loaded))
 }
@@ -52,6 +54,17 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     let mounts = config.mounts.iter().map(origin).collect::<anyhow::Result<Vec<_>>>()?;
     let store = signals.unless_any(assembly::worker_store(config, config.worker_memory_prewarm)).await?;
     let worker = assembly::worker(config, store.clone(), mounts)?;
+    let service = Arc::clone(&worker) as Arc<dyn Service>;
+    let rdma = match signals.unless_any(rdma::Servers::start(config, store.pool(), service)).await {
+        Ok(rdma) => rdma,
+        Err(error) => {
+            close_worker(worker, store).await;
+            return Err(error);
+        }
+    };
+    if let Some(rdma) = &rdma {
+        worker.offer_paths(rdma.paths.clone());
+    }
     let servers: Result<Vec<_>, _> = addresses
         .into_iter()
         .map(|address| assembly::server(config, address, Arc::clone(&worker) as Arc<dyn Service>))
@@ -59,6 +72,9 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     let servers = match servers {
         Ok(servers) => servers,
         Err(error) => {
+            if let Some(rdma) = &rdma {
+                rdma.close().await;
+            }
             close_worker(worker, store).await;
             return Err(error.into());
         }
@@ -72,6 +88,9 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     let end = async {
         futures::future::join_all(servers.iter().map(forebay_tcp::TcpServer::close)).await;
         drop(servers);
+        if let Some(rdma) = &rdma {
+            rdma.close().await;
+        }
         close_worker(worker, store).await;
     };
     tokio::select! {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 /// The calls of one connection.
 #[derive(Debug)]
-pub(crate) struct Outstanding<C> {
+pub struct Outstanding<C> {
     next: u64,
     calls: HashMap<u64, Waiting<C>>,
     abandoned: usize,
@@ -26,25 +26,31 @@ struct Waiting<C> {
 
 /// A call that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Begun {
+pub struct Begun {
     /// Its number on the wire.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Whether someone must begin to watch for silence.
-    pub(crate) watch: bool,
+    pub watch: bool,
 }
 
 impl<C> Outstanding<C> {
-    pub(crate) fn new(max_abandoned: usize) -> Self {
+    /// No calls yet; with more than `max_abandoned` that were, no new ones are taken.
+    #[must_use]
+    pub fn new(max_abandoned: usize) -> Self {
         Self { next: 1, calls: HashMap::new(), abandoned: 0, max_abandoned, accepting: true, unwatched: true }
     }
 
     /// Whether new calls may begin.
-    pub(crate) fn is_accepting(&self) -> bool {
+    #[must_use]
+    pub fn is_accepting(&self) -> bool {
         self.accepting
     }
 
     /// Takes `call` in, or gives it back when the connection takes no more.
-    pub(crate) fn begin(&mut self, call: C) -> Result<Begun, C> {
+    ///
+    /// # Errors
+    /// The call, when the connection takes no more.
+    pub fn begin(&mut self, call: C) -> Result<Begun, C> {
         if !self.accepting {
             return Err(call);
         }
@@ -56,14 +62,19 @@ impl<C> Outstanding<C> {
     }
 
     /// The answer to call `id` is arriving.
-    pub(crate) fn take(&mut self, id: u64) -> Option<C> {
+    pub fn take(&mut self, id: u64) -> Option<C> {
         let waiting = self.calls.remove(&id)?;
         self.abandoned -= usize::from(waiting.abandoned);
         Some(waiting.call)
     }
 
+    /// The calls that somebody waits for or not, with their numbers.
+    pub fn calls_mut(&mut self) -> impl Iterator<Item = (u64, &mut C)> {
+        self.calls.iter_mut().map(|(id, waiting)| (*id, &mut waiting.call))
+    }
+
     /// The caller of `id` has left. True when that makes the connection spent.
-    pub(crate) fn abandon(&mut self, id: u64) -> bool {
+    pub fn abandon(&mut self, id: u64) -> bool {
         if let Some(waiting) = self.calls.get_mut(&id) {
             self.abandoned += usize::from(!waiting.abandoned);
             waiting.abandoned = true;
@@ -73,18 +84,19 @@ impl<C> Outstanding<C> {
     }
 
     /// Whether the connection takes no new calls and nobody waits for the ones it has.
-    pub(crate) fn is_spent(&self) -> bool {
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
         !self.accepting && self.abandoned == self.calls.len()
     }
 
     /// Whether silence would mean anything. When not, the next call to begin says that it must be watched for again.
-    pub(crate) fn watch(&mut self) -> bool {
+    pub fn watch(&mut self) -> bool {
         self.unwatched = self.calls.is_empty();
         !self.unwatched
     }
 
     /// The connection has ended: every call that is left.
-    pub(crate) fn end(&mut self) -> Vec<C> {
+    pub fn end(&mut self) -> Vec<C> {
         self.accepting = false;
         self.abandoned = 0;
         self.calls.drain().map(|(_, waiting)| waiting.call).collect()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// What to do now, and when to ask again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Nothing before this time.
     Wait(Instant),
     /// Send a ping, and ask again at this time.
@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
 
 /// The clock.
 #[derive(Debug)]
-pub(crate) struct Liveness {
+pub struct Liveness {
     keepalive: Duration,
     dead_after: Duration,
     heard: Instant,
@@ -27,18 +27,20 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    pub(crate) fn new(keepalive: Duration, dead_after: Duration, now: Instant) -> Self {
+    /// A clock that starts at `now`.
+    #[must_use]
+    pub fn new(keepalive: Duration, dead_after: Duration, now: Instant) -> Self {
         Self { keepalive, dead_after, heard: now, pings: None }
     }
 
     /// The peer sent something, or calls are under way again after a time without any, when silence meant nothing.
-    pub(crate) fn heard(&mut self, now: Instant) {
+    pub fn heard(&mut self, now: Instant) {
         self.heard = now;
         self.pings = None;
     }
 
     /// What the silence until `now` means.
-    pub(crate) fn check(&mut self, now: Instant) -> Verdict {
+    pub fn check(&mut self, now: Instant) -> Verdict {
         let dead_at = self.heard + self.dead_after;
         let Some((first, latest)) = self.pings else {
             let due = self.heard + self.keepalive;

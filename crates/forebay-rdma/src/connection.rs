@@ -1,0 +1,263 @@
+//! A client's connection to one worker: what is sent over it and what arrives.
+//!
+//! Replies arrive in the lane's handler, which finds the connection by its endpoint and the call by its number. A reply that
+//! is to be fetched has a task of its own, which owns the caller's buffer until the operation has ended.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use forebay_memory::SpanMut;
+use forebay_transport::connection::{Liveness, Outstanding};
+use forebay_transport::wire::{CONNECTION_ID, MAX_REPLY_BODY, ReplyHeader, RequestHeader};
+use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Request};
+use forebay_ucx::{Data, Endpoint, Message, Protocol, Rendezvous};
+use smallvec::smallvec;
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
+
+use crate::RdmaError;
+use crate::lane::Core;
+use crate::wire::{self, Packed};
+
+/// A call that waits for its answer, and what it owns until then.
+pub(crate) struct Call {
+    /// Where payload goes.
+    pub(crate) into: Option<SpanMut>,
+    /// The most payload that was asked for.
+    pub(crate) limit: u32,
+    /// Where the answer goes.
+    pub(crate) answer: oneshot::Sender<Result<Reply, CallError>>,
+    /// Its place among the calls under way.
+    pub(crate) _permit: OwnedSemaphorePermit,
+}
+
+impl Call {
+    /// Ends it. Its caller may have left: then its buffer goes back to its pool here.
+    pub(crate) fn end(self, result: Result<Reply, CallError>) {
+        // The caller's next call finds this one's place, and its buffer, given back.
+        drop((self._permit, self.into));
+        let _ = self.answer.send(result);
+    }
+
+    fn has_caller(&self) -> bool {
+        !self.answer.is_closed()
+    }
+}
+
+/// What callers want of a connection.
+pub(crate) enum Command {
+    /// Send this request.
+    Call(Request, Call),
+    /// Some caller has left.
+    Sweep,
+    /// End, and say so.
+    Close(oneshot::Sender<()>),
+}
+
+/// An open connection.
+pub(crate) struct Connection {
+    pub(crate) peer: Arc<str>,
+    pub(crate) cluster: String,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) calls: RefCell<Outstanding<Call>>,
+    pub(crate) heard: Cell<Instant>,
+    /// Whether the peer's hello has come and was right.
+    pub(crate) greeted: Cell<bool>,
+    /// Why it cannot go on.
+    pub(crate) broken: RefCell<Option<LinkError>>,
+    /// Something of the above has changed.
+    pub(crate) changed: Notify,
+}
+
+impl Connection {
+    /// Has the lane's worker bring hellos and replies to their connections.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub(crate) fn receive_replies(core: &Rc<Core>) -> Result<(), RdmaError> {
+        let find = |core: &Weak<Core>, message: &Message<'_>| {
+            let core = core.upgrade()?;
+            let connection = core.connections.borrow().get(&message.from.as_ref()?.key()).map(Rc::clone)?;
+            connection.heard.set(Instant::now());
+            Some((core, connection))
+        };
+        let weak = Rc::downgrade(core);
+        core.worker.on_message(wire::WELCOME, move |message| {
+            if let Some((core, connection)) = find(&weak, &message) {
+                connection.on_welcome(&core, message.header);
+            }
+        })?;
+        let weak = Rc::downgrade(core);
+        core.worker.on_message(wire::REPLY, move |message| {
+            if let Some((core, connection)) = find(&weak, &message)
+                && let Err(reason) = connection.on_reply(&core, message.header, message.data)
+            {
+                connection.protocol(reason);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The peer's hello.
+    fn on_welcome(&self, core: &Core, hello: &[u8]) {
+        match wire::check_hello(&self.cluster, core.worker.context().library().version(), hello) {
+            Ok(()) => {
+                self.greeted.set(true);
+                self.changed.notify_one();
+            }
+            Err(error) => self.break_off(self.refused(error.to_string())),
+        }
+    }
+
+    pub(crate) fn refused(&self, reason: String) -> LinkError {
+        LinkError::Refused { peer: self.peer.to_string(), reason }
+    }
+
+    pub(crate) fn lost(&self, reason: impl Into<String>) -> LinkError {
+        LinkError::Lost { peer: self.peer.to_string(), reason: reason.into() }
+    }
+
+    fn protocol(&self, reason: String) {
+        self.break_off(LinkError::Protocol { peer: self.peer.to_string(), reason });
+    }
+
+    pub(crate) fn break_off(&self, why: LinkError) {
+        self.broken.borrow_mut().get_or_insert(why);
+        self.changed.notify_one();
+    }
+
+    /// A reply, or a message about the connection; why it breaks the protocol.
+    fn on_reply(self: &Rc<Self>, core: &Rc<Core>, header: &[u8], data: Data<'_>) -> Result<(), String> {
+        let (header, inline) = wire::unpack(header).ok_or("a reply's header is cut off")?;
+        let header = ReplyHeader::decode(header).map_err(|error| error.to_string())?;
+        let (body, payload) = body_and_payload(&header, inline, data)?;
+        if header.id == CONNECTION_ID {
+            if let Some(why) = header.failure(&body) {
+                self.break_off(self.refused(why.message().to_owned()));
+            }
+            return Ok(());
+        }
+        let Some(mut call) = self.calls.borrow_mut().take(header.id) else {
+            return Err(format!("it answered call {}, which there is not", header.id));
+        };
+        if let Some(failure) = header.failure(&body) {
+            call.end(Err(CallError::Service(failure)));
+            return Ok(());
+        }
+        if header.payload_len > call.limit {
+            let reason = format!("it sent {} bytes, {} were asked for", header.payload_len, call.limit);
+            call.end(Err(LinkError::Protocol { peer: self.peer.to_string(), reason: reason.clone() }.into()));
+            return Err(reason);
+        }
+        let (provenance, length) = (header.provenance, header.payload_len as usize);
+        match payload {
+            // A buffer is not touched for a caller that has left; the peer's operation ends all the same.
+            _ if !call.has_caller() => call.end(Err(self.lost("its caller has left").into())),
+            None => {
+                let payload = landed(call.into.take(), 0);
+                call.end(Ok(Reply { provenance, body, payload }));
+            }
+            Some(Data::Eager(bytes)) => {
+                let mut into = call.into.take();
+                if let Some(room) = into.as_mut().and_then(|into| into.get_mut(..length)) {
+                    room.copy_from_slice(bytes);
+                }
+                call.end(Ok(Reply { provenance, body, payload: landed(into, length) }));
+            }
+            Some(Data::Rendezvous(rendezvous)) => self.fetch(core, call, rendezvous, (provenance, body, length)),
+        }
+        Ok(())
+    }
+
+    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile.
+    fn fetch(
+        self: &Rc<Self>,
+        core: &Rc<Core>,
+        mut call: Call,
+        rendezvous: Rendezvous,
+        (provenance, body, length): (Provenance, Bytes, usize),
+    ) {
+        // There is one: payload is within the limit, and a limit comes with a buffer.
+        let Some(into) = call.into.take() else { return };
+        let receiving = rendezvous.receive(smallvec![into], Some(&core.registration));
+        let connection = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let (mut buffers, outcome) = receiving.await;
+            connection.heard.set(Instant::now());
+            let result = match outcome {
+                Ok(received) if received == length => {
+                    Ok(Reply { provenance, body, payload: landed(buffers.pop(), length) })
+                }
+                Ok(received) => Err(connection.lost(format!("{received} of {length} bytes arrived")).into()),
+                Err(error) => Err(connection.lost(error.to_string()).into()),
+            };
+            call.end(result);
+        });
+    }
+
+    /// Sends a request, or gives its call back when the connection takes no more.
+    pub(crate) fn start(&self, core: &Core, request: Request, call: Call, liveness: &mut Liveness) -> Option<Command> {
+        let begun = match self.calls.borrow_mut().begin(call) {
+            Ok(begun) => begun,
+            Err(call) => return Some(Command::Call(request, call)),
+        };
+        if begun.watch {
+            liveness.heard(Instant::now());
+        }
+        self.send(core, begun.id, &request);
+        None
+    }
+
+    pub(crate) fn send(&self, core: &Core, id: u64, request: &Request) {
+        let header = RequestHeader::of(id, request).encode();
+        let packed = Packed::new(&header, request.body.clone(), core.worker.max_header());
+        // If it fails, so does the endpoint, which is noticed.
+        self.endpoint.am_send(wire::REQUEST, packed.header(), packed.rest.clone(), None, Protocol::Eager).detach();
+    }
+
+    /// Gives their buffers back to those calls whose caller has left: nothing is written to them before their reply begins.
+    pub(crate) fn sweep(&self) {
+        let mut calls = self.calls.borrow_mut();
+        let mut left = Vec::new();
+        for (id, call) in calls.calls_mut() {
+            if !call.has_caller() {
+                call.into = None;
+                left.push(id);
+            }
+        }
+        for id in left {
+            calls.abandon(id);
+        }
+    }
+}
+
+/// Where a reply's body and payload are.
+fn body_and_payload<'a>(
+    header: &ReplyHeader,
+    inline: &[u8],
+    data: Data<'a>,
+) -> Result<(Bytes, Option<Data<'a>>), String> {
+    let (body_len, payload_len) = (header.body_len as usize, header.payload_len as usize);
+    if inline.len() == body_len {
+        if data.len() != payload_len {
+            return Err(format!("a reply of {payload_len} bytes came with {}", data.len()));
+        }
+        return Ok((Bytes::copy_from_slice(inline), (payload_len > 0).then_some(data)));
+    }
+    match data {
+        Data::Eager(bytes) if inline.is_empty() && payload_len == 0 && bytes.len() == body_len => {
+            Ok((Bytes::copy_from_slice(bytes), None))
+        }
+        _ => Err(format!("a body of {body_len} bytes (at most {MAX_REPLY_BODY}) is not where it should be")),
+    }
+}
+
+/// The caller's buffer with what arrived in it.
+fn landed(into: Option<SpanMut>, length: usize) -> Payload {
+    into.map_or(Payload::None, |mut span| {
+        span.truncate(length);
+        Payload::Landed(span)
+    })
+}

@@ -1,0 +1,52 @@
+//! The UCX transport: [`forebay_transport::wire`]'s messages as UCX's active messages.
+//!
+//! * [`Lane`]: a thread of its own that drives one UCX worker, on one network card or on those that UCX chooses;
+//! * [`RdmaTransport`]: the client's side of one worker on one lane. A request is a message of 64 bytes and its body; the
+//!   payload of its reply comes with it when it is small, and is fetched by the card into the caller's registered buffer when
+//!   it is large: UCX chooses, neither program copies;
+//! * [`RdmaServer`]: the worker's side. What the service has in memory is answered within the message's handler, sent from
+//!   where it lies.
+//!
+//! Why active messages in both directions, and no one-sided access: replies are requested, so a buffer is written to only
+//! from the time when its reply has begun to arrive until that operation has ended. Until then a caller that leaves takes
+//! its buffer along; after that the operation owns it (invariant 3). And no peer holds a key to anybody's memory (invariant 7).
+//!
+//! [`wire`] is the layout. Everything that a peer sends is checked before it is used; whoever breaks the protocol loses his
+//! connection.
+
+mod client;
+mod connection;
+pub mod devices;
+mod lane;
+mod options;
+mod peers;
+mod server;
+mod serving;
+pub mod wire;
+
+pub use client::RdmaTransport;
+pub use forebay_ucx::{Error as UcxError, Library, Resource};
+pub use lane::{Lane, LaneOptions};
+pub use options::{ClientOptions, ServerOptions};
+pub use server::RdmaServer;
+
+use std::net::SocketAddr;
+
+/// Why a lane or a server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum RdmaError {
+    /// UCX refused.
+    #[error(transparent)]
+    Ucx(#[from] forebay_ucx::Error),
+    /// The lane's thread did not start, or has ended.
+    #[error("cannot start the thread of an RDMA lane: {0}")]
+    Thread(String),
+    /// The port is still taken, after all attempts.
+    #[error("cannot listen on {address} within {waited:?}: {reason}", waited = server::LISTEN_WITHIN)]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The last attempt's reason.
+        reason: forebay_ucx::Error,
+    },
+}

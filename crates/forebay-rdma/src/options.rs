@@ -1,0 +1,74 @@
+//! What can be set, with the defaults.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// How a client connects and when it gives up.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The cluster that the server must belong to.
+    pub cluster: String,
+    /// Whether only cards that move the bytes by themselves are good enough. Otherwise UCX may use TCP or shared memory.
+    pub require_rdma: bool,
+    /// How long connecting may take, the exchange of hellos included.
+    pub connect_timeout: Duration,
+    /// With calls under way: how long the peer may be silent before it is asked whether it lives.
+    pub keepalive: Duration,
+    /// With calls under way: how long it may be silent before its connection is given up.
+    pub dead_after: Duration,
+    /// Calls under way at once; further ones wait for their turn.
+    pub max_outstanding: usize,
+    /// Calls without a caller that the connection may have under way; with more, it ends with the last that has one.
+    pub max_abandoned: usize,
+    /// The address to connect from.
+    pub bind: Option<IpAddr>,
+}
+
+impl ClientOptions {
+    /// Connect to members of `cluster`.
+    #[must_use]
+    pub fn new(cluster: impl Into<String>) -> Self {
+        Self {
+            cluster: cluster.into(),
+            require_rdma: false,
+            connect_timeout: Duration::from_secs(3),
+            keepalive: Duration::from_secs(2),
+            dead_after: Duration::from_secs(6),
+            max_outstanding: 4096,
+            max_abandoned: 256,
+            bind: None,
+        }
+    }
+}
+
+/// How a worker's side listens and what it allows.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// The cluster that clients must name.
+    pub cluster: String,
+    /// Connections at once. One more is refused.
+    pub max_connections: usize,
+    /// Requests of one connection that are being answered at once; one more is answered with a failure.
+    pub max_requests_per_connection: usize,
+    /// How long a peer may take for its hello.
+    pub hello_timeout: Duration,
+    /// How long a peer may take none of the replies that there are for it.
+    pub stall_timeout: Duration,
+}
+
+impl ServerOptions {
+    /// Listen on `address` for members of `cluster`.
+    #[must_use]
+    pub fn new(address: SocketAddr, cluster: impl Into<String>) -> Self {
+        Self {
+            address,
+            cluster: cluster.into(),
+            max_connections: 8192,
+            max_requests_per_connection: 4096,
+            hello_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(30),
+        }
+    }
+}

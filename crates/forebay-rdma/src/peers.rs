@@ -1,0 +1,252 @@
+//! A server's connections, on its lane: what each has said, and what is being done for it.
+//!
+//! A request is looked at in the handler of its message. What the service has in memory leaves from there, by the time the
+//! handler returns; for the rest, the service is asked on the runtime of those who started the server, and a task of the
+//! lane sends what it says.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use forebay_transport::wire::{CONNECTION_ID, ReplyHeader, RequestHeader};
+use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service};
+use forebay_types::{Failure, FailureKind};
+use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol};
+use futures::FutureExt;
+use tokio::sync::Notify;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::RdmaError;
+use crate::lane::Core;
+use crate::options::ServerOptions;
+use crate::wire::{self, Packed};
+
+/// The server's side of a lane.
+pub(crate) struct Peers {
+    core: Rc<Core>,
+    options: ServerOptions,
+    service: Arc<dyn Service>,
+    /// Where the service is asked what it cannot answer at once.
+    runtime: tokio::runtime::Handle,
+    peers: RefCell<HashMap<usize, Rc<Peer>>>,
+}
+
+/// A connection.
+struct Peer {
+    name: String,
+    endpoint: Endpoint,
+    greeted: Cell<bool>,
+    /// Requests that the service is thinking about.
+    asked: Cell<usize>,
+    /// Replies that it takes: when it last took one, and how many there were to take then.
+    taken: Cell<(Instant, usize)>,
+    /// It is to be closed.
+    done: Notify,
+}
+
+impl Peers {
+    /// Has the lane's worker bring hellos and requests here.
+    ///
+    /// # Errors
+    /// UCX's, as when the lane has a server already.
+    pub(crate) fn receive_requests(
+        core: &Rc<Core>,
+        options: ServerOptions,
+        service: Arc<dyn Service>,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Rc<Self>, RdmaError> {
+        let peers = Rc::new(Self { core: Rc::clone(core), options, service, runtime, peers: RefCell::default() });
+        let weak = Rc::downgrade(&peers);
+        core.worker.on_message(wire::HELLO, move |message| {
+            if let Some(peers) = weak.upgrade()
+                && let Some(peer) = peers.find(&message)
+            {
+                peers.on_hello(&peer, message.header);
+            }
+        })?;
+        let weak = Rc::downgrade(&peers);
+        core.worker.on_message(wire::REQUEST, move |message| {
+            if let Some(peers) = weak.upgrade()
+                && let Some(peer) = peers.find(&message)
+                && let Err(reason) = peers.on_request(&peer, message.header, &message.data)
+            {
+                peers.dismiss(&peer, reason);
+            }
+        })?;
+        Ok(peers)
+    }
+
+    fn find(&self, message: &Message<'_>) -> Option<Rc<Peer>> {
+        self.peers.borrow().get(&message.from.as_ref()?.key()).map(Rc::clone)
+    }
+
+    /// How many connections there are.
+    pub(crate) fn count(&self) -> usize {
+        self.peers.borrow().len()
+    }
+
+    /// Serves a connection until it ends.
+    pub(crate) async fn serve(self: Rc<Self>, name: String, endpoint: Endpoint) {
+        let peer = Rc::new(Peer {
+            name,
+            endpoint: endpoint.clone(),
+            greeted: Cell::new(false),
+            asked: Cell::new(0),
+            taken: Cell::new((Instant::now(), 0)),
+            done: Notify::new(),
+        });
+        self.peers.borrow_mut().insert(endpoint.key(), Rc::clone(&peer));
+        let _forget = Forget { peers: &self, key: endpoint.key() };
+        let ServerOptions { hello_timeout, stall_timeout, .. } = self.options;
+        let watch = async {
+            tokio::time::sleep(hello_timeout).await;
+            if !peer.greeted.get() {
+                return format!("it sent no hello within {hello_timeout:?}");
+            }
+            loop {
+                tokio::time::sleep(stall_timeout / 4).await;
+                let (since, before) = peer.taken.get();
+                let now = endpoint.operations();
+                if now == 0 || now < before {
+                    peer.taken.set((Instant::now(), now));
+                } else if since.elapsed() > stall_timeout {
+                    return format!("it did not take any of its replies for {stall_timeout:?}");
+                } else {
+                    peer.taken.set((since, now));
+                }
+            }
+        };
+        tokio::select! {
+            status = endpoint.failed() => tracing::debug!(peer = peer.name, %status, "RDMA connection ended"),
+            () = peer.done.notified() => {}
+            reason = watch => tracing::warn!(peer = peer.name, reason, "closed an RDMA connection"),
+        }
+        endpoint.close(true).await;
+    }
+
+    fn on_hello(&self, peer: &Peer, hello: &[u8]) {
+        let version = self.core.worker.context().library().version();
+        match wire::check_hello(&self.options.cluster, version, hello) {
+            Ok(()) => {
+                peer.greeted.set(true);
+                let welcome = wire::hello(&self.options.cluster, version);
+                peer.endpoint.am_send(wire::WELCOME, &welcome, Bytes::new(), None, Protocol::Eager).detach();
+            }
+            Err(error) => self.dismiss(peer, error.to_string()),
+        }
+    }
+
+    /// Tells a peer why, and closes its connection.
+    fn dismiss(&self, peer: &Peer, reason: String) {
+        tracing::warn!(peer = peer.name, reason, "closed an RDMA connection");
+        let failure = Failure::new(FailureKind::InvalidArgument, reason);
+        self.reply(peer, CONNECTION_ID, Err(failure));
+        peer.done.notify_one();
+    }
+
+    /// A request; why it breaks the protocol.
+    fn on_request(self: &Rc<Self>, peer: &Rc<Peer>, header: &[u8], data: &Data<'_>) -> Result<(), String> {
+        if !peer.greeted.get() {
+            return Err("it did not say hello first".to_owned());
+        }
+        let (header, inline) = wire::unpack(header).ok_or("a request's header is cut off")?;
+        let header = RequestHeader::decode(header).map_err(|error| error.to_string())?;
+        let body = match data {
+            Data::Eager([]) if inline.len() == header.body_len as usize => Bytes::copy_from_slice(inline),
+            Data::Eager(bytes) if inline.is_empty() && bytes.len() == header.body_len as usize => {
+                Bytes::copy_from_slice(bytes)
+            }
+            _ => return Err(format!("a body of {} bytes is not where it should be", header.body_len)),
+        };
+        let id = header.id;
+        if id == CONNECTION_ID {
+            self.reply(peer, CONNECTION_ID, Ok(Response::of_body(Bytes::new())));
+            return Ok(());
+        }
+        let limit = self.options.max_requests_per_connection;
+        if peer.asked.get() + peer.endpoint.operations() >= limit {
+            let message = format!("this connection has its {limit} requests under way");
+            self.reply(peer, id, Err(Failure::new(FailureKind::OutOfResources, message)));
+            return Ok(());
+        }
+        let request = header.with_body(body);
+        match self.service.try_handle(&request) {
+            Some(response) => self.reply(peer, id, response.fitting(&request)),
+            None => self.ask(peer, id, request),
+        }
+        Ok(())
+    }
+
+    /// Has the service answer in its own time.
+    fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request) {
+        let service = Arc::clone(&self.service);
+        let answer = AbortOnDropHandle::new(self.runtime.spawn(handle(service, request)));
+        peer.asked.set(peer.asked.get() + 1);
+        let (peers, peer) = (Rc::clone(self), Rc::clone(peer));
+        tokio::task::spawn_local(async move {
+            let answer = tokio::select! {
+                answer = answer => answer,
+                _ = peer.endpoint.failed() => return,
+            };
+            peer.asked.set(peer.asked.get() - 1);
+            // A task panics or is aborted only at the end of its runtime: `handle` catches the service's panics.
+            if let Ok(answer) = answer {
+                peers.reply(&peer, id, answer);
+            }
+        });
+    }
+
+    fn reply(&self, peer: &Peer, id: u64, answer: Result<Response, Failure>) {
+        let (failure, provenance, body, payload) = match answer {
+            Ok(Response { provenance, body, payload }) => (None, provenance, body, payload),
+            Err(failure) => {
+                let message = Bytes::copy_from_slice(failure.message().as_bytes());
+                (Some(failure.kind()), Provenance::default(), message, ResponsePayload::None)
+            }
+        };
+        // Both are far below 4 GiB: `Response::fitting` was asked.
+        let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
+        let header = ReplyHeader { id, failure, body_len, payload_len, provenance };
+        let packed = Packed::new(&header.encode(), body, self.core.worker.max_header());
+        let (data, protocol) = match payload {
+            ResponsePayload::Spans(spans) if packed.rest.is_empty() => (Payload::Spans(spans), Protocol::Auto),
+            ResponsePayload::None => (Payload::Bytes(packed.rest.clone()), Protocol::Eager),
+            // A file was not offered to the service; a payload beside a body that does not fit has nowhere to go.
+            ResponsePayload::Spans(_) | ResponsePayload::File(_) => {
+                let message = "the service answered with what this transport does not take".to_owned();
+                return self.reply(peer, id, Err(Failure::new(FailureKind::Internal, message)));
+            }
+        };
+        let registration = Some(&self.core.registration);
+        peer.endpoint.am_send(wire::REPLY, packed.header(), data, registration, protocol).detach();
+    }
+}
+
+/// Forgets a connection.
+struct Forget<'a> {
+    peers: &'a Peers,
+    key: usize,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.peers.peers.borrow_mut().remove(&self.key);
+    }
+}
+
+/// The service's answer within the request's deadline.
+async fn handle(service: Arc<dyn Service>, request: Request) -> Result<Response, Failure> {
+    let deadline = request.deadline;
+    let answer = AssertUnwindSafe(service.handle(request.clone(), false)).catch_unwind();
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(answer)) => answer?.fitting(&request),
+        Ok(Err(_)) => {
+            Err(Failure::new(FailureKind::Internal, "the worker failed on this request; its log has the details"))
+        }
+        Err(_) => Err(Failure::new(FailureKind::TimedOut, format!("no answer within the request's {deadline:?}"))),
+    }
+}

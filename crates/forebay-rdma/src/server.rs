@@ -1,0 +1,125 @@
+//! The server: listens on a lane, within its bounds.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay_transport::Service;
+use forebay_ucx::{Error, Listener};
+use tokio::task::JoinSet;
+
+use crate::RdmaError;
+use crate::lane::{Core, Lane};
+use crate::options::ServerOptions;
+use crate::peers::Peers;
+
+/// How long a port is tried that is still taken: a connection manager keeps it for a while after a process has ended.
+pub(crate) const LISTEN_WITHIN: Duration = Duration::from_secs(10);
+/// How long between two attempts.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// A listening server. It ends with its lane.
+pub struct RdmaServer {
+    address: SocketAddr,
+    lane: Arc<Lane>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl RdmaServer {
+    /// Listens on `lane` as `options` say and has `service` answer; a port that is taken is tried again each second for
+    /// 10 s. What the service cannot answer at once it is asked on the runtime of the caller.
+    ///
+    /// # Errors
+    /// [`RdmaError::Listen`].
+    pub async fn bind(lane: Arc<Lane>, options: ServerOptions, service: Arc<dyn Service>) -> Result<Self, RdmaError> {
+        let runtime = tokio::runtime::Handle::current();
+        let started = tokio::time::Instant::now();
+        let connections = Arc::new(AtomicUsize::new(0));
+        loop {
+            let (options, service) = (options.clone(), Arc::clone(&service));
+            let (address, runtime, counter) = (options.address, runtime.clone(), Arc::clone(&connections));
+            let listening = lane.ask(move |core| listen(core, options, service, runtime, counter)).await;
+            match listening.unwrap_or_else(|| Err(RdmaError::Thread("the lane has ended".to_owned()))) {
+                Ok(address) => {
+                    tracing::info!(%address, card = lane.name(), "RDMA server listening");
+                    return Ok(Self { address, lane, connections });
+                }
+                Err(RdmaError::Ucx(reason @ (Error::PortBusy { .. } | Error::Listen { .. }))) => {
+                    if started.elapsed() + LISTEN_AGAIN > LISTEN_WITHIN {
+                        return Err(RdmaError::Listen { address, reason });
+                    }
+                    tracing::info!(%address, %reason, "RDMA port is not free yet, trying again");
+                    tokio::time::sleep(LISTEN_AGAIN).await;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections there are now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The lane that it listens on.
+    #[must_use]
+    pub fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    /// Closes every connection, and the lane.
+    pub async fn close(&self) {
+        self.lane.close().await;
+    }
+}
+
+/// Starts listening; where.
+fn listen(
+    core: &Rc<Core>,
+    options: ServerOptions,
+    service: Arc<dyn Service>,
+    runtime: tokio::runtime::Handle,
+    connections: Arc<AtomicUsize>,
+) -> Result<SocketAddr, RdmaError> {
+    let listener = core.worker.listen(options.address)?;
+    let max = options.max_connections;
+    let peers = Peers::receive_requests(core, options, service, runtime)?;
+    let address = listener.address();
+    tokio::task::spawn_local(accept(listener, peers, max, connections));
+    Ok(address)
+}
+
+async fn accept(listener: Listener, peers: Rc<Peers>, max: usize, connections: Arc<AtomicUsize>) {
+    let mut serving = JoinSet::new();
+    loop {
+        tokio::select! {
+            request = listener.accept() => {
+                let name = request.peer().map_or_else(|| "an unnamed peer".to_owned(), |peer| peer.to_string());
+                if peers.count() >= max {
+                    tracing::warn!(peer = name, "refused an RDMA connection: this server has its {max}");
+                    request.reject();
+                    continue;
+                }
+                match request.accept() {
+                    Ok(endpoint) => drop(serving.spawn_local(Rc::clone(&peers).serve(name, endpoint))),
+                    Err(error) => tracing::warn!(peer = name, %error, "cannot accept an RDMA connection"),
+                }
+            }
+            Some(ended) = serving.join_next(), if !serving.is_empty() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "the task of an RDMA connection failed");
+                }
+            }
+        }
+        connections.store(serving.len(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,258 @@
+//! The task that owns a client's connection, on a lane: it connects when there is a call, sends requests, and watches for
+//! silence and for the connection's end.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use forebay_transport::connection::{Liveness, Outstanding, Verdict};
+use forebay_transport::wire::CONNECTION_ID;
+use forebay_transport::{LinkError, Op, Request};
+use forebay_ucx::Protocol;
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::connection::{Call, Command, Connection};
+use crate::lane::Core;
+use crate::options::ClientOptions;
+use crate::wire;
+
+/// Serves the callers of one transport until they are gone, it is closed, or the lane ends.
+pub(crate) async fn serve(
+    core: Rc<Core>,
+    peer: Arc<str>,
+    options: ClientOptions,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) {
+    let mut next = None;
+    loop {
+        let command = match next.take() {
+            Some(command) => Some(command),
+            None => tokio::select! {
+                () = core.stop.cancelled() => None,
+                command = commands.recv() => command,
+            },
+        };
+        let first = match command {
+            None => return,
+            Some(Command::Sweep) => continue,
+            Some(Command::Close(closed)) => {
+                let _ = closed.send(());
+                return;
+            }
+            Some(Command::Call(request, call)) => (request, call),
+        };
+        let connected = tokio::select! {
+            () = core.stop.cancelled() => return,
+            connected = connect(&core, &peer, &options) => connected,
+        };
+        match connected {
+            Ok(connection) => {
+                let ended = run(&core, &connection, &options, first, &mut commands).await;
+                core.connections.borrow_mut().remove(&connection.endpoint.key());
+                // Nothing is fetched any more when this has ended, so buffers go back to their owners.
+                let left = connection.calls.borrow_mut().end();
+                connection.endpoint.close(true).await;
+                let (error, again) = match ended {
+                    End::Lost(error) => (error, None),
+                    End::Spent(command) => (connection.lost("too many of its calls were abandoned"), Some(command)),
+                    End::Closed(closed) => {
+                        let error = connection.lost("it was closed");
+                        left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
+                        if let Some(closed) = closed {
+                            let _ = closed.send(());
+                        }
+                        return;
+                    }
+                };
+                left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
+                next = again.flatten();
+            }
+            Err(error) => {
+                first.1.end(Err(error.clone().into()));
+                // Those who called meanwhile wanted this very connection.
+                while let Ok(command) = commands.try_recv() {
+                    match command {
+                        Command::Call(_, call) => call.end(Err(error.clone().into())),
+                        Command::Sweep => {}
+                        close @ Command::Close(_) => {
+                            next = Some(close);
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Connects and exchanges hellos.
+async fn connect(core: &Rc<Core>, peer: &Arc<str>, options: &ClientOptions) -> Result<Rc<Connection>, LinkError> {
+    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+    let attempt = async {
+        let addresses = tokio::net::lookup_host(&**peer).await.map_err(|error| failed(error.to_string()))?;
+        let mut last = failed("it has no address".to_owned());
+        for address in addresses {
+            match greet(core, peer, address, options).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    match tokio::time::timeout(options.connect_timeout, attempt).await {
+        Ok(connected) => connected,
+        Err(_) => Err(failed(format!("no answer within {:?}", options.connect_timeout))),
+    }
+}
+
+/// Forgets a connection that did not come to be.
+struct Greeting<'a> {
+    core: &'a Core,
+    key: Option<usize>,
+}
+
+impl Drop for Greeting<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.core.connections.borrow_mut().remove(&key);
+        }
+    }
+}
+
+async fn greet(
+    core: &Rc<Core>,
+    peer: &Arc<str>,
+    address: SocketAddr,
+    options: &ClientOptions,
+) -> Result<Rc<Connection>, LinkError> {
+    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+    let endpoint = core.worker.connect(address, options.bind).map_err(|error| failed(error.to_string()))?;
+    let connection = Rc::new(Connection {
+        peer: Arc::clone(peer),
+        cluster: options.cluster.clone(),
+        endpoint: endpoint.clone(),
+        calls: RefCell::new(Outstanding::new(options.max_abandoned)),
+        heard: Cell::new(Instant::now()),
+        greeted: Cell::new(false),
+        broken: RefCell::new(None),
+        changed: Notify::new(),
+    });
+    let key = endpoint.key();
+    core.connections.borrow_mut().insert(key, Rc::clone(&connection));
+    let mut greeting = Greeting { core, key: Some(key) };
+    let hello = wire::hello(&options.cluster, core.worker.context().library().version());
+    endpoint.am_send(wire::HELLO, &hello, Bytes::new(), None, Protocol::Eager).detach();
+    loop {
+        if let Some(error) = connection.broken.borrow_mut().take() {
+            return Err(error);
+        }
+        if connection.greeted.get() {
+            break;
+        }
+        tokio::select! {
+            () = connection.changed.notified() => {}
+            status = endpoint.failed() => return Err(failed(status.to_string())),
+        }
+    }
+    let lanes = endpoint.lanes().map_err(|error| failed(error.to_string()))?;
+    let named: Vec<_> = lanes.iter().map(ToString::to_string).collect();
+    if options.require_rdma && !lanes.iter().any(forebay_ucx::Resource::is_rdma) {
+        let reason =
+            format!("UCX reaches it by {}, which is not RDMA; check the cards of both sides", named.join(", "));
+        return Err(connection.refused(reason));
+    }
+    tracing::info!(peer = &**peer, lanes = named.join(", "), "RDMA client connected");
+    greeting.key = None;
+    Ok(connection)
+}
+
+/// How a connection ended.
+enum End {
+    /// It broke.
+    Lost(LinkError),
+    /// It takes no more calls; this command is for the next one.
+    Spent(Option<Command>),
+    /// Nobody wants it any more.
+    Closed(Option<oneshot::Sender<()>>),
+}
+
+async fn run(
+    core: &Rc<Core>,
+    connection: &Rc<Connection>,
+    options: &ClientOptions,
+    first: (Request, Call),
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+) -> End {
+    let mut liveness = Liveness::new(options.keepalive, options.dead_after, Instant::now());
+    // Silence means something only while calls wait; `None` then.
+    let mut due = None;
+    let mut command = Some(Command::Call(first.0, first.1));
+    let failed = connection.endpoint.failed();
+    tokio::pin!(failed);
+    loop {
+        match command.take() {
+            Some(Command::Call(request, call)) => {
+                if let Some(again) = connection.start(core, request, call, &mut liveness) {
+                    return End::Spent(Some(again));
+                }
+            }
+            Some(Command::Sweep) => {
+                connection.sweep();
+                if connection.calls.borrow().is_spent() {
+                    return End::Spent(None);
+                }
+            }
+            Some(Command::Close(closed)) => return End::Closed(Some(closed)),
+            None => {}
+        }
+        if due.is_none() && connection.calls.borrow_mut().watch() {
+            due = Some(Instant::now() + options.keepalive);
+        }
+        tokio::select! {
+            biased;
+            () = core.stop.cancelled() => return End::Closed(None),
+            status = &mut failed => return End::Lost(connection.lost(status.to_string())),
+            () = connection.changed.notified() => {
+                if let Some(error) = connection.broken.borrow_mut().take() {
+                    return End::Lost(error);
+                }
+            }
+            next = commands.recv() => match next {
+                Some(next) => command = Some(next),
+                // Calls whose transport is gone have no caller either.
+                None => return End::Closed(None),
+            },
+            () = sleep_until(due), if due.is_some() => {
+                due = None;
+                if !connection.calls.borrow_mut().watch() {
+                    continue;
+                }
+                let now = Instant::now();
+                if connection.heard.get() + options.keepalive > now {
+                    liveness.heard(connection.heard.get());
+                }
+                due = match liveness.check(now) {
+                    Verdict::Wait(at) => Some(at),
+                    Verdict::Ping(at) => {
+                        let ping = Request::on_path(Op::Ping, Bytes::new(), options.dead_after);
+                        connection.send(core, CONNECTION_ID, &ping);
+                        Some(at)
+                    }
+                    Verdict::Dead => {
+                        return End::Lost(connection.lost(format!("it was silent for {:?}", options.dead_after)));
+                    }
+                };
+            }
+        }
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,142 @@
+//! The layout of active messages: [`forebay_transport::wire`]'s headers, and where body and payload go.
+//!
+//! ```text
+//! id 1 hello    header: hello [128] │ UCX major u16 │ minor u16     data: none
+//! id 4 welcome  the same, from the server
+//! id 2 request  header: request header [64] │ body, if it fits      data: the body, if it does not
+//! id 3 reply    header: reply header [64] │ body, if it fits        data: the payload, or the body if it does not fit
+//! ```
+//!
+//! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not fit is
+//! sent with its message, never by rendezvous, so that nobody needs a buffer for it. A reply with a payload has a body that
+//! fits: sums of the sectors of a block, 512 bytes.
+
+use bytes::Bytes;
+use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, WireError};
+use forebay_ucx::Version;
+
+/// The active message that a client sends first.
+pub const HELLO: u16 = 1;
+/// The active message of a request.
+pub const REQUEST: u16 = 2;
+/// The active message of a reply.
+pub const REPLY: u16 = 3;
+/// The active message that answers a hello.
+pub const WELCOME: u16 = 4;
+/// Bytes of an active message's header, at most.
+pub const MAX_HEADER: usize = 2048;
+/// Bytes of a hello: the one of all transports, and UCX's version.
+pub const UCX_HELLO_LEN: usize = HELLO_LEN + 4;
+
+/// The bytes of our hello.
+#[must_use]
+pub fn hello(cluster: &str, version: Version) -> [u8; UCX_HELLO_LEN] {
+    let mut bytes = [0; UCX_HELLO_LEN];
+    bytes[..HELLO_LEN].copy_from_slice(&Hello::ours(cluster).encode());
+    bytes[HELLO_LEN..HELLO_LEN + 2].copy_from_slice(&(version.major as u16).to_le_bytes());
+    bytes[HELLO_LEN + 2..].copy_from_slice(&(version.minor as u16).to_le_bytes());
+    bytes
+}
+
+/// Why a peer's hello does not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelloError {
+    /// It is none, or not one that we may talk to.
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    /// It is cut off.
+    #[error("its hello has {0} bytes")]
+    Length(usize),
+    /// Its UCX speaks another dialect: rendezvous between some versions hangs.
+    #[error("it runs UCX {theirs_major}.{theirs_minor}, we run {ours}; install the same release on both sides")]
+    Ucx {
+        /// Its major version.
+        theirs_major: u16,
+        /// Its minor version.
+        theirs_minor: u16,
+        /// Ours.
+        ours: Version,
+    },
+}
+
+/// Decides whether we may talk to whoever sent `bytes`.
+///
+/// # Errors
+/// [`HelloError`].
+pub fn check_hello(cluster: &str, ours: Version, bytes: &[u8]) -> Result<(), HelloError> {
+    let (Some(hello), Some(&[a, b, c, d])) = (bytes.first_chunk::<HELLO_LEN>(), bytes.get(HELLO_LEN..)) else {
+        return Err(HelloError::Length(bytes.len()));
+    };
+    Hello::ours(cluster).check(hello)?;
+    let (theirs_major, theirs_minor) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
+    if (u64::from(theirs_major), u64::from(theirs_minor)) == (u64::from(ours.major), u64::from(ours.minor)) {
+        Ok(())
+    } else {
+        Err(HelloError::Ucx { theirs_major, theirs_minor, ours })
+    }
+}
+
+/// A message's header, and its body if that does not fit into it.
+pub(crate) struct Packed {
+    bytes: [u8; MAX_HEADER],
+    length: usize,
+    /// What is left for the data.
+    pub(crate) rest: Bytes,
+}
+
+impl Packed {
+    pub(crate) fn new(header: &[u8; HEADER_LEN], body: Bytes, limit: usize) -> Self {
+        let mut packed = Self { bytes: [0; MAX_HEADER], length: HEADER_LEN, rest: body };
+        packed.bytes[..HEADER_LEN].copy_from_slice(header);
+        let end = HEADER_LEN + packed.rest.len();
+        if end <= limit.min(MAX_HEADER) {
+            packed.bytes[HEADER_LEN..end].copy_from_slice(&packed.rest);
+            packed.length = end;
+            packed.rest = Bytes::new();
+        }
+        packed
+    }
+
+    pub(crate) fn header(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A received message's header and the body in it; `None` for one that is cut off.
+pub(crate) fn unpack(bytes: &[u8]) -> Option<(&[u8; HEADER_LEN], &[u8])> {
+    bytes.split_first_chunk()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION: Version = Version { major: 1, minor: 20, patch: 0 };
+
+    #[test]
+    fn a_hello_is_taken_from_the_same_ucx_only() {
+        let bytes = hello("prod", VERSION);
+        assert_eq!(check_hello("prod", VERSION, &bytes), Ok(()));
+        assert_eq!(check_hello("prod", Version { patch: 3, ..VERSION }, &bytes), Ok(()));
+        let error = check_hello("prod", Version { minor: 13, ..VERSION }, &bytes).unwrap_err().to_string();
+        assert!(error.contains("1.20") && error.contains("1.13"), "{error}");
+        assert!(matches!(check_hello("staging", VERSION, &bytes), Err(HelloError::Wire(_))));
+        for length in [0, 10, HELLO_LEN, UCX_HELLO_LEN - 1] {
+            assert_eq!(check_hello("prod", VERSION, &bytes[..length]), Err(HelloError::Length(length)));
+        }
+        assert!(check_hello("prod", VERSION, &[bytes.as_slice(), &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn a_body_goes_into_the_header_when_it_fits() {
+        let header = [7; HEADER_LEN];
+        let small = Packed::new(&header, Bytes::from(vec![1; 500]), 4096);
+        assert_eq!((small.header().len(), small.rest.len()), (HEADER_LEN + 500, 0));
+        assert_eq!(unpack(small.header()), Some((&header, &[1; 500][..])));
+        for (length, limit) in [(MAX_HEADER, 8192), (500, 256)] {
+            let large = Packed::new(&header, Bytes::from(vec![1; length]), limit);
+            assert_eq!((large.header(), large.rest.len()), (&header[..], length));
+        }
+        assert_eq!(unpack(&header[..63]), None);
+    }
+}

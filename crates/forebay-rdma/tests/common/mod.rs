@@ -1,0 +1,74 @@
+//! What the tests of this crate share: lanes over shared memory and TCP, which need no card.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_memory::{Pool, PoolOptions};
+use forebay_rdma::{ClientOptions, Lane, LaneOptions, RdmaServer, RdmaTransport, ServerOptions};
+use forebay_transport::Service;
+use forebay_types::ByteSize;
+use forebay_ucx::Library;
+
+pub(crate) const CLUSTER: &str = "test";
+
+/// The library, or `None` with a word about why not.
+pub(crate) fn library() -> Option<&'static Library> {
+    match Library::load(None) {
+        Ok(library) => Some(library),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// What UCX is to use: shared memory by default, `FOREBAY_TEST_UCX_TLS` otherwise, on the devices that
+/// `FOREBAY_TEST_UCX_SERVER` and `FOREBAY_TEST_UCX_CLIENT` name.
+fn setting(variable: &str, default: &str) -> Vec<String> {
+    let value = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
+    value.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+pub(crate) fn lane_of(library: &'static Library, name: &str, pool: Pool) -> Arc<Lane> {
+    let options = LaneOptions {
+        name: name.to_owned(),
+        devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), ""),
+        transports: setting("FOREBAY_TEST_UCX_TLS", "posix,cma,tcp,self"),
+        registered: pool.capacity(),
+        pool,
+    };
+    Arc::new(Lane::start(library, options).unwrap())
+}
+
+pub(crate) fn pool(mib: u64) -> Pool {
+    Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(mib)) }).unwrap()
+}
+
+/// Where servers listen: loopback, or `FOREBAY_TEST_UCX_ADDRESS`.
+pub(crate) fn address(port: u16) -> SocketAddr {
+    let ip = std::env::var("FOREBAY_TEST_UCX_ADDRESS").ok().and_then(|text| text.parse().ok());
+    SocketAddr::new(ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), port)
+}
+
+pub(crate) fn client_options() -> ClientOptions {
+    ClientOptions {
+        connect_timeout: Duration::from_secs(20),
+        keepalive: Duration::from_millis(200),
+        dead_after: Duration::from_secs(5),
+        require_rdma: std::env::var_os("FOREBAY_TEST_UCX_REQUIRE_RDMA").is_some(),
+        ..ClientOptions::new(CLUSTER)
+    }
+}
+
+pub(crate) async fn serve(library: &'static Library, port: u16, service: Arc<dyn Service>) -> RdmaServer {
+    let lane = lane_of(library, "server", pool(64));
+    RdmaServer::bind(lane, ServerOptions::new(address(port), CLUSTER), service).await.unwrap()
+}
+
+pub(crate) fn link(library: &'static Library, server: SocketAddr) -> (Arc<Lane>, Arc<RdmaTransport>) {
+    let lane = lane_of(library, "client", pool(64));
+    let transport = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&lane), client_options()));
+    (lane, transport)
+}

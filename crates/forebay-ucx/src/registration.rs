@@ -1,0 +1,271 @@
+//! Registered memory: what a NIC may read and write without anybody's help.
+//!
+//! Registering is dear (some 0.2 to 190 µs for each MiB, by page size), so whole pools are registered, once. A
+//! registration belongs to its context and is undone with it, not before: no operation can find its memory deregistered
+//! under it, and none needs to count references.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use forebay_memory::{FRAME_SIZE, Pool, SpanMut};
+use forebay_types::ByteSize;
+use forebay_ucx_sys as sys;
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::error::{Error, Status};
+
+/// A pool that is registered with a context, wholly or in part. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    pub(crate) context: Context,
+    mapped: Arc<Mapped>,
+}
+
+/// A pool cut into parts of equal size, each registered or not yet.
+pub(crate) struct Mapped {
+    /// Keeps the mapping alive until it is deregistered.
+    _pool: Pool,
+    base: usize,
+    length: usize,
+    part: usize,
+    handles: Box<[AtomicPtr<sys::ucp_mem>]>,
+    /// How many parts are registered: always the first ones.
+    registered: AtomicUsize,
+    growing: Mutex<()>,
+}
+
+impl Registration {
+    /// Registers the whole of `pool`, which backs it with memory.
+    ///
+    /// # Errors
+    /// [`Error::LockedMemory`] when `ulimit -l` is too small, [`Error::Register`].
+    pub fn whole(context: &Context, pool: &Pool) -> Result<Self, Error> {
+        let registration = Self::growing(context, pool, pool.capacity());
+        registration.grow_to(pool.capacity())?;
+        Ok(registration)
+    }
+
+    /// A registration of nothing yet, to be grown in steps of `part`, rounded up to frames of the pool. Operations on
+    /// memory beyond work too, as on any that is not registered, and cost more.
+    #[must_use]
+    pub fn growing(context: &Context, pool: &Pool, part: ByteSize) -> Self {
+        let (base, length) = pool.mapping();
+        let part = usize::try_from(part.as_u64()).unwrap_or(usize::MAX).clamp(1, length);
+        let part = part.next_multiple_of(FRAME_SIZE);
+        let mapped = Arc::new(Mapped {
+            _pool: pool.clone(),
+            base: base.as_ptr().expose_provenance(),
+            length,
+            part,
+            handles: (0..length.div_ceil(part)).map(|_| AtomicPtr::default()).collect(),
+            registered: AtomicUsize::new(0),
+            growing: Mutex::new(()),
+        });
+        context.shared.mapped.lock().push(Arc::clone(&mapped));
+        Self { context: context.clone(), mapped }
+    }
+
+    /// Registers the first `size` bytes at least; no effect on what is registered already. Blocks while the kernel backs
+    /// the memory and the NIC learns of it.
+    ///
+    /// # Errors
+    /// [`Error::LockedMemory`] when `ulimit -l` is too small, [`Error::Register`]. What was registered stays so.
+    pub fn grow_to(&self, size: ByteSize) -> Result<(), Error> {
+        let mapped = &self.mapped;
+        let size = usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(mapped.length);
+        let _growing = mapped.growing.lock();
+        for index in mapped.registered.load(Ordering::Relaxed)..size.div_ceil(mapped.part) {
+            let start = index * mapped.part;
+            let length = mapped.part.min(mapped.length - start);
+            let handle = map(&self.context, mapped.base + start, length)?;
+            mapped.handles[index].store(handle, Ordering::Release);
+            mapped.registered.store(index + 1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// How much is registered.
+    #[must_use]
+    pub fn size(&self) -> ByteSize {
+        let bytes = self.mapped.registered.load(Ordering::Acquire) * self.mapped.part;
+        ByteSize::bytes(bytes.min(self.mapped.length) as u64)
+    }
+
+    /// Whether all of `bytes` is registered, in one part.
+    #[must_use]
+    pub fn covers(&self, bytes: &[u8]) -> bool {
+        !self.handle(bytes.as_ptr().addr(), bytes.len()).is_null()
+    }
+
+    /// Lets peers that are given its key read and write `span`, one-sidedly.
+    ///
+    /// A NIC checks accesses against the registered part, not against the span: give keys to trusted peers only, and
+    /// expose memory of a pool of its own. The span is freed with the context, since no peer can be made to forget a key.
+    ///
+    /// # Errors
+    /// [`Error::NotRegistered`] when the span lies outside.
+    pub fn expose(&self, mut span: SpanMut) -> Result<Exposed, Error> {
+        if !self.covers(&span) {
+            return Err(Error::NotRegistered);
+        }
+        let (base, length) = (span.as_mut_ptr(), span.len());
+        self.context.shared.exposed.lock().push(span);
+        Ok(Exposed { registration: self.clone(), base, length })
+    }
+
+    /// The handle of the part that holds all of these bytes; null when there is none.
+    pub(crate) fn handle(&self, address: usize, length: usize) -> sys::ucp_mem_h {
+        let mapped = &self.mapped;
+        let Some(offset) = address.checked_sub(mapped.base) else { return std::ptr::null_mut() };
+        let index = offset / mapped.part;
+        let one_part = offset % mapped.part + length <= mapped.part;
+        match mapped.handles.get(index) {
+            Some(handle) if one_part => handle.load(Ordering::Acquire),
+            _ => std::ptr::null_mut(),
+        }
+    }
+}
+
+impl Mapped {
+    /// Undoes the registration; `context` is the one that it was made with.
+    pub(crate) fn deregister(&self, ucp: &sys::Ucp, context: sys::ucp_context_h) {
+        for handle in &self.handles {
+            let handle = handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
+            if !handle.is_null() {
+                // SAFETY: the handle is of this context and was taken, so it is unmapped once; no worker of the context
+                // is left that could use it. A failure leaves the memory pinned, about which nothing can be done.
+                let _ = unsafe { (ucp.ucp_mem_unmap)(context, handle) };
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {} bytes", self.registered.load(Ordering::Relaxed) * self.part, self.length)
+    }
+}
+
+fn map(context: &Context, address: usize, length: usize) -> Result<sys::ucp_mem_h, Error> {
+    let address = std::ptr::with_exposed_provenance_mut::<c_void>(address);
+    // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
+    let mut params: sys::ucp_mem_map_params_t = unsafe { std::mem::zeroed() };
+    params.field_mask = (sys::UCP_MEM_MAP_PARAM_FIELD_ADDRESS
+        | sys::UCP_MEM_MAP_PARAM_FIELD_LENGTH
+        | sys::UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE)
+        .into();
+    params.address = address;
+    params.length = length;
+    params.memory_type = sys::UCS_MEMORY_TYPE_HOST;
+    let mut handle = std::ptr::null_mut();
+    let ucp = context.shared.library.ucp();
+    // SAFETY: the range is of a pool's mapping, which the registration keeps alive until it is undone.
+    let status = unsafe { (ucp.ucp_mem_map)(context.shared.handle, &params, &mut handle) };
+    if status == sys::UCS_OK {
+        return Ok(handle);
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    Err(refusal(length as u64, limit, Status(status)))
+}
+
+/// Why a registration of `size` bytes failed; `limit` is that of locked memory, `None` when there is none.
+fn refusal(size: u64, limit: Option<u64>, status: Status) -> Error {
+    let size_limited = limit.filter(|limit| *limit <= size.saturating_mul(2));
+    match size_limited {
+        // The other parts count against the limit too, hence twice.
+        Some(limit) => Error::LockedMemory { size: ByteSize::bytes(size), limit: ByteSize::bytes(limit) },
+        None => Error::Register { size: ByteSize::bytes(size), status },
+    }
+}
+
+/// Memory that peers may read and write.
+#[derive(Debug)]
+pub struct Exposed {
+    registration: Registration,
+    base: *mut u8,
+    length: usize,
+}
+
+impl Exposed {
+    /// What a peer needs to reach it; see [`crate::RemoteKey::unpack`].
+    ///
+    /// # Errors
+    /// [`Error::Register`] when UCX cannot pack it.
+    pub fn key(&self) -> Result<Vec<u8>, Error> {
+        let shared = &self.registration.context.shared;
+        let ucp = shared.library.ucp();
+        let (mut buffer, mut size) = (std::ptr::null_mut(), 0);
+        let handle = self.registration.handle(self.base.addr(), self.length);
+        // SAFETY: context and handle are alive, and there are places for the answer.
+        let status = unsafe { (ucp.ucp_rkey_pack)(shared.handle, handle, &mut buffer, &mut size) };
+        if status != sys::UCS_OK {
+            return Err(Error::Register { size: ByteSize::bytes(self.length as u64), status: Status(status) });
+        }
+        let mut key = Vec::with_capacity(crate::remote::KEY_PREFIX + size);
+        key.extend_from_slice(&(self.base.addr() as u64).to_le_bytes());
+        key.extend_from_slice(&(self.length as u64).to_le_bytes());
+        // SAFETY: UCX gave a buffer of `size` bytes, which is released right after and not used again.
+        unsafe {
+            key.extend_from_slice(std::slice::from_raw_parts(buffer.cast::<u8>(), size));
+            (ucp.ucp_rkey_buffer_release)(buffer);
+        }
+        Ok(key)
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Copies from it, starting at `offset`. What peers write meanwhile may or may not be seen.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        let from = self.at(offset, into.len())?;
+        // SAFETY: the bytes lie in the span, which the context holds and nobody else has a reference to.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies into it, starting at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`].
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Error> {
+        let into = self.at(offset, from.len())?;
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+        Ok(())
+    }
+
+    fn at(&self, offset: usize, length: usize) -> Result<*mut u8, Error> {
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            let size = ByteSize::bytes(self.length as u64);
+            return Err(Error::OutOfBounds { offset: offset as u64, length, size });
+        }
+        // SAFETY: `offset` is within the span.
+        Ok(unsafe { self.base.add(offset) })
+    }
+}
+
+// SAFETY: the memory is the context's, which is held; the pointer is only dereferenced by copies that borrow `self`.
+unsafe impl Send for Exposed {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_small_a_limit_of_locked_memory_is_named_with_the_remedy() {
+        let text = refusal(1 << 30, Some(8 << 20), Status(sys::UCS_ERR_IO_ERROR)).to_string();
+        assert!(text.contains("1GiB") && text.contains("8MiB") && text.contains("ulimit -l"), "{text}");
+        for limit in [None, Some(64 << 30)] {
+            let error = refusal(1 << 30, limit, Status(sys::UCS_ERR_IO_ERROR));
+            assert!(matches!(error, Error::Register { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! A worker: UCX's progress engine for one thread.
+//!
+//! Nothing moves unless somebody calls [`Worker::progress`], and it is within that call that handlers run and operations
+//! end. [`Worker::drive`] does it for a current-thread tokio runtime: progress until there is none, arm, and sleep until
+//! the event descriptor or a new operation calls.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
+use std::task::{Poll, Waker};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use forebay_ucx_sys as sys;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::context::Context;
+use crate::endpoint::{EndpointState, Owner};
+use crate::error::{Error, Status};
+use crate::listener::ListenerState;
+use crate::message::Handler;
+use crate::operation::Op;
+
+/// How many rounds of progress before other tasks get their turn.
+const ROUNDS: u32 = 64;
+/// A polled worker that had nothing to do for so long sleeps between its rounds, so long.
+const IDLE: Duration = Duration::from_millis(5);
+const NAP: Duration = Duration::from_millis(1);
+/// How long a worker that is dropped waits for its operations to end.
+const LAST_OPERATIONS: Duration = Duration::from_secs(5);
+
+/// A worker. Clones are the same one; it belongs to the thread that made it.
+#[derive(Clone)]
+pub struct Worker {
+    shared: Rc<Shared>,
+}
+
+/// Owns the core. Apart from it, so that callbacks can use the core while this is being dropped.
+pub(crate) struct Shared {
+    core: NonNull<Core>,
+}
+
+/// Everything of a worker that callbacks touch.
+pub(crate) struct Core {
+    pub(crate) context: Context,
+    pub(crate) handle: sys::ucp_worker_h,
+    thread: ThreadId,
+    pub(crate) max_header: usize,
+    events: Option<RawFd>,
+    /// Whether `ucp_worker_progress` is running, so that code of handlers does not run it again, nor destroy what it uses.
+    inside: Cell<bool>,
+    /// Whether progress woke tasks, which should run before the thread sleeps.
+    pub(crate) woke: Cell<bool>,
+    /// Whether an operation was started that progress has not seen.
+    kicked: Cell<bool>,
+    driver: RefCell<Option<Waker>>,
+    driving: Cell<bool>,
+    /// Operations that have not ended.
+    pub(crate) live: Cell<usize>,
+    pub(crate) free: RefCell<Vec<NonNull<Op>>>,
+    pub(crate) handlers: RefCell<Vec<Rc<Handler>>>,
+    /// Who owns which of UCX's endpoints: what a callback brings may be of an endpoint that was closed meanwhile.
+    pub(crate) endpoints: RefCell<HashMap<sys::ucp_ep_h, Weak<Owner>, foldhash::fast::RandomState>>,
+    closing: RefCell<Vec<Rc<EndpointState>>>,
+    ending: RefCell<Vec<Rc<ListenerState>>>,
+    /// The descriptor of the message that is being delivered, and whether its handler has dropped it.
+    pub(crate) delivering: Cell<*mut std::ffi::c_void>,
+    pub(crate) declined: Cell<bool>,
+    this: RefCell<Weak<Shared>>,
+}
+
+impl Worker {
+    /// A worker for this thread.
+    ///
+    /// # Errors
+    /// [`Error::Worker`].
+    pub fn new(context: &Context) -> Result<Self, Error> {
+        let ucp = context.shared.library.ucp();
+        // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
+        let mut params: sys::ucp_worker_params_t = unsafe { std::mem::zeroed() };
+        params.field_mask = sys::UCP_WORKER_PARAM_FIELD_THREAD_MODE.into();
+        params.thread_mode = sys::UCS_THREAD_MODE_SINGLE;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a live context, valid parameters, and a place for the answer.
+        let status = unsafe { (ucp.ucp_worker_create)(context.shared.handle, &params, &mut handle) };
+        check(status, "create a worker")?;
+        // Owned from here on, so that a failure below destroys the worker.
+        let mut core = Box::new(Core::new(context.clone(), handle));
+        core.max_header = core.query_max_header()?;
+        if context.shared.event_driven {
+            let mut events = -1;
+            // SAFETY: a live worker and a place for the answer.
+            let status = unsafe { (ucp.ucp_worker_get_efd)(handle, &mut events) };
+            check(status, "give a worker's event descriptor")?;
+            core.events = Some(events);
+        }
+        let shared = Rc::new(Shared { core: NonNull::from(Box::leak(core)) });
+        *shared.core().this.borrow_mut() = Rc::downgrade(&shared);
+        Ok(Self { shared })
+    }
+
+    /// The context that it is of.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.core().context
+    }
+
+    /// The longest header that an active message may have, in bytes.
+    #[must_use]
+    pub fn max_header(&self) -> usize {
+        self.core().max_header
+    }
+
+    /// How many operations have not ended.
+    #[must_use]
+    pub fn operations(&self) -> usize {
+        self.core().live.get()
+    }
+
+    /// Does what there is to do: moves bytes, runs handlers, ends operations. Zero when there was nothing, or when called
+    /// by a handler.
+    pub fn progress(&self) -> u32 {
+        self.core().progress()
+    }
+
+    /// Makes the event descriptor readable at the next event. False when there may be something to do already: progress,
+    /// and try again.
+    ///
+    /// # Errors
+    /// [`Error::Worker`], also for a worker of a polled context.
+    pub fn arm(&self) -> Result<bool, Error> {
+        let core = self.core();
+        // SAFETY: a live worker, used by its thread.
+        match unsafe { (core.ucp().ucp_worker_arm)(core.handle) } {
+            sys::UCS_ERR_BUSY => Ok(false),
+            status => check(status, "arm a worker").map(|()| true),
+        }
+    }
+
+    /// The descriptor that becomes readable after [`Worker::arm`]; `None` in a polled context.
+    #[must_use]
+    pub fn event_descriptor(&self) -> Option<RawFd> {
+        self.core().events
+    }
+
+    /// Makes progress for as long as it is polled; for a task of a current-thread runtime.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyDriven`], and when events cannot be waited for.
+    pub async fn drive(&self) -> Result<Infallible, Error> {
+        if self.core().driving.replace(true) {
+            return Err(Error::AlreadyDriven);
+        }
+        let _driving = Driving(self);
+        match self.core().events {
+            Some(events) => self.drive_by_events(events).await,
+            None => self.drive_by_polling().await,
+        }
+    }
+
+    async fn drive_by_events(&self, events: RawFd) -> Result<Infallible, Error> {
+        let core = self.core();
+        // SAFETY: UCX keeps the descriptor open until the worker is destroyed, and the worker is borrowed for longer than this.
+        let events = unsafe { AsyncFd::register_with_interest(Events(events), Interest::READABLE) }
+            .map_err(|error| Error::Events(error.to_string()))?;
+        let mut rounds = 0;
+        loop {
+            core.kicked.set(false);
+            let progressed = self.progress() > 0;
+            rounds += 1;
+            // Whoever was woken has the next operation ready: sleeping before it has started would cost a wake-up.
+            if core.woke.replace(false) || rounds % ROUNDS == 0 {
+                let_others_run().await;
+                continue;
+            }
+            if progressed || !self.arm()? {
+                continue;
+            }
+            std::future::poll_fn(|cx| {
+                if core.kicked.replace(false) {
+                    return Poll::Ready(Ok(()));
+                }
+                *core.driver.borrow_mut() = Some(cx.waker().clone());
+                events.poll_read_ready(cx).map_ok(|mut guard| guard.clear_ready())
+            })
+            .await
+            .map_err(|error| Error::Events(error.to_string()))?;
+            rounds = 0;
+        }
+    }
+
+    async fn drive_by_polling(&self) -> Result<Infallible, Error> {
+        let core = self.core();
+        let mut busy = Instant::now();
+        loop {
+            let kicked = core.kicked.replace(false);
+            if self.progress() > 0 || core.woke.replace(false) || kicked {
+                busy = Instant::now();
+                let_others_run().await;
+            } else if busy.elapsed() < IDLE {
+                tokio::task::yield_now().await;
+            } else {
+                tokio::time::sleep(NAP).await;
+            }
+        }
+    }
+
+    /// Closes every endpoint by force, forgets the handlers, and waits until every operation has ended. False when some had
+    /// not within `deadline`: their memory is kept.
+    pub async fn close(&self, deadline: Duration) -> bool {
+        let core = self.core();
+        let owners: Vec<_> = core.endpoints.borrow().values().filter_map(Weak::upgrade).collect();
+        for owner in &owners {
+            core.close(&owner.state);
+        }
+        drop(owners);
+        for handler in core.handlers.borrow().iter() {
+            handler.forget();
+        }
+        let start = Instant::now();
+        let mut rounds = 0;
+        while core.live.get() > 0 {
+            if start.elapsed() > deadline {
+                return false;
+            }
+            self.progress();
+            rounds += 1;
+            if rounds < ROUNDS { let_others_run().await } else { tokio::time::sleep(NAP).await }
+        }
+        true
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        self.shared.core()
+    }
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Worker({} operations)", self.operations())
+    }
+}
+
+impl Core {
+    fn new(context: Context, handle: sys::ucp_worker_h) -> Self {
+        Self {
+            context,
+            handle,
+            thread: std::thread::current().id(),
+            max_header: 0,
+            events: None,
+            inside: Cell::new(false),
+            woke: Cell::new(false),
+            kicked: Cell::new(false),
+            driver: RefCell::default(),
+            driving: Cell::new(false),
+            live: Cell::new(0),
+            free: RefCell::default(),
+            handlers: RefCell::default(),
+            endpoints: RefCell::default(),
+            closing: RefCell::default(),
+            ending: RefCell::default(),
+            delivering: Cell::new(std::ptr::null_mut()),
+            declined: Cell::new(false),
+            this: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn ucp(&self) -> &'static sys::Ucp {
+        self.context.shared.library.ucp()
+    }
+
+    /// The worker that owns this; `None` while it is being dropped.
+    pub(crate) fn worker(&self) -> Option<Worker> {
+        self.this.borrow().upgrade().map(|shared| Worker { shared })
+    }
+
+    /// Whether the caller is the worker's thread. UCX runs callbacks in it, by contract; were it otherwise, nothing here
+    /// could be touched.
+    pub(crate) fn is_mine(&self) -> bool {
+        std::thread::current().id() == self.thread
+    }
+
+    fn query_max_header(&self) -> Result<usize, Error> {
+        // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which are asked for.
+        let mut attributes: sys::ucp_worker_attr_t = unsafe { std::mem::zeroed() };
+        attributes.field_mask = sys::UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER.into();
+        // SAFETY: a live worker and a place for the answer.
+        let status = unsafe { (self.ucp().ucp_worker_query)(self.handle, &mut attributes) };
+        check(status, "describe a worker").map(|()| attributes.max_am_header)
+    }
+
+    fn progress(&self) -> u32 {
+        if self.inside.replace(true) {
+            return 0;
+        }
+        // SAFETY: a live worker, used by its thread, and not from within itself.
+        let events = unsafe { (self.ucp().ucp_worker_progress)(self.handle) };
+        self.inside.set(false);
+        self.finish_deferred();
+        events
+    }
+
+    /// What handlers wanted to end while UCX was in the middle of using it.
+    fn finish_deferred(&self) {
+        // One at a time: ending one may defer another. The borrow ends with the statement.
+        loop {
+            let closing = self.closing.borrow_mut().pop();
+            let Some(endpoint) = closing else { break };
+            endpoint.start_close();
+        }
+        loop {
+            let ending = self.ending.borrow_mut().pop();
+            let Some(listener) = ending else { break };
+            listener.destroy();
+        }
+    }
+
+    /// Closes an endpoint by force, now or right after the progress that is under way.
+    pub(crate) fn close(&self, endpoint: &Rc<EndpointState>) {
+        if self.inside.get() {
+            self.closing.borrow_mut().push(Rc::clone(endpoint));
+        } else {
+            endpoint.start_close();
+        }
+    }
+
+    /// Ends a listener, now or right after the progress that is under way.
+    pub(crate) fn end_listener(&self, listener: &Rc<ListenerState>) {
+        if self.inside.get() {
+            self.ending.borrow_mut().push(Rc::clone(listener));
+        } else {
+            listener.destroy();
+        }
+    }
+
+    /// Has whoever drives the worker make progress soon.
+    pub(crate) fn kick(&self) {
+        if self.inside.get() {
+            return;
+        }
+        self.kicked.set(true);
+        let driver = self.driver.take();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // SAFETY: the last use of the worker; see `Shared::drop`, and `Worker::new` for one that was never shared.
+        unsafe { (self.ucp().ucp_worker_destroy)(self.handle) };
+        self.free_ops();
+    }
+}
+
+impl Shared {
+    fn core(&self) -> &Core {
+        // SAFETY: the core lives until `drop`, and is only ever shared.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let core = self.core();
+        core.finish_deferred();
+        let deadline = Instant::now() + LAST_OPERATIONS;
+        while core.live.get() > 0 && Instant::now() < deadline {
+            if core.progress() == 0 {
+                std::thread::yield_now();
+            }
+        }
+        if core.live.get() > 0 {
+            // Without their callbacks nobody knows whether a NIC still uses their memory: it is never freed, and with the
+            // worker goes everything that it holds.
+            tracing::error!(operations = core.live.get(), "UCX operations did not end; their memory stays occupied");
+            return;
+        }
+        // SAFETY: it came from `Box::leak`, and nobody refers to it any more: endpoints, listeners, tickets and messages
+        // hold the worker, and no operation is pending.
+        drop(unsafe { Box::from_raw(self.core.as_ptr()) });
+    }
+}
+
+/// Says that the worker is driven, for as long as it lives.
+struct Driving<'a>(&'a Worker);
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        let core = self.0.core();
+        core.driving.set(false);
+        drop(core.driver.take());
+    }
+}
+
+/// The worker's event descriptor, which UCX closes with the worker.
+struct Events(RawFd);
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+/// Lets the tasks that are ready run, without a look at the operating system, which tokio's own yield takes.
+async fn let_others_run() {
+    let mut yielded = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+pub(crate) fn check(status: sys::ucs_status_t, what: &'static str) -> Result<(), Error> {
+    if status == sys::UCS_OK { Ok(()) } else { Err(Error::Worker { what, status: Status(status) }) }
+}

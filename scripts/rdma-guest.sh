@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# Runs inside the machine of rdma-vm.sh, as root: the tests of RDMA over real verbs between two devices (Soft-RoCE).
+#
+#   rdma-guest.sh [STEP]...    every step, or those named: `ok STEP` or `FAILED STEP` with its output; counts at the end
+#
+# A step is a function `step_…`; its name, with spaces for underscores, is the sentence that it proves. It runs in a
+# shell of its own, under `set -e`; when it ends, its background processes end and the links are made as they were. The
+# order in the file is the order of the run. Nothing here measures: the processor is usually emulated, and so slow that
+# time limits are generous.
+set -euo pipefail
+
+step_seconds=${RDMA_STEP_SECONDS:-60} # one step's limit
+host0=10.77.0.1                        # rxe0 on veth0
+host1=10.77.0.2                        # rxe1 on veth1
+
+# until_true COMMAND...: waits until it succeeds; the step's limit ends the wait.
+until_true() { until "$@" >/dev/null 2>&1; do sleep 0.1; done; }
+listens() { ss -Hltn "sport = :$1" | grep -q .; }
+rdmacm_listens() { rdma resource show cm_id | grep -q 'state LISTEN'; }
+
+# ---- The machine itself ----------------------------------------------------------------------------------------------
+
+step_two_verbs_devices_are_listed() {
+    ibv_devices
+    [[ $(ibv_devices | grep -cE '^ *rxe[01] ') -eq 2 ]]
+}
+
+step_both_links_are_active() {
+    rdma link show
+    rdma link show rxe0/1 | grep -q 'state ACTIVE .* netdev veth0'
+    rdma link show rxe1/1 | grep -q 'state ACTIVE .* netdev veth1'
+}
+
+step_rping_connects_the_two_hosts_through_rdmacm() {
+    rping -s -a $host0 -C 10 -v &
+    until_true rdmacm_listens
+    rping -c -a $host0 -I $host1 -C 10 -v
+    wait $!
+}
+
+# The packets must cross the pair: a short cut through lo would leave nothing to cut in the tests of fail-over.
+step_verbs_traffic_crosses_the_veth_pair() {
+    local before after
+    before=$(cat /sys/class/net/veth0/statistics/rx_bytes)
+    ibv_rc_pingpong -d rxe0 -g 1 -n 50 -s 65536 &
+    until_true listens 18515
+    ibv_rc_pingpong -d rxe1 -g 1 -n 50 -s 65536 $host0
+    wait $!
+    after=$(cat /sys/class/net/veth0/statistics/rx_bytes)
+    echo "received on veth0: $((after - before)) bytes"
+    ((after - before > 50 * 65536))
+}
+
+# Active messages by the transport layer itself, which needs nothing but rc_verbs …
+step_ucx_sends_active_messages_over_rc_verbs() {
+    ucx_perftest_between_hosts -t am_lat -x rc_verbs -D bcopy -n 100 -w 10 -s 1024
+}
+
+# … and by the protocol layer. Its test tool connects by worker address, not by rdmacm as Forebay does, which needs
+# ud_verbs besides, and an old UCX to be told that a datagram's address may lie on another device of this machine.
+step_ucx_moves_large_active_messages_by_rendezvous_over_rc_verbs() {
+    export UCX_TLS=rc_verbs,ud_verbs:aux,self UCX_UD_VERBS_ETH_DGID_CHECK=n UCX_UD_TIMEOUT=20s
+    ucx_perftest_between_hosts -t ucp_am_bw -n 5 -w 1 -s 1048576
+}
+
+ucx_perftest_between_hosts() {
+    UCX_NET_DEVICES=rxe0:1 ucx_perftest -d rxe0:1 "$@" &
+    until_true listens 13337
+    UCX_NET_DEVICES=rxe1:1 ucx_perftest -d rxe1:1 "$@" $host0
+    wait $!
+}
+
+# What the tests of fail-over build on: a connection of TCP survives, nothing comes through by verbs.
+step_a_link_taken_down_stops_verbs_and_not_tcp() {
+    local line
+    nc -ll -p 7000 -e cat &
+    until_true listens 7000
+    exec 3<>/dev/tcp/$host0/7000
+    echo_line() { echo "$1" >&3 && read -r -t 20 line <&3 && [[ $line == "$1" ]]; }
+    echo_line 'link up'
+    veth-link down 0
+    rdma link show rxe0/1 | grep -q 'state DOWN'
+    echo_line 'link down'
+    rping -s -a $host0 -C 3 &
+    until_true rdmacm_listens
+    if timeout 20 rping -c -a $host0 -I $host1 -C 3; then false; fi
+    veth-link up 0
+    echo_line 'link up again'
+    rping -c -a $host0 -I $host1 -C 3 -v
+}
+
+step_packets_can_be_delayed_and_lost() {
+    tc qdisc add dev veth1 root netem delay 1ms loss 1%
+    step_rping_connects_the_two_hosts_through_rdmacm
+}
+
+step_fuse_is_there_to_mount() {
+    [[ -c /dev/fuse ]]
+    grep -q 'fuse$' /proc/filesystems
+    fusermount3 --version
+}
+
+# ---- Forebay ---------------------------------------------------------------------------------------------------------
+# rdma-vm.sh passes no environment: rdma-test.sh names the programs on the command line.
+
+# One process, two lanes: the server's on rxe0, the client's on rxe1.
+step_the_transport_suite_passes_over_rc_verbs_between_two_devices() {
+    export FOREBAY_TEST_UCX_TLS=rc_verbs,self FOREBAY_TEST_UCX_SERVER=rxe0:1 FOREBAY_TEST_UCX_CLIENT=rxe1:1
+    export FOREBAY_TEST_UCX_ADDRESS=$host0 FOREBAY_TEST_UCX_REQUIRE_RDMA=1 UCX_UD_TIMEOUT=20s
+    "${SUITE:?the transport suite of forebay-rdma}" --test-threads=1
+}
+
+# ---- The harness -----------------------------------------------------------------------------------------------------
+
+run_step() {
+    set -E
+    trap 'echo "line $LINENO failed: $BASH_COMMAND"' ERR
+    trap 'jobs -p | xargs -r kill 2>/dev/null || true' EXIT
+    "$1"
+}
+
+# What a step did to the links does not reach the next one, however it ended.
+restore_links() {
+    local n
+    for n in 0 1; do
+        if tc qdisc show dev veth$n | grep -q netem; then tc qdisc del dev veth$n root; fi
+        if [[ $(<"/sys/class/net/veth$n/operstate") != up ]]; then veth-link up $n; fi
+    done
+}
+
+main() {
+    local steps step name log status start passed=0 failed=0
+    mapfile -t steps < <(sed -nE 's/^(step_[a-z0-9_]+)\(\) \{$/\1/p' "$0")
+    (($# == 0)) || steps=("$@")
+    log=$(mktemp)
+    for step in "${steps[@]}"; do
+        name=${step#step_}
+        name=${name//_/ }
+        start=$SECONDS
+        status=0
+        # A process of its own: `set -e` would not hold in a function whose status is looked at. --kill-after: a process
+        # stuck in the verbs does not always heed the first signal.
+        timeout --kill-after=5 "$step_seconds" bash "$0" --run-step "$step" >"$log" 2>&1 </dev/null || status=$?
+        restore_links || echo "the links are not active again after: $name"
+        if ((status == 0)); then
+            passed=$((passed + 1))
+            echo "ok $name ($((SECONDS - start)) s)"
+        else
+            failed=$((failed + 1))
+            echo "FAILED $name (exit code $status after $((SECONDS - start)) s)"
+            sed 's/^/    /' "$log"
+        fi
+    done
+    rm -f "$log"
+    echo "$passed passed, $failed failed"
+    ((failed == 0))
+}
+
+if [[ ${1:-} == --run-step ]]; then run_step "$2"; else main "$@"; fi
