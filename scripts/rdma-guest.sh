@@ -110,6 +110,121 @@ step_the_transport_suite_passes_over_rc_verbs_between_two_devices() {
     "${SUITE:?the transport suite of forebay-rdma}" --test-threads=1
 }
 
+# From here on: a worker on 10.77.0.1 and a mount on 10.77.0.2, which UCX must connect by verbs although both are on one
+# machine. Buffers are small, so that every read is made of requests.
+step_a_mount_reads_every_size_from_a_worker_on_the_other_device() {
+    make_files
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 -o network.rdma.data.fallback=never
+    compare_files
+    grep 'RDMA client connected.*rc_verbs/rxe1:1' mount.log
+    bytes_over_the_pair 20000000
+}
+
+step_two_cards_on_either_side_share_the_requests() {
+    make_files
+    "$FOREBAY" worker --rdma-network veth0:veth1 "${worker_options[@]}" -o worker.rpc.port=29999 2>worker.log &
+    until_true grep 'worker listening' worker.log
+    rdma_network=veth1:veth0 start_mount 10.77.0.1:29999 -o network.rdma.data.fallback=never
+    compare_files
+    grep -c 'RDMA client connected' mount.log | grep -x 2
+}
+
+step_a_link_that_goes_down_costs_time_and_comes_back() {
+    make_files
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 -o network.rdma.data.retry_duration=3s -o log.level=debug
+    compare_files
+    (sleep 1 && veth-link down 0) &
+    compare_files
+    wait $!
+    compare_files
+    grep 'RDMA failed, falling back to TCP' mount.log
+    veth-link up 0
+    for _ in {1..20}; do
+        compare_files
+        ! grep 'RDMA is back' mount.log || break
+        sleep 1
+    done
+    bytes_over_the_pair 20000000
+}
+
+step_with_never_a_link_that_is_down_is_an_error_and_nothing_hangs() {
+    make_files
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 -o network.rdma.data.fallback=never -o network.rdma.data.retry_duration=2s
+    compare_files
+    veth-link down 0
+    drop_caches
+    if timeout 50 cat mnt/20000000 >/dev/null; then false; else [[ $? -ne 124 ]]; fi
+    grep 'allows nothing else' mount.log
+    veth-link up 0
+    until_true compare_files
+}
+
+step_a_worker_killed_in_the_middle_of_a_transfer_costs_no_error() {
+    make_files
+    start_worker 0 29999
+    start_worker 1 29998
+    start_mount 10.77.0.1:29999,10.77.0.1:29998 -o client.retry.max_backoff=1s
+    compare_files
+    (sleep 1 && kill -9 "$(<worker1.pid)") &
+    compare_files
+    compare_files
+    wait $!
+}
+
+worker_options=(-o mounts=/=file:///tmp/data -o worker.rpc.bind.host=10.77.0.1 -o worker.memory.size=64MiB
+    -o block.size=1MiB)
+
+# start_worker NUMBER PORT
+start_worker() {
+    "$FOREBAY" worker --rdma-network veth0 "${worker_options[@]}" -o worker.rpc.port="$2" \
+        -o network.rdma.data.port=$((59999 - $1)) 2>"worker$1.log" &
+    echo $! >"worker$1.pid"
+    until_true grep 'worker listening' "worker$1.log"
+}
+
+# start_mount WORKERS OPTION...: on ./mnt, by verbs of veth1.
+start_mount() {
+    mkdir -p mnt
+    "$FOREBAY" mount mnt --foreground --workers "$1" --rdma-network "${rdma_network:-veth1}" -o block.size=1MiB \
+        -o network.rdma.data.buffer_pool.initial_size=8MiB -o network.rdma.data.buffer_pool.prewarm_size=8MiB \
+        -o network.rdma.data.buffer_pool.max_size=8MiB -o client.request_timeout=40s \
+        -o network.rdma.data.connect_timeout=15s "${@:2}" 2>mount.log &
+    until_true mountpoint -q mnt
+}
+
+# Every size class: nothing, parts of sectors, sectors, blocks and over their ends.
+make_files() {
+    export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
+    cd "$(mktemp -d)"
+    trap 'cat ./*.log; umount -l mnt 2>/dev/null || true' ERR
+    mkdir -p /tmp/data
+    local size
+    for size in 0 1 4095 4096 32768 32769 1048575 1048576 1048577 20000000; do
+        [[ -f /tmp/data/$size ]] || head -c $size /dev/urandom >"/tmp/data/$size"
+    done
+}
+
+drop_caches() { echo 3 >/proc/sys/vm/drop_caches; }
+
+compare_files() {
+    local file
+    drop_caches
+    for file in /tmp/data/*; do cmp "$file" "mnt/${file##*/}"; done
+}
+
+# bytes_over_the_pair N: reading everything takes at least N bytes over the link between the devices.
+bytes_over_the_pair() {
+    local before after
+    before=$(</sys/class/net/veth1/statistics/rx_bytes)
+    compare_files
+    after=$(</sys/class/net/veth1/statistics/rx_bytes)
+    echo "received on veth1: $((after - before)) bytes"
+    ((after - before >= $1))
+}
+
 # ---- The harness -----------------------------------------------------------------------------------------------------
 
 run_step() {

@@ -9,9 +9,11 @@ suite() {
         sed -nE 's/.*"executable":"([^"]*)".*/\1/p' | grep "/$2-" | tail -1
 }
 conformance=$(suite forebay-rdma conformance)
+cargo build --quiet --bin forebay
+forebay=$(dirname "$(dirname "$conformance")")/forebay
 
 status=0
-scripts/rdma-vm.sh --ro . --ro "$(dirname "$conformance")" -- \
-    env SUITE="$conformance" RDMA_STEP_SECONDS=240 scripts/rdma-guest.sh "$@" || status=$?
+scripts/rdma-vm.sh --timeout 900 --ro . --ro "$(dirname "$forebay")" -- \
+    env SUITE="$conformance" FOREBAY="$forebay" RDMA_STEP_SECONDS=240 scripts/rdma-guest.sh "$@" || status=$?
 [[ $status -ne 77 ]] || exit 0 # it said why it skipped
 exit "$status"

@@ -184,6 +184,8 @@ keys! {
         network_rdma_data_port "network.rdma.data.port": u16 = 59999;
         /// Longest time for one RDMA operation.
         network_rdma_data_operation_timeout "network.rdma.data.operation_timeout": Duration = secs(60), in ms(1)..=HOUR;
+        /// Longest time to connect to a worker over RDMA.
+        network_rdma_data_connect_timeout "network.rdma.data.connect_timeout": Duration = secs(5), in ms(1)..=HOUR;
         /// Registered memory at start.
         network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
             ByteSize::mib(256), in ByteSize::mib(4)..=MOST_BYTES;

@@ -16,6 +16,7 @@ use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Reques
 use forebay_ucx::{Data, Endpoint, Message, Protocol, Rendezvous};
 use smallvec::smallvec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::RdmaError;
 use crate::lane::Core;
@@ -69,6 +70,8 @@ pub(crate) struct Connection {
     pub(crate) broken: RefCell<Option<LinkError>>,
     /// Something of the above has changed.
     pub(crate) changed: Notify,
+    /// Cancelled when the connection has ended, so that callers whose payload is being fetched hear of it at once.
+    pub(crate) ended: CancellationToken,
 }
 
 impl Connection {
@@ -184,7 +187,13 @@ impl Connection {
         let receiving = rendezvous.receive(smallvec![into], Some(&core.registration));
         let connection = Rc::clone(self);
         tokio::task::spawn_local(async move {
-            let (mut buffers, outcome) = receiving.await;
+            let (mut buffers, outcome) = tokio::select! {
+                received = receiving => received,
+                // The operation keeps the buffer until it has ended, too.
+                () = connection.ended.cancelled() => {
+                    return call.end(Err(connection.lost("it ended while a reply was being fetched").into()));
+                }
+            };
             connection.heard.set(Instant::now());
             let result = match outcome {
                 Ok(received) if received == length => {

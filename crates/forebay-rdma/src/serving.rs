@@ -13,6 +13,8 @@ use forebay_transport::wire::CONNECTION_ID;
 use forebay_transport::{LinkError, Op, Request};
 use forebay_ucx::Protocol;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Call, Command, Connection};
 use crate::lane::Core;
@@ -27,7 +29,9 @@ pub(crate) async fn serve(
     mut commands: mpsc::UnboundedReceiver<Command>,
 ) {
     let mut next = None;
+    let mut closing = JoinSet::new();
     loop {
+        while closing.try_join_next().is_some() {}
         let command = match next.take() {
             Some(command) => Some(command),
             None => tokio::select! {
@@ -39,6 +43,7 @@ pub(crate) async fn serve(
             None => return,
             Some(Command::Sweep) => continue,
             Some(Command::Close(closed)) => {
+                while closing.join_next().await.is_some() {}
                 let _ = closed.send(());
                 return;
             }
@@ -52,23 +57,30 @@ pub(crate) async fn serve(
             Ok(connection) => {
                 let ended = run(&core, &connection, &options, first, &mut commands).await;
                 core.connections.borrow_mut().remove(&connection.endpoint.key());
-                // Nothing is fetched any more when this has ended, so buffers go back to their owners.
                 let left = connection.calls.borrow_mut().end();
-                connection.endpoint.close(true).await;
                 let (error, again) = match ended {
-                    End::Lost(error) => (error, None),
-                    End::Spent(command) => (connection.lost("too many of its calls were abandoned"), Some(command)),
-                    End::Closed(closed) => {
-                        let error = connection.lost("it was closed");
-                        left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
+                    End::Lost(error) => (error, Next::Again(None)),
+                    End::Spent(command) => {
+                        (connection.lost("too many of its calls were abandoned"), Next::Again(command))
+                    }
+                    End::Closed(closed) => (connection.lost("it was closed"), Next::End(closed)),
+                };
+                // Nothing has begun to arrive for these, so their buffers may go back at once.
+                left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
+                connection.ended.cancel();
+                // A card whose link is down may take long to let go of what it was told to do; the next connection does
+                // not wait for that.
+                closing.spawn_local(async move { connection.endpoint.close(true).await });
+                match again {
+                    Next::Again(command) => next = command,
+                    Next::End(closed) => {
+                        while closing.join_next().await.is_some() {}
                         if let Some(closed) = closed {
                             let _ = closed.send(());
                         }
                         return;
                     }
-                };
-                left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
-                next = again.flatten();
+                }
             }
             Err(error) => {
                 first.1.end(Err(error.clone().into()));
@@ -139,6 +151,7 @@ async fn greet(
         greeted: Cell::new(false),
         broken: RefCell::new(None),
         changed: Notify::new(),
+        ended: CancellationToken::new(),
     });
     let key = endpoint.key();
     core.connections.borrow_mut().insert(key, Rc::clone(&connection));
@@ -167,6 +180,14 @@ async fn greet(
     tracing::info!(peer = &**peer, lanes = named.join(", "), "RDMA client connected");
     greeting.key = None;
     Ok(connection)
+}
+
+/// What to do after a connection.
+enum Next {
+    /// Wait for calls, after this one.
+    Again(Option<Command>),
+    /// Nothing more.
+    End(Option<oneshot::Sender<()>>),
 }
 
 /// How a connection ended.

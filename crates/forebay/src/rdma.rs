@@ -66,6 +66,14 @@ pub(crate) fn library(config: &Config) -> anyhow::Result<&'static Library> {
     Ok(Library::load(config.ucx_library.as_deref())?)
 }
 
+/// Loads libucp while the process has one thread, where it is going to be needed: only then can UCX be told to leave
+/// `malloc` alone. What is wrong with it is told when it is needed.
+pub(crate) fn load_early(config: &Config) {
+    if is_wanted(config) {
+        let _ = library(config);
+    }
+}
+
 /// The cards that the configuration names.
 fn cards(config: &Config, devices: &Devices) -> anyhow::Result<Vec<Card>> {
     let interfaces = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
@@ -259,7 +267,7 @@ impl RdmaConnector {
         let lanes: Vec<_> = lanes.into_iter().zip(cards.iter().map(|card| card.address)).collect();
         let options = forebay_rdma::ClientOptions {
             require_rdma: config.network_rdma_data_transports.is_empty(),
-            connect_timeout: tcp.connect_timeout,
+            connect_timeout: config.network_rdma_data_connect_timeout,
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str())

@@ -107,6 +107,14 @@ impl PathsTransport {
                     Err(CallError::Link(error)) => Err(error.to_string()),
                     Ok(_) | Err(CallError::Service(_)) => Ok(()),
                 };
+                if let Err(cause) = &outcome {
+                    tracing::debug!(
+                        worker = shared.worker,
+                        path = shared.paths[path].name,
+                        cause,
+                        "RDMA is still down"
+                    );
+                }
                 let switch = shared.selector.lock().probed(path, outcome, Instant::now().into_std());
                 shared.tell(switch, path, None);
             });

@@ -9,7 +9,7 @@ use crate::exit::{Exit, Fault};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
 use crate::signals::Signals;
 use crate::state::Role;
-use crate::{assembly, runtime};
+use crate::{assembly, rdma, runtime};
 
 /// Mount what workers serve
 ///
@@ -47,6 +47,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let begun = mounted::begin(&args.stay, &loaded, &args.mountpoint, "mounting")?;
     let Begun::Stay { log } = begun else { return Ok(()) };
+    rdma::load_early(&loaded.config);
     runtime::block_on(mount(&loaded, args.mountpoint, log, args.stay.background_child))
 }
 

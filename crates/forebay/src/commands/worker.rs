@@ -36,6 +36,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let loaded = args.config.load(args.rdma.settings())?;
     logging::start(&loaded.config)?;
+    rdma::load_early(&loaded.config);
     runtime::block_on(serve(&loaded))
 }
 
