@@ -28,7 +28,7 @@ cache=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/rdma-vm
 # bash, tools and libraries of the machine; busybox supplies every other command.
 packages=(busybox-static bash coreutils util-linux iproute2 fuse3 ibverbs-providers ibverbs-utils rdmacm-utils ucx-utils
     libstdc++6 libgomp1)
-modules=(virtio_pci 9p 9pnet_virtio crc32_generic crc32-pclmul rdma_rxe rdma_ucm veth sch_netem fuse)
+modules=(virtio_pci 9p 9pnet_virtio crc32_generic crc32-pclmul rdma_rxe rdma_ucm veth sch_netem sch_prio cls_u32 fuse)
 
 skip() { echo "skipped: RDMA in a virtual machine: $*"; exit 77; }
 die() { echo "rdma-vm: $*" >&2; exit 125; }

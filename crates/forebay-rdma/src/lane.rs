@@ -76,12 +76,8 @@ impl Lane {
             settings = settings.transports(options.transports.iter().map(String::as_str));
         }
         let context = Context::new(library, &settings)?;
-        let registration = Registration::growing(&context, &options.pool, options.pool.capacity());
-        let registration = match options.registered < options.pool.capacity() {
-            // In parts, so that it can grow with the pool.
-            true => Registration::growing(&context, &options.pool, options.registered),
-            false => registration,
-        };
+        // In parts of this size, so that it can grow with the pool.
+        let registration = Registration::growing(&context, &options.pool, options.registered);
         registration.grow_to(options.registered)?;
         let (jobs, queue) = mpsc::unbounded_channel();
         let (ready, is_ready) = std::sync::mpsc::channel();

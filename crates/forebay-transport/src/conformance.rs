@@ -61,8 +61,12 @@ macro_rules! transport_conformance {
     };
 }
 
-/// How long the suite waits for what must happen, on a machine that does a lot else.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the suite waits for what must happen, on a machine that does a lot else: half a minute, times what
+/// `FOREBAY_TEST_SLOWNESS` says of an emulated one.
+fn patience() -> Duration {
+    let slowness = std::env::var("FOREBAY_TEST_SLOWNESS").ok().and_then(|factor| factor.parse().ok());
+    Duration::from_secs(30) * slowness.unwrap_or(1)
+}
 
 /// Waits until `condition` holds.
 ///
@@ -71,7 +75,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < patience(), "waited in vain: {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -81,7 +85,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// # Panics
 /// When it takes longer than half a minute; `what` is in the message.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
+    tokio::time::timeout(patience(), future).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }
 
 /// Whether a call failed because of the link.

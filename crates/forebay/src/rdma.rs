@@ -225,7 +225,6 @@ fn listen_address(config: &Config, card: &Card, cards: usize) -> anyhow::Result<
 
 /// Connects to workers over RDMA and TCP.
 pub(crate) struct RdmaConnector {
-    lanes: Vec<(Arc<Lane>, Option<IpAddr>)>,
     tcp: forebay_tcp::ClientOptions,
     maker: Arc<Maker>,
     options: PathOptions,
@@ -275,8 +274,7 @@ impl RdmaConnector {
         let names: Vec<_> = lanes.iter().map(|(lane, _)| lane.name().to_owned()).collect();
         info!(transport = "RDMA", cards = names.join(", "), ucx = %library(config)?.version(), "client started");
         Ok(Self {
-            maker: Arc::new(Maker { lanes: lanes.clone(), options }),
-            lanes,
+            maker: Arc::new(Maker { lanes, options }),
             tcp: tcp.clone(),
             options: PathOptions {
                 policy: PathPolicy {
@@ -297,9 +295,8 @@ impl RdmaConnector {
 
 impl Drop for RdmaConnector {
     fn drop(&mut self) {
+        // They hold lanes, whose threads end with their last holder.
         self.growing.iter().for_each(tokio::task::JoinHandle::abort);
-        // The lanes' threads end when their last transport is gone, too.
-        self.lanes.clear();
     }
 }
 
