@@ -8,6 +8,7 @@ use forebay_memory::Spans;
 use forebay_transport::{Flags, Payload};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
 use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::client::Shared;
@@ -107,8 +108,7 @@ impl OpenFile {
             // Readers that each hold a part of the memory that the others wait for have let go of it by now. Whoever
             // starved goes on alone, so that there is somebody who gets all that he needs.
             let deadline = Instant::now() + self.client.options.request_timeout;
-            // Never closed.
-            let _alone = self.client.starved.acquire().await.ok();
+            let _alone = self.turn(&self.client.starved).await?;
             loop {
                 match self.read_pieces(&pieces, sequential).await {
                     Err(failure) if failure.kind() == FailureKind::OutOfResources && Instant::now() < deadline => {}
@@ -121,12 +121,25 @@ impl OpenFile {
         })
     }
 
+    /// Waits for a turn, no longer than for a worker.
+    async fn turn<'a>(&self, turns: &'a Semaphore) -> Result<Option<SemaphorePermit<'a>>, Failure> {
+        let waited = self.client.options.request_timeout;
+        match tokio::time::timeout(waited, turns.acquire()).await {
+            // Never closed; without a permit the read would merely be one too many.
+            Ok(permit) => Ok(permit.ok()),
+            Err(_) => {
+                let message =
+                    format!("no buffers within {waited:?}; raise client.memory.size or lower the concurrency");
+                Err(Failure::new(FailureKind::TimedOut, message))
+            }
+        }
+    }
+
     async fn read_pieces(&self, pieces: &[Piece], sequential: bool) -> Result<Spans, Failure> {
         if let [piece] = pieces {
             return self.read_piece(*piece, sequential).await;
         }
-        // Never closed; without a permit the read would merely be one too many.
-        let _crossing = self.client.crossings.acquire().await.ok();
+        let _crossing = self.turn(&self.client.crossings).await?;
         let reads = pieces.iter().map(|piece| self.read_piece(*piece, sequential));
         Ok(futures::future::try_join_all(reads).await?.into_iter().flatten().collect())
     }

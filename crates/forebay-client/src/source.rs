@@ -14,24 +14,25 @@ use crate::router::Router;
 /// Fetches blocks from the workers that own them.
 ///
 /// Workers do not check what they send here: they send their sums along, and the bytes are checked where they arrived,
-/// once, against what the worker computed when it got them from the origin. What is wrong is asked for again, this time
-/// checked by the worker, which then finds out whether its own copy is bad.
+/// once, against what the worker computed when it got them from the origin. What is wrong is asked for again, and the worker
+/// checks its own copy first, whatever its settings.
 pub(crate) struct Workers(pub(crate) Arc<Router>);
 
 #[async_trait::async_trait]
 impl BlockSource for Workers {
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure> {
-        let (fetched, sums) = self.ask(fetch, Flags::SUMS, buffers).await?;
-        let Some(sums) = sums else { return Ok(fetched) };
-        let wrong = match sums.check(&fetched.filled) {
-            Ok(()) if sums.len() == fetch.sectors.len() as usize => return Ok(Fetched { sums: Some(sums), ..fetched }),
-            Ok(()) => fetch.sectors.end,
-            Err(sector) => fetch.sectors.start + sector,
+        let first = self.ask(fetch, Flags::SUMS, buffers).await?;
+        let wrong = match checked(fetch, first) {
+            Ok(fetched) => return Ok(fetched),
+            Err(sector) => sector,
         };
-        drop(fetched);
         self.0.stats.corrupt_sectors.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(block = %fetch.key, sector = wrong, "a sector arrived corrupt, its worker is asked to check it");
-        Ok(self.ask(fetch, Flags::default(), buffers).await?.0)
+        let second = self.ask(fetch, Flags::SUMS.and(Flags::SCRUB), buffers).await?;
+        checked(fetch, second).map_err(|sector| {
+            let message = format!("sector {sector} of block {} arrived corrupt twice", fetch.key);
+            Failure::new(FailureKind::Corrupt, message)
+        })
     }
 }
 
@@ -55,6 +56,16 @@ impl Workers {
         let sums = SectorSums::from_bytes(reply.body).filter(|sums| !sums.is_empty());
         Ok((Fetched { filled, sums: None, from_cache }, sums))
     }
+}
+
+/// What was fetched, if it is what the sums say; the sector that is not. Bytes without sums the worker vouches for.
+fn checked(fetch: &Fetch, (fetched, sums): (Fetched, Option<SectorSums>)) -> Result<Fetched, u32> {
+    let Some(sums) = sums else { return Ok(fetched) };
+    if sums.len() != fetch.sectors.len() as usize {
+        return Err(fetch.sectors.start);
+    }
+    sums.check(&fetched.filled).map_err(|sector| fetch.sectors.start + sector)?;
+    Ok(Fetched { sums: Some(sums), ..fetched })
 }
 
 /// A worker in this process answered in the place of one that is not: its memory is not ours to keep.

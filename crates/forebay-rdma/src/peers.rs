@@ -6,17 +6,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, ReplyHeader, RequestHeader};
-use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service};
+use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol};
-use futures::FutureExt;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -89,8 +87,8 @@ impl Peers {
         self.peers.borrow().len()
     }
 
-    /// Serves a connection until it ends.
-    pub(crate) async fn serve(self: Rc<Self>, name: String, endpoint: Endpoint) {
+    /// Takes a connection in, before its hello can arrive; it is to be served right after.
+    pub(crate) fn admit(&self, name: String, endpoint: &Endpoint) {
         let peer = Rc::new(Peer {
             name,
             endpoint: endpoint.clone(),
@@ -99,7 +97,13 @@ impl Peers {
             taken: Cell::new((Instant::now(), 0)),
             done: Notify::new(),
         });
-        self.peers.borrow_mut().insert(endpoint.key(), Rc::clone(&peer));
+        self.peers.borrow_mut().insert(endpoint.key(), peer);
+    }
+
+    /// Serves a connection that was admitted, until it ends.
+    pub(crate) async fn serve(self: Rc<Self>, endpoint: Endpoint) {
+        let admitted = self.peers.borrow().get(&endpoint.key()).map(Rc::clone);
+        let Some(peer) = admitted else { return };
         let _forget = Forget { peers: &self, key: endpoint.key() };
         let ServerOptions { hello_timeout, stall_timeout, .. } = self.options;
         let watch = async {
@@ -184,7 +188,7 @@ impl Peers {
     /// Has the service answer in its own time.
     fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request) {
         let service = Arc::clone(&self.service);
-        let answer = AbortOnDropHandle::new(self.runtime.spawn(handle(service, request)));
+        let answer = AbortOnDropHandle::new(self.runtime.spawn(async move { answer(&*service, request, false).await }));
         peer.asked.set(peer.asked.get() + 1);
         let (peers, peer) = (Rc::clone(self), Rc::clone(peer));
         tokio::task::spawn_local(async move {
@@ -193,7 +197,7 @@ impl Peers {
                 _ = peer.endpoint.failed() => return,
             };
             peer.asked.set(peer.asked.get() - 1);
-            // A task panics or is aborted only at the end of its runtime: `handle` catches the service's panics.
+            // A task panics or is aborted only at the end of its runtime: `answer` catches the service's panics.
             if let Ok(answer) = answer {
                 peers.reply(&peer, id, answer);
             }
@@ -235,18 +239,5 @@ struct Forget<'a> {
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         self.peers.peers.borrow_mut().remove(&self.key);
-    }
-}
-
-/// The service's answer within the request's deadline.
-async fn handle(service: Arc<dyn Service>, request: Request) -> Result<Response, Failure> {
-    let deadline = request.deadline;
-    let answer = AssertUnwindSafe(service.handle(request.clone(), false)).catch_unwind();
-    match tokio::time::timeout(deadline, answer).await {
-        Ok(Ok(answer)) => answer?.fitting(&request),
-        Ok(Err(_)) => {
-            Err(Failure::new(FailureKind::Internal, "the worker failed on this request; its log has the details"))
-        }
-        Err(_) => Err(Failure::new(FailureKind::TimedOut, format!("no answer within the request's {deadline:?}"))),
     }
 }

@@ -110,7 +110,10 @@ async fn accept(listener: Listener, peers: Rc<Peers>, max: usize, connections: A
                     continue;
                 }
                 match request.accept() {
-                    Ok(endpoint) => drop(serving.spawn_local(Rc::clone(&peers).serve(name, endpoint))),
+                    Ok(endpoint) => {
+                        peers.admit(name, &endpoint);
+                        serving.spawn_local(Rc::clone(&peers).serve(endpoint));
+                    }
                     Err(error) => tracing::warn!(peer = name, %error, "cannot accept an RDMA connection"),
                 }
             }

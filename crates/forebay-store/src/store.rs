@@ -85,6 +85,16 @@ impl Store {
         read::try_read_summed(&self.core, key, offset, length)
     }
 
+    /// Checks what memory holds of a block, also when reads do not, and drops the runs that are corrupt.
+    pub fn scrub(&self, key: &BlockKey) {
+        let Some(runs) = self.core.index.runs(key) else { return };
+        for copy in &runs.memory {
+            if let Err(sector) = copy.run.check(copy.run.sectors.start, &copy.bytes) {
+                self.core.drop_corrupt(copy, sector);
+            }
+        }
+    }
+
     /// The bytes `offset..offset + length` of a block from memory and disk together; `None` when some are in neither.
     ///
     /// # Errors

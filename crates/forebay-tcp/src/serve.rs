@@ -7,15 +7,13 @@
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, HELLO_LEN, Hello, RequestHeader, WireError};
-use forebay_transport::{Op, Request, Response, Service};
+use forebay_transport::{Op, Service, answer};
 use forebay_types::{Failure, FailureKind};
-use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -262,13 +260,13 @@ impl Serving {
         }
         let (service, takes_files) = (Arc::clone(&shared.service), shared.options.takes_files);
         self.handlers.spawn(async move {
-            let answer = handle(service, request, takes_files).await;
+            let answer = answer(&*service, request, takes_files).await;
             Outgoing::answer(id, answer, Some(permit))
         });
     }
 
     fn finished(&mut self, finished: Result<Outgoing, tokio::task::JoinError>) {
-        // A task panics or is aborted only in `shutdown`: `handle` catches the service's panics.
+        // A task panics or is aborted only in `shutdown`: `answer` catches the service's panics.
         if let Ok(reply) = finished {
             self.outbox.push(reply);
         }
@@ -295,19 +293,6 @@ impl Serving {
             self.outbox.push(Outgoing::alive());
         }
         Ok(())
-    }
-}
-
-/// The service's answer within the request's deadline.
-async fn handle(service: Arc<dyn Service>, request: Request, takes_files: bool) -> Result<Response, Failure> {
-    let deadline = request.deadline;
-    let answer = AssertUnwindSafe(service.handle(request.clone(), takes_files)).catch_unwind();
-    match tokio::time::timeout(deadline, answer).await {
-        Ok(Ok(answer)) => answer?.fitting(&request),
-        Ok(Err(_)) => {
-            Err(Failure::new(FailureKind::Internal, "the worker failed on this request; its log has the details"))
-        }
-        Err(_) => Err(Failure::new(FailureKind::TimedOut, format!("no answer within the request's {deadline:?}"))),
     }
 }
 

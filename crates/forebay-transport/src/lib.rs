@@ -10,6 +10,7 @@
 //!
 //! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
 
+mod answer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod connection;
@@ -19,6 +20,7 @@ pub mod message;
 mod seam;
 pub mod wire;
 
+pub use answer::answer;
 pub use local::LocalTransport;
 pub use seam::{
     CallError, FileSlice, Flags, LinkError, Op, Payload, Provenance, Reply, Request, Response, ResponsePayload,

@@ -54,6 +54,14 @@ impl Flags {
     /// [`forebay_types::SectorSums::as_bytes`], and check nothing on the way. A service that cannot leaves the body empty
     /// and vouches for the bytes.
     pub const SUMS: Self = Self(2);
+    /// What was sent before was corrupt: check what is cached of the block, whatever the settings, and drop what is bad.
+    pub const SCRUB: Self = Self(4);
+
+    /// All bits of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Whether all bits of `other` are set.
     #[must_use]

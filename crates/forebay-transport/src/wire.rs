@@ -35,7 +35,7 @@ pub const MAX_PAYLOAD: u32 = MAX_BLOCK_SIZE;
 /// The request id of messages about the connection itself; calls count from 1.
 pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
-pub const PROTOCOL: u16 = 1;
+pub const PROTOCOL: u16 = 2;
 
 const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"FQ");
 const REPLY_MAGIC: u16 = u16::from_le_bytes(*b"FA");

@@ -203,6 +203,9 @@ impl Service for Worker {
         if request.op != Op::Read || request.length == 0 {
             return None;
         }
+        if request.flags.contains(Flags::SCRUB) {
+            self.store().scrub(&request.block);
+        }
         let provenance = Provenance { memory: request.length, ..Provenance::default() };
         let checked = || {
             let spans = self.engine.try_read(&request.block, request.offset, request.length)?;

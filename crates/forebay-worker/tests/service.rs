@@ -134,11 +134,17 @@ async fn a_reader_never_sees_two_versions() {
 /// Invariant 2.
 #[tokio::test]
 async fn a_bit_that_flips_in_a_workers_memory_is_found_by_the_client_and_filled_again() {
+    for verify_reads in [true, false] {
+        flipped_bit_is_filled_again(verify_reads).await;
+    }
+}
+
+async fn flipped_bit_is_filled_again(verify_reads: bool) {
     let origin = origin();
     let bytes = pattern(4 << 20, 5);
     origin.put("f", bytes.clone());
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(64))).unwrap();
-    let verified = StoreOptions { verify_reads: true, ..StoreOptions::in_memory(pool) };
+    let verified = StoreOptions { verify_reads, ..StoreOptions::in_memory(pool) };
     let worker = worker_with(&origin, Store::open(verified).await.unwrap());
     let linked = || -> Arc<dyn Transport> {
         Arc::new(FakeTransport::new("w".to_owned(), Arc::clone(&worker) as Arc<dyn Service>))

@@ -172,16 +172,16 @@ fn address_of_host(host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
     })
 }
 
-/// The interface's first address, IPv4 before IPv6: a link-local one would need its scope told to every client.
+/// The first address of the interface `name`, IPv4 before IPv6: a link-local one would need its scope told to every client.
+pub(crate) fn first_address(interfaces: &[if_addrs::Interface], name: &str) -> Option<IpAddr> {
+    let of_name = interfaces.iter().filter(|found| found.name == name && !found.is_link_local());
+    of_name.map(if_addrs::Interface::ip).min()
+}
+
+/// The interface's first address.
 fn address_of_interface(interface: &Interface) -> anyhow::Result<IpAddr> {
     let all = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
-    let mut addresses: Vec<IpAddr> = all
-        .iter()
-        .filter(|found| found.name == interface.as_str() && !found.is_link_local())
-        .map(|found| found.ip())
-        .collect();
-    addresses.sort();
-    addresses.first().copied().ok_or_else(|| {
+    first_address(&all, interface.as_str()).ok_or_else(|| {
         let mut names: Vec<&str> = all.iter().map(|found| found.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();

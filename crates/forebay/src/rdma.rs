@@ -24,6 +24,7 @@ use forebay_transport::{Service, Transport};
 use forebay_types::ByteSize;
 use tracing::{info, warn};
 
+use crate::assembly::first_address;
 use crate::exit::{Exit, Fault};
 
 /// How often it is looked whether a pool has grown beyond what is registered.
@@ -77,15 +78,7 @@ pub(crate) fn load_early(config: &Config) {
 /// The cards that the configuration names.
 fn cards(config: &Config, devices: &Devices) -> anyhow::Result<Vec<Card>> {
     let interfaces = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
-    let address_of = |interface: &str| {
-        let mut found: Vec<IpAddr> = interfaces
-            .iter()
-            .filter(|found| found.name == interface && !found.is_link_local())
-            .map(|found| found.ip())
-            .collect();
-        found.sort();
-        found.first().copied()
-    };
+    let address_of = |interface: &str| first_address(&interfaces, interface);
     let is_interface = |name: &str| interfaces.iter().any(|found| found.name == name);
     let ports = devices.ports();
     let mut cards = Vec::new();
@@ -196,7 +189,7 @@ impl Servers {
             servers.push(server);
         }
         let ucx = Some(library(config)?.version().to_string());
-        Ok(Self { servers, paths: PathsReply { ucx, data, metadata: None } })
+        Ok(Self { servers, paths: PathsReply { ucx, data } })
     }
 
     /// Closes them, with every connection.

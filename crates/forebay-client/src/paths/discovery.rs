@@ -46,9 +46,7 @@ impl DiscoveringTransport {
                     peer: self.tcp.peer().to_owned(),
                     reason: failure.to_string(),
                 })?,
-                Err(CallError::Link(error)) => return Err(error.into()),
-                // A worker of an older release knows of no other paths.
-                Err(CallError::Service(_)) => PathsReply::default(),
+                Err(error) => return Err(error),
             };
             let mut paths = self.maker.paths(self.tcp.peer(), &offered);
             paths.push(Path { name: "tcp".to_owned(), kind: PathKind::Tcp, link: Arc::clone(&self.tcp) });

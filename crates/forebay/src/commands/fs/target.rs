@@ -148,6 +148,8 @@ impl Targets {
         // These commands read ahead by themselves.
         config.client_prefetch_max_part_number = 0;
         config.client_prefetch_file_length_threshold = forebay_types::ByteSize::default();
+        // Registering memory would take longer than what they ask for.
+        config.network_rdma_data_enabled = false;
         if let Some(bytes) = block_size {
             config.block_size = forebay_types::ByteSize::bytes(bytes);
         }
