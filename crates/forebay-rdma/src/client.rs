@@ -10,6 +10,7 @@ use crate::connection::{Call, Command};
 use crate::lane::Lane;
 use crate::options::ClientOptions;
 use crate::serving::serve;
+use crate::trace::{Kind, Timing, Trace};
 
 /// The link to one worker over one lane. Nothing is connected before the first call.
 pub struct RdmaTransport {
@@ -17,6 +18,7 @@ pub struct RdmaTransport {
     commands: mpsc::UnboundedSender<Command>,
     /// One permit for each call under way. Closed with the link.
     places: Arc<Semaphore>,
+    trace: Option<Arc<Trace>>,
     // Its thread serves the connection.
     _lane: Arc<Lane>,
 }
@@ -37,10 +39,10 @@ impl RdmaTransport {
         let address = address.into();
         let (commands, queue) = mpsc::unbounded_channel();
         let places = Arc::new(Semaphore::new(options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS)));
-        let peer = Arc::clone(&address);
+        let (peer, trace) = (Arc::clone(&address), options.trace.clone());
         // If the lane has ended, so has the queue, and calls learn of it.
         lane.run(move |core| drop(tokio::task::spawn_local(serve(core.clone(), peer, options, queue))));
-        Self { address, commands, places, _lane: lane }
+        Self { address, commands, places, trace, _lane: lane }
     }
 
     fn closed(&self) -> LinkError {
@@ -50,11 +52,13 @@ impl RdmaTransport {
     async fn begin(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         let limit = request.payload_limit(into.as_ref()).map_err(CallError::Service)?;
         let began = tokio::time::Instant::now();
+        let kind = if request.op == Op::Read { Kind::Read } else { Kind::Call };
+        let timing = self.trace.as_ref().map(|trace| Timing::new(trace, kind));
         let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
         let request = Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request };
         let into = into.filter(|_| request.op == Op::Read);
         let (answer, answered) = oneshot::channel();
-        let call = Call { into, limit, answer, _permit: permit };
+        let call = Call { into, limit, answer, timing, _permit: permit };
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
         // Dropped without an answer when the lane ends.

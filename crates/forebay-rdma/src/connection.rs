@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::RdmaError;
 use crate::lane::Core;
+use crate::trace::Timing;
 use crate::wire::{self, Packed};
 
 /// A call that waits for its answer, and what it owns until then.
@@ -30,6 +31,8 @@ pub(crate) struct Call {
     pub(crate) limit: u32,
     /// Where the answer goes.
     pub(crate) answer: oneshot::Sender<Result<Reply, CallError>>,
+    /// Its way through the stages, if that is recorded.
+    pub(crate) timing: Option<Timing>,
     /// Its place among the calls under way.
     pub(crate) _permit: OwnedSemaphorePermit,
 }
@@ -37,6 +40,13 @@ pub(crate) struct Call {
 impl Call {
     /// Ends it. Its caller may have left: then its buffer goes back to its pool here.
     pub(crate) fn end(self, result: Result<Reply, CallError>) {
+        if let Some(timing) = self.timing {
+            let moved = |reply: &Reply| match &reply.payload {
+                Payload::Landed(bytes) => bytes.len() as u64,
+                Payload::None | Payload::Shared(_) => 0,
+            };
+            timing.ended(result.as_ref().ok().map(moved));
+        }
         // The caller's next call finds this one's place, and its buffer, given back.
         drop((self._permit, self.into));
         let _ = self.answer.send(result);
@@ -82,7 +92,7 @@ impl Connection {
     pub(crate) fn receive_replies(core: &Rc<Core>) -> Result<(), RdmaError> {
         let find = |core: &Weak<Core>, message: &Message<'_>| {
             let core = core.upgrade()?;
-            let connection = core.connections.borrow().get(&message.from.as_ref()?.key()).map(Rc::clone)?;
+            let connection = core.connection(message.from.as_ref()?.key())?;
             connection.heard.set(Instant::now());
             Some((core, connection))
         };
@@ -136,6 +146,9 @@ impl Connection {
         let (header, inline) = wire::unpack(header).ok_or("a reply's header is cut off")?;
         let header = ReplyHeader::decode(header).map_err(|error| error.to_string())?;
         let (body, payload) = body_and_payload(&header, inline, data)?;
+        if payload.is_some() && (header.id == CONNECTION_ID || header.failure.is_some()) {
+            return Err(format!("a reply of {} bytes has nothing to bring", header.payload_len));
+        }
         if header.id == CONNECTION_ID {
             if let Some(why) = header.failure(&body) {
                 self.break_off(self.refused(why.message().to_owned()));
@@ -207,7 +220,16 @@ impl Connection {
     }
 
     /// Sends a request, or gives its call back when the connection takes no more.
-    pub(crate) fn start(&self, core: &Core, request: Request, call: Call, liveness: &mut Liveness) -> Option<Command> {
+    pub(crate) fn start(
+        &self,
+        core: &Core,
+        request: Request,
+        mut call: Call,
+        liveness: &mut Liveness,
+    ) -> Option<Command> {
+        if let Some(timing) = &mut call.timing {
+            timing.sent();
+        }
         let begun = match self.calls.borrow_mut().begin(call) {
             Ok(begun) => begun,
             Err(call) => return Some(Command::Call(request, call)),

@@ -1,29 +1,43 @@
 //! A lane: a thread that drives one UCX worker, and the jobs that others give it.
 //!
 //! A UCX worker belongs to one thread, and so do its endpoints. Whoever wants something of them sends a job: a closure that
-//! runs on the lane, and may start tasks there. The lane sleeps in epoll while there is nothing to do.
+//! runs on the lane, and may start tasks there. The lane sleeps in epoll while there is nothing to do; on EFA, which signals
+//! no events, in naps of a millisecond.
+//!
+//! Whoever owns a lane ends it by [`Lane::close`], which waits for the thread. Dropping the last holder ends it too, and
+//! waits for a while where waiting harms nobody: outside of any runtime.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_memory::Pool;
 use forebay_types::ByteSize;
-use forebay_ucx::{Context, Library, Options, Registration, Resource, Worker};
+use forebay_ucx::{Context, Fabric, Library, LockLimit, Options, Registration, Resource, Worker};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::RdmaError;
 use crate::connection::Connection;
+use crate::trace::Trace;
 
 /// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
 /// only when a card does not answer at all; their memory is then kept for ever.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// How long a lane that is dropped holds up the thread that drops it.
+const DROP_WITHIN: Duration = Duration::from_secs(2);
+/// The most memory that is registered in one piece: some seconds' worth with small pages, so that a store of a TiB can say
+/// how far it is. An extent never lies in two.
+const LARGEST_PART: ByteSize = ByteSize::gib(4);
+/// How often it says so.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a lane is to use.
 #[derive(Clone, Debug)]
@@ -34,23 +48,64 @@ pub struct LaneOptions {
     pub devices: Vec<String>,
     /// UCX's names of transports; none leaves the choice to UCX.
     pub transports: Vec<String>,
+    /// The entry of the port's GID table to use; none leaves the choice to UCX.
+    pub gid_index: Option<u32>,
     /// Memory that payload comes from, or goes to.
     pub pool: Pool,
     /// How much of it to register at start. The rest works too, but UCX registers it for each use, or copies.
     pub registered: ByteSize,
+    /// Where registering memory is recorded.
+    pub trace: Option<Arc<Trace>>,
+}
+
+impl LaneOptions {
+    /// A lane called `name` over what UCX chooses, with `registered` of `pool` registered at start.
+    #[must_use]
+    pub fn new(name: impl Into<String>, pool: Pool, registered: ByteSize) -> Self {
+        let (devices, transports) = (Vec::new(), Vec::new());
+        Self { name: name.into(), devices, transports, gid_index: None, pool, registered, trace: None }
+    }
 }
 
 /// A job for the lane.
 type Job = Box<dyn FnOnce(&Rc<Core>) + Send>;
 
-/// A lane. Dropping it ends its thread, without waiting.
+/// A lane.
 pub struct Lane {
     name: Arc<str>,
     jobs: mpsc::UnboundedSender<Job>,
     stop: CancellationToken,
+    /// Cancelled when the thread has nothing more to do.
+    ended: CancellationToken,
     thread: Mutex<Option<JoinHandle<()>>>,
     context: Context,
     registration: Registration,
+    pool: Pool,
+    trace: Option<Arc<Trace>>,
+    gauges: Arc<Gauges>,
+}
+
+/// What a lane is doing, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneStats {
+    /// Memory that the card may access.
+    pub registered: ByteSize,
+    /// How often registering has failed: what is beyond costs a copy, or registering for each use.
+    pub registration_failures: u64,
+    /// Connections of clients and of servers on this lane.
+    pub connections: usize,
+    /// What UCX was asked to do and has not done yet.
+    pub operations_in_flight: usize,
+    /// Those who ever had to wait for a buffer of the lane's pool, which other lanes may share.
+    pub waits: u64,
+}
+
+/// What the lane's thread counts and others read.
+#[derive(Debug, Default)]
+struct Gauges {
+    connections: AtomicUsize,
+    /// Known once the thread has its worker.
+    operations: std::sync::OnceLock<Arc<AtomicUsize>>,
 }
 
 /// What jobs and tasks of a lane work with.
@@ -58,44 +113,111 @@ pub(crate) struct Core {
     pub(crate) worker: Worker,
     pub(crate) registration: Registration,
     /// The clients' connections, by their endpoints, for whoever receives a reply.
-    pub(crate) connections: RefCell<HashMap<usize, Rc<Connection>>>,
+    connections: RefCell<HashMap<usize, Rc<Connection>>>,
     pub(crate) stop: CancellationToken,
+    gauges: Arc<Gauges>,
+}
+
+impl Core {
+    /// A client's connection, by the key of its endpoint.
+    pub(crate) fn connection(&self, key: usize) -> Option<Rc<Connection>> {
+        self.connections.borrow().get(&key).map(Rc::clone)
+    }
+
+    /// Has replies find `connection`.
+    pub(crate) fn remember(&self, connection: &Rc<Connection>) {
+        self.connections.borrow_mut().insert(connection.endpoint.key(), Rc::clone(connection));
+        self.count_connection();
+    }
+
+    pub(crate) fn forget(&self, key: usize) {
+        let known = self.connections.borrow_mut().remove(&key);
+        if known.is_some() {
+            self.discount_connection();
+        }
+    }
+
+    pub(crate) fn count_connection(&self) {
+        self.gauges.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn discount_connection(&self) {
+        self.gauges.connections.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Lane {
-    /// Starts a lane. Blocks while memory is registered.
+    /// Starts a lane. Blocks while memory is registered, and tells the log how far that is.
     ///
     /// # Errors
     /// [`RdmaError`] when UCX cannot use the devices, or memory cannot be registered.
     pub fn start(library: &'static Library, options: LaneOptions) -> Result<Self, RdmaError> {
-        let mut settings = Options::tuned();
-        if !options.devices.is_empty() {
-            settings = settings.devices(options.devices.iter().map(String::as_str));
+        let context = context(library, &options)?;
+        if context.resources().iter().any(Resource::is_rdma) {
+            // Now, and not after a minute of registering.
+            LockLimit::now().check(options.registered)?;
         }
-        if !options.transports.is_empty() {
-            settings = settings.transports(options.transports.iter().map(String::as_str));
-        }
-        let context = Context::new(library, &settings)?;
         // In parts of this size, so that it can grow with the pool.
-        let registration = Registration::growing(&context, &options.pool, options.registered);
-        registration.grow_to(options.registered)?;
+        let part = options.registered.min(LARGEST_PART);
+        let registration = Registration::growing(&context, &options.pool, part);
         let (jobs, queue) = mpsc::unbounded_channel();
+        let mut lane = Self {
+            name: options.name.as_str().into(),
+            jobs,
+            stop: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            thread: Mutex::new(None),
+            context,
+            registration,
+            pool: options.pool,
+            trace: options.trace,
+            gauges: Arc::default(),
+        };
+        lane.grow_to(options.registered)?;
         let (ready, is_ready) = std::sync::mpsc::channel();
-        let stop = CancellationToken::new();
         let thread = std::thread::Builder::new()
             .name(format!("rdma-{}", options.name))
             .spawn({
-                let (context, registration, stop) = (context.clone(), registration.clone(), stop.clone());
-                move || run(&context, registration, queue, stop, &ready)
+                let (context, registration, stop) =
+                    (lane.context.clone(), lane.registration.clone(), lane.stop.clone());
+                let (gauges, ended) = (Arc::clone(&lane.gauges), lane.ended.clone().drop_guard());
+                move || {
+                    run(&context, registration, queue, stop, gauges, &ready);
+                    drop(ended);
+                }
             })
             .map_err(|error| RdmaError::Thread(error.to_string()))?;
+        *lane.thread.get_mut() = Some(thread);
         match is_ready.recv() {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_) => return Err(RdmaError::Thread("it ended at once".to_owned())),
+            Ok(Ok(())) => Ok(lane),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(RdmaError::Thread("it ended at once".to_owned())),
         }
-        let (name, thread) = (options.name.into(), Mutex::new(Some(thread)));
-        Ok(Self { name, jobs, stop, thread, context, registration })
+    }
+
+    /// Registers the first `size` bytes of the pool at least, and tells the log how far that is. Blocks.
+    ///
+    /// # Errors
+    /// [`RdmaError::Ucx`]. What was registered stays so.
+    pub fn grow_to(&self, size: ByteSize) -> Result<(), RdmaError> {
+        if size <= self.registration.size() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let mut told = start;
+        let outcome = self.registration.grow_with(size, |done| {
+            if told.elapsed() >= PROGRESS_INTERVAL {
+                told = Instant::now();
+                tracing::info!(card = &*self.name, %done, total = %size, "registering memory for RDMA");
+            }
+        });
+        if let Some(trace) = &self.trace {
+            trace.registered(start.elapsed(), outcome.is_ok());
+        }
+        if told > start && outcome.is_ok() {
+            tracing::info!(card = &*self.name, total = %size, took = ?start.elapsed(), "memory is registered for RDMA");
+        }
+        outcome.map_err(RdmaError::from)
     }
 
     /// Its name.
@@ -122,6 +244,18 @@ impl Lane {
         &self.registration
     }
 
+    /// What it is doing.
+    #[must_use]
+    pub fn stats(&self) -> LaneStats {
+        LaneStats {
+            registered: self.registration.size(),
+            registration_failures: self.registration.failures(),
+            connections: self.gauges.connections.load(Ordering::Relaxed),
+            operations_in_flight: self.gauges.operations.get().map_or(0, |gauge| gauge.load(Ordering::Relaxed)),
+            waits: self.pool.occupancy().waits,
+        }
+    }
+
     /// Has `job` run on the lane. False when the lane has ended.
     pub(crate) fn run(&self, job: impl FnOnce(&Rc<Core>) + Send + 'static) -> bool {
         self.jobs.send(Box::new(job)).is_ok()
@@ -135,20 +269,60 @@ impl Lane {
         answered.await.ok()
     }
 
-    /// Ends every connection, waits until every operation has ended, and then for the thread.
+    /// Ends every connection, waits until every operation has ended, and then for the thread. Every caller waits.
     pub async fn close(&self) {
         self.stop.cancel();
+        self.ended.cancelled().await;
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // It ends by panic only when a job does, which has been reported.
+            // It has nothing more to do. It ends by panic only when a job does, which has been reported.
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
         }
     }
 }
 
 impl Drop for Lane {
+    /// Ends the thread. Waits for it when nobody is held up by that: not in a runtime, whose other tasks would stand still,
+    /// nor on the thread itself; and no longer than 2 s. The thread ends all the same, within 10 s.
     fn drop(&mut self) {
         self.stop.cancel();
+        let Some(thread) = self.thread.get_mut().take() else { return };
+        let is_this = thread.thread().id() == std::thread::current().id();
+        if is_this || tokio::runtime::Handle::try_current().is_ok() {
+            return;
+        }
+        let deadline = Instant::now() + DROP_WITHIN;
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            // As in `close`.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A context for what `options` name, with the settings that their fabric needs.
+fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, RdmaError> {
+    let mut settings = Options::tuned();
+    if !options.devices.is_empty() {
+        settings = settings.devices(options.devices.iter().map(String::as_str));
+    }
+    if !options.transports.is_empty() {
+        settings = settings.transports(options.transports.iter().map(String::as_str));
+    }
+    if let Some(index) = options.gid_index {
+        settings = settings.set("IB_GID_INDEX", &index.to_string());
+    }
+    // Only a context knows what there is.
+    let context = Context::new(library, &settings)?;
+    match Fabric::of(context.resources()) {
+        Fabric::Events => Ok(context),
+        efa @ Fabric::Efa => {
+            drop(context);
+            tracing::info!(card = options.name, "the card is EFA: it is polled, and payload is sent eagerly");
+            Ok(Context::new(library, &efa.adapt(settings))?)
+        }
     }
 }
 
@@ -158,6 +332,7 @@ fn run(
     registration: Registration,
     mut queue: mpsc::UnboundedReceiver<Job>,
     stop: CancellationToken,
+    gauges: Arc<Gauges>,
     ready: &std::sync::mpsc::Sender<Result<(), RdmaError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -172,7 +347,9 @@ fn run(
     local.block_on(&runtime, async {
         let made = Worker::new(context).map_err(RdmaError::from).and_then(|worker| {
             let connections = RefCell::default();
-            let core = Rc::new(Core { worker, registration, connections, stop: stop.clone() });
+            // Set once: each lane has one thread.
+            let _ = gauges.operations.set(worker.operations_gauge());
+            let core = Rc::new(Core { worker, registration, connections, stop: stop.clone(), gauges });
             Connection::receive_replies(&core)?;
             Ok(core)
         });
@@ -190,13 +367,19 @@ fn run(
                 job(&core);
             }
         };
+        // A task of its own: when it lets others run, the runtime looks at the operating system now and then only; for the
+        // future that it blocks on it does so each time.
+        let worker = core.worker.clone();
+        let mut driver = AbortOnDropHandle::new(tokio::task::spawn_local(async move { worker.drive().await }));
         tokio::select! {
             () = stop.cancelled() => {}
             () = jobs => {}
             // Infallible, so what comes back is the reason why it could not go on.
-            Err(error) = core.worker.drive() => tracing::error!(%error, "an RDMA lane has ended"),
+            Ok(Err(error)) = &mut driver => tracing::error!(%error, "an RDMA lane has ended"),
         }
         queue.close();
+        driver.abort();
+        let _ = driver.await;
         // Tasks that wait for the end of their connections see it now.
         if !core.worker.close(CLOSE_WITHIN).await {
             tracing::error!("operations of an RDMA lane did not end; their memory is kept");

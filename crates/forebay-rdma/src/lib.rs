@@ -16,19 +16,20 @@
 
 mod client;
 mod connection;
-pub mod devices;
 mod lane;
 mod options;
 mod peers;
 mod server;
 mod serving;
+pub mod trace;
 pub mod wire;
 
 pub use client::RdmaTransport;
 pub use forebay_ucx::{Error as UcxError, Library, Resource};
-pub use lane::{Lane, LaneOptions};
+pub use lane::{Lane, LaneOptions, LaneStats};
 pub use options::{ClientOptions, ServerOptions};
 pub use server::RdmaServer;
+pub use trace::{Trace, TraceReport};
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,10 @@
 //! What can be set, with the defaults.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::trace::Trace;
 
 /// How a client connects and when it gives up.
 #[derive(Clone, Debug)]
@@ -22,6 +25,8 @@ pub struct ClientOptions {
     pub max_abandoned: usize,
     /// The address to connect from.
     pub bind: Option<IpAddr>,
+    /// Where calls are recorded.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl ClientOptions {
@@ -37,6 +42,7 @@ impl ClientOptions {
             max_outstanding: 4096,
             max_abandoned: 256,
             bind: None,
+            trace: None,
         }
     }
 }
@@ -56,6 +62,8 @@ pub struct ServerOptions {
     pub hello_timeout: Duration,
     /// How long a peer may take none of the replies that there are for it.
     pub stall_timeout: Duration,
+    /// Where answers are recorded.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl ServerOptions {
@@ -69,6 +77,7 @@ impl ServerOptions {
             max_requests_per_connection: 4096,
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),
+            trace: None,
         }
     }
 }

@@ -8,20 +8,24 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, ReplyHeader, RequestHeader};
 use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
-use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol};
+use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::RdmaError;
 use crate::lane::Core;
 use crate::options::ServerOptions;
+use crate::trace::{Kind, Stage, Trace};
 use crate::wire::{self, Packed};
+
+/// How long a connection that is to be closed stays open for the reason to arrive.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The server's side of a lane.
 pub(crate) struct Peers {
@@ -63,7 +67,7 @@ impl Peers {
             if let Some(peers) = weak.upgrade()
                 && let Some(peer) = peers.find(&message)
             {
-                peers.on_hello(&peer, message.header);
+                peers.on_hello(&peer, message.header, &message.data);
             }
         })?;
         let weak = Rc::downgrade(&peers);
@@ -98,6 +102,7 @@ impl Peers {
             done: Notify::new(),
         });
         self.peers.borrow_mut().insert(endpoint.key(), peer);
+        self.core.count_connection();
     }
 
     /// Serves a connection that was admitted, until it ends.
@@ -126,13 +131,17 @@ impl Peers {
         };
         tokio::select! {
             status = endpoint.failed() => tracing::debug!(peer = peer.name, %status, "RDMA connection ended"),
-            () = peer.done.notified() => {}
+            // What it is told of the reason should arrive; a peer that takes nothing does not hold this up.
+            () = peer.done.notified() => drop(tokio::time::timeout(FAREWELL, endpoint.flush()).await),
             reason = watch => tracing::warn!(peer = peer.name, reason, "closed an RDMA connection"),
         }
         endpoint.close(true).await;
     }
 
-    fn on_hello(&self, peer: &Peer, hello: &[u8]) {
+    fn on_hello(&self, peer: &Peer, hello: &[u8], data: &Data<'_>) {
+        if peer.greeted.get() || !data.is_empty() {
+            return self.dismiss(peer, "it said hello twice, or more than hello".to_owned());
+        }
         let version = self.core.worker.context().library().version();
         match wire::check_hello(&self.options.cluster, version, hello) {
             Ok(()) => {
@@ -178,17 +187,24 @@ impl Peers {
             return Ok(());
         }
         let request = header.with_body(body);
+        let asked = self.options.trace.is_some().then(Instant::now);
         match self.service.try_handle(&request) {
-            Some(response) => self.reply(peer, id, response.fitting(&request)),
-            None => self.ask(peer, id, request),
+            Some(response) => {
+                self.trace_asked(asked, asked);
+                self.reply(peer, id, response.fitting(&request));
+            }
+            None => self.ask(peer, id, request, asked),
         }
         Ok(())
     }
 
     /// Has the service answer in its own time.
-    fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request) {
+    fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request, arrived: Option<Instant>) {
         let service = Arc::clone(&self.service);
-        let answer = AbortOnDropHandle::new(self.runtime.spawn(async move { answer(&*service, request, false).await }));
+        let answer = AbortOnDropHandle::new(self.runtime.spawn(async move {
+            let asked = arrived.map(|_| Instant::now());
+            (asked, answer(&*service, request, false).await)
+        }));
         peer.asked.set(peer.asked.get() + 1);
         let (peers, peer) = (Rc::clone(self), Rc::clone(peer));
         tokio::task::spawn_local(async move {
@@ -198,7 +214,8 @@ impl Peers {
             };
             peer.asked.set(peer.asked.get() - 1);
             // A task panics or is aborted only at the end of its runtime: `answer` catches the service's panics.
-            if let Ok(answer) = answer {
+            if let Ok((asked, answer)) = answer {
+                peers.trace_asked(arrived, asked);
                 peers.reply(&peer, id, answer);
             }
         });
@@ -226,8 +243,34 @@ impl Peers {
             }
         };
         let registration = Some(&self.core.registration);
-        peer.endpoint.am_send(wire::REPLY, packed.header(), data, registration, protocol).detach();
+        let sending = peer.endpoint.am_send(wire::REPLY, packed.header(), data, registration, protocol);
+        match &self.options.trace {
+            None => sending.detach(),
+            Some(trace) if id != CONNECTION_ID => {
+                trace_sent(Arc::clone(trace), sending, failure.is_none(), payload_len)
+            }
+            Some(_) => sending.detach(),
+        }
     }
+
+    /// Records how long a request that was answered took to get to the service, and the service for it.
+    fn trace_asked(&self, arrived: Option<Instant>, asked: Option<Instant>) {
+        if let (Some(trace), Some(arrived), Some(asked)) = (&self.options.trace, arrived, asked) {
+            trace.stage(Kind::Answer, Stage::Queue, asked.duration_since(arrived));
+            trace.stage(Kind::Answer, Stage::Store, asked.elapsed());
+        }
+    }
+}
+
+/// Records the sending of an answer when it has ended.
+#[cold]
+fn trace_sent(trace: Arc<Trace>, sending: Sending, succeeded: bool, payload_len: u32) {
+    let start = Instant::now();
+    tokio::task::spawn_local(async move {
+        let sent = sending.await;
+        trace.stage(Kind::Answer, Stage::Wire, start.elapsed());
+        trace.ended(Kind::Answer, (succeeded && sent.is_ok()).then_some(payload_len.into()));
+    });
 }
 
 /// Forgets a connection.
@@ -238,6 +281,9 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.peers.peers.borrow_mut().remove(&self.key);
+        let known = self.peers.peers.borrow_mut().remove(&self.key);
+        if known.is_some() {
+            self.peers.core.discount_connection();
+        }
     }
 }

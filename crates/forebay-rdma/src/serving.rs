@@ -56,7 +56,7 @@ pub(crate) async fn serve(
         match connected {
             Ok(connection) => {
                 let ended = run(&core, &connection, &options, first, &mut commands).await;
-                core.connections.borrow_mut().remove(&connection.endpoint.key());
+                core.forget(connection.endpoint.key());
                 let left = connection.calls.borrow_mut().end();
                 let (error, again) = match ended {
                     End::Lost(error) => (error, Next::Again(None)),
@@ -83,11 +83,12 @@ pub(crate) async fn serve(
                 }
             }
             Err(error) => {
-                first.1.end(Err(error.clone().into()));
-                // Those who called meanwhile wanted this very connection.
+                // Those who called meanwhile wanted this very connection; whoever calls after one of them has heard of it
+                // is to get another attempt. So they are found first, and told then.
+                let mut waited = vec![first.1];
                 while let Ok(command) = commands.try_recv() {
                     match command {
-                        Command::Call(_, call) => call.end(Err(error.clone().into())),
+                        Command::Call(_, call) => waited.push(call),
                         Command::Sweep => {}
                         close @ Command::Close(_) => {
                             next = Some(close);
@@ -95,6 +96,7 @@ pub(crate) async fn serve(
                         }
                     }
                 }
+                waited.into_iter().for_each(|call| call.end(Err(error.clone().into())));
             }
         }
     }
@@ -129,7 +131,7 @@ struct Greeting<'a> {
 impl Drop for Greeting<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            self.core.connections.borrow_mut().remove(&key);
+            self.core.forget(key);
         }
     }
 }
@@ -154,7 +156,7 @@ async fn greet(
         ended: CancellationToken::new(),
     });
     let key = endpoint.key();
-    core.connections.borrow_mut().insert(key, Rc::clone(&connection));
+    core.remember(&connection);
     let mut greeting = Greeting { core, key: Some(key) };
     let hello = wire::hello(&options.cluster, core.worker.context().library().version());
     endpoint.am_send(wire::HELLO, &hello, Bytes::new(), None, Protocol::Eager).detach();

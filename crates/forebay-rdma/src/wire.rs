@@ -14,6 +14,7 @@
 use bytes::Bytes;
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, WireError};
 use forebay_ucx::Version;
+use smallvec::SmallVec;
 
 /// The active message that a client sends first.
 pub const HELLO: u16 = 1;
@@ -25,6 +26,8 @@ pub const REPLY: u16 = 3;
 pub const WELCOME: u16 = 4;
 /// Bytes of an active message's header, at most.
 pub const MAX_HEADER: usize = 2048;
+/// Room for the header of a hit without allocating: 64 bytes, and the sums of the sectors of a block, 512.
+const HOT_HEADER: usize = 1024;
 /// Bytes of a hello: the one of all transports, and UCX's version.
 pub const UCX_HELLO_LEN: usize = HELLO_LEN + 4;
 
@@ -78,27 +81,23 @@ pub fn check_hello(cluster: &str, ours: Version, bytes: &[u8]) -> Result<(), Hel
 
 /// A message's header, and its body if that does not fit into it.
 pub(crate) struct Packed {
-    bytes: [u8; MAX_HEADER],
-    length: usize,
+    bytes: SmallVec<[u8; HOT_HEADER]>,
     /// What is left for the data.
     pub(crate) rest: Bytes,
 }
 
 impl Packed {
     pub(crate) fn new(header: &[u8; HEADER_LEN], body: Bytes, limit: usize) -> Self {
-        let mut packed = Self { bytes: [0; MAX_HEADER], length: HEADER_LEN, rest: body };
-        packed.bytes[..HEADER_LEN].copy_from_slice(header);
-        let end = HEADER_LEN + packed.rest.len();
-        if end <= limit.min(MAX_HEADER) {
-            packed.bytes[HEADER_LEN..end].copy_from_slice(&packed.rest);
-            packed.length = end;
+        let mut packed = Self { bytes: SmallVec::from_slice(header), rest: body };
+        if HEADER_LEN + packed.rest.len() <= limit.min(MAX_HEADER) {
+            packed.bytes.extend_from_slice(&packed.rest);
             packed.rest = Bytes::new();
         }
         packed
     }
 
     pub(crate) fn header(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        &self.bytes
     }
 }
 

@@ -64,7 +64,8 @@ pub(crate) struct EndpointState {
 /// Which way a message is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// The one that UCX thinks faster.
+    /// The one that UCX thinks faster. Measured (ADR 0008): right over TCP; over shared memory a little early, which cannot be
+    /// changed without harm to the other transports of the same context.
     #[default]
     Auto,
     /// Data with the message, copied on both sides.

@@ -172,6 +172,14 @@ pub enum Error {
     /// The number is taken by another handler of the worker.
     #[error("active message {0} already has a handler")]
     HandlerTaken(u16),
+    /// The number is beyond those that are received.
+    #[error("active message {id} is not below {limit}")]
+    MessageNumber {
+        /// The number.
+        id: u16,
+        /// The first that is too large.
+        limit: u16,
+    },
     /// The header of an active message is longer than the transports in use can send.
     #[error("an active message header of {length} bytes is over the limit of {limit}")]
     HeaderTooLong {

@@ -3,7 +3,7 @@
 //! A handler runs within [`Worker::progress`]. Short data it sees where UCX has it, and copies what it needs. Long data is
 //! only announced: the handler takes the [`Rendezvous`] and has it fetched into memory of its choice, at once or later.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -66,10 +66,15 @@ pub struct Rendezvous {
     length: usize,
 }
 
+/// Active messages are numbered below this.
+const NUMBERS: u16 = 64;
+
 /// A handler of a worker; UCX holds its address.
 pub(crate) struct Handler {
     core: *const Core,
     id: u16,
+    /// Whether somebody has asked for these messages. They are dropped until then, and after [`Handler::forget`].
+    taken: Cell<bool>,
     call: RefCell<Option<Rc<Call>>>,
 }
 
@@ -78,18 +83,39 @@ type Call = dyn Fn(Message<'_>);
 
 impl Worker {
     /// Has `handler` called for every active message `id`, until the worker is closed. It must not block. If it panics,
-    /// the message is lost, which is logged.
+    /// the message is lost, which is logged. Messages that have no handler are dropped.
     ///
     /// A handler that holds the worker or an endpoint keeps the worker from ending, unless it is closed.
     ///
     /// # Errors
-    /// [`Error::HandlerTaken`].
+    /// [`Error::HandlerTaken`], [`Error::MessageNumber`].
     pub fn on_message(&self, id: u16, handler: impl Fn(Message<'_>) + 'static) -> Result<(), Error> {
         let core = self.core();
-        if core.handlers.borrow().iter().any(|handler| handler.id == id) {
+        if id >= NUMBERS {
+            return Err(Error::MessageNumber { id, limit: NUMBERS });
+        }
+        let handlers = core.handlers.borrow();
+        let slot = &handlers[usize::from(id)];
+        if slot.taken.replace(true) {
             return Err(Error::HandlerTaken(id));
         }
-        let handler = Rc::new(Handler { core, id, call: RefCell::new(Some(Rc::new(handler))) });
+        *slot.call.borrow_mut() = Some(Rc::new(handler));
+        Ok(())
+    }
+
+    /// Has UCX bring all messages here, to be dropped until somebody wants them: a table that UCX 1.13 grows has entries that
+    /// nobody set, and it calls what it finds there when a peer sends such a number. So the table gets its size at once, by
+    /// the largest number, and every entry is set.
+    pub(crate) fn drop_messages(&self) -> Result<(), Error> {
+        let core = self.core();
+        let handler = |id| Rc::new(Handler { core, id, taken: Cell::new(false), call: RefCell::default() });
+        *core.handlers.borrow_mut() = (0..NUMBERS).map(handler).collect();
+        (0..NUMBERS).rev().try_for_each(|id| self.set_handler(id))
+    }
+
+    fn set_handler(&self, id: u16) -> Result<(), Error> {
+        let core = self.core();
+        let handler = Rc::as_ptr(&core.handlers.borrow()[usize::from(id)]);
         // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
         let mut params: sys::ucp_am_handler_param_t = unsafe { std::mem::zeroed() };
         params.field_mask = (sys::UCP_AM_HANDLER_PARAM_FIELD_ID
@@ -100,8 +126,7 @@ impl Worker {
         params.id = id.into();
         params.flags = sys::UCP_AM_FLAG_WHOLE_MSG;
         params.cb = Some(on_message);
-        params.arg = Rc::as_ptr(&handler).cast_mut().cast();
-        core.handlers.borrow_mut().push(handler);
+        params.arg = handler.cast_mut().cast();
         // SAFETY: a live worker; the core holds the handler, so its address holds until the worker is destroyed.
         let status = unsafe { (core.ucp().ucp_worker_set_am_recv_handler)(core.handle, &params) };
         check(status, "set the handler of an active message")

@@ -28,6 +28,10 @@ use crate::registration::Registration;
 use crate::remote::KeyState;
 use crate::worker::{Core, Worker};
 
+/// Room for a header that a recycled operation keeps, in bytes: a hit's header of 64 with the sums of a block, 512, must not
+/// allocate each time.
+const KEPT_HEADER: usize = 1024;
+
 /// Buffers that together receive one message.
 pub type SpansMut = SmallVec<[SpanMut; 2]>;
 
@@ -142,7 +146,7 @@ impl Core {
         *op.hold.borrow_mut() = hold;
         op.outcome.set(None);
         op.has_ticket.set(true);
-        self.live.set(self.live.get() + 1);
+        self.set_live(self.live() + 1);
         if let Some(endpoint) = endpoint {
             endpoint.operation_began();
         }
@@ -256,7 +260,7 @@ impl Op {
         drop(op.waker.take());
         // SAFETY: the operation has ended, so UCX does not use the header any more, and nobody else refers to it.
         let header = unsafe { &mut *op.header.get() };
-        if header.spilled() {
+        if header.capacity() > KEPT_HEADER {
             *header = SmallVec::new();
         }
         // SAFETY: the core outlives its ops.
@@ -280,7 +284,7 @@ fn end(pointer: NonNull<Op>, status: Status, length: usize) {
     let core = unsafe { &*op.core };
     debug_assert!(op.outcome.get().is_none(), "an operation ended twice");
     op.outcome.set(Some((status, length)));
-    core.live.set(core.live.get() - 1);
+    core.set_live(core.live() - 1);
     core.woke.set(true);
     // Dropped last, since freeing memory runs foreign code.
     let _key = op.key.take();

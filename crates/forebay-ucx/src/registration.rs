@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use forebay_memory::{FRAME_SIZE, Pool, SpanMut};
 use forebay_types::ByteSize;
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::error::{Error, Status};
+use crate::memlock::LockLimit;
 
 /// A pool that is registered with a context, wholly or in part. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -34,6 +35,7 @@ pub(crate) struct Mapped {
     /// How many parts are registered: always the first ones.
     registered: AtomicUsize,
     growing: Mutex<()>,
+    failures: AtomicU64,
 }
 
 impl Registration {
@@ -62,6 +64,7 @@ impl Registration {
             handles: (0..length.div_ceil(part)).map(|_| AtomicPtr::default()).collect(),
             registered: AtomicUsize::new(0),
             growing: Mutex::new(()),
+            failures: AtomicU64::new(0),
         });
         context.shared.mapped.lock().push(Arc::clone(&mapped));
         Self { context: context.clone(), mapped }
@@ -73,17 +76,33 @@ impl Registration {
     /// # Errors
     /// [`Error::LockedMemory`] when `ulimit -l` is too small, [`Error::Register`]. What was registered stays so.
     pub fn grow_to(&self, size: ByteSize) -> Result<(), Error> {
+        self.grow_with(size, |_| {})
+    }
+
+    /// The same, and tells after each part how much is registered by now.
+    ///
+    /// # Errors
+    /// As [`Registration::grow_to`].
+    pub fn grow_with(&self, size: ByteSize, mut told: impl FnMut(ByteSize)) -> Result<(), Error> {
         let mapped = &self.mapped;
         let size = usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(mapped.length);
         let _growing = mapped.growing.lock();
         for index in mapped.registered.load(Ordering::Relaxed)..size.div_ceil(mapped.part) {
             let start = index * mapped.part;
             let length = mapped.part.min(mapped.length - start);
-            let handle = map(&self.context, mapped.base + start, length)?;
+            let handle = map(&self.context, mapped.base + start, length)
+                .inspect_err(|_| _ = mapped.failures.fetch_add(1, Ordering::Relaxed))?;
             mapped.handles[index].store(handle, Ordering::Release);
             mapped.registered.store(index + 1, Ordering::Release);
+            told(self.size());
         }
         Ok(())
+    }
+
+    /// How often registering has failed.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.mapped.failures.load(Ordering::Relaxed)
     }
 
     /// How much is registered.
@@ -166,17 +185,16 @@ fn map(context: &Context, address: usize, length: usize) -> Result<sys::ucp_mem_
     if status == sys::UCS_OK {
         return Ok(handle);
     }
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    Err(refusal(length as u64, limit, Status(status)))
+    Err(refusal(length as u64, LockLimit::now(), Status(status)))
 }
 
-/// Why a registration of `size` bytes failed; `limit` is that of locked memory, `None` when there is none.
-fn refusal(size: u64, limit: Option<u64>, status: Status) -> Error {
-    let size_limited = limit.filter(|limit| *limit <= size.saturating_mul(2));
-    match size_limited {
-        // The other parts count against the limit too, hence twice.
-        Some(limit) => Error::LockedMemory { size: ByteSize::bytes(size), limit: ByteSize::bytes(limit) },
-        None => Error::Register { size: ByteSize::bytes(size), status },
+/// Why a registration of `size` bytes failed: UCX has the same two words for a limit and for other reasons.
+fn refusal(size: u64, locked: LockLimit, status: Status) -> Error {
+    let size = ByteSize::bytes(size);
+    let may_be_the_limit = [sys::UCS_ERR_IO_ERROR, sys::UCS_ERR_NO_MEMORY].contains(&status.0);
+    match locked.check(size) {
+        Err(limited) if may_be_the_limit => limited,
+        _ => Error::Register { size, status },
     }
 }
 
@@ -261,11 +279,19 @@ mod tests {
 
     #[test]
     fn too_small_a_limit_of_locked_memory_is_named_with_the_remedy() {
-        let text = refusal(1 << 30, Some(8 << 20), Status(sys::UCS_ERR_IO_ERROR)).to_string();
-        assert!(text.contains("1GiB") && text.contains("8MiB") && text.contains("ulimit -l"), "{text}");
-        for limit in [None, Some(64 << 30)] {
-            let error = refusal(1 << 30, limit, Status(sys::UCS_ERR_IO_ERROR));
-            assert!(matches!(error, Error::Register { .. }), "{error}");
+        let locked = |limit| LockLimit { limit, pinned: 0 };
+        for status in [sys::UCS_ERR_IO_ERROR, sys::UCS_ERR_NO_MEMORY] {
+            let text = refusal(1 << 30, locked(Some(8 << 20)), Status(status)).to_string();
+            assert!(text.contains("1GiB") && text.contains("8MiB") && text.contains("ulimit -l"), "{text}");
+            for limit in [None, Some(64 << 30)] {
+                let error = refusal(1 << 30, locked(limit), Status(status));
+                assert!(matches!(error, Error::Register { .. }), "{error}");
+            }
         }
+        let other = refusal(1 << 30, locked(Some(8 << 20)), Status(sys::UCS_ERR_INVALID_PARAM)).to_string();
+        assert!(other.contains("invalid parameter"), "{other}");
+        // Parts that are registered already count.
+        let third = LockLimit { limit: Some(3 << 30), pinned: 2 << 30 };
+        assert!(matches!(refusal(2 << 30, third, Status(sys::UCS_ERR_IO_ERROR)), Error::LockedMemory { .. }));
     }
 }

@@ -7,14 +7,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use forebay_ucx_sys as sys;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -27,6 +31,9 @@ use crate::operation::Op;
 
 /// How many rounds of progress before other tasks get their turn.
 const ROUNDS: u32 = 64;
+/// UCX can refuse to sleep for as long as it waits for somebody else, such as a peer that was stopped in the middle of
+/// writing to shared memory. After so many rounds for nothing, which is about a millisecond, it is looked at by naps.
+const BUSY_ROUNDS: u32 = 1024;
 /// A polled worker that had nothing to do for so long sleeps between its rounds, so long.
 const IDLE: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_millis(1);
@@ -59,9 +66,10 @@ pub(crate) struct Core {
     kicked: Cell<bool>,
     driver: RefCell<Option<Waker>>,
     driving: Cell<bool>,
-    /// Operations that have not ended.
-    pub(crate) live: Cell<usize>,
+    /// Operations that have not ended. Written by the worker's thread only.
+    pub(crate) live: Arc<AtomicUsize>,
     pub(crate) free: RefCell<Vec<NonNull<Op>>>,
+    /// By the number of their message.
     pub(crate) handlers: RefCell<Vec<Rc<Handler>>>,
     /// Who owns which of UCX's endpoints: what a callback brings may be of an endpoint that was closed meanwhile.
     pub(crate) endpoints: RefCell<HashMap<sys::ucp_ep_h, Weak<Owner>, foldhash::fast::RandomState>>,
@@ -100,7 +108,9 @@ impl Worker {
         }
         let shared = Rc::new(Shared { core: NonNull::from(Box::leak(core)) });
         *shared.core().this.borrow_mut() = Rc::downgrade(&shared);
-        Ok(Self { shared })
+        let worker = Self { shared };
+        worker.drop_messages()?;
+        Ok(worker)
     }
 
     /// The context that it is of.
@@ -118,7 +128,13 @@ impl Worker {
     /// How many operations have not ended.
     #[must_use]
     pub fn operations(&self) -> usize {
-        self.core().live.get()
+        self.core().live()
+    }
+
+    /// The same number, for whoever watches from another thread.
+    #[must_use]
+    pub fn operations_gauge(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.core().live)
     }
 
     /// Does what there is to do: moves bytes, runs handlers, ends operations. Zero when there was nothing, or when called
@@ -147,7 +163,31 @@ impl Worker {
         self.core().events
     }
 
-    /// Makes progress for as long as it is polled; for a task of a current-thread runtime.
+    /// Blocks the thread until there may be something to do, or `limit` has passed: for a thread without a runtime, which
+    /// progresses the worker itself. Of a polled context, lets other threads run.
+    ///
+    /// # Errors
+    /// [`Error::Worker`] and [`Error::Events`] when events cannot be armed, or waited for.
+    pub fn sleep(&self, limit: Duration) -> Result<(), Error> {
+        let Some(events) = self.core().events else {
+            std::thread::yield_now();
+            return Ok(());
+        };
+        if !self.arm()? {
+            return Ok(());
+        }
+        // SAFETY: UCX keeps the descriptor open until the worker is destroyed, and the worker is borrowed for longer than this.
+        let events = unsafe { BorrowedFd::borrow_raw(events) };
+        // A limit beyond what the system counts to is none that anyone lives to see.
+        let limit = Timespec { tv_sec: limit.as_secs().min(1 << 30) as i64, tv_nsec: limit.subsec_nanos().into() };
+        match rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::Events(error.to_string())),
+        }
+    }
+
+    /// Makes progress for as long as it is polled; for a task of a current-thread runtime, spawned: the future that such a
+    /// runtime blocks on looks at the operating system each time that it lets others run.
     ///
     /// # Errors
     /// [`Error::AlreadyDriven`], and when events cannot be waited for.
@@ -167,17 +207,40 @@ impl Worker {
         // SAFETY: UCX keeps the descriptor open until the worker is destroyed, and the worker is borrowed for longer than this.
         let events = unsafe { AsyncFd::register_with_interest(Events(events), Interest::READABLE) }
             .map_err(|error| Error::Events(error.to_string()))?;
-        let mut rounds = 0;
+        let mut rounds = 0_u32;
+        // Rounds since there was anything to do.
+        let mut idle = 0_u32;
+        // How many of those must have passed before arming is tried again.
+        let mut next_arm = 0;
         loop {
             core.kicked.set(false);
             let progressed = self.progress() > 0;
-            rounds += 1;
+            rounds = rounds.wrapping_add(1);
+            if progressed {
+                (idle, next_arm) = (0, 0);
+            } else {
+                idle = idle.saturating_add(1);
+            }
+            // What has arrived is taken in one go: a turn for the others costs as much as a small message.
+            if progressed && !rounds.is_multiple_of(ROUNDS) {
+                continue;
+            }
             // Whoever was woken has the next operation ready: sleeping before it has started would cost a wake-up.
-            if core.woke.replace(false) || rounds % ROUNDS == 0 {
+            if core.woke.replace(false) || progressed {
                 let_others_run().await;
                 continue;
             }
-            if progressed || !self.arm()? {
+            // Arming costs system calls: what it was refused for is waited for by progress first.
+            if idle < next_arm {
+                continue;
+            }
+            if !self.arm()? {
+                next_arm = idle.saturating_add(ROUNDS);
+                if idle > BUSY_ROUNDS {
+                    tokio::time::sleep(NAP).await
+                } else {
+                    let_others_run().await
+                }
                 continue;
             }
             std::future::poll_fn(|cx| {
@@ -189,7 +252,7 @@ impl Worker {
             })
             .await
             .map_err(|error| Error::Events(error.to_string()))?;
-            rounds = 0;
+            (rounds, idle, next_arm) = (0, 0, 0);
         }
     }
 
@@ -223,7 +286,7 @@ impl Worker {
         }
         let start = Instant::now();
         let mut rounds = 0;
-        while core.live.get() > 0 {
+        while core.live() > 0 {
             if start.elapsed() > deadline {
                 return false;
             }
@@ -258,7 +321,7 @@ impl Core {
             kicked: Cell::new(false),
             driver: RefCell::default(),
             driving: Cell::new(false),
-            live: Cell::new(0),
+            live: Arc::default(),
             free: RefCell::default(),
             handlers: RefCell::default(),
             endpoints: RefCell::default(),
@@ -272,6 +335,15 @@ impl Core {
 
     pub(crate) fn ucp(&self) -> &'static sys::Ucp {
         self.context.shared.library.ucp()
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Notes that one more operation has begun, or one has ended. Without an atomic addition, since one thread writes.
+    pub(crate) fn set_live(&self, count: usize) {
+        self.live.store(count, Ordering::Relaxed);
     }
 
     /// The worker that owns this; `None` while it is being dropped.
@@ -371,15 +443,15 @@ impl Drop for Shared {
         let core = self.core();
         core.finish_deferred();
         let deadline = Instant::now() + LAST_OPERATIONS;
-        while core.live.get() > 0 && Instant::now() < deadline {
+        while core.live() > 0 && Instant::now() < deadline {
             if core.progress() == 0 {
                 std::thread::yield_now();
             }
         }
-        if core.live.get() > 0 {
+        if core.live() > 0 {
             // Without their callbacks nobody knows whether a NIC still uses their memory: it is never freed, and with the
             // worker goes everything that it holds.
-            tracing::error!(operations = core.live.get(), "UCX operations did not end; their memory stays occupied");
+            tracing::error!(operations = core.live(), "UCX operations did not end; their memory stays occupied");
             return;
         }
         // SAFETY: it came from `Box::leak`, and nobody refers to it any more: endpoints, listeners, tickets and messages

@@ -379,3 +379,42 @@ fn a_registration_grows_and_says_what_it_covers() {
     let sent = endpoint.am_send(REQUEST, b"", span.freeze(), Some(&registration), Protocol::Auto);
     drop(sent);
 }
+
+#[test]
+fn messages_that_nobody_asked_for_are_dropped() {
+    over_each_fabric(|context| async move {
+        const ASKED: u16 = 9;
+        let server = Driven::new(&context);
+        be_polite(&server.worker);
+        let heard = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&heard);
+        server.worker.on_message(ASKED, move |_| counter.set(counter.get() + 1)).unwrap();
+        let listener = server.worker.listen(LOOPBACK).unwrap();
+        let address = listener.address();
+        let accepting = accept_everyone(listener);
+        let client = Driven::new(&context);
+        let pool = pool(8);
+        let endpoint = client.worker.connect(address, None).unwrap();
+        greet(&endpoint).await;
+        for id in (0..300).chain([1000, u16::MAX]).filter(|id| *id != ASKED) {
+            // Those of the greeting have handlers.
+            if id == 3 || id == 4 {
+                continue;
+            }
+            endpoint.am_send(id, b"header", Payload::None, None, Protocol::Auto).detach();
+            let short = filled(buffers(&pool, 100), &pattern(1, 100));
+            endpoint.am_send(id, b"header", short, None, Protocol::Eager).await.unwrap();
+            let long = filled(buffers(&pool, 100_000), &pattern(1, 100_000));
+            // Beyond the table UCX answers that there is no such number.
+            let _ = endpoint.am_send(id, b"header", long, None, Protocol::Rendezvous).await;
+        }
+        endpoint.am_send(ASKED, b"", Payload::None, None, Protocol::Auto).await.unwrap();
+        until("the message that was asked for", || heard.get() == 1).await;
+        until("all memory is back", || pool.used() == 0).await;
+        assert!(matches!(server.worker.on_message(ASKED, |_| {}), Err(Error::HandlerTaken(ASKED))));
+        assert!(server.worker.on_message(ASKED - 1, |_| {}).is_ok());
+        assert!(matches!(server.worker.on_message(64, |_| {}), Err(Error::MessageNumber { id: 64, .. })));
+        endpoint.close(true).await;
+        accepting.abort();
+    });
+}

@@ -1,17 +1,20 @@
 //! What the tests of this crate share: lanes over shared memory and TCP, which need no card.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod raw;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{ClientOptions, Lane, LaneOptions, RdmaServer, RdmaTransport, ServerOptions};
-use forebay_transport::Service;
+use forebay_rdma::{ClientOptions, Lane, LaneOptions, RdmaServer, RdmaTransport, ServerOptions, Trace};
+use forebay_transport::{CallError, Reply, Request, Service, Transport, conformance};
 use forebay_types::ByteSize;
 use forebay_ucx::Library;
 
 pub(crate) const CLUSTER: &str = "test";
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The library, or `None` with a word about why not.
 pub(crate) fn library() -> Option<&'static Library> {
@@ -32,14 +35,21 @@ fn setting(variable: &str, default: &str) -> Vec<String> {
 }
 
 pub(crate) fn lane_of(library: &'static Library, name: &str, pool: Pool) -> Arc<Lane> {
-    let options = LaneOptions {
-        name: name.to_owned(),
+    Arc::new(Lane::start(library, lane_options(name, pool)).unwrap())
+}
+
+pub(crate) fn traced_lane(library: &'static Library, name: &str, pool: Pool, trace: &Arc<Trace>) -> Arc<Lane> {
+    let options = LaneOptions { trace: Some(Arc::clone(trace)), ..lane_options(name, pool) };
+    Arc::new(Lane::start(library, options).unwrap())
+}
+
+fn lane_options(name: &str, pool: Pool) -> LaneOptions {
+    let registered = pool.capacity();
+    LaneOptions {
         devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), ""),
         transports: setting("FOREBAY_TEST_UCX_TLS", "posix,cma,tcp,self"),
-        registered: pool.capacity(),
-        pool,
-    };
-    Arc::new(Lane::start(library, options).unwrap())
+        ..LaneOptions::new(name, pool, registered)
+    }
 }
 
 pub(crate) fn pool(mib: u64) -> Pool {
@@ -71,4 +81,16 @@ pub(crate) fn link(library: &'static Library, server: SocketAddr) -> (Arc<Lane>,
     let lane = lane_of(library, "client", pool(64));
     let transport = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&lane), client_options()));
     (lane, transport)
+}
+
+/// Calls with a buffer of its own.
+pub(crate) async fn call(transport: &RdmaTransport, request: Request) -> Result<Reply, CallError> {
+    let into = conformance::pool(1).try_alloc(request.length as usize);
+    conformance::within("an answer", transport.call(request, into)).await
+}
+
+/// Fails unless a read through `transport` brings the right bytes.
+pub(crate) async fn assert_serves(transport: &RdmaTransport) {
+    let request = conformance::read(conformance::Behaviour::AtOnce, 1, 5, 10_000, LONG);
+    conformance::assert_bytes(&call(transport, request.clone()).await.unwrap(), &request, 10_000);
 }

@@ -1,0 +1,278 @@
+//! What a hit costs the server's lane: no allocation, and next to no system call.
+//!
+//! The server has a lane of its own in this process, over shared memory, and the client is a thread that does nothing but
+//! ask, with enough reads under way that the server's lane hardly ever sleeps. That thread tells who it is by calling the
+//! service: from then on an allocator counts what it allocates, and `strace`, where there is one, what it asks of the kernel.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use common::*;
+use forebay_memory::{Pool, Span};
+use forebay_rdma::{Library, RdmaServer, ServerOptions, wire};
+use forebay_transport::wire::RequestHeader;
+use forebay_transport::{Op, Provenance, Request, Response, ResponsePayload, Service};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId};
+use forebay_ucx::{Message, Payload};
+use tokio::sync::Mutex;
+
+/// Bytes of a read: below the crossover to rendezvous, and at once the smallest that anybody measures.
+const READ: u32 = 4096;
+/// Reads under way at once.
+const DEPTH: usize = 128;
+/// Reads that are counted.
+const HITS: u64 = 10_000;
+/// Reads before that, until every list and table has its size.
+const WARM_UP: u64 = 5_000;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static LANE: AtomicI32 = AtomicI32::new(0);
+/// The lanes of two tests would be one too many for the counters.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+thread_local! {
+    static IS_LANE: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Counting;
+
+impl Counting {
+    fn count() {
+        if COUNTING.load(Ordering::Relaxed) && IS_LANE.get() {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: everything is passed on as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A service that has everything in memory: the same bytes for every block, with the sums of their sectors beside.
+struct Hits {
+    bytes: Span,
+    sums: Bytes,
+}
+
+impl Hits {
+    fn new(pool: &Pool, sums: usize) -> Arc<Self> {
+        let mut bytes = pool.try_alloc(1 << 20).unwrap();
+        bytes.fill(7);
+        Arc::new(Self { bytes: bytes.freeze(), sums: Bytes::from(vec![1; sums]) })
+    }
+}
+
+#[async_trait::async_trait]
+impl Service for Hits {
+    fn try_handle(&self, request: &Request) -> Option<Response> {
+        if !IS_LANE.replace(true) {
+            LANE.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+        }
+        let payload = ResponsePayload::Spans([self.bytes.slice(0..request.length as usize)].into_iter().collect());
+        Some(Response { provenance: Provenance::default(), body: self.sums.clone(), payload })
+    }
+
+    async fn handle(&self, _request: Request, _takes_files: bool) -> Result<Response, Failure> {
+        Err(Failure::new(FailureKind::Internal, "it was to be a hit"))
+    }
+}
+
+fn read(length: u32) -> Request {
+    Request::on_block(Op::Read, BlockKey { file: FileId([1; 16]), index: 0 }, 0, length, Duration::from_secs(30))
+}
+
+/// A server that hits, without sums or with `sums` bytes of them.
+async fn hot_server(library: &'static Library, sums: usize) -> RdmaServer {
+    let memory = pool(16);
+    let service = Hits::new(&memory, sums);
+    let lane = lane_of(library, "server", memory);
+    RdmaServer::bind(lane, ServerOptions::new(address(0), CLUSTER), service).await.unwrap()
+}
+
+/// Has a server answer reads as fast as it can, from a thread that does nothing but ask: after [`WARM_UP`] replies,
+/// and when `ready` says so, [`HITS`] are counted until `at_end`, with [`DEPTH`] reads under way all the time.
+fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool, at_end: impl FnOnce()) {
+    let worker = raw::worker(library);
+    let replies = Rc::new(Cell::new(0));
+    let welcome = Rc::new(Cell::new(false));
+    worker
+        .on_message(wire::WELCOME, {
+            let welcome = Rc::clone(&welcome);
+            move |_| welcome.set(true)
+        })
+        .unwrap();
+    let request = RequestHeader::of(1, &read(READ)).encode();
+    let counter = Rc::clone(&replies);
+    let again = move |message: Message<'_>| {
+        assert_eq!(message.data.len(), READ as usize);
+        counter.set(counter.get() + 1);
+        raw::send(&message.from.unwrap(), wire::REQUEST, &request, Payload::None);
+    };
+    worker.on_message(wire::REPLY, again).unwrap();
+    let endpoint = worker.connect(server, None).unwrap();
+    let start = Instant::now();
+    let until = |reached: &dyn Fn() -> bool| {
+        while !reached() {
+            worker.progress();
+            assert!(start.elapsed() < Duration::from_secs(60), "{} replies came", replies.get());
+        }
+    };
+    raw::send(&endpoint, wire::HELLO, &wire::hello(CLUSTER, library.version()), Payload::None);
+    until(&|| welcome.get());
+    for _ in 0..DEPTH {
+        raw::send(&endpoint, wire::REQUEST, &request, Payload::None);
+    }
+    until(&|| replies.get() >= WARM_UP);
+    until(&ready);
+    let counted = replies.get() + HITS;
+    until(&|| replies.get() >= counted);
+    at_end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_hit_allocates_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    // Without sums, and with those of a whole block of 4 MiB.
+    for sums in [0, 512] {
+        let Some(library) = library() else { return };
+        let server = hot_server(library, sums).await;
+        let address = server.local_addr();
+        let begin = || {
+            ALLOCATIONS.store(0, Ordering::Relaxed);
+            COUNTING.store(true, Ordering::Relaxed);
+            true
+        };
+        let flood = tokio::task::spawn_blocking(move || {
+            flood(library, address, begin, || COUNTING.store(false, Ordering::Relaxed));
+        });
+        flood.await.unwrap();
+        let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+        println!("{allocations} allocations for {HITS} hits with {sums} bytes of sums");
+        // An operation's state is made when there are more of them than ever before.
+        assert!(allocations <= DEPTH as u64, "{allocations} allocations for {HITS} hits with {sums} bytes of sums");
+        server.close().await;
+    }
+}
+
+/// `strace` on one thread.
+struct Strace {
+    child: Child,
+    thread: i32,
+    log: tempfile::NamedTempFile,
+    looked: Instant,
+    attached: bool,
+}
+
+impl Strace {
+    /// Begins to attach, or says why not.
+    fn start(thread: i32) -> Result<Self, String> {
+        let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        let child = Command::new("strace")
+            .args(["-q", "-o"])
+            .arg(log.path())
+            .args(["-p", &thread.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("strace: {error}"))?;
+        Ok(Self { child, thread, log, looked: Instant::now(), attached: false })
+    }
+
+    /// Whether it counts, or has ended because it cannot. Looks every 5 ms, and leaves the caller time for its work.
+    fn is_attached(&mut self) -> bool {
+        if !self.attached && self.looked.elapsed() > Duration::from_millis(5) {
+            self.looked = Instant::now();
+            let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", self.thread)).unwrap_or_default();
+            let traced = status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"));
+            self.attached = traced || !matches!(self.child.try_wait(), Ok(None));
+        }
+        self.attached
+    }
+
+    /// Detaches, and says what was called how often.
+    fn detach(mut self) -> Result<BTreeMap<String, u64>, String> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Err(format!("strace cannot attach to a thread of this process: {status}"));
+        }
+        let id = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::INT);
+        let _ = self.child.wait();
+        let text = std::fs::read_to_string(self.log.path()).unwrap_or_default();
+        let mut calls = BTreeMap::<_, u64>::new();
+        for line in text.lines() {
+            *calls.entry(line.split('(').next().unwrap_or_default().to_owned()).or_default() += 1;
+        }
+        Ok(calls)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_hit_makes_no_system_call() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let Some(library) = library() else { return };
+    let server = hot_server(library, 0).await;
+    let address = server.local_addr();
+    let mut fewest = u64::MAX;
+    // On a machine that does a lot else the client may be stopped, and the lane has reason to sleep: not each time.
+    for _ in 0..8 {
+        match tokio::task::spawn_blocking(move || system_calls(library, address)).await.unwrap() {
+            Ok(calls) => fewest = fewest.min(calls),
+            Err(reason) => return println!("skipped: {reason}"),
+        }
+        if fewest <= HITS / 20 {
+            break;
+        }
+    }
+    assert!(fewest <= HITS / 20, "{fewest} system calls for {HITS} hits");
+    server.close().await;
+}
+
+/// What the server's lane asks of the kernel during [`HITS`] hits, or why that cannot be counted.
+fn system_calls(library: &'static Library, server: SocketAddr) -> Result<u64, String> {
+    let strace = RefCell::new(None);
+    let attached = || {
+        let mut strace = strace.borrow_mut();
+        let strace = strace.get_or_insert_with(|| Strace::start(LANE.load(Ordering::Relaxed)));
+        strace.as_mut().map_or(true, Strace::is_attached)
+    };
+    let mut calls = Err("it was not begun".to_owned());
+    flood(library, server, attached, || {
+        if let Some(strace) = strace.take() {
+            calls = strace.and_then(Strace::detach);
+        }
+    });
+    let calls = calls?;
+    println!("system calls for {HITS} hits: {calls:?}");
+    Ok(calls.values().sum())
+}

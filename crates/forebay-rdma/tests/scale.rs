@@ -1,0 +1,201 @@
+//! Many connections, little memory, and what is told of both.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use forebay_rdma::{Lane, LaneStats, RdmaServer, RdmaTransport, ServerOptions, Trace};
+use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, read, until, within};
+use forebay_transport::{Op, Request, Transport};
+use forebay_types::ByteSize;
+
+const CONNECTIONS: usize = 1000;
+
+/// Memory of this process that is backed, in KiB.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_connections_are_made_and_used_at_once() {
+    let Some(library) = library() else { return };
+    let server = serve(library, 0, Scripted::new()).await;
+    let buffers = pool(64);
+    let lanes: Vec<_> = (0..4).map(|_| lane_of(library, "client", buffers.clone())).collect();
+    let link = |index: usize| {
+        let lane = Arc::clone(&lanes[index % lanes.len()]);
+        Arc::new(RdmaTransport::new(server.local_addr().to_string(), lane, client_options()))
+    };
+    assert_serves(&link(0)).await;
+    let (before, start) = (resident(), Instant::now());
+    let links: Vec<_> = (0..CONNECTIONS).map(link).collect();
+    for (index, link) in links.iter().enumerate() {
+        let request = read(Behaviour::AtOnce, index as u64, 0, 1000, LONG);
+        let reply = link.call(request.clone(), buffers.try_alloc(1000)).await.unwrap();
+        assert_bytes(&reply, &request, 1000);
+    }
+    let made = start.elapsed();
+    let memory = resident().saturating_sub(before);
+    assert!(server.connections() >= CONNECTIONS, "{}", server.connections());
+    let start = Instant::now();
+    let calls: Vec<_> = (0..CONNECTIONS as u64)
+        .map(|index| {
+            let (link, buffers) = (Arc::clone(&links[index as usize]), buffers.clone());
+            tokio::spawn(async move {
+                let request = read(Behaviour::Later, index, 0, 20_000, LONG);
+                let into = buffers.alloc(20_000, LONG).await.unwrap();
+                let reply = link.call(request.clone(), Some(into)).await.unwrap();
+                assert_bytes(&reply, &request, 20_000);
+            })
+        })
+        .collect();
+    for call in calls {
+        within("all calls at once", call).await.unwrap();
+    }
+    println!(
+        "{CONNECTIONS} connections: {:.2} ms and {} KiB each, both sides; a call on all of them at once {:?}",
+        made.as_secs_f64() * 1e3 / CONNECTIONS as f64,
+        memory / CONNECTIONS as u64,
+        start.elapsed()
+    );
+    assert!(made < Duration::from_secs(60), "{made:?}");
+    assert!(memory / (CONNECTIONS as u64) < 512, "{memory} KiB");
+    let counted: usize = lanes.iter().map(|lane| lane.stats().connections).sum();
+    assert!(counted >= CONNECTIONS, "{counted}");
+    drop(links);
+    until("the server has seen them leave", || server.connections() == 0).await;
+    for lane in lanes {
+        within("a lane ends", lane.close()).await;
+    }
+    within("the server ends", server.close()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_queue_for_registered_memory_and_all_get_their_turn() {
+    let Some(library) = library() else { return };
+    let server = serve(library, 0, Scripted::new()).await;
+    // Two blocks for sixteen readers.
+    let buffers = pool(8);
+    let lane = lane_of(library, "client", buffers.clone());
+    let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&lane), client_options()));
+    let readers: Vec<_> = (0..16)
+        .map(|index| {
+            let (link, buffers) = (Arc::clone(&link), buffers.clone());
+            tokio::spawn(async move {
+                let mut longest = Duration::ZERO;
+                for _ in 0..8 {
+                    let start = Instant::now();
+                    let request = read(Behaviour::Later, index, 7, 100_000, LONG);
+                    let into = buffers.alloc(4 << 20, LONG).await.unwrap();
+                    longest = longest.max(start.elapsed());
+                    let reply = link.call(request.clone(), Some(into)).await.unwrap();
+                    assert_bytes(&reply, &request, request.length as usize);
+                }
+                (longest, Instant::now())
+            })
+        })
+        .collect();
+    let start = Instant::now();
+    let mut ends = Vec::new();
+    for reader in readers {
+        ends.push(within("every reader ends", reader).await.unwrap());
+    }
+    let total = start.elapsed();
+    let longest = ends.iter().map(|(longest, _)| *longest).max().unwrap();
+    println!("16 readers on 2 buffers: {total:?}, the longest wait {longest:?}, {} waits", lane.stats().waits);
+    // In turn: nobody waited for much more than one round of all the others.
+    assert!(longest < total / 2, "one waited {longest:?} of {total:?}");
+    assert!(lane.stats().waits > 0);
+    assert_eq!((buffers.used(), buffers.occupancy().failures), (0, 0));
+    link.close().await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_says_what_it_is_doing() {
+    let Some(library) = library() else { return };
+    let service = Scripted::new();
+    let server = serve(library, 0, service.clone()).await;
+    let (lane, link) = link(library, server.local_addr());
+    let idle = LaneStats { registered: ByteSize::mib(64), ..LaneStats::default() };
+    assert_eq!(lane.stats(), idle);
+    assert_serves(&link).await;
+    until("what was sent has ended", || lane.stats() == LaneStats { connections: 1, ..idle }).await;
+    assert_eq!(server.lane().stats().connections, 1);
+    link.close().await;
+    assert_eq!(lane.stats(), idle);
+    until("the server has seen it leave", || server.lane().stats().connections == 0).await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_are_recorded_by_stage_where_that_is_wanted() {
+    let Some(library) = library() else { return };
+    let (trace, registered) = (Arc::new(Trace::new()), pool(64));
+    let lane = traced_lane(library, "server", registered, &trace);
+    let options = ServerOptions { trace: Some(Arc::clone(&trace)), ..ServerOptions::new(address(0), CLUSTER) };
+    let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
+    let lane = lane_of(library, "client", pool(64));
+    let options = forebay_rdma::ClientOptions { trace: Some(Arc::clone(&trace)), ..client_options() };
+    let link = RdmaTransport::new(server.local_addr().to_string(), lane, options);
+    let slow = Duration::from_millis(300);
+    for length in [100, 1 << 20] {
+        for behaviour in [Behaviour::AtOnce, Behaviour::Later, Behaviour::Fails] {
+            let _ = call(&link, read(behaviour, 1, 0, length, LONG)).await;
+        }
+    }
+    let _ = call(&link, read(Behaviour::Never, 1, 0, 100, slow)).await;
+    call(&link, Request::on_path(Op::Stat, b"/a".as_slice().into(), LONG)).await.unwrap();
+    // The server's last answer may be recorded after the client has it.
+    let mut reports = Vec::new();
+    until("everything is recorded", || {
+        reports.push(trace.report());
+        let answers: u64 = reports.iter().map(|report| report.operations[2].count).sum();
+        answers == 8
+    })
+    .await;
+    let sum = |kind: usize, of: fn(&forebay_rdma::trace::OperationReport) -> u64| -> u64 {
+        reports.iter().map(|report| of(&report.operations[kind])).sum()
+    };
+    let moved = 2 * (100 + (1 << 20));
+    for (kind, count, failures, bytes) in [(0, 7, 3, moved), (1, 1, 0, 0), (2, 8, 3, moved)] {
+        let found = (sum(kind, |of| of.count), sum(kind, |of| of.failures), sum(kind, |of| of.bytes.as_u64()));
+        assert_eq!(found, (count, failures, bytes), "kind {kind}: {reports:?}");
+    }
+    let longest = reports.iter().filter_map(|report| report.operations[2].store).map(|store| store.max).max().unwrap();
+    assert!(longest >= slow, "the service's share: {longest:?}");
+    assert_eq!(reports.iter().filter_map(|report| report.registration).map(|stage| stage.count).sum::<u64>(), 1);
+    println!("{}", reports[0]);
+    link.close().await;
+    server.close().await;
+}
+
+#[test]
+fn dropping_a_lane_ends_its_thread() {
+    let Some(library) = library() else { return };
+    let named = |name: &str| {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap();
+        threads
+            .filter(|thread| {
+                let path = thread.as_ref().unwrap().path().join("comm");
+                std::fs::read_to_string(path).is_ok_and(|found| found.trim() == name)
+            })
+            .count()
+    };
+    let lane: Arc<Lane> = lane_of(library, "dropped", pool(8));
+    assert_eq!(named("rdma-dropped"), 1);
+    drop(lane);
+    assert_eq!(named("rdma-dropped"), 0, "it was waited for");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let lane = lane_of(library, "dropped", pool(8));
+        let start = Instant::now();
+        drop(lane);
+        assert!(start.elapsed() < Duration::from_secs(1), "tasks of a runtime are not held up");
+        until("it ends all the same", || named("rdma-dropped") == 0).await;
+    });
+}
