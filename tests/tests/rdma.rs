@@ -14,7 +14,9 @@ const SHARED_MEMORY: [&str; 3] = [
     "network.rdma.data.buffer_pool.max_size=1GiB",
 ];
 /// A worker that listens where tests may.
-const LISTEN: [&str; 2] = ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0"];
+const LISTEN: [&str; 3] =
+    ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];
+const METADATA: &str = "network.rdma.metadata.enabled=true";
 
 /// Whether there is a libucp; says so if not.
 fn has_ucx() -> bool {
@@ -34,12 +36,12 @@ fn every_byte_of_a_tree_is_read_over_ucx() {
     }
     let (bucket, tree) = (Bucket::new(), Tree::of_all_kinds());
     tree.put_into(&bucket, "");
-    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
-    let mount = Setup::without_origin()
-        .options(&SHARED_MEMORY)
-        .option("network.rdma.data.fallback=never")
-        .option("network.rdma.metadata.enabled=true")
-        .mount([&worker]);
+    let trace = ["network.rdma.data.trace.enabled=true", "network.rdma.data.trace.print_interval=300ms"];
+    let worker =
+        Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).options(&trace).option(METADATA).worker(&bucket);
+    let never = "network.rdma.data.fallback=never";
+    let mount =
+        Setup::without_origin().options(&SHARED_MEMORY).options(&trace).option(METADATA).option(never).mount([&worker]);
     tree.verify_names(&mount.root());
     tree.verify(&mount.root());
     let large = tree.file("sizes/large");
@@ -47,6 +49,70 @@ fn every_byte_of_a_tree_is_read_over_ucx() {
     reading::verify_random_ranges(&mount.root(), large, 200, 300 << 10, 3);
     assert!(worker.log_text().contains("RDMA server listening"), "{}", worker.log_text());
     assert!(mount.log_text().contains("RDMA client connected"), "{}", mount.log_text());
+    let traced = || [worker.log_text(), mount.log_text()].iter().all(|log| log.contains("RDMA trace"));
+    forebay_e2e::eventually("statistics are logged", Duration::from_secs(10), traced);
+    let (own, of_worker) = (mount.own_stats(), worker.stats());
+    assert!(count(&own, "/rdma/paths/rdma/bytes_received") >= large.size, "{own}");
+    assert_eq!(count(&own, "/rdma/paths/tcp/calls"), 0, "{own}");
+    for paths in ["data", "metadata"] {
+        let first = &own["rdma"]["workers"][0][paths][0];
+        assert_eq!((&first["rdma"], &first["up"]), (&Value::Bool(true), &Value::Bool(true)), "{own}");
+    }
+    let listeners = of_worker["rdma"]["listeners"].as_array().unwrap();
+    assert!(listeners.len() == 2 && listeners.iter().all(|listener| listener["connections"] == 1), "{of_worker}");
+}
+
+fn count(stats: &Value, pointer: &str) -> u64 {
+    stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
+}
+
+#[test]
+fn metadata_alone_goes_over_ucx_when_only_that_is_asked_for() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
+    tree.put_into(&bucket, "");
+    let only = [METADATA, "network.rdma.data.transports=posix,cma,tcp,self"];
+    let worker = Setup::of(&bucket).options(&only).options(&LISTEN).worker(&bucket);
+    let mount = Setup::without_origin().options(&only).mount([&worker]);
+    tree.verify_names(&mount.root());
+    tree.verify(&mount.root());
+    let own = mount.own_stats();
+    assert!(count(&own, "/rdma/paths/rdma/calls") > 0, "{own}");
+    assert!(count(&own, "/rdma/paths/tcp/bytes_received") >= 2 << 20, "{own}");
+}
+
+#[test]
+fn a_worker_that_comes_back_on_another_port_is_read_over_ucx_again_and_every_switch_is_counted() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(8, 8 << 20));
+    tree.put_into(&bucket, "");
+    let mut worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
+    let mount = Setup::without_origin()
+        .options(&SHARED_MEMORY)
+        .options(&["network.rdma.data.retry_duration=1s", "client.retry.max_backoff=1s"])
+        // Less than the files, so that they are asked for again.
+        .options(&["network.rdma.data.buffer_pool.initial_size=8MiB", "network.rdma.data.buffer_pool.max_size=8MiB"])
+        .option("network.rdma.data.buffer_pool.prewarm_size=0B")
+        .mount([&worker]);
+    tree.verify(&mount.root());
+    assert_eq!(count(&mount.own_stats(), "/rdma/paths/fell_back"), 0);
+    worker.kill();
+    worker.start_again();
+    let over_rdma = |stats: &Value| count(stats, "/rdma/paths/rdma/calls");
+    let before = over_rdma(&mount.own_stats());
+    forebay_e2e::eventually("reads go over UCX again", Duration::from_secs(60), || {
+        (0..8).for_each(|file| reading::forget_pages(&mount.path(&format!("file{file:02}"))));
+        tree.verify(&mount.root());
+        over_rdma(&mount.own_stats()) > before
+    });
+    let own = mount.own_stats();
+    assert_eq!((count(&own, "/rdma/paths/fell_back"), count(&own, "/rdma/paths/renewed")), (1, 1), "{own}");
+    let last = own["rdma"]["paths"]["last_switch"].as_str().unwrap();
+    assert!(last.contains("RDMA failed, falling back to TCP"), "{last}");
 }
 
 #[test]

@@ -190,6 +190,16 @@ impl Client {
         &self.shared.stats
     }
 
+    /// What the client counts, its buffers and its links to workers, as a JSON object.
+    #[must_use]
+    pub fn report(&self) -> serde_json::Value {
+        serde_json::json!({
+            "client": &*self.shared.stats,
+            "buffers": self.shared.engine.store().stats().memory,
+            "rdma": self.shared.router.connector.report(),
+        })
+    }
+
     /// Ends prefetching and the links to the workers. Handles that are still open fail from now on.
     pub async fn close(&self) {
         self.shared.prefetches.close();
@@ -198,5 +208,6 @@ impl Client {
         let routes = Arc::clone(&self.shared.router.routes());
         futures::future::join_all(routes.links.iter().map(|link| link.transport.close())).await;
         self.shared.tasks.wait().await;
+        self.shared.router.connector.close().await;
     }
 }

@@ -12,6 +12,7 @@ use forebay_memory::SpanMut;
 use forebay_store::Store;
 use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport, TransportKind};
 use forebay_types::{BlockKey, Failure, FailureKind, FileVersion};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -25,6 +26,16 @@ const MAX_ANSWERS: u32 = 3;
 pub trait Connector: Send + Sync + 'static {
     /// A link to `member`.
     fn connect(&self, member: &Member) -> Arc<dyn Transport>;
+
+    /// How the links are and what was counted of them, for people and monitoring.
+    fn report(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Ends what the links share. They are closed before.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// A link to a member, and whether it is worth using.
@@ -45,7 +56,7 @@ pub(crate) struct Routes {
 
 pub(crate) struct Router {
     membership: Arc<dyn Membership>,
-    connector: Arc<dyn Connector>,
+    pub(crate) connector: Arc<dyn Connector>,
     routes: ArcSwap<Routes>,
     backoff: Backoff,
     timeout: Duration,

@@ -14,7 +14,7 @@ pub enum ReadSource {
 }
 
 /// Counters of a client, in bytes unless said otherwise. Reading them costs nothing to those who count.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize)]
 pub struct ClientStats {
     /// From the memory of a worker in this process, without waiting.
     pub local_memory: AtomicU64,

@@ -23,8 +23,10 @@ pub struct StoreStats {
 /// The memory tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryStats {
-    /// Bytes of the pool.
+    /// Bytes that the pool may have.
     pub capacity: u64,
+    /// Bytes that it has grown to.
+    pub size: u64,
     /// Bytes of the pool in use, by runs and otherwise.
     pub used: u64,
     /// Runs held.
@@ -39,6 +41,8 @@ pub struct MemoryStats {
     pub runs_evicted: u64,
     /// Sectors whose bytes were not the ones that were published.
     pub corrupt_sectors: u64,
+    /// Requests for memory that wait now.
+    pub waiting: u64,
     /// Requests for memory that had to wait.
     pub waits: u64,
     /// Requests for memory that gave up.

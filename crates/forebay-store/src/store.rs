@@ -214,6 +214,7 @@ impl Store {
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let memory = MemoryStats {
             capacity: occupancy.capacity,
+            size: core.pool.size().as_u64(),
             used: occupancy.used,
             runs: holding.runs,
             run_bytes: holding.bytes,
@@ -221,6 +222,7 @@ impl Store {
             runs_promoted: count(&core.counters.runs_promoted),
             runs_evicted: count(&core.counters.runs_evicted),
             corrupt_sectors: count(&core.counters.corrupt_sectors),
+            waiting: occupancy.waiting as u64,
             waits: occupancy.waits,
             failures: occupancy.failures,
         };

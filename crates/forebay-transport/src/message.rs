@@ -54,6 +54,8 @@ pub struct PathsReply {
     pub ucx: Option<String>,
     /// Where it listens for data.
     pub data: Vec<PathAddress>,
+    /// Where it listens for metadata.
+    pub metadata: Option<PathAddress>,
 }
 
 /// One listener.
@@ -241,7 +243,7 @@ mod tests {
         let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
         assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));
         let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
-        let paths = PathsReply { ucx: Some("1.20.0".into()), data: vec![address] };
+        let paths = PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address) };
         assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
         let request = ListRequest { path: b"/a".to_vec(), token: None, max: 9 };
         assert_eq!(ListRequest::decode(&request.encode()), Ok(request));

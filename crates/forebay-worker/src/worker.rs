@@ -40,7 +40,13 @@ pub struct Worker {
     versions: Versions,
     block_size: u32,
     counters: Counters,
-    paths: OnceLock<PathsReply>,
+    paths: OnceLock<Offered>,
+}
+
+/// The ways to the worker besides TCP.
+struct Offered {
+    paths: PathsReply,
+    report: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
 }
 
 impl Worker {
@@ -60,9 +66,10 @@ impl Worker {
         }
     }
 
-    /// Tells clients from now on how they reach this worker besides TCP. Once; later calls have no effect.
-    pub fn offer_paths(&self, paths: PathsReply) {
-        let _ = self.paths.set(paths);
+    /// Tells clients from now on how they reach this worker besides TCP, and shows what `report` counts of it among the
+    /// worker's counters. Once; later calls have no effect.
+    pub fn offer_paths(&self, paths: PathsReply, report: impl Fn() -> serde_json::Value + Send + Sync + 'static) {
+        let _ = self.paths.set(Offered { paths, report: Box::new(report) });
     }
 
     /// The worker's block store.
@@ -165,12 +172,17 @@ impl Worker {
         Response::of_body(CoverageReply { memory: coverage.memory, disk: coverage.disk }.encode())
     }
 
+    fn offered_paths(&self) -> PathsReply {
+        self.paths.get().map(|offered| offered.paths.clone()).unwrap_or_default()
+    }
+
     fn stats(&self) -> Response {
         let origin = |(at, origin): (&FsPath, &Arc<dyn Origin>)| serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts() });
         let stats = serde_json::json!({
             "worker": self.counts(),
             "store": self.store().stats(),
             "origins": self.namespace.origins().map(origin).collect::<Vec<_>>(),
+            "rdma": self.paths.get().map(|offered| (offered.report)()),
         });
         Response::of_body(stats.to_string().into())
     }
@@ -192,7 +204,7 @@ impl Worker {
             }
             Op::Coverage => Ok(self.coverage(request)),
             Op::Stats => Ok(self.stats()),
-            Op::Paths => Ok(Response::of_body(self.paths.get().cloned().unwrap_or_default().encode())),
+            Op::Paths => Ok(Response::of_body(self.offered_paths().encode())),
         }
     }
 }

@@ -16,6 +16,7 @@ use forebay_transport::fake::FakeTransport;
 use forebay_transport::{Op, Request, Service, Transport};
 use forebay_types::{ByteSize, FailureKind, FsPath, MAX_BLOCK_SIZE};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
+use tokio_util::task::TaskTracker;
 
 const SECOND: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(300);
@@ -71,8 +72,8 @@ impl Scene {
         ];
         let policy = PathPolicy { fallback, retry_after: RETRY };
         let stats = Arc::new(PathStats::default());
-        let options = PathOptions { policy, operation_timeout: OPERATION, metadata: false };
-        let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats));
+        let options = PathOptions { policy, operation_timeout: OPERATION };
+        let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new());
         let backoff = Backoff { initial: SECOND, max: 30 * SECOND };
         let options = ClientOptions { backoff, request_timeout: 60 * SECOND, ..ClientOptions::default() };
         let connector = Arc::new(Only(Arc::new(link)));
@@ -99,7 +100,7 @@ impl Scene {
     }
 
     fn switches(&self) -> [u64; 4] {
-        let PathStats { fell_back, failed_back, paths_down, unreachable } = &*self.stats;
+        let PathStats { fell_back, failed_back, paths_down, unreachable, .. } = &*self.stats;
         [fell_back, failed_back, paths_down, unreachable].map(|counter| counter.load(Ordering::Relaxed))
     }
 }

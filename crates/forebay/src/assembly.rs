@@ -250,7 +250,7 @@ pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyh
         ..defaults
     };
     let membership = Arc::new(StaticMembership::new(addresses));
-    let buffers = match crate::rdma::is_wanted(config) {
+    let buffers = match crate::rdma::is_wanted_for_data(config) {
         true => Pool::new(PoolOptions {
             initial: config.network_rdma_data_buffer_pool_initial_size,
             prewarm: config.network_rdma_data_buffer_pool_prewarm_size,

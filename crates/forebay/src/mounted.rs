@@ -16,6 +16,7 @@ use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
+use crate::control::Control;
 use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
 use crate::signals::Signals;
@@ -183,13 +184,22 @@ impl Place {
         signals: &mut Signals,
     ) -> anyhow::Result<()> {
         let mount = signals.unless_any(self.mount(offer, loaded)).await?;
-        self.announce(offer, loaded, log, in_background)?;
+        let socket = self.claim.control_socket();
+        let client = offer.client.clone();
+        let control = Control::serve(&socket, move || client.report());
+        if let Err(error) = &control {
+            warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
+        }
+        self.announce(offer, loaded, log, control.is_ok().then_some(socket), in_background)?;
         tokio::select! {
             () = mount.wait() => info!("unmounted from outside"),
             signal = signals.next() => {
                 info!(signal, "unmounting");
                 end(mount, signals).await?;
             }
+        }
+        if let Ok(control) = control {
+            control.close().await;
         }
         Ok(())
     }
@@ -211,6 +221,7 @@ impl Place {
         offer: &Offer,
         loaded: &Loaded,
         log: Option<PathBuf>,
+        control: Option<PathBuf>,
         in_background: bool,
     ) -> anyhow::Result<()> {
         let pid = std::process::id();
@@ -222,6 +233,7 @@ impl Place {
             mountpoint: mountpoint.clone(),
             source: offer.source.clone(),
             workers: offer.workers.clone(),
+            control,
             block_size: loaded.config.block_size.as_u64(),
             log: log.clone(),
             since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

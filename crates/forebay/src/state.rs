@@ -1,8 +1,8 @@
 //! Run state: which process serves which mountpoint.
 //!
-//! Each mountpoint has three files in a run directory, named after it: `NAME.json` says what is mounted, by whom and
+//! Each mountpoint has files in a run directory, named after it: `NAME.json` says what is mounted, by whom and
 //! where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however it
-//! ends; the log, where the configuration names none, lies in a log directory under the same name.
+//! ends; `NAME.sock` is where it answers for itself; the log, where the configuration names none, lies in a log directory under the same name.
 //!
 //! The lock decides who serves a mountpoint. What a killed process leaves behind is replaced by the next one.
 
@@ -44,6 +44,9 @@ pub(crate) struct RunState {
     pub(crate) source: String,
     /// Where the workers are reached, for `forebay fs` and `forebay stats`.
     pub(crate) workers: Vec<String>,
+    /// Where the process answers for itself, if it does.
+    #[serde(default)]
+    pub(crate) control: Option<PathBuf>,
     /// Bytes in a block.
     pub(crate) block_size: u64,
     /// Where the process logs; `None`: to its standard error.
@@ -113,6 +116,11 @@ impl Claim {
         write().with_context(|| format!("cannot write {}", self.state_file.display()))
     }
 
+    /// Where this process answers for itself.
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        self.state_file.with_extension("sock")
+    }
+
     /// Where the process id is written.
     pub(crate) fn pid_file(&self) -> &Path {
         &self.pid_file
@@ -122,6 +130,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.state_file);
+        let _ = std::fs::remove_file(self.control_socket());
         let _ = std::fs::remove_file(&self.pid_file);
     }
 }
@@ -240,6 +249,7 @@ mod tests {
             mountpoint: mountpoint.display().to_string(),
             source: "file:///data".to_owned(),
             workers: vec!["127.0.0.1:1".to_owned()],
+            control: None,
             block_size: 4 << 20,
             log: None,
             since: "2026-01-01T00:00:00Z".to_owned(),

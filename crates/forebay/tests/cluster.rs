@@ -20,7 +20,10 @@ fn a_mount_reads_what_two_workers_serve() {
     let owners = rows.lines().filter(|line| line.contains("\"owner\":true")).count();
     assert_eq!(owners, 3, "{rows}");
     let stats = succeed(["stats".as_ref(), "--json".as_ref(), mountpoint.as_os_str()]);
-    assert_eq!(stats.lines().count(), 2, "{stats}");
+    // One of each worker, and the mount's own.
+    assert_eq!(stats.lines().count(), 3, "{stats}");
+    let own: serde_json::Value = serde_json::from_str(stats.lines().last().unwrap()).unwrap();
+    assert!(own["client"]["worker_memory"].as_u64().unwrap() + own["client"]["origin"].as_u64().unwrap() > 0, "{own}");
     succeed(["umount".as_ref(), mountpoint.as_os_str()]);
     assert!(!is_running(pid));
 }

@@ -1,26 +1,31 @@
 //! Several paths to one worker behind one link: the shell around [`PathSelector`].
 //!
+//! [`WorkerLink`] is a worker's link: it asks for the worker's paths, one set for data and one for attributes and listings,
+//! which are small and must not wait behind blocks. Each set is a [`PathsTransport`].
+//!
 //! A call that fails on one path is not repeated here, because its buffer may still be written to: the caller gets
 //! [`LinkError::OtherPath`] and asks again with another buffer, at once. Probes are pings, in tasks of their own, so that
 //! no reader pays for them.
 
-mod discovery;
+mod link;
 mod selector;
+mod stats;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use forebay_memory::SpanMut;
-use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
+use forebay_transport::{CallError, LinkError, Op, Payload, Reply, Request, Transport, TransportKind};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-pub use discovery::{DiscoveringTransport, PathMaker};
+pub use link::{PathMaker, WorkerLink, WorkerPaths};
 pub use selector::{Choice, Fallback, PathKind, PathPolicy, PathSelector, Switch};
+pub use stats::{PathReport, PathStats, WorkerReport};
 
 /// One way to a worker.
 pub struct Path {
@@ -32,19 +37,6 @@ pub struct Path {
     pub link: Arc<dyn Transport>,
 }
 
-/// Counters of the switches between paths, shared by the links to all workers.
-#[derive(Debug, Default)]
-pub struct PathStats {
-    /// Workers that went from RDMA to TCP.
-    pub fell_back: AtomicU64,
-    /// Workers that came back to RDMA.
-    pub failed_back: AtomicU64,
-    /// Network cards that were left out.
-    pub paths_down: AtomicU64,
-    /// Workers that could not be reached because no RDMA path was up and the policy allows no other.
-    pub unreachable: AtomicU64,
-}
-
 /// How the paths of workers are used.
 #[derive(Clone, Copy, Debug)]
 pub struct PathOptions {
@@ -52,13 +44,12 @@ pub struct PathOptions {
     pub policy: PathPolicy,
     /// The longest that a request over RDMA may take before another path is tried.
     pub operation_timeout: Duration,
-    /// Whether attributes and listings go over RDMA, too, while it is up. They never fail for want of it.
-    pub metadata: bool,
 }
 
 /// A link over any of several paths.
 pub struct PathsTransport {
     shared: Arc<Shared>,
+    /// Probes.
     tasks: TaskTracker,
 }
 
@@ -68,8 +59,6 @@ struct Shared {
     selector: Mutex<PathSelector>,
     /// The longest that a request over RDMA may take before another path is tried.
     operation_timeout: Duration,
-    /// Whether attributes and listings take the paths of data.
-    metadata: bool,
     stats: Arc<PathStats>,
     random: AtomicU64,
 }
@@ -87,14 +76,34 @@ impl Drop for InFlight<'_> {
 }
 
 impl PathsTransport {
-    /// A link to `worker`, an address for logs.
+    /// A link to `worker`, an address for logs. Its probes are tracked by `tasks`.
     #[must_use]
-    pub fn new(worker: impl Into<String>, paths: Vec<Path>, options: PathOptions, stats: Arc<PathStats>) -> Self {
-        let PathOptions { policy, operation_timeout, metadata } = options;
+    pub fn new(
+        worker: impl Into<String>,
+        paths: Vec<Path>,
+        options: PathOptions,
+        stats: Arc<PathStats>,
+        tasks: TaskTracker,
+    ) -> Self {
+        let PathOptions { policy, operation_timeout } = options;
         let selector = Mutex::new(PathSelector::new(policy, paths.iter().map(|path| path.kind)));
         let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-        let shared = Shared { worker: worker.into(), paths, selector, operation_timeout, metadata, stats, random };
-        Self { shared: Arc::new(shared), tasks: TaskTracker::new() }
+        let shared = Shared { worker: worker.into(), paths, selector, operation_timeout, stats, random };
+        Self { shared: Arc::new(shared), tasks }
+    }
+
+    /// Whether every path is up.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.shared.selector.lock().causes().all(|down| down.is_none())
+    }
+
+    /// How its paths are.
+    #[must_use]
+    pub fn report(&self) -> Vec<PathReport> {
+        let selector = self.shared.selector.lock();
+        let paths = self.shared.paths.iter().zip(selector.causes());
+        paths.map(|(path, down)| PathReport::new(&path.name, path.kind, down)).collect()
     }
 
     /// Probes what is due, in the background.
@@ -132,31 +141,24 @@ impl Shared {
 
     /// One log line and one count for each switch.
     fn tell(&self, switch: Option<Switch>, path: usize, cause: Option<&str>) {
+        let Some(switch) = switch else { return };
         let (worker, path, cause) = (&self.worker, &self.paths[path].name, cause.unwrap_or_default());
-        let counter = match switch {
-            None => return,
-            Some(Switch::PathDown(_)) => {
-                warn!(%worker, path, cause, "RDMA path failed, the others are used");
-                &self.stats.paths_down
+        let (counter, what) = match switch {
+            Switch::PathDown(_) => (&self.stats.paths_down, "RDMA path failed, the others are used"),
+            Switch::FellBack => (&self.stats.fell_back, "RDMA failed, falling back to TCP"),
+            Switch::Unreachable => {
+                (&self.stats.unreachable, "RDMA failed, and `network.rdma.data.fallback` allows nothing else")
             }
-            Some(Switch::FellBack) => {
-                warn!(%worker, path, cause, "RDMA failed, falling back to TCP");
-                &self.stats.fell_back
-            }
-            Some(Switch::Unreachable) => {
-                warn!(%worker, path, cause, "RDMA failed, and `network.rdma.data.fallback` allows nothing else");
-                &self.stats.unreachable
-            }
-            Some(Switch::PathUp(_)) => {
-                info!(%worker, path, "RDMA path is back");
-                return;
-            }
-            Some(Switch::FailedBack) => {
-                info!(%worker, path, "RDMA is back");
-                &self.stats.failed_back
-            }
+            Switch::PathUp(_) => (&self.stats.paths_up, "RDMA path is back"),
+            Switch::FailedBack => (&self.stats.failed_back, "RDMA is back"),
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        match switch {
+            Switch::PathUp(_) | Switch::FailedBack => info!(%worker, path, "{what}"),
+            _ => warn!(%worker, path, cause, "{what}"),
+        }
+        let at = humantime::format_rfc3339_seconds(SystemTime::now());
+        let why = if cause.is_empty() { String::new() } else { format!(": {cause}") };
+        self.stats.switched(counter, format!("{at} {worker} {path}: {what}{why}"));
     }
 }
 
@@ -165,34 +167,30 @@ impl Transport for PathsTransport {
     async fn call(&self, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         self.probe();
         let shared = &*self.shared;
-        let is_data = matches!(request.op, Op::Read | Op::Fill);
-        let tcp = || shared.paths.iter().find(|path| path.kind == PathKind::Tcp);
-        if !is_data
-            && !shared.metadata
-            && let Some(tcp) = tcp()
-        {
-            return tcp.link.call(request, into).await;
-        }
         let chosen = shared.selector.lock().choose(shared.random());
         let path = match chosen {
             Choice::Use(path) => path,
-            Choice::Refuse(reason) => match tcp() {
-                Some(tcp) if !is_data => return tcp.link.call(request, into).await,
-                _ => return Err(LinkError::Connect { peer: shared.worker.clone(), reason }.into()),
-            },
+            Choice::Refuse(reason) => return Err(LinkError::Connect { peer: shared.worker.clone(), reason }.into()),
         };
+        let kind = shared.paths[path].kind;
         let in_flight = InFlight { selector: &shared.selector, path };
-        if shared.paths[path].kind == PathKind::Rdma {
+        if kind == PathKind::Rdma {
             request.deadline = request.deadline.min(shared.operation_timeout);
         }
-        let answer = shared.paths[path].link.call(request, into).await;
-        let Err(CallError::Link(error)) = answer else { return answer };
+        let began = Instant::now();
+        let error = match shared.paths[path].link.call(request, into).await {
+            Err(CallError::Link(error)) => error,
+            answer => {
+                shared.stats.answered(kind, received(&answer), began.elapsed());
+                return answer;
+            }
+        };
         // `failed` ends it, too.
         std::mem::forget(in_flight);
         let cause = error.to_string();
         let mut selector = shared.selector.lock();
         let switch = selector.failed(path, cause.clone(), Instant::now().into_std());
-        let has_another = shared.paths[path].kind == PathKind::Rdma && (selector.has_another() || !is_data);
+        let has_another = kind == PathKind::Rdma && selector.has_another();
         drop(selector);
         shared.tell(switch, path, Some(&cause));
         Err(match has_another {
@@ -218,4 +216,15 @@ impl Transport for PathsTransport {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// Bytes of payload and body that came with an answer.
+fn received(answer: &Result<Reply, CallError>) -> usize {
+    let Ok(reply) = answer else { return 0 };
+    let payload = match &reply.payload {
+        Payload::None => 0,
+        Payload::Landed(span) => span.len(),
+        Payload::Shared(spans) => spans.iter().map(|span| span.len()).sum(),
+    };
+    payload + reply.body.len()
 }

@@ -124,6 +124,11 @@ impl PathSelector {
             .map_or_else(|| "the worker offers no RDMA".to_owned(), |down| down.cause.clone())
     }
 
+    /// Of each path, why it is down, if it is.
+    pub fn causes(&self) -> impl Iterator<Item = Option<&str>> {
+        self.paths.iter().map(|path| path.down.as_ref().map(|down| &*down.cause))
+    }
+
     /// A request over `path` was answered, or its caller left.
     pub fn ended(&mut self, path: usize) {
         self.release(path);

@@ -1,4 +1,4 @@
-//! `forebay stats`: the workers' counters.
+//! `forebay stats`: the counters of the workers, and of the mount that reads from them.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use crate::commands::fs::target::{Targets, WorkersArgs};
 use crate::exit::Failures;
 use crate::output::{self, JsonArg};
-use crate::runtime;
+use crate::{control, runtime};
 
-/// Show the workers' counters
+/// Show the counters of workers, and of a mount with its paths to them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   forebay stats /mnt/data
+  forebay stats /mnt/data --json | jq 'select(.client).rdma.paths'
   forebay stats --workers node1:29999,node2:29999 --json | jq .worker.bytes_memory")]
 pub(crate) struct Args {
     /// Where their mount is; not needed with --workers
@@ -35,7 +36,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 async fn stats(args: &Args) -> anyhow::Result<()> {
     let mut targets = Targets::new(&args.workers)?;
-    let client = targets.client_of(args.mountpoint.as_deref()).await?;
+    let mountpoint = args.mountpoint.as_deref();
+    let client = targets.client_of(mountpoint).await?;
+    let control = targets.control_of(mountpoint)?;
     let mut out = output::stdout();
     let mut failures = Failures::default();
     for (worker, answer) in client.worker_stats().await {
@@ -44,12 +47,18 @@ async fn stats(args: &Args) -> anyhow::Result<()> {
             Err(failure) => failures.tell(failure.context(&worker).into())?,
         }
     }
+    if let (Some(mountpoint), Some(control)) = (mountpoint, control) {
+        match control::ask(&control).await {
+            Ok(report) => print(&mut out, &mountpoint.display().to_string(), report, args.json.json)?,
+            Err(error) => failures.tell(error)?,
+        }
+    }
     out.flush()?;
     targets.close().await;
     failures.finish()
 }
 
-/// As one line with the worker's name in it, or as an indented list of numbers.
+/// As one line with the name of worker or mount in it, or as an indented list of numbers.
 fn print(out: &mut impl std::io::Write, worker: &str, mut counters: Value, json: bool) -> anyhow::Result<()> {
     if json {
         if let Some(object) = counters.as_object_mut() {

@@ -57,14 +57,15 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     let worker = assembly::worker(config, store.clone(), mounts)?;
     let service = Arc::clone(&worker) as Arc<dyn Service>;
     let rdma = match signals.unless_any(rdma::Servers::start(config, store.pool(), service)).await {
-        Ok(rdma) => rdma,
+        Ok(rdma) => rdma.map(Arc::new),
         Err(error) => {
             close_worker(worker, store).await;
             return Err(error);
         }
     };
     if let Some(rdma) = &rdma {
-        worker.offer_paths(rdma.paths.clone());
+        let reported = Arc::clone(rdma);
+        worker.offer_paths(rdma.paths.clone(), move || reported.report());
     }
     let servers: Result<Vec<_>, _> = addresses
         .into_iter()

@@ -140,6 +140,16 @@ impl Targets {
         }
     }
 
+    /// Where the process that serves the mount `place` answers for itself, if one does.
+    ///
+    /// # Errors
+    /// As [`Targets::find`].
+    pub(crate) fn control_of(&self, place: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+        let Some(place) = place.filter(|_| !self.explicit) else { return Ok(None) };
+        let Some((mountpoint, _)) = mount_around(place)? else { return Ok(None) };
+        Ok(served_by(&mountpoint)?.control)
+    }
+
     async fn client(&mut self, workers: &[String], block_size: Option<u64>) -> anyhow::Result<Client> {
         if let Some((_, client)) = self.clients.iter().find(|(known, _)| known == workers) {
             return Ok(client.clone());
@@ -150,6 +160,7 @@ impl Targets {
         config.client_prefetch_file_length_threshold = forebay_types::ByteSize::default();
         // Registering memory would take longer than what they ask for.
         config.network_rdma_data_enabled = false;
+        config.network_rdma_metadata_enabled = false;
         if let Some(bytes) = block_size {
             config.block_size = forebay_types::ByteSize::bytes(bytes);
         }

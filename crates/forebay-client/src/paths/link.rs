@@ -1,0 +1,202 @@
+//! A link to a worker of which only the TCP address is known: it asks the worker for its other paths when it is first used.
+//!
+//! A worker that comes back may listen elsewhere, or have gained RDMA. So the link asks again while a path is down or the
+//! worker has offered none, no more often than paths are probed, in the background; when the answer has changed, new paths
+//! take the place of the old ones, whose calls under way end as they will.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use forebay_memory::SpanMut;
+use forebay_transport::message::PathsReply;
+use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info};
+
+use super::{Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport, WorkerReport};
+
+/// The paths over RDMA to a worker.
+#[derive(Default)]
+pub struct WorkerPaths {
+    /// For reads and fills.
+    pub data: Vec<Path>,
+    /// For attributes and listings.
+    pub metadata: Vec<Path>,
+}
+
+/// Makes the paths over RDMA of what a worker says of itself.
+pub trait PathMaker: Send + Sync + 'static {
+    /// The paths to `worker`, `HOST:PORT` over TCP, which offers `paths`; none when they are of no use here.
+    fn paths(&self, worker: &str, paths: &PathsReply) -> WorkerPaths;
+}
+
+/// The link.
+pub struct WorkerLink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tcp: Arc<dyn Transport>,
+    maker: Arc<dyn PathMaker>,
+    options: PathOptions,
+    stats: Arc<PathStats>,
+    found: ArcSwapOption<Found>,
+    /// Held by whoever asks the worker for its paths the first time.
+    asking: tokio::sync::Mutex<()>,
+    /// When the worker was last asked.
+    asked: Mutex<Option<Instant>>,
+    tasks: TaskTracker,
+}
+
+/// What the worker said, and what became of it.
+struct Found {
+    offered: PathsReply,
+    data: PathsTransport,
+    metadata: PathsTransport,
+    /// Whether there is any RDMA in it.
+    has_rdma: bool,
+}
+
+impl WorkerLink {
+    /// A link to the worker that `tcp` leads to.
+    #[must_use]
+    pub fn new(
+        tcp: Arc<dyn Transport>,
+        maker: Arc<dyn PathMaker>,
+        options: PathOptions,
+        stats: Arc<PathStats>,
+    ) -> Self {
+        let shared = Shared {
+            tcp,
+            maker,
+            options,
+            stats,
+            found: ArcSwapOption::empty(),
+            asking: tokio::sync::Mutex::default(),
+            asked: Mutex::default(),
+            tasks: TaskTracker::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// How the worker's paths are.
+    #[must_use]
+    pub fn report(&self) -> WorkerReport {
+        let (data, metadata) = match &*self.shared.found.load() {
+            Some(found) => (found.data.report(), found.metadata.report()),
+            None => Default::default(),
+        };
+        WorkerReport { worker: self.shared.tcp.peer().to_owned(), data, metadata }
+    }
+
+    /// Asks again, in the background, if there is a reason to and it is time.
+    fn renew(&self, found: &Found) {
+        if found.has_rdma && found.data.is_whole() && found.metadata.is_whole() {
+            return;
+        }
+        let (now, every) = (Instant::now(), self.shared.options.policy.retry_after);
+        let mut asked = self.shared.asked.lock();
+        if asked.is_some_and(|asked| now < asked + every) {
+            return;
+        }
+        *asked = Some(now);
+        drop(asked);
+        let shared = Arc::clone(&self.shared);
+        self.shared.tasks.spawn(async move {
+            match shared.ask(shared.options.operation_timeout).await {
+                Ok(offered) => shared.take(offered),
+                Err(error) => debug!(worker = shared.tcp.peer(), %error, "the worker does not say how to reach it"),
+            }
+        });
+    }
+}
+
+impl Shared {
+    /// The paths, asked for by whoever comes first.
+    async fn first(&self, deadline: Duration) -> Result<Arc<Found>, CallError> {
+        let timed_out = || LinkError::TimedOut { peer: self.tcp.peer().to_owned(), waited: deadline };
+        let began = Instant::now();
+        let _asking = tokio::time::timeout(deadline, self.asking.lock()).await.map_err(|_| timed_out())?;
+        if let Some(found) = self.found.load_full() {
+            return Ok(found);
+        }
+        let offered = self.ask(deadline.saturating_sub(began.elapsed())).await?;
+        let found = Arc::new(self.made(offered));
+        *self.asked.lock() = Some(Instant::now());
+        self.found.store(Some(Arc::clone(&found)));
+        Ok(found)
+    }
+
+    async fn ask(&self, deadline: Duration) -> Result<PathsReply, CallError> {
+        let reply = self.tcp.call(Request::on_path(Op::Paths, Bytes::new(), deadline), None).await?;
+        let wrong = |failure: forebay_types::Failure| LinkError::Protocol {
+            peer: self.tcp.peer().to_owned(),
+            reason: failure.to_string(),
+        };
+        Ok(PathsReply::decode(&reply.body).map_err(wrong)?)
+    }
+
+    fn made(&self, offered: PathsReply) -> Found {
+        let WorkerPaths { data, metadata } = self.maker.paths(self.tcp.peer(), &offered);
+        let has_rdma = !data.is_empty() || !metadata.is_empty();
+        // Attributes are never worth an error.
+        let policy = PathPolicy { fallback: Fallback::Auto, ..self.options.policy };
+        let data = self.transport(data, self.options);
+        let metadata = self.transport(metadata, PathOptions { policy, ..self.options });
+        Found { offered, data, metadata, has_rdma }
+    }
+
+    fn transport(&self, mut paths: Vec<Path>, options: PathOptions) -> PathsTransport {
+        paths.push(Path { name: "tcp".to_owned(), kind: PathKind::Tcp, link: Arc::clone(&self.tcp) });
+        PathsTransport::new(self.tcp.peer(), paths, options, Arc::clone(&self.stats), self.tasks.clone())
+    }
+
+    /// New paths, if they have changed.
+    fn take(&self, offered: PathsReply) {
+        let old = self.found.load();
+        if old.as_ref().is_some_and(|old| old.offered == offered) {
+            return;
+        }
+        info!(worker = self.tcp.peer(), ?offered, "the worker is reached by other paths than before");
+        self.stats.renewed.fetch_add(1, Ordering::Relaxed);
+        self.found.store(Some(Arc::new(self.made(offered))));
+    }
+}
+
+#[async_trait::async_trait]
+impl Transport for WorkerLink {
+    async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        let found = match self.shared.found.load_full() {
+            Some(found) => found,
+            None => self.shared.first(request.deadline).await?,
+        };
+        self.renew(&found);
+        match request.op {
+            Op::Read | Op::Fill => found.data.call(request, into).await,
+            Op::Stat | Op::List => found.metadata.call(request, into).await,
+            Op::Ping | Op::Coverage | Op::Stats | Op::Paths => self.shared.tcp.call(request, into).await,
+        }
+    }
+
+    fn kind(&self) -> TransportKind {
+        self.shared.found.load().as_ref().map_or(TransportKind::Tcp, |found| found.data.kind())
+    }
+
+    fn peer(&self) -> &str {
+        self.shared.tcp.peer()
+    }
+
+    async fn close(&self) {
+        match self.shared.found.load_full() {
+            Some(found) => drop(tokio::join!(found.data.close(), found.metadata.close())),
+            None => self.shared.tcp.close().await,
+        }
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+}

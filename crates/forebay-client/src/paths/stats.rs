@@ -1,0 +1,100 @@
+//! What is counted of the paths to all workers, and how they are now.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Serialize, Serializer};
+
+use super::PathKind;
+
+/// Counters of paths and of the switches between them, shared by the links to all workers. A worker has one set of paths
+/// for data and one for metadata.
+#[derive(Debug, Default, Serialize)]
+pub struct PathStats {
+    /// Sets that went from RDMA to TCP.
+    pub fell_back: AtomicU64,
+    /// Sets that came back to RDMA.
+    pub failed_back: AtomicU64,
+    /// Network cards that were left out while others remained.
+    pub paths_down: AtomicU64,
+    /// Network cards that are used again while others had remained.
+    pub paths_up: AtomicU64,
+    /// Sets of which no RDMA path was up while the policy allows no other.
+    pub unreachable: AtomicU64,
+    /// Workers whose paths turned out to be others than before.
+    pub renewed: AtomicU64,
+    /// What went over RDMA.
+    pub rdma: Traffic,
+    /// What went over TCP.
+    pub tcp: Traffic,
+    /// The last switch, in words.
+    #[serde(serialize_with = "text")]
+    last_switch: Mutex<Option<String>>,
+}
+
+/// What went over the paths of one kind.
+#[derive(Debug, Default, Serialize)]
+pub struct Traffic {
+    /// Calls that were answered.
+    pub calls: AtomicU64,
+    /// Bytes that came with the answers.
+    pub bytes_received: AtomicU64,
+    /// Nanoseconds from call to answer, of all calls together.
+    pub nanoseconds: AtomicU64,
+}
+
+impl PathStats {
+    /// A call over a path of this kind was answered.
+    pub(super) fn answered(&self, kind: PathKind, bytes: usize, took: Duration) {
+        let traffic = match kind {
+            PathKind::Rdma => &self.rdma,
+            PathKind::Tcp => &self.tcp,
+        };
+        traffic.calls.fetch_add(1, Ordering::Relaxed);
+        traffic.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
+        traffic.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// There was a switch.
+    pub(super) fn switched(&self, counter: &AtomicU64, what: String) {
+        counter.fetch_add(1, Ordering::Relaxed);
+        *self.last_switch.lock() = Some(what);
+    }
+}
+
+fn text<S: Serializer>(text: &Mutex<Option<String>>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.lock().serialize(serializer)
+}
+
+/// How one path is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PathReport {
+    /// What it is: `tcp`, or the network cards at both ends.
+    pub path: String,
+    /// Whether it is one of those that are preferred.
+    pub rdma: bool,
+    /// Whether it is used.
+    pub up: bool,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+}
+
+impl PathReport {
+    pub(super) fn new(name: &str, kind: PathKind, down: Option<&str>) -> Self {
+        let rdma = kind == PathKind::Rdma;
+        Self { path: name.to_owned(), rdma, up: down.is_none(), cause: down.map(str::to_owned) }
+    }
+}
+
+/// How the paths to one worker are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkerReport {
+    /// Its address over TCP.
+    pub worker: String,
+    /// The paths of data; none before the worker was first asked for any.
+    pub data: Vec<PathReport>,
+    /// The paths of attributes and listings.
+    pub metadata: Vec<PathReport>,
+}
