@@ -1,9 +1,8 @@
 //! `forebay version`: what this binary is.
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 
-use forebay_rdma::{Library, Resource};
+use forebay_doctor::facts::Ucx;
 use serde_json::json;
 
 use crate::output::{self, JsonArg};
@@ -30,12 +29,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let commit = option_env!("FOREBAY_BUILD_COMMIT");
     let (target, compiler) = (env!("FOREBAY_BUILD_TARGET"), env!("FOREBAY_BUILD_RUSTC"));
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let ucx = Ucx::find();
+    let ucx = Ucx::find(None);
     let mut out = output::stdout();
     if args.json.json {
         let version = json!({
             "version": version, "commit": commit, "target": target, "rustc": compiler, "profile": profile,
-            "origins": ORIGINS, "transports": TRANSPORTS, "ucx": ucx.json(),
+            "origins": ORIGINS, "transports": TRANSPORTS, "ucx": ucx_json(&ucx),
         });
         output::json_line(&mut out, &version)?;
     } else {
@@ -44,44 +43,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         writeln!(out, "  built with  {compiler}")?;
         writeln!(out, "  origins     {}", ORIGINS.join(", "))?;
         writeln!(out, "  transports  {}", TRANSPORTS.join(", "))?;
-        writeln!(out, "  ucx         {}", ucx.text())?;
+        writeln!(out, "  ucx         {}", ucx.summary())?;
     }
     Ok(out.flush()?)
 }
 
 /// The libucp of this machine, and what it offers.
-struct Ucx(Result<(&'static Library, Vec<Resource>), String>);
-
-impl Ucx {
-    fn find() -> Self {
-        let found = Library::load(None).and_then(|library| Ok((library, library.transports()?)));
-        Self(found.map_err(|error| error.to_string()))
-    }
-
-    /// The names of its transports, each once.
-    fn transports(resources: &[Resource]) -> Vec<&str> {
-        let names: BTreeSet<_> = resources.iter().map(|resource| resource.transport.as_str()).collect();
-        names.into_iter().collect()
-    }
-
-    fn json(&self) -> serde_json::Value {
-        match &self.0 {
-            Ok((library, resources)) => json!({
-                "version": library.version().to_string(), "path": library.path(),
-                "transports": Self::transports(resources), "rdma": resources.iter().any(Resource::is_rdma),
-            }),
-            Err(why) => json!({ "error": why }),
-        }
-    }
-
-    fn text(&self) -> String {
-        match &self.0 {
-            Ok((library, resources)) => {
-                let rdma = if resources.iter().any(Resource::is_rdma) { "RDMA" } else { "no RDMA device here" };
-                let transports = Self::transports(resources).join(", ");
-                format!("{} ({}): {transports}; {rdma}", library.version(), library.path().display())
-            }
-            Err(why) => why.clone(),
-        }
+fn ucx_json(ucx: &Ucx) -> serde_json::Value {
+    match &ucx.error {
+        None => json!({
+            "version": ucx.version, "path": ucx.path, "transports": ucx.transports, "rdma": !ucx.rdma.is_empty(),
+        }),
+        Some(why) => json!({ "error": why }),
     }
 }

@@ -1,0 +1,134 @@
+//! Kernel modules, and cards on the PCI bus: what `lsmod` and `lspci` show of RDMA.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::root::Root;
+
+/// Modules that matter here, in the order in which they build on each other.
+const MODULES: [&str; 22] = [
+    "ib_core",
+    "ib_cm",
+    "iw_cm",
+    "rdma_cm",
+    "ib_uverbs",
+    "ib_umad",
+    "rdma_ucm",
+    "ib_ipoib",
+    "mlx4_core",
+    "mlx4_ib",
+    "mlx5_core",
+    "mlx5_ib",
+    "bnxt_re",
+    "irdma",
+    "efa",
+    "erdma",
+    "hns_roce",
+    "ionic_rdma",
+    "rdma_rxe",
+    "siw",
+    "nvidia_peermem",
+    "fuse",
+];
+
+/// A module that is loaded or built in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Module {
+    /// Its name.
+    pub name: String,
+    /// Its version; those that come with the kernel mostly have none, those of a vendor's driver package have.
+    pub version: Option<String>,
+}
+
+impl Module {
+    pub(crate) fn read_all(root: &Root) -> Vec<Self> {
+        let table = root.text("proc/modules").unwrap_or_default();
+        let loaded = |name: &str| table.lines().any(|line| line.split(' ').next() == Some(name));
+        // One that is built in has a folder when it has parameters or a version.
+        let is_there = |name: &&str| loaded(name) || root.exists(format!("sys/module/{name}"));
+        let module =
+            |name: &str| Self { name: name.to_owned(), version: root.word(format!("sys/module/{name}/version")) };
+        MODULES.iter().copied().filter(is_there).map(module).collect()
+    }
+}
+
+/// A card that can do RDMA, as the PCI bus shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PciCard {
+    /// Its address: `0000:3b:00.0`.
+    pub address: String,
+    /// Who made it.
+    pub vendor: String,
+    /// The kernel's driver for it.
+    pub driver: Option<String>,
+    /// The module that makes an RDMA device of it.
+    pub module: Option<String>,
+    /// Whether it has an RDMA device.
+    pub has_rdma_device: bool,
+}
+
+impl PciCard {
+    pub(crate) fn read_all(root: &Root) -> Vec<Self> {
+        const DEVICES: &str = "sys/bus/pci/devices";
+        let card = |address: String| {
+            let folder = format!("{DEVICES}/{address}");
+            let hex = |name: &str| {
+                let text = root.text(format!("{folder}/{name}"))?;
+                u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+            };
+            let (vendor, module) = maker(hex("vendor")?, hex("device")?, hex("class")?)?;
+            Some(Self {
+                vendor: vendor.to_owned(),
+                module: module.map(str::to_owned),
+                driver: root.link_name(format!("{folder}/driver")),
+                has_rdma_device: !root.names(format!("{folder}/infiniband")).is_empty(),
+                address,
+            })
+        };
+        root.names(DEVICES).into_iter().filter_map(card).collect()
+    }
+
+    /// How many cards of each maker have no RDMA device, with the module that is missing.
+    pub(crate) fn without_device(cards: &[Self]) -> BTreeMap<&str, Vec<&Self>> {
+        let mut by_vendor = BTreeMap::<_, Vec<_>>::new();
+        for card in cards.iter().filter(|card| !card.has_rdma_device) {
+            by_vendor.entry(card.vendor.as_str()).or_default().push(card);
+        }
+        by_vendor
+    }
+}
+
+/// Who made a card that can do RDMA, and the module for it; `None` for all others. Of makers whose cards mostly cannot
+/// (Broadcom, Intel) only those of class InfiniBand are known.
+fn maker(vendor: u32, device: u32, class: u32) -> Option<(&'static str, Option<&'static str>)> {
+    const NETWORK: u32 = 0x02;
+    const INFINIBAND: u32 = 0x0207;
+    /// ConnectX-3 and older; later ones are from 0x1011 on.
+    const CONNECTX_3: std::ops::RangeInclusive<u32> = 0x1002..=0x1010;
+    match vendor {
+        0x15b3 if class >> 16 == NETWORK => {
+            Some(("Mellanox/NVIDIA", Some(if CONNECTX_3.contains(&device) { "mlx4_ib" } else { "mlx5_ib" })))
+        }
+        0x1d0f if device & 0xfff0 == 0xefa0 => Some(("Amazon EFA", Some("efa"))),
+        _ if class >> 8 == INFINIBAND => Some(("InfiniBand", None)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_that_can_do_rdma_are_told_from_others() {
+        assert_eq!(maker(0x15b3, 0x101b, 0x020700), Some(("Mellanox/NVIDIA", Some("mlx5_ib"))));
+        assert_eq!(maker(0x15b3, 0x1003, 0x028000), Some(("Mellanox/NVIDIA", Some("mlx4_ib"))));
+        assert_eq!(maker(0x1d0f, 0xefa2, 0x020000), Some(("Amazon EFA", Some("efa"))));
+        assert_eq!(maker(0x1234, 0x0001, 0x020700), Some(("InfiniBand", None)));
+        // A bridge of Mellanox, Amazon's ordinary card, virtio.
+        assert_eq!(maker(0x15b3, 0x1976, 0x060400), None);
+        assert_eq!(maker(0x1d0f, 0xec20, 0x020000), None);
+        assert_eq!(maker(0x1af4, 0x1000, 0x020000), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! Why RDMA, the mount or the origin does not work here, and what to type.
+//!
+//! Three steps, of which only the first touches the machine:
+//!
+//! 1. [`Facts::gather`] reads sysfs and procfs below a [`Root`], so no tool needs to be installed and a recorded tree
+//!    serves as well as a machine. What only system calls and libraries tell ([`Outside`]: addresses, the clock, libucp,
+//!    what an origin answers) is handed in.
+//! 2. [`checks::check`] makes verdicts of facts and configuration: pure functions, a file for each part of the machine.
+//! 3. [`Report`] prints both, for people or as one JSON document.
+//!
+//! What is missing is no failure by itself. A machine without a card is fine until the configuration asks for RDMA.
+//!
+//! Files are read by name and taken as hostile: whatever is too long is cut, what is not UTF-8 is shown as well as it can
+//! be, what cannot be read is unknown.
+
+pub mod checks;
+pub mod facts;
+mod report;
+mod root;
+mod text;
+
+pub use checks::{Check, Section, Verdict};
+pub use facts::{Facts, Outside};
+pub use report::{Counts, Report};
+pub use root::{Access, Root};

@@ -1,0 +1,72 @@
+//! Numbers and lists in words.
+
+/// `1.5 GiB`, in the largest unit that leaves at least one of it.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    for (unit, shift) in UNITS {
+        if bytes >> shift > 0 {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            return match tenths % 10 {
+                0 => format!("{} {unit}", tenths / 10),
+                tenth => format!("{}.{tenth} {unit}", tenths / 10),
+            };
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// Names with commas between them; `none` where there are none.
+pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// A line without characters that a terminal obeys, cut where it gets absurd: names and files may hold anything.
+pub(crate) fn printable(line: &str) -> String {
+    const LONGEST: usize = 4096;
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    line.chars().take(LONGEST).map(escaped).collect()
+}
+
+/// The text with `user:password@` taken out of every URL in it: reports are passed on.
+pub(crate) fn without_passwords(text: &str) -> String {
+    const SCHEME: &str = "://";
+    let mut parts = text.split(SCHEME);
+    let mut clean = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let authority_end = part.find(|c: char| "/?#,\"'`)".contains(c) || c.is_whitespace()).unwrap_or(part.len());
+        let (authority, rest) = part.split_at(authority_end);
+        // `container@account` is no password.
+        let host = match authority.rsplit_once('@') {
+            Some((user, host)) if user.contains(':') => host,
+            _ => authority,
+        };
+        clean.push_str(SCHEME);
+        clean.push_str(host);
+        clean.push_str(rest);
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_does_not_get_into_the_report() {
+        assert_eq!(without_passwords("http://me:secret@host:80/a@b"), "http://host:80/a@b");
+        let two = "[\"/=http://me:se@cret@host\", \"/b=http://you:secret@other/x\"] http://u:p@h";
+        assert_eq!(without_passwords(two), "[\"/=http://host\", \"/b=http://other/x\"] http://h");
+        for same in ["s3://bucket/a:b@c", "abfs://container@account/x", "/data", "http://host/?q=a:b@c", "://", ""] {
+            assert_eq!(without_passwords(same), same);
+        }
+    }
+
+    #[test]
+    fn sizes_are_short_and_terminals_safe() {
+        assert_eq!([size(0), size(1023), size(1536), size(8 << 20)], ["0 B", "1023 B", "1.5 KiB", "8 MiB"]);
+        assert_eq!(size(u64::MAX), "16777215.9 TiB");
+        assert_eq!(printable("a\x1b[2Jé"), "a\\u{1b}[2Jé");
+        assert_eq!((listed(["a", "b"]), listed::<&str>([])), ("a, b".to_owned(), "none".to_owned()));
+    }
+}
