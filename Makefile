@@ -19,7 +19,7 @@ demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-demo
 	target/release/forebay-demo
 
-test: setup ## Unit, property, conformance and end-to-end tests
+test: setup ## Unit, property, conformance and end-to-end tests, and those of test-rdma
 	scripts/test.sh
 
 test-long: setup ## What takes too long for `make test`

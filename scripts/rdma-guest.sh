@@ -103,6 +103,28 @@ step_fuse_is_there_to_mount() {
 # ---- Forebay ---------------------------------------------------------------------------------------------------------
 # rdma-vm.sh passes no environment: rdma-test.sh names the programs on the command line.
 
+step_the_doctor_finds_two_active_cards_that_ucx_offers_verbs_on() {
+    local report n
+    report=$("$FOREBAY" doctor --rdma-network veth0:veth1)
+    echo "$report"
+    for n in 0 1; do
+        grep -q "ok .*rdma port-state rxe$n:1: ACTIVE" <<<"$report"
+        grep -q "ok .*rdma port-address rxe$n:1: veth$n has 10.77.0.$((n + 1))/" <<<"$report"
+        grep -q "ok .*rdma roce-gid rxe$n:1: RoCE v2 at index" <<<"$report"
+        grep -q "ok .*ucx transports: .*rc_verbs/rxe$n:1" <<<"$report"
+    done
+    grep -q 'ok .*ucx rdmacm' <<<"$report"
+}
+
+step_the_doctor_tells_of_a_link_that_is_down() {
+    local report
+    veth-link down 0
+    if report=$("$FOREBAY" doctor --rdma-network veth0); then false; fi
+    echo "$report"
+    grep -q 'fail .*rdma port-state rxe0:1: DOWN' <<<"$report"
+    veth-link up 0
+}
+
 # One process, two lanes: the server's on rxe0, the client's on rxe1.
 step_the_transport_suite_passes_over_rc_verbs_between_two_devices() {
     export FOREBAY_TEST_UCX_TLS=rc_verbs,self FOREBAY_TEST_UCX_SERVER=rxe0:1 FOREBAY_TEST_UCX_CLIENT=rxe1:1
@@ -120,6 +142,20 @@ step_a_mount_reads_every_size_from_a_worker_on_the_other_device() {
     compare_files
     grep 'RDMA client connected.*rc_verbs/rxe1:1' mount.log
     bytes_over_the_pair 20000000
+}
+
+# On a device, a port and an entry of the GID table of its own: the second one is RoCE version 2 over IPv4.
+step_attributes_and_listings_go_over_verbs_when_they_are_asked_to() {
+    make_files
+    local metadata=(-o network.rdma.metadata.enabled=true -o network.rdma.metadata.gid_index=1)
+    worker_options+=("${metadata[@]}" -o network.rdma.metadata.device=rxe0)
+    start_worker 0 29999
+    grep 'RDMA server listening.*10.77.0.1:29995.*rxe0:1 metadata' worker0.log
+    start_mount 10.77.0.1:29999 "${metadata[@]}" -o network.rdma.metadata.device=rxe1
+    compare_files
+    "$FOREBAY" stats mnt --json | tail -1 | tee stats
+    grep '"metadata":\[{"path":"rxe1:1 metadata to rxe0:1","rdma":true,"up":true}' stats
+    grep '"tcp":{"bytes_received":0,"calls":0' stats
 }
 
 step_two_cards_on_either_side_share_the_requests() {
@@ -172,6 +208,18 @@ step_a_worker_killed_in_the_middle_of_a_transfer_costs_no_error() {
     (sleep 1 && kill -9 "$(<worker1.pid)") &
     compare_files
     compare_files
+    wait $!
+}
+
+step_the_benchmark_verifies_every_byte_over_verbs() {
+    export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
+    cd "$(mktemp -d)"
+    "$FOREBAY" bench rdma --local-ip 10.77.0.1 --devices rxe0:1 >server.log &
+    until_true grep 'Server running on 10.77.0.1:20600' server.log
+    "$FOREBAY" bench rdma --remote-ip 10.77.0.1 --devices rxe1:1 --case basic | tee client.log
+    grep 'rc_verbs/rxe1:1' client.log
+    grep 'ALL TESTS COMPLETED' client.log
+    kill -INT $!
     wait $!
 }
 

@@ -3,13 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# suite PACKAGE NAME: the test program NAME of PACKAGE, built.
-suite() {
-    cargo test --quiet -p "$1" --test "$2" --no-run --message-format=json |
-        sed -nE 's/.*"executable":"([^"]*)".*/\1/p' | grep "/$2-" | tail -1
-}
-conformance=$(suite forebay-rdma conformance)
-cargo build --quiet --bin forebay
+# With the features of scripts/test.sh, so that nothing is built twice.
+conformance=$(cargo test --quiet --workspace --all-features --test conformance --no-run --message-format=json |
+    grep 'crates/forebay-rdma[#"]' | sed -nE 's/.*"executable":"([^"]*)".*/\1/p' | tail -1)
+cargo build --quiet --workspace --all-features --bin forebay
 forebay=$(dirname "$(dirname "$conformance")")/forebay
 
 status=0

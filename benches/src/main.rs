@@ -6,8 +6,8 @@
 //!
 //! * `rounds.rs`: the order of the measurements, and what is made of their samples;
 //! * `fixture.rs`: the data, the S3 server, the machine; `process.rs`: what a process uses;
-//! * `fio.rs`, `iperf.rs`: the programs that are compared with and measured by;
-//! * `mount.rs`, `client.rs`, `transport.rs`, `cold.rs`: what is measured, a section each;
+//! * `fio.rs`, `iperf.rs`, `perftest.rs`: the programs that are compared with and measured by;
+//! * `mount.rs`, `client.rs`, `transport.rs`, `rdma.rs`, `cold.rs`: what is measured, a section each;
 //! * `report.rs`: Markdown, JSON, and whether the targets are met.
 //!
 //! Tables go to standard output, progress to standard error.
@@ -20,8 +20,10 @@ mod iperf;
 mod latencies;
 mod library;
 mod mount;
+mod perftest;
 mod process;
 mod progress;
+mod rdma;
 mod report;
 mod rounds;
 mod server;
@@ -82,9 +84,12 @@ struct Arguments {
 /// What this program starts itself as.
 #[derive(clap::Subcommand)]
 enum Command {
-    /// The server of the transport section, in a process of its own
+    /// The server of the transport sections, in a process of its own
     #[command(hide = true)]
-    ServeTransport,
+    ServeTransport {
+        /// UCX's transports; none is TCP without UCX
+        transports: Vec<String>,
+    },
 }
 
 /// What is measured.
@@ -98,6 +103,8 @@ enum Section {
     Client,
     /// The TCP transport alone
     Transport,
+    /// The RDMA transport alone, on what UCX offers without a card
+    Rdma,
     /// Cold reads
     Cold,
 }
@@ -140,8 +147,8 @@ impl Settings {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Command::ServeTransport) = arguments.command {
-        return server::run();
+    if let Some(Command::ServeTransport { transports }) = &arguments.command {
+        return server::run(transports);
     }
     let settings = Settings::of(&arguments);
     let sections: &[Section] = if arguments.only.is_empty() { Section::value_variants() } else { &arguments.only };
@@ -156,6 +163,7 @@ fn main() -> anyhow::Result<()> {
             Section::Worker => mount::worker(&fixture, &progress, &mut report)?,
             Section::Client => client::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Transport => transport::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Rdma => rdma::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Cold => cold::measure(&fixture, &runtime, &progress, &mut report)?,
         }
     }

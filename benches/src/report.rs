@@ -100,6 +100,16 @@ impl Report {
         });
     }
 
+    /// A target for a ratio that is to be at most `goal`.
+    pub(crate) fn most_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
+        self.targets.push(Target {
+            what: what.to_owned(),
+            goal: format!("≤ {} of {of_what}", percent(goal)),
+            measured: percent(measured),
+            met: measured <= goal,
+        });
+    }
+
     /// Memory over a section, and whether it was flat.
     pub(crate) fn memory(&mut self, memory: Vec<Memory>) {
         for of in &memory {

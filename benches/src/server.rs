@@ -1,13 +1,15 @@
-//! The other end of the transport section: a service that always has the bytes, in a process of its own.
+//! The other end of the transport sections: a service that always has the bytes, in a process of its own.
 //!
 //! It ends when its standard input does, so it never outlives whoever started it.
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_memory::{Pool, PoolOptions, Span};
+use forebay_rdma::{Lane, LaneOptions, Library, RdmaServer};
 use forebay_tcp::{ServerOptions, TcpServer};
 use forebay_transport::{Op, Provenance, Request, Response, Service};
 use forebay_types::{ByteSize, Failure, FailureKind, MAX_BLOCK_SIZE};
@@ -33,21 +35,85 @@ impl Service for OneBlock {
     }
 }
 
-/// Serves until standard input ends.
+/// This program again, as a server.
+pub(crate) struct ServerProcess {
+    child: Child,
+    /// Where it listens.
+    pub(crate) address: String,
+}
+
+impl ServerProcess {
+    /// Starts one: over UCX's `transports`, or over TCP if there are none.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub(crate) fn start(transports: &[&str]) -> anyhow::Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("serve-transport")
+            .args(transports)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start the transport's server")?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let address = line.trim().strip_prefix("listening on ").map(ToOwned::to_owned);
+        let server = Self { child, address: address.unwrap_or_default() };
+        anyhow::ensure!(!server.address.is_empty(), "the transport's server did not start");
+        Ok(server)
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // Its standard input ends, and so does it.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves until standard input ends: over UCX's `transports`, or over TCP if there are none.
 ///
 /// # Errors
 /// When it cannot listen.
-pub(crate) fn run() -> anyhow::Result<()> {
+pub(crate) fn run(transports: &[String]) -> anyhow::Result<()> {
+    // While there is one thread: only then can UCX be told to leave `malloc` alone.
+    let library = if transports.is_empty() { None } else { Some(Library::load(None)?) };
     let runtime = tokio::runtime::Runtime::new()?;
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8)))?;
     let mut block = pool.try_alloc(MAX_BLOCK_SIZE as usize).context("a new pool has no block")?;
     // Pages that were never written are all the same one, which stays in the processor's cache.
     block.fill(0x5a);
     let service: Arc<dyn Service> = Arc::new(OneBlock(block.freeze()));
-    let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), CLUSTER);
-    let server = runtime.block_on(async { TcpServer::bind(options, service) })?;
-    println!("listening on {}", server.local_addr());
-    std::io::stdin().read_to_end(&mut Vec::new())?;
-    runtime.block_on(server.close());
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let until_end = |address: SocketAddr| {
+        println!("listening on {address}");
+        std::io::stdin().read_to_end(&mut Vec::new())
+    };
+    if let Some(library) = library {
+        let lane = Arc::new(Lane::start(library, lane_options(transports, &pool))?);
+        let options = forebay_rdma::ServerOptions::new(address, CLUSTER);
+        let server = runtime.block_on(RdmaServer::bind(lane, options, service))?;
+        until_end(server.local_addr())?;
+        runtime.block_on(server.close());
+    } else {
+        let options = ServerOptions::new(address, CLUSTER);
+        let server = runtime.block_on(async { TcpServer::bind(options, service) })?;
+        until_end(server.local_addr())?;
+        runtime.block_on(server.close());
+    }
     Ok(())
+}
+
+/// A lane that knows all of `pool`.
+pub(crate) fn lane_options(transports: &[impl ToString], pool: &Pool) -> LaneOptions {
+    let transports = transports.iter().map(ToString::to_string).collect();
+    LaneOptions { transports, ..LaneOptions::new("bench", pool.clone(), pool.capacity()) }
 }

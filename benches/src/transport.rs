@@ -1,14 +1,11 @@
 //! The TCP transport alone, against iperf3: what framing, multiplexing and landing in the caller's buffer cost.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use forebay_memory::{Pool, PoolOptions};
 use forebay_tcp::{ClientOptions, TcpTransport};
-use forebay_transport::{Op, Request, Transport};
+use forebay_transport::{Op, Reply, Request, Transport};
 use forebay_types::{BlockKey, ByteSize, FileId};
 use tokio::runtime::Runtime;
 
@@ -19,9 +16,10 @@ use crate::latencies::Latencies;
 use crate::progress::Progress;
 use crate::report::{Report, Table, kilo, latency, percent, rate};
 use crate::rounds::{self, Case, Sample};
-use crate::server::CLUSTER;
+use crate::server::{CLUSTER, ServerProcess};
 
-const SIZES: [(u32, &str); 4] = [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB")];
+pub(crate) const SIZES: [(u32, &str); 4] =
+    [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB")];
 /// Calls under way at once, and the streams of iperf3 that they are compared with: as many as there are connections.
 const DEPTHS: [(usize, u32); 2] = [(1, 1), (8, 4)];
 /// Longer than any call takes.
@@ -38,7 +36,7 @@ pub(crate) fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     progress.say("The TCP transport alone");
-    let (iperf, server) = (Iperf::start()?, ServerProcess::start()?);
+    let (iperf, server) = (Iperf::start()?, ServerProcess::start(&[])?);
     let transport: Arc<dyn Transport> =
         Arc::new(TcpTransport::new(server.address.as_str(), ClientOptions::new(CLUSTER)));
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(64)))?;
@@ -72,8 +70,16 @@ pub(crate) fn measure(
     Ok(())
 }
 
+/// A read of `size` bytes.
+pub(crate) async fn call(transport: &dyn Transport, pool: &Pool, size: u32) -> anyhow::Result<Reply> {
+    let into = pool.alloc(size as usize, DEADLINE).await?;
+    let block = BlockKey { file: FileId([0; 16]), index: 0 };
+    let request = Request::on_block(Op::Read, block, 0, size, DEADLINE);
+    Ok(transport.call(request, Some(into)).await?)
+}
+
 /// Reads of `size` bytes, `depth` at once, for `time`.
-async fn calls(
+pub(crate) async fn calls(
     transport: &Arc<dyn Transport>,
     pool: &Pool,
     size: u32,
@@ -88,10 +94,7 @@ async fn calls(
                 let mut latencies = Latencies::default();
                 while started.elapsed() < time {
                     let began = Instant::now();
-                    let into = pool.alloc(size as usize, DEADLINE).await?;
-                    let block = BlockKey { file: FileId([0; 16]), index: 0 };
-                    let request = Request::on_block(Op::Read, block, 0, size, DEADLINE);
-                    let reply = transport.call(request, Some(into)).await?;
+                    let reply = call(&*transport, &pool, size).await?;
                     latencies.add(began.elapsed());
                     drop(reply);
                 }
@@ -104,37 +107,4 @@ async fn calls(
         all.append(task.await??);
     }
     Ok(all.sample(size, started.elapsed()))
-}
-
-/// This program again, as the server.
-struct ServerProcess {
-    child: Child,
-    address: String,
-}
-
-impl ServerProcess {
-    fn start() -> anyhow::Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("serve-transport")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the transport's server")?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        let address = line.trim().strip_prefix("listening on ").map(ToOwned::to_owned);
-        let server = Self { child, address: address.unwrap_or_default() };
-        anyhow::ensure!(!server.address.is_empty(), "the transport's server did not start");
-        Ok(server)
-    }
-}
-
-impl Drop for ServerProcess {
-    fn drop(&mut self) {
-        // Its standard input ends, and so does it.
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
 }

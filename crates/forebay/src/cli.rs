@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{completions, conf, fs, mount, stats, umount, up, version, worker};
+use crate::commands::{bench, completions, conf, doctor, fs, mount, stats, umount, up, version, worker};
 use crate::exit;
 
 /// A distributed read cache between object stores and the programs that read them
@@ -38,7 +38,9 @@ pub(crate) enum Command {
     Umount(umount::Args),
     Fs(fs::Args),
     Stats(stats::Args),
+    Bench(bench::Args),
     Conf(conf::Args),
+    Doctor(doctor::Args),
     Version(version::Args),
     Completions(completions::Args),
 }
@@ -65,7 +67,9 @@ impl Command {
             Self::Umount(args) => umount::run(&args),
             Self::Fs(args) => fs::run(args),
             Self::Stats(args) => stats::run(&args),
+            Self::Bench(args) => bench::run(args),
             Self::Conf(args) => conf::run(&args),
+            Self::Doctor(args) => doctor::run(&args),
             Self::Version(args) => version::run(args),
             Self::Completions(args) => completions::run(&args),
         }

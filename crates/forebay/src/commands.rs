@@ -1,7 +1,9 @@
 //! The commands, a file each: what it takes, and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod conf;
+pub(crate) mod doctor;
 pub(crate) mod fs;
 pub(crate) mod mount;
 pub(crate) mod stats;

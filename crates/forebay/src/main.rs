@@ -5,6 +5,7 @@ mod assembly;
 mod cli;
 mod commands;
 mod config_args;
+mod control;
 mod daemon;
 mod exit;
 mod logging;

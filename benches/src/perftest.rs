@@ -1,0 +1,103 @@
+//! `ucx_perftest` between two processes: what UCX gives to a program that does nothing but send.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+
+use crate::rounds::Sample;
+
+/// As Forebay sets them: with UCX's own, large messages over TCP are three times slower.
+const SETTINGS: [(&str, &str); 2] = [("UCX_TCP_TX_SEG_SIZE", "256K"), ("UCX_TCP_RX_SEG_SIZE", "512K")];
+/// Iterations that are run to find out how many fill the time.
+const PROBE: u64 = 200;
+/// Longer than a run takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How both ends wait for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Asking UCX again and again: a core each.
+    Poll,
+    /// Asleep until there is something, as Forebay does.
+    Sleep,
+}
+
+/// Round trips of active messages of `size` bytes, over UCX's `transports`.
+///
+/// # Errors
+/// When ucx_perftest is missing or fails.
+pub(crate) fn round_trips(transports: &str, size: u32, wait: Wait, time: Duration) -> anyhow::Result<Sample> {
+    let mode = if wait == Wait::Poll { "poll" } else { "sleep" };
+    let arguments = ["-t", "ucp_am_lat", "-E", mode];
+    let line = timed(transports, &arguments, size, time)?;
+    // It counts each direction.
+    Ok(Sample { operations: line.rate / 2.0, p50: line.average * 2.0, ..Sample::default() })
+}
+
+/// Active messages of `size` bytes in one direction, as many at once as it takes.
+///
+/// # Errors
+/// As for [`round_trips`].
+pub(crate) fn bandwidth(transports: &str, size: u32, time: Duration) -> anyhow::Result<Sample> {
+    let line = timed(transports, &["-t", "ucp_am_bw"], size, time)?;
+    Ok(Sample { rate: line.rate * f64::from(size), operations: line.rate, ..Sample::default() })
+}
+
+/// What it prints of a run.
+struct Line {
+    /// Microseconds of one message.
+    average: f64,
+    /// Messages a second.
+    rate: f64,
+}
+
+/// A run that takes about `time`.
+fn timed(transports: &str, arguments: &[&str], size: u32, time: Duration) -> anyhow::Result<Line> {
+    let probe = run(transports, arguments, size, PROBE)?;
+    let iterations = (probe.rate * time.as_secs_f64()) as u64;
+    run(transports, arguments, size, iterations.clamp(PROBE, 10_000_000))
+}
+
+fn run(transports: &str, arguments: &[&str], size: u32, iterations: u64) -> anyhow::Result<Line> {
+    // It cannot be given a socket, so the port is free only most probably.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+    let perftest = || {
+        let mut command = Command::new("ucx_perftest");
+        command.envs(SETTINGS).env("UCX_TLS", transports).args(["-p", &port]).stdin(Stdio::null());
+        command
+    };
+    let server = perftest().stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let server = Server(server.context("cannot run ucx_perftest; it is in Debian's ucx-utils")?);
+    let (size, iterations) = (size.to_string(), iterations.to_string());
+    let started = Instant::now();
+    loop {
+        let output = perftest()
+            .arg("127.0.0.1")
+            .args(arguments)
+            .args(["-s", &size, "-n", &iterations, "-w", "100", "-f", "-v"])
+            .output()?;
+        // The header, and one line: iterations, percentile, average and overall latency, bandwidth and message rate.
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let cells: Vec<f64> =
+            text.lines().last().unwrap_or_default().split(',').flat_map(|cell| cell.trim().parse()).collect();
+        if let [_, _, _, average, _, _, _, rate] = cells[..] {
+            drop(server);
+            return Ok(Line { average, rate });
+        }
+        // Refused, before the server listens.
+        ensure!(started.elapsed() < DEADLINE, "ucx_perftest failed: {}", String::from_utf8_lossy(&output.stderr));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ends when dropped, if it has not ended with its client.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

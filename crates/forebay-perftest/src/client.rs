@@ -1,0 +1,355 @@
+//! A run of the client, from beginning to end.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::Local;
+use forebay_rdma::{Lane, Library, RdmaTransport};
+use forebay_tcp::TcpTransport;
+use forebay_transport::Transport;
+use forebay_ucx::{Registration, Resource};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::control::Control;
+use crate::crew::{Crew, Watched};
+use crate::error::Error;
+use crate::link::Connector;
+use crate::options::{ClientOptions, Kind, TransportChoice};
+use crate::plan::{self, CONNECT_DEADLINE, OPERATION_DEADLINE, WINDOWS_A_ROW};
+use crate::report::{BandwidthResult, LatencyResult, Report, ServerReport, UcxReport, Verified};
+use crate::statistics::{Bandwidth, Counted, Latency, rate};
+use crate::ucx::{context, lane};
+use crate::wire::{BENCH_CLUSTER, Offer};
+use crate::{memory, text, usage};
+
+/// How long the lane may take to end.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Runs the tests and tells `out` of them, line by line. Blocks for as long as they take; the cache's tasks run on `runtime`.
+/// When `stop` is cancelled, it ends soon.
+///
+/// # Errors
+/// [`Error`]: what failed and what to do. A payload that came back wrong is [`Error::Mismatch`].
+pub fn run(
+    options: &ClientOptions,
+    runtime: &Handle,
+    stop: &CancellationToken,
+    out: &mut dyn Write,
+) -> Result<Report, Error> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let buffers = plan::buffers(options, cores)?;
+    let started = Local::now();
+    say(out, &text::banner("FOREBAY RDMA BENCHMARK"))?;
+    say(out, &format!("[INFO] Test started at: {}", started.format("%Y-%m-%d %H:%M:%S")))?;
+    say(out, &format!("[INFO] Connecting to {}...", options.server))?;
+    let ucx = match options.transport {
+        TransportChoice::Ucx => Some(Library::load(options.ucx.library.as_deref())?),
+        TransportChoice::Tcp => None,
+    };
+    let version = ucx.map(|library| library.version().to_string());
+    let (control, offer) = Control::open(options.server, options.bind, version)?;
+    let pool = memory::pool(buffers)?;
+    let lane = ucx.map(|library| lane(library, &options.ucx, &pool)).transpose()?.map(Arc::new);
+    let one_sided = ucx
+        .map(|library| {
+            let context = context(library, &options.ucx)?;
+            let registration = Registration::whole(&context, &pool)?;
+            Ok::<_, Error>((context, registration))
+        })
+        .transpose()?;
+    let connector = Arc::new(Connector {
+        server: options.server,
+        bind: options.bind,
+        cache: cache(options, &offer, lane.clone()),
+        offer,
+        pool,
+        ucx: one_sided,
+        runtime: runtime.clone(),
+        stop: stop.clone(),
+        lanes: Mutex::default(),
+    });
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        started: started.to_rfc3339(),
+        transport: options.transport,
+        server: ServerReport {
+            address: options.server.to_string(),
+            version: connector.offer.version.chars().filter(|c| !c.is_control()).take(40).collect(),
+            delay_us: connector.offer.delay.as_micros() as u64,
+        },
+        ucx: ucx.map(|library| UcxReport {
+            version: library.version().to_string(),
+            library: library.path().display().to_string(),
+            lanes: Vec::new(),
+            rdma: false,
+        }),
+        case: options.case,
+        duration_seconds: options.duration.as_secs_f64(),
+        verified: Vec::new(),
+        latency: Vec::new(),
+        bandwidth: Vec::new(),
+    };
+    let cache = Arc::clone(&connector.cache);
+    let mut session = Session { options, cores, connector, control, out, report };
+    let outcome = session.tests();
+    let report = session.report;
+    // The link's tasks run on the runtime and the lane, so these are told to end, and waited for, in their order.
+    runtime.block_on(async {
+        let close = async {
+            cache.close().await;
+            if let Some(lane) = &lane {
+                lane.close().await;
+            }
+        };
+        if tokio::time::timeout(CLOSE_WITHIN, close).await.is_err() {
+            tracing::debug!("the cache's link did not end in time");
+        }
+    });
+    outcome.map(|()| report)
+}
+
+/// The way of the cache. Patient: an emulated card answers late, and whether it answers is not what is measured.
+fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<Lane>>) -> Arc<dyn Transport> {
+    let address = SocketAddr::new(options.server.ip(), offer.cache_port).to_string();
+    let (keepalive, dead_after) = (OPERATION_DEADLINE / 6, OPERATION_DEADLINE / 2);
+    let max_outstanding = 2 * plan::MAX_OPERATIONS as usize;
+    match lane {
+        Some(lane) => {
+            let options = forebay_rdma::ClientOptions {
+                connect_timeout: CONNECT_DEADLINE,
+                keepalive,
+                dead_after,
+                max_outstanding,
+                bind: options.bind,
+                ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER)
+            };
+            Arc::new(RdmaTransport::new(address, lane, options))
+        }
+        None => Arc::new(TcpTransport::new(
+            address,
+            forebay_tcp::ClientOptions {
+                connect_timeout: CONNECT_DEADLINE,
+                keepalive,
+                dead_after,
+                max_outstanding,
+                bind: options.bind,
+                ..forebay_tcp::ClientOptions::new(BENCH_CLUSTER)
+            },
+        )),
+    }
+}
+
+/// One line for whoever looks on, now.
+fn say(out: &mut dyn Write, line: &str) -> Result<(), Error> {
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// The tests of a run.
+struct Session<'a> {
+    options: &'a ClientOptions,
+    cores: usize,
+    connector: Arc<Connector>,
+    control: Control,
+    out: &'a mut dyn Write,
+    report: Report,
+}
+
+impl Session<'_> {
+    fn tests(&mut self) -> Result<(), Error> {
+        let [verified, latency, bandwidth] = plan::kinds(self.options.case);
+        self.say_how()?;
+        if !verified.is_empty() {
+            self.say("")?;
+            self.say(&text::section("BASIC TESTS (Every Byte Compared)"))?;
+            self.verify(verified)?;
+        }
+        if !latency.is_empty() {
+            self.say("")?;
+            self.say(&text::section("LATENCY TESTS (Sequential, Zero-Copy)"))?;
+            if self.options.all_sizes { self.latency_tables(latency)? } else { self.latency(latency)? }
+        }
+        if !bandwidth.is_empty() {
+            self.say("")?;
+            self.say(&text::section("BANDWIDTH STRESS TESTS (Multi-Threaded Concurrent, Zero-Copy)"))?;
+            if self.options.all_sizes { self.bandwidth_tables(bandwidth)? } else { self.bandwidth(bandwidth)? }
+        }
+        self.say("")?;
+        self.say(&text::banner("ALL TESTS COMPLETED"))
+    }
+
+    /// What is going to be measured, over what. Connects once to know the latter.
+    fn say_how(&mut self) -> Result<(), Error> {
+        match self.options.transport {
+            TransportChoice::Tcp => {
+                self.say("[INFO] TCP: READ and WRITE by blocking sockets, CACHE by its own transport")?
+            }
+            TransportChoice::Ucx => {
+                drop(Crew::start(&self.connector, Kind::Read, 1)?);
+                let lanes = self.connector.lanes.lock().clone();
+                if let Some(ucx) = &mut self.report.ucx {
+                    ucx.lanes = lanes.iter().map(ToString::to_string).collect();
+                    ucx.rdma = lanes.iter().any(Resource::is_rdma);
+                    let line = text::lanes(&ucx.version, &lanes);
+                    self.say(&line)?;
+                }
+            }
+        }
+        let server = &self.report.server;
+        let line = format!("[INFO] Server: Forebay {}, Delay {} us", server.version, server.delay_us);
+        self.say(&line)?;
+        let (_, sessions) = self.control.usage()?;
+        if sessions > 1 {
+            self.say(&format!("[WARN] {sessions} clients use this server: they share links and processors"))?;
+        }
+        self.say("")?;
+        self.say(&format!("[INFO] Test Case: {}", self.options.case))?;
+        self.say(&format!("[INFO] Duration: {} seconds", self.options.duration.as_secs()))
+    }
+
+    fn verify(&mut self, kinds: &[Kind]) -> Result<(), Error> {
+        for kind in kinds {
+            let mut crew = Crew::start(&self.connector, *kind, 1)?;
+            for bytes in plan::payloads(self.options.all_sizes) {
+                let transfers = crew.verify(bytes)?;
+                self.say(&text::verified(*kind, bytes, transfers))?;
+                self.report.verified.push(Verified { kind: *kind, bytes, transfers });
+                self.check()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn latency(&mut self, kinds: &[Kind]) -> Result<(), Error> {
+        let mut crews = Vec::new();
+        for kind in kinds {
+            crews.push((*kind, Crew::start(&self.connector, *kind, 1)?));
+        }
+        for (index, bytes) in plan::payloads(false).into_iter().enumerate() {
+            if index > 0 {
+                self.say("")?;
+            }
+            for (kind, crew) in &mut crews {
+                let latency = self.latency_of(crew, *kind, bytes, self.options.duration)?;
+                self.say(&text::latency(*kind, bytes, &latency, self.options.duration))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn latency_tables(&mut self, kinds: &[Kind]) -> Result<(), Error> {
+        let sizes = plan::payloads(true);
+        let within = plan::row_time(self.options.duration, sizes.len());
+        for kind in kinds {
+            let mut crew = Crew::start(&self.connector, *kind, 1)?;
+            self.say(&format!("\n{kind} latency"))?;
+            self.say(text::LATENCY_HEADINGS)?;
+            for bytes in &sizes {
+                let latency = self.latency_of(&mut crew, *kind, *bytes, within)?;
+                self.say(&text::latency_row(*bytes, &latency))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn latency_of(&mut self, crew: &mut Crew, kind: Kind, bytes: u64, within: Duration) -> Result<Latency, Error> {
+        let latency = Latency::of(crew.latency(bytes, within)?);
+        self.report.latency.push(LatencyResult { kind, bytes, latency });
+        self.check()?;
+        Ok(latency)
+    }
+
+    fn bandwidth(&mut self, kinds: &[Kind]) -> Result<(), Error> {
+        let duration = self.options.duration;
+        for (index, kind) in kinds.iter().enumerate() {
+            let mut crew = self.crew(*kind)?;
+            for (payload, bytes) in plan::payloads(false).into_iter().enumerate() {
+                if index + payload > 0 {
+                    self.say("")?;
+                }
+                let spread = plan::spread(self.options, bytes, self.cores);
+                self.say(&text::bandwidth_begins(*kind, bytes, duration, spread))?;
+                // A line a second.
+                let windows = duration.as_secs().max(1) as u32;
+                let result = self.bandwidth_of(&mut crew, *kind, bytes, duration, windows, true)?;
+                self.say(&text::bandwidth(&result))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bandwidth_tables(&mut self, kinds: &[Kind]) -> Result<(), Error> {
+        let sizes = plan::payloads(true);
+        let within = plan::row_time(self.options.duration, sizes.len());
+        for kind in kinds {
+            let mut crew = self.crew(*kind)?;
+            self.say(&format!("\n{kind} bandwidth"))?;
+            self.say(text::BANDWIDTH_HEADINGS)?;
+            for bytes in &sizes {
+                let result = self.bandwidth_of(&mut crew, *kind, *bytes, within, WINDOWS_A_ROW, false)?;
+                self.say(&text::bandwidth_row(*bytes, &result))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn crew(&self, kind: Kind) -> Result<Crew, Error> {
+        // The number of threads does not depend on the payload.
+        Crew::start(&self.connector, kind, plan::spread(self.options, 1, self.cores).jobs)
+    }
+
+    fn bandwidth_of(
+        &mut self,
+        crew: &mut Crew,
+        kind: Kind,
+        bytes: u64,
+        duration: Duration,
+        windows: u32,
+        live: bool,
+    ) -> Result<Bandwidth, Error> {
+        let spread = plan::spread(self.options, bytes, self.cores);
+        let (server_before, _) = self.control.usage()?;
+        let (control, out, stop) = (&self.control, &mut *self.out, &self.connector.stop);
+        let mut told = |operations, length| {
+            if live {
+                say(out, &text::live(rate(operations, length), bytes))?;
+            }
+            check(control, stop)
+        };
+        let mut client_before = Duration::ZERO;
+        let test = Watched { bytes, depth: spread.depth, duration, windows, told: &mut told };
+        let moved = crew.bandwidth(test, || client_before = usage::cpu())?;
+        let client_cpu = usage::cpu().saturating_sub(client_before);
+        let (server_after, _) = self.control.usage()?;
+        let bandwidth = Bandwidth::of(&Counted {
+            bytes,
+            operations: moved.operations,
+            elapsed: moved.elapsed,
+            windows: moved.windows,
+            client_cpu,
+            server_cpu: server_after.saturating_sub(server_before),
+        });
+        self.report.bandwidth.push(BandwidthResult { kind, bytes, jobs: spread.jobs, depth: spread.depth, bandwidth });
+        Ok(bandwidth)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        check(&self.control, &self.connector.stop)
+    }
+
+    fn say(&mut self, line: &str) -> Result<(), Error> {
+        say(self.out, line)
+    }
+}
+
+/// Whether there is a reason to go on.
+fn check(control: &Control, stop: &CancellationToken) -> Result<(), Error> {
+    if stop.is_cancelled() {
+        return Err(Error::Stopped);
+    }
+    control.check()
+}

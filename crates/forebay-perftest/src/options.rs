@@ -1,0 +1,127 @@
+//! What can be set.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Which tests to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// Bytes written, read and compared.
+    Basic,
+    /// One operation after the other.
+    Latency,
+    /// Many at once, of every kind.
+    Stress,
+    /// Many at once, writing.
+    StressWrite,
+    /// Many at once, reading.
+    StressRead,
+    /// All of the above.
+    All,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic => "basic",
+            Self::Latency => "latency",
+            Self::Stress => "stress",
+            Self::StressWrite => "stress-write",
+            Self::StressRead => "stress-read",
+            Self::All => "all",
+        })
+    }
+}
+
+/// A kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Into the server's memory.
+    Write,
+    /// Out of the server's memory.
+    Read,
+    /// By a request of the cache.
+    Cache,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Write => "WRITE",
+            Self::Read => "READ",
+            Self::Cache => "CACHE",
+        })
+    }
+}
+
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportChoice {
+    /// OpenUCX: RDMA where there is a card for it.
+    Ucx,
+    /// TCP sockets.
+    Tcp,
+}
+
+impl fmt::Display for TransportChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ucx => "UCX",
+            Self::Tcp => "TCP",
+        })
+    }
+}
+
+/// What UCX is to use. What is empty is UCX's choice, or that of its environment (`UCX_TLS`, `UCX_NET_DEVICES`).
+#[derive(Clone, Debug, Default)]
+pub struct UcxOptions {
+    /// libucp; `None` looks for the system's.
+    pub library: Option<PathBuf>,
+    /// UCX's names of devices: `mlx5_0:1`, `eth0`.
+    pub devices: Vec<String>,
+    /// UCX's names of transports: `rc_verbs`, `tcp`.
+    pub transports: Vec<String>,
+}
+
+/// How a client runs.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The server's control address.
+    pub server: SocketAddr,
+    /// The address to connect from.
+    pub bind: Option<IpAddr>,
+    /// What carries the bytes.
+    pub transport: TransportChoice,
+    /// What UCX is to use.
+    pub ucx: UcxOptions,
+    /// Which tests.
+    pub case: Case,
+    /// Tables of all sizes instead of lines for a few.
+    pub all_sizes: bool,
+    /// How long each test may take; with tables, each table.
+    pub duration: Duration,
+    /// Threads; `None` chooses.
+    pub jobs: Option<u32>,
+    /// Operations that each thread has under way; `None` chooses by payload.
+    pub depth: Option<u32>,
+}
+
+/// How a server runs.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// How long answering a request of the cache, or of the plain sockets, takes besides.
+    pub delay: Duration,
+    /// With [`TransportChoice::Tcp`] UCX is not loaded; otherwise clients may choose either.
+    pub transport: TransportChoice,
+    /// What UCX is to use.
+    pub ucx: UcxOptions,
+}

@@ -1,0 +1,353 @@
+//! `forebay bench rdma`: the command line of [`forebay_perftest`].
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use forebay_config::Config;
+use forebay_doctor::Root;
+use forebay_doctor::facts::Rdma;
+use forebay_perftest::plan::{MAX_DEPTH, MAX_JOBS};
+use forebay_perftest::{
+    Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, client,
+};
+use forebay_rdma::Library;
+use tokio_util::sync::CancellationToken;
+
+use crate::assembly::first_address;
+use crate::config_args::ConfigArgs;
+use crate::exit::{Exit, Fault};
+use crate::output::{self, JsonArg};
+use crate::signals::Signals;
+use crate::{logging, runtime};
+
+/// How long a run that was interrupted may take to end.
+const END_WITHIN: Duration = Duration::from_secs(3);
+
+/// Measure what the links between two hosts give, over RDMA or TCP, and what the cache makes of it
+///
+/// Start it without --remote-ip on one host: a server, until Ctrl-C. Start it with --remote-ip on another one: the tests.
+///
+/// WRITE and READ are one-sided operations on the server's memory: what the network gives. CACHE is a request of the cache
+/// and its reply: what a mount gets, without the checksums that it adds. WRITE and READ have a connection of their own for
+/// each thread, CACHE shares one link among them, as a mount does. With `--transport tcp` WRITE and READ are plain blocking
+/// sockets, and CACHE goes over the cache's own TCP.
+///
+/// Whoever reaches the server's port can read and write the benchmark's memory, and nothing else: run it in a trusted
+/// network, for as long as you measure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay bench rdma
+  forebay bench rdma --remote-ip 10.0.1.10 --case latency
+  forebay bench rdma --remote-ip 10.0.1.10 --case stress-read --duration 10 --numjobs 8 --iodepth 32
+  forebay bench rdma --remote-ip 10.0.1.10 --all-sizes --json > sizes.json")]
+pub(crate) struct Args {
+    /// Server or client [default: client with --remote-ip, server without]
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Server: the address to listen on; client: the one to connect from [default: detected, or that of a single device]
+    #[arg(long, value_name = "IP")]
+    local_ip: Option<IpAddr>,
+    /// Server: the port to listen on; 0 takes a free one
+    #[arg(long, value_name = "PORT", default_value_t = 20600)]
+    local_port: u16,
+    /// Server: answer each request of CACHE, and of plain sockets, so many microseconds later; one-sided operations ask nobody
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
+    delay_us: u64,
+    /// Client: the server's address
+    #[arg(long, value_name = "IP")]
+    remote_ip: Option<String>,
+    /// Client: the server's port
+    #[arg(long, value_name = "PORT", default_value_t = 20600, value_parser = clap::value_parser!(u16).range(1..))]
+    remote_port: u16,
+    /// Client: which tests
+    #[arg(long, default_value = "all")]
+    case: CaseArg,
+    /// Client: seconds for each test; with --all-sizes for each table. A latency test ends after 5000 operations, or then
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    duration: u64,
+    /// Client: threads of a bandwidth test; -1 takes one for each core, up to 8
+    #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_JOBS>)]
+    numjobs: Automatic,
+    /// Client: operations that each thread has under way; -1 takes 32 up to 16 KiB, 16 up to 256 KiB, 8 up to 1 MiB, then 4
+    #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_DEPTH>)]
+    iodepth: Automatic,
+    /// What carries the bytes. A server with `ucx` serves clients with either
+    #[arg(long, default_value = "ucx")]
+    transport: TransportArg,
+    /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.bind.device, else UCX's choice]
+    #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
+    devices: Vec<String>,
+    /// UCX's transports, as in `rc_verbs` [default: network.rdma.data.transports, else $UCX_TLS, else UCX's choice]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    transports: Vec<String>,
+    /// Client: tables of all sizes from 2 bytes to 8 MiB; one of more than 4 MiB is moved in two parts, as blocks are
+    #[arg(long)]
+    all_sizes: bool,
+    #[command(flatten)]
+    json: JsonArg,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Serve until Ctrl-C
+    Server,
+    /// Run the tests
+    Client,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CaseArg {
+    /// Every byte compared
+    Basic,
+    /// One operation after the other
+    Latency,
+    /// Many at once: WRITE, READ and CACHE
+    Stress,
+    /// Many at once: WRITE
+    StressWrite,
+    /// Many at once: READ and CACHE
+    StressRead,
+    /// All of them
+    All,
+}
+
+impl From<CaseArg> for Case {
+    fn from(case: CaseArg) -> Self {
+        match case {
+            CaseArg::Basic => Self::Basic,
+            CaseArg::Latency => Self::Latency,
+            CaseArg::Stress => Self::Stress,
+            CaseArg::StressWrite => Self::StressWrite,
+            CaseArg::StressRead => Self::StressRead,
+            CaseArg::All => Self::All,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TransportArg {
+    /// OpenUCX: RDMA where there is a card for it
+    Ucx,
+    /// TCP sockets
+    Tcp,
+}
+
+impl From<TransportArg> for TransportChoice {
+    fn from(transport: TransportArg) -> Self {
+        match transport {
+            TransportArg::Ucx => Self::Ucx,
+            TransportArg::Tcp => Self::Tcp,
+        }
+    }
+}
+
+/// A number, or that one is to be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Automatic(Option<u32>);
+
+fn automatic<const MAX: u32>(text: &str) -> Result<Automatic, String> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(Automatic(None)),
+        Ok(number) if (1..=i64::from(MAX)).contains(&number) => Ok(Automatic(Some(number as u32))),
+        _ => Err(format!("give 1 to {MAX}, or -1 to have it chosen by the size of the payload")),
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When server or tests cannot start, or a test fails.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let mode = mode(args.mode, args.remote_ip.as_deref())?;
+    let loaded = args.config.load([])?;
+    logging::start_quiet(&loaded.config)?;
+    let rdma = Rdma::read(&Root::default());
+    let ucx = ucx(&args, &loaded.config, &rdma);
+    if matches!(args.transport, TransportArg::Ucx) {
+        // While the process has one thread; see `crate::rdma::load_early`. What is wrong is told when it is needed.
+        let _ = Library::load(ucx.library.as_deref());
+    }
+    match mode {
+        Mode::Server => runtime::block_on(serve(&args, ucx, &rdma)),
+        Mode::Client => runtime::block_on(measure(&args, ucx, &rdma)),
+    }
+}
+
+/// The mode that was said, or the one that the server's address tells.
+fn mode(said: Option<Mode>, remote_ip: Option<&str>) -> anyhow::Result<Mode> {
+    let (what, next) = match (said, remote_ip) {
+        (None | Some(Mode::Client), Some(_)) => return Ok(Mode::Client),
+        (None | Some(Mode::Server), None) => return Ok(Mode::Server),
+        (Some(Mode::Client), None) => ("--mode client does not say of which server", "name it with --remote-ip"),
+        (Some(Mode::Server), Some(_)) => ("--mode server connects to nobody", "leave --remote-ip away, or --mode"),
+    };
+    Err(Fault::new(Exit::Usage, what, next).into())
+}
+
+/// What UCX is to use: flags, then the configuration.
+fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> UcxOptions {
+    let or = |said: &[String], configured: &[String]| if said.is_empty() { configured.to_vec() } else { said.to_vec() };
+    // `mlx5_0` is its first port.
+    let full = |device: String| rdma.port(&device).map_or(device, |(_, port)| port.name.clone());
+    let named = or(&args.devices, &config.network_rdma_data_bind_device);
+    UcxOptions {
+        library: config.ucx_library.clone(),
+        devices: named.into_iter().map(full).collect(),
+        transports: or(&args.transports, &config.network_rdma_data_transports),
+    }
+}
+
+/// The address of a single device, which is also where connections of that device are made.
+fn address_of_device(ucx: &UcxOptions, rdma: &Rdma) -> Option<IpAddr> {
+    let [device] = &ucx.devices[..] else { return None };
+    let interfaces = if_addrs::get_if_addrs().ok()?;
+    let interface = rdma.port(device).and_then(|(_, port)| port.interfaces.first()).unwrap_or(device);
+    first_address(&interfaces, interface)
+}
+
+/// The address that others know this machine by, as far as can be told.
+fn detected_address() -> IpAddr {
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    let others = interfaces.iter().filter(|found| !found.is_loopback() && !found.is_link_local());
+    others.map(if_addrs::Interface::ip).min().unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
+    let mut signals = Signals::take()?;
+    let ip = args.local_ip.or_else(|| address_of_device(&ucx, rdma)).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    let options = ServerOptions {
+        address: SocketAddr::new(ip, args.local_port),
+        delay: Duration::from_micros(args.delay_us),
+        transport: args.transport.into(),
+        ucx,
+    };
+    let transport = if matches!(args.transport, TransportArg::Ucx) { "RDMA" } else { "TCP" };
+    let server = signals.unless_any(async { Server::start(options).await.map_err(told) }).await?;
+    let bound = server.local_addr();
+    let shown = if bound.ip().is_unspecified() { detected_address() } else { bound.ip() };
+    let shown = SocketAddr::new(shown, bound.port());
+    let mut out = output::stdout();
+    if let Some((port, version)) = server.ucx() {
+        writeln!(out, "[INFO] UCX {version} on port {port}, {} of registered memory for clients", server.exposed())?;
+    }
+    let delay = args.delay_us;
+    writeln!(out, "[INFO] {transport} Server running on {shown} with Delay {delay} us. Press Ctrl+C to exit.")?;
+    out.flush()?;
+    drop(out);
+    signals.next().await;
+    server.close().await;
+    Ok(())
+}
+
+async fn measure(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
+    let mut signals = Signals::take()?;
+    let server = resolve(args.remote_ip.as_deref().unwrap_or_default(), args.remote_port)?;
+    let bind = args.local_ip.or_else(|| address_of_device(&ucx, rdma).filter(|own| own.is_ipv4() == server.is_ipv4()));
+    let options = ClientOptions {
+        server,
+        bind,
+        transport: args.transport.into(),
+        ucx,
+        case: args.case.into(),
+        all_sizes: args.all_sizes,
+        duration: Duration::from_secs(args.duration),
+        jobs: args.numjobs.0,
+        depth: args.iodepth.0,
+    };
+    let (stop, json) = (CancellationToken::new(), args.json.json);
+    let running = tokio::task::spawn_blocking({
+        let (stop, runtime) = (stop.clone(), tokio::runtime::Handle::current());
+        move || -> Result<Report, Error> {
+            // With --json, standard output is for the document alone.
+            if json {
+                client::run(&options, &runtime, &stop, &mut std::io::stderr())
+            } else {
+                client::run(&options, &runtime, &stop, &mut std::io::stdout())
+            }
+        }
+    });
+    let mut running = running;
+    let report = tokio::select! {
+        done = &mut running => done.context("the benchmark panicked")?.map_err(told)?,
+        signal = signals.next() => {
+            stop.cancel();
+            let _ = tokio::time::timeout(END_WITHIN, running).await;
+            return Err(Fault::interrupted(signal).into());
+        }
+    };
+    if json {
+        let mut out = output::stdout();
+        output::json_line(&mut out, &serde_json::to_value(&report)?)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// The address of `host`.
+fn resolve(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let fault = |reason: String| {
+        let what = format!("--remote-ip {host:?} is no address: {reason}");
+        Fault::new(Exit::Usage, what, "give the IP address that the server prints")
+    };
+    let mut found = (host, port).to_socket_addrs().map_err(|error| fault(error.to_string()))?;
+    Ok(found.next().ok_or_else(|| fault("nothing is known of it".to_owned()))?)
+}
+
+/// The error as this program tells errors: with its code, and the remedy apart.
+fn told(error: Error) -> anyhow::Error {
+    let error = match error {
+        // As it is: who reads our output may have left, which is told by the cause.
+        Error::Io(error) => return error.into(),
+        other => other,
+    };
+    let exit = match &error {
+        Error::Usage(_) => Exit::Usage,
+        Error::Connect { .. } | Error::Lost { .. } | Error::TimedOut { .. } => Exit::Unavailable,
+        Error::Listen { error, .. } => match error.kind() {
+            std::io::ErrorKind::AddrInUse => Exit::Busy,
+            std::io::ErrorKind::PermissionDenied => Exit::Denied,
+            _ => Exit::Failed,
+        },
+        _ => Exit::Failed,
+    };
+    let message = error.to_string();
+    match message.rsplit_once("; ") {
+        Some((what, next)) => Fault::new(exit, what, next).into(),
+        None => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_follows_from_the_servers_address() {
+        assert_eq!(mode(None, None).unwrap(), Mode::Server);
+        assert_eq!(mode(None, Some("10.0.0.1")).unwrap(), Mode::Client);
+        assert_eq!(mode(Some(Mode::Server), None).unwrap(), Mode::Server);
+        assert!(mode(Some(Mode::Client), None).is_err() && mode(Some(Mode::Server), Some("10.0.0.1")).is_err());
+    }
+
+    #[test]
+    fn numbers_are_within_their_bounds_or_chosen() {
+        assert_eq!(automatic::<128>("-1"), Ok(Automatic(None)));
+        assert_eq!(automatic::<128>("128"), Ok(Automatic(Some(128))));
+        for wrong in ["0", "-2", "129", "x", ""] {
+            assert!(automatic::<128>(wrong).is_err_and(|text| text.contains("1 to 128")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_a_mistake_of_the_caller() {
+        assert_eq!(resolve("127.0.0.1", 7).unwrap(), "127.0.0.1:7".parse().unwrap());
+        assert_eq!(resolve("::1", 7).unwrap(), "[::1]:7".parse().unwrap());
+        assert!(resolve("", 7).is_err());
+    }
+}
