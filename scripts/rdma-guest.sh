@@ -211,6 +211,17 @@ step_a_worker_killed_in_the_middle_of_a_transfer_costs_no_error() {
     wait $!
 }
 
+# Root may lock what it likes; others are told before they begin.
+step_a_user_who_may_lock_too_little_memory_is_told_the_remedy() {
+    make_files
+    chmod 777 .
+    if setpriv --reuid=65534 --regid=65534 --clear-groups bash -c "ulimit -l 64; exec '$FOREBAY' worker --rdma-network veth0 \
+        ${worker_options[*]} -o worker.rpc.port=29999" 2>refused.log; then false; fi
+    cat refused.log
+    grep 'RDMA cannot be had' refused.log
+    grep 'ulimit -l' refused.log
+}
+
 step_the_benchmark_verifies_every_byte_over_verbs() {
     export UCX_TLS=rc_verbs,self UCX_UD_TIMEOUT=20s
     cd "$(mktemp -d)"

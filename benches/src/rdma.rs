@@ -165,7 +165,7 @@ pub(crate) fn measure(
 }
 
 /// The five outcomes of each fabric in a row.
-fn of_fabric<'a>(row: &'a [Outcome], fabric: usize) -> &'a [Outcome] {
+fn of_fabric(row: &[Outcome], fabric: usize) -> &[Outcome] {
     &row[5 * fabric..5 * fabric + 5]
 }
 

@@ -180,6 +180,25 @@ fn a_worker_that_is_killed_in_the_middle_of_reads_over_ucx_costs_no_reader_an_er
 }
 
 #[test]
+fn a_port_that_is_still_taken_is_tried_again() {
+    if !has_ucx() {
+        return;
+    }
+    let bucket = Bucket::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("network.rdma.data.port={}", taken.local_addr().unwrap().port());
+    let freed = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(taken);
+    });
+    let host = "network.rdma.data.bind.host=127.0.0.1";
+    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&[host, &port]).worker(&bucket);
+    freed.join().unwrap();
+    let log = worker.log_text();
+    assert!(log.contains("RDMA port is not free yet") && log.contains("RDMA server listening"), "{log}");
+}
+
+#[test]
 fn rdma_that_cannot_be_had_stops_the_start_with_the_remedy_unless_tcp_will_do() {
     let bucket = Bucket::new();
     let tree = Tree::of_equal_files(1, 1 << 20);
@@ -192,6 +211,14 @@ fn rdma_that_cannot_be_had_stops_the_start_with_the_remedy_unless_tcp_will_do() 
     };
     let refused = asked().prepare_mount(&address).start();
     refused.failed(1, &["RDMA cannot be had", "mlx5_77:1", "tcp-at-start"]);
+    let rdma = || Setup::without_origin().option("network.rdma.data.enabled=true");
+    let without_library = rdma().option("ucx.library=/nonexistent/libucp.so.0").prepare_mount(&address).start();
+    without_library.failed(1, &["RDMA cannot be had", "/nonexistent/libucp.so.0", "tcp-at-start"]);
+    if has_ucx() {
+        // There may be a card here; on `lo` there is none.
+        let no_rdma = rdma().option("network.rdma.data.network=lo").prepare_mount(&address).start();
+        no_rdma.failed(1, &["RDMA cannot be had", "`lo`", "tcp-at-start"]);
+    }
     let mount = asked().option("network.rdma.data.fallback=tcp-at-start").mount([&worker]);
     tree.verify(&mount.root());
     assert!(mount.log_text().contains("RDMA cannot be had, TCP is used"), "{}", mount.log_text());
