@@ -192,11 +192,17 @@ impl Transport for WorkerLink {
     }
 
     async fn close(&self) {
-        match self.shared.found.load_full() {
-            Some(found) => drop(tokio::join!(found.data.close(), found.metadata.close())),
-            None => self.shared.tcp.close().await,
-        }
+        let close_found = || async {
+            if let Some(found) = self.shared.found.load_full() {
+                tokio::join!(found.data.close(), found.metadata.close());
+            }
+        };
+        // Whoever asks for paths does so over TCP.
+        self.shared.tcp.close().await;
+        close_found().await;
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+        // Those that were found meanwhile.
+        close_found().await;
     }
 }

@@ -12,7 +12,7 @@ mod selector;
 mod stats;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -61,6 +61,8 @@ struct Shared {
     operation_timeout: Duration,
     stats: Arc<PathStats>,
     random: AtomicU64,
+    /// Whether a path is down: calls look at this, and at the selector only for a path.
+    is_down: AtomicBool,
 }
 
 /// A request under way over a path; dropped when its caller leaves.
@@ -88,14 +90,22 @@ impl PathsTransport {
         let PathOptions { policy, operation_timeout } = options;
         let selector = Mutex::new(PathSelector::new(policy, paths.iter().map(|path| path.kind)));
         let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-        let shared = Shared { worker: worker.into(), paths, selector, operation_timeout, stats, random };
+        let shared = Shared {
+            worker: worker.into(),
+            paths,
+            selector,
+            operation_timeout,
+            stats,
+            random,
+            is_down: AtomicBool::new(false),
+        };
         Self { shared: Arc::new(shared), tasks }
     }
 
     /// Whether every path is up.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.shared.selector.lock().causes().all(|down| down.is_none())
+        !self.shared.is_down.load(Ordering::Relaxed)
     }
 
     /// How its paths are.
@@ -108,6 +118,9 @@ impl PathsTransport {
 
     /// Probes what is due, in the background.
     fn probe(&self) {
+        if self.is_whole() {
+            return;
+        }
         while let Some(path) = self.shared.selector.lock().due(Instant::now().into_std()) {
             let shared = Arc::clone(&self.shared);
             self.tasks.spawn(async move {
@@ -124,7 +137,10 @@ impl PathsTransport {
                         "RDMA is still down"
                     );
                 }
-                let switch = shared.selector.lock().probed(path, outcome, Instant::now().into_std());
+                let mut selector = shared.selector.lock();
+                let switch = selector.probed(path, outcome, Instant::now().into_std());
+                shared.is_down.store(!selector.is_whole(), Ordering::Relaxed);
+                drop(selector);
                 shared.tell(switch, path, None);
             });
         }
@@ -190,6 +206,7 @@ impl Transport for PathsTransport {
         let cause = error.to_string();
         let mut selector = shared.selector.lock();
         let switch = selector.failed(path, cause.clone(), Instant::now().into_std());
+        shared.is_down.store(!selector.is_whole(), Ordering::Relaxed);
         let has_another = kind == PathKind::Rdma && selector.has_another();
         drop(selector);
         shared.tell(switch, path, Some(&cause));

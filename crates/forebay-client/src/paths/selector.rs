@@ -129,6 +129,12 @@ impl PathSelector {
         self.paths.iter().map(|path| path.down.as_ref().map(|down| &*down.cause))
     }
 
+    /// Whether every path is up.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.paths.iter().all(|path| path.down.is_none())
+    }
+
     /// A request over `path` was answered, or its caller left.
     pub fn ended(&mut self, path: usize) {
         self.release(path);
