@@ -183,6 +183,7 @@ step_verbs_that_fail_cost_time_and_come_back() {
         ! grep 'RDMA is back' mount.log || break
         sleep 1
     done
+    grep 'RDMA is back' mount.log
     bytes_over_the_pair 20000000
 }
 

@@ -48,3 +48,16 @@ pub fn is_long_run() -> bool {
     }
     long
 }
+
+/// Whether there is a libucp; says so if not.
+#[must_use]
+pub fn has_ucx() -> bool {
+    let version =
+        finish(forebay(&[]).args(["version", "--json"]), std::time::Duration::from_secs(60)).succeeded().text();
+    let version: serde_json::Value = serde_json::from_str(&version).expect("JSON");
+    let found = version["ucx"]["version"].is_string();
+    if !found {
+        skipped(&format!("UCX: {}", version["ucx"]["error"]));
+    }
+    found
+}

@@ -64,8 +64,18 @@ impl Setup {
     #[must_use]
     #[track_caller]
     pub fn worker(self, bucket: &Bucket) -> Worker {
+        self.worker_meeting(bucket, |_| ())
+    }
+
+    /// The same; `watch` sees the worker's log while it starts.
+    ///
+    /// # Panics
+    /// When it does not listen in time.
+    #[must_use]
+    #[track_caller]
+    pub fn worker_meeting(self, bucket: &Bucket, watch: impl FnMut(&str)) -> Worker {
         let mounts = format!("mounts=/={}", bucket.url());
-        Worker::start(self.options(&[&mounts, "worker.rpc.bind.host=127.0.0.1"]))
+        Worker::start(self.options(&[&mounts, "worker.rpc.bind.host=127.0.0.1"]), watch)
     }
 
     /// Mounts the bucket with `forebay up`.

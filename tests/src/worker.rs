@@ -28,11 +28,11 @@ pub struct Worker {
 
 impl Worker {
     #[track_caller]
-    pub(crate) fn start(setup: Setup) -> Self {
+    pub(crate) fn start(setup: Setup, watch: impl FnMut(&str)) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the worker's log");
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut worker = Self { setup, directory, process: None, address, starts: 0 };
-        worker.start_again();
+        worker.start_watched(watch);
         worker
     }
 
@@ -42,6 +42,12 @@ impl Worker {
     /// When it does not listen in time.
     #[track_caller]
     pub fn start_again(&mut self) {
+        self.start_watched(|_| ());
+    }
+
+    /// The same; `watch` sees the log meanwhile.
+    #[track_caller]
+    fn start_watched(&mut self, mut watch: impl FnMut(&str)) {
         self.starts += 1;
         let log = std::fs::File::create(self.log()).expect("the worker's log");
         let child = forebay(&self.setup.environment)
@@ -55,6 +61,7 @@ impl Worker {
         self.address = once("the worker listens", START_WITHIN, || {
             let log = std::fs::read_to_string(self.log()).unwrap_or_default();
             assert!(!program::ended(self.pid()), "the worker ended: {log}");
+            watch(&log);
             let address = log.lines().find_map(|line| line.split_once(LISTENING))?.1;
             address.split_whitespace().next()?.parse().ok()
         });

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_e2e::{Finished, finish, forebay, signal, skipped};
+use forebay_e2e::{Finished, finish, forebay, has_ucx, signal};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -15,17 +15,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// UCX between two processes of one machine: shared memory, and TCP's loopback.
 const SHARED_MEMORY: &str = "posix,cma,tcp,self";
 const LOOPBACK: &str = "tcp,self";
-
-/// Whether there is a libucp; says so if not.
-fn has_ucx() -> bool {
-    let version = finish(forebay(&[]).args(["version", "--json"]), Duration::from_secs(60)).succeeded().text();
-    let version: Value = serde_json::from_str(&version).unwrap();
-    let found = version["ucx"]["version"].is_string();
-    if !found {
-        skipped(&format!("UCX: {}", version["ucx"]["error"]));
-    }
-    found
-}
 
 /// What every transport is told: this machine's loopback only.
 fn bench(transport: &str) -> Command {

@@ -55,10 +55,12 @@ pub fn kinds(case: Case) -> [&'static [Kind]; 3] {
     }
 }
 
-/// How many threads, when nobody says: one a core up to 8, which saturate a card of 200 Gbps.
+/// How many threads for a payload of `bytes`, when nobody says: one a core, up to 8 for small ones, of which a thread sends some
+/// millions a second at most, and up to 4 for large ones, which the card is busy with.
 #[must_use]
-pub fn auto_jobs(cores: usize) -> u32 {
-    cores.clamp(1, 8) as u32
+pub fn auto_jobs(bytes: u64, cores: usize) -> u32 {
+    let most = if bytes <= 262_144 { 8 } else { 4 };
+    cores.clamp(1, most) as u32
 }
 
 /// How many operations each thread has under way for a payload of `bytes`, when nobody says: enough to hide a round trip,
@@ -85,7 +87,7 @@ pub struct Spread {
 /// The spread for a payload of `bytes` on a machine with so many cores.
 #[must_use]
 pub fn spread(options: &ClientOptions, bytes: u64, cores: usize) -> Spread {
-    let jobs = options.jobs.unwrap_or_else(|| auto_jobs(cores));
+    let jobs = options.jobs.unwrap_or_else(|| auto_jobs(bytes, cores));
     // What was chosen for one of them yields to what was said of the other.
     let depth = options.depth.unwrap_or_else(|| auto_depth(bytes).min(MAX_OPERATIONS / jobs.max(1)));
     Spread { jobs, depth: depth.max(1) }
@@ -175,11 +177,12 @@ mod tests {
 
     #[test]
     fn threads_follow_the_cores_and_operations_under_way_the_payload() {
-        assert_eq!([1, 2, 8, 96].map(auto_jobs), [1, 2, 8, 8]);
+        assert_eq!([1, 2, 8, 96].map(|cores| auto_jobs(4096, cores)), [1, 2, 8, 8]);
+        assert_eq!([1, 2, 8, 96].map(|cores| auto_jobs(1 << 20, cores)), [1, 2, 4, 4]);
         assert_eq!([2, 4096, 65536, 1 << 20, 8 << 20].map(auto_depth), [32, 32, 16, 8, 4]);
         let said = spread(&options(Some(3), Some(7)), 4096, 64);
         assert_eq!(said, Spread { jobs: 3, depth: 7 });
-        assert_eq!(spread(&options(None, None), 1 << 20, 64), Spread { jobs: 8, depth: 8 });
+        assert_eq!(spread(&options(None, None), 1 << 20, 64), Spread { jobs: 4, depth: 8 });
         assert_eq!(spread(&options(Some(1000), None), 4096, 64).depth, 4);
     }
 

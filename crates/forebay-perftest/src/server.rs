@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::FRAME_SIZE;
-use forebay_rdma::{Lane, Library, RdmaServer};
+use forebay_rdma::{Lane, Library, RdmaServer, Resource};
 use forebay_tcp::TcpServer;
 use forebay_transport::Service;
 use forebay_types::ByteSize;
@@ -207,6 +207,12 @@ impl Server {
     #[must_use]
     pub fn ucx(&self) -> Option<(u16, &str)> {
         self.shared.ucx.as_ref().map(|ucx| (ucx.port, ucx.version.as_str()))
+    }
+
+    /// Whether UCX has RDMA here.
+    #[must_use]
+    pub fn has_rdma(&self) -> bool {
+        self.ucx.as_ref().is_some_and(|ucx| ucx.lane.resources().iter().any(Resource::is_rdma))
     }
 
     /// The memory that clients may access, over UCX.

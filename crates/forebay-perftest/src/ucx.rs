@@ -9,7 +9,7 @@ use crate::options::UcxOptions;
 
 /// A context for one-sided operations, with the settings that its fabric needs.
 pub(crate) fn context(library: &'static Library, ucx: &UcxOptions) -> Result<Context, Error> {
-    let mut settings = Options::tuned();
+    let mut settings = Options::tuned().one_sided();
     if !ucx.devices.is_empty() {
         settings = settings.devices(ucx.devices.iter().map(String::as_str));
     }

@@ -28,7 +28,7 @@ pub use client::RdmaTransport;
 pub use forebay_ucx::{Error as UcxError, Library, Resource};
 pub use lane::{Lane, LaneOptions, LaneStats};
 pub use options::{ClientOptions, ServerOptions};
-pub use server::RdmaServer;
+pub use server::{RdmaServer, ServerStats};
 pub use trace::{Trace, TraceReport};
 
 use std::net::SocketAddr;

@@ -8,10 +8,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_transport::wire::{CONNECTION_ID, ReplyHeader, RequestHeader};
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader};
 use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
@@ -34,7 +35,18 @@ pub(crate) struct Peers {
     service: Arc<dyn Service>,
     /// Where the service is asked what it cannot answer at once.
     runtime: tokio::runtime::Handle,
+    counts: Arc<Counts>,
     peers: RefCell<HashMap<usize, Rc<Peer>>>,
+}
+
+/// What a server counts, for whoever watches.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) connections: AtomicUsize,
+    pub(crate) requests: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) replies: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
 }
 
 /// A connection.
@@ -42,10 +54,12 @@ struct Peer {
     name: String,
     endpoint: Endpoint,
     greeted: Cell<bool>,
+    /// It broke the protocol: nothing more of it is looked at.
+    dismissed: Cell<bool>,
     /// Requests that the service is thinking about.
     asked: Cell<usize>,
-    /// Replies that it takes: when it last took one, and how many there were to take then.
-    taken: Cell<(Instant, usize)>,
+    /// Replies that it takes: when one was last seen to have gone, and how many had by then.
+    taken: Cell<(Instant, u64)>,
     /// It is to be closed.
     done: Notify,
 }
@@ -60,8 +74,10 @@ impl Peers {
         options: ServerOptions,
         service: Arc<dyn Service>,
         runtime: tokio::runtime::Handle,
+        counts: Arc<Counts>,
     ) -> Result<Rc<Self>, RdmaError> {
-        let peers = Rc::new(Self { core: Rc::clone(core), options, service, runtime, peers: RefCell::default() });
+        let peers = RefCell::default();
+        let peers = Rc::new(Self { core: Rc::clone(core), options, service, runtime, counts, peers });
         let weak = Rc::downgrade(&peers);
         core.worker.on_message(wire::HELLO, move |message| {
             if let Some(peers) = weak.upgrade()
@@ -83,7 +99,8 @@ impl Peers {
     }
 
     fn find(&self, message: &Message<'_>) -> Option<Rc<Peer>> {
-        self.peers.borrow().get(&message.from.as_ref()?.key()).map(Rc::clone)
+        let peer = self.peers.borrow().get(&message.from.as_ref()?.key()).map(Rc::clone);
+        peer.filter(|peer| !peer.dismissed.get())
     }
 
     /// How many connections there are.
@@ -97,6 +114,7 @@ impl Peers {
             name,
             endpoint: endpoint.clone(),
             greeted: Cell::new(false),
+            dismissed: Cell::new(false),
             asked: Cell::new(0),
             taken: Cell::new((Instant::now(), 0)),
             done: Notify::new(),
@@ -119,13 +137,11 @@ impl Peers {
             loop {
                 tokio::time::sleep(stall_timeout / 4).await;
                 let (since, before) = peer.taken.get();
-                let now = endpoint.operations();
-                if now == 0 || now < before {
-                    peer.taken.set((Instant::now(), now));
+                let ended = endpoint.ended();
+                if endpoint.operations() == 0 || ended != before {
+                    peer.taken.set((Instant::now(), ended));
                 } else if since.elapsed() > stall_timeout {
                     return format!("it did not take any of its replies for {stall_timeout:?}");
-                } else {
-                    peer.taken.set((since, now));
                 }
             }
         };
@@ -156,6 +172,7 @@ impl Peers {
     /// Tells a peer why, and closes its connection.
     fn dismiss(&self, peer: &Peer, reason: String) {
         tracing::warn!(peer = peer.name, reason, "closed an RDMA connection");
+        peer.dismissed.set(true);
         let failure = Failure::new(FailureKind::InvalidArgument, reason);
         self.reply(peer, CONNECTION_ID, Err(failure));
         peer.done.notify_one();
@@ -176,12 +193,17 @@ impl Peers {
             _ => return Err(format!("a body of {} bytes is not where it should be", header.body_len)),
         };
         let id = header.id;
+        let (limit, waiting) = (self.options.max_requests_per_connection, peer.endpoint.operations());
+        if waiting >= 2 * limit {
+            return Err(format!("it asks on and takes none of its {waiting} answers"));
+        }
         if id == CONNECTION_ID {
             self.reply(peer, CONNECTION_ID, Ok(Response::of_body(Bytes::new())));
             return Ok(());
         }
-        let limit = self.options.max_requests_per_connection;
-        if peer.asked.get() + peer.endpoint.operations() >= limit {
+        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        self.counts.bytes_received.fetch_add((HEADER_LEN + body.len()) as u64, Ordering::Relaxed);
+        if peer.asked.get() + waiting >= limit {
             let message = format!("this connection has its {limit} requests under way");
             self.reply(peer, id, Err(Failure::new(FailureKind::OutOfResources, message)));
             return Ok(());
@@ -242,6 +264,11 @@ impl Peers {
                 return self.reply(peer, id, Err(Failure::new(FailureKind::Internal, message)));
             }
         };
+        if id != CONNECTION_ID {
+            self.counts.replies.fetch_add(1, Ordering::Relaxed);
+            let sent = HEADER_LEN as u64 + u64::from(body_len) + u64::from(payload_len);
+            self.counts.bytes_sent.fetch_add(sent, Ordering::Relaxed);
+        }
         let registration = Some(&self.core.registration);
         let sending = peer.endpoint.am_send(wire::REPLY, packed.header(), data, registration, protocol);
         match &self.options.trace {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_transport::Service;
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::RdmaError;
 use crate::lane::{Core, Lane};
 use crate::options::ServerOptions;
-use crate::peers::Peers;
+use crate::peers::{Counts, Peers};
 
 /// How long a port is tried that is still taken: a connection manager keeps it for a while after a process has ended.
 pub(crate) const LISTEN_WITHIN: Duration = Duration::from_secs(10);
@@ -24,7 +24,22 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 pub struct RdmaServer {
     address: SocketAddr,
     lane: Arc<Lane>,
-    connections: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
+}
+
+/// What a server counts, from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Connections now.
+    pub connections: usize,
+    /// Requests that arrived.
+    pub requests: u64,
+    /// Bytes of those.
+    pub bytes_received: u64,
+    /// Replies that were sent.
+    pub replies: u64,
+    /// Bytes of those.
+    pub bytes_sent: u64,
 }
 
 impl RdmaServer {
@@ -36,15 +51,15 @@ impl RdmaServer {
     pub async fn bind(lane: Arc<Lane>, options: ServerOptions, service: Arc<dyn Service>) -> Result<Self, RdmaError> {
         let runtime = tokio::runtime::Handle::current();
         let started = tokio::time::Instant::now();
-        let connections = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::new(Counts::default());
         loop {
             let (options, service) = (options.clone(), Arc::clone(&service));
-            let (address, runtime, counter) = (options.address, runtime.clone(), Arc::clone(&connections));
-            let listening = lane.ask(move |core| listen(core, options, service, runtime, counter)).await;
+            let (address, runtime, counted) = (options.address, runtime.clone(), Arc::clone(&counts));
+            let listening = lane.ask(move |core| listen(core, options, service, runtime, counted)).await;
             match listening.unwrap_or_else(|| Err(RdmaError::Thread("the lane has ended".to_owned()))) {
                 Ok(address) => {
                     tracing::info!(%address, card = lane.name(), "RDMA server listening");
-                    return Ok(Self { address, lane, connections });
+                    return Ok(Self { address, lane, counts });
                 }
                 Err(RdmaError::Ucx(reason @ (Error::PortBusy { .. } | Error::Listen { .. }))) => {
                     if started.elapsed() + LISTEN_AGAIN > LISTEN_WITHIN {
@@ -67,7 +82,16 @@ impl RdmaServer {
     /// How many connections there are now.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.counts.connections.load(Ordering::Relaxed)
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        let Counts { requests, bytes_received, replies, bytes_sent, .. } = &*self.counts;
+        let [requests, bytes_received, replies, bytes_sent] =
+            [requests, bytes_received, replies, bytes_sent].map(|counter| counter.load(Ordering::Relaxed));
+        ServerStats { connections: self.connections(), requests, bytes_received, replies, bytes_sent }
     }
 
     /// The lane that it listens on.
@@ -88,17 +112,17 @@ fn listen(
     options: ServerOptions,
     service: Arc<dyn Service>,
     runtime: tokio::runtime::Handle,
-    connections: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
 ) -> Result<SocketAddr, RdmaError> {
     let listener = core.worker.listen(options.address)?;
     let max = options.max_connections;
-    let peers = Peers::receive_requests(core, options, service, runtime)?;
+    let peers = Peers::receive_requests(core, options, service, runtime, Arc::clone(&counts))?;
     let address = listener.address();
-    tokio::task::spawn_local(accept(listener, peers, max, connections));
+    tokio::task::spawn_local(accept(listener, peers, max, counts));
     Ok(address)
 }
 
-async fn accept(listener: Listener, peers: Rc<Peers>, max: usize, connections: Arc<AtomicUsize>) {
+async fn accept(listener: Listener, peers: Rc<Peers>, max: usize, counts: Arc<Counts>) {
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
@@ -123,6 +147,6 @@ async fn accept(listener: Listener, peers: Rc<Peers>, max: usize, connections: A
                 }
             }
         }
-        connections.store(serving.len(), Ordering::Relaxed);
+        counts.connections.store(serving.len(), Ordering::Relaxed);
     }
 }

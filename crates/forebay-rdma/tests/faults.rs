@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use forebay_rdma::{ClientOptions, Library, RdmaTransport};
+use forebay_rdma::{ClientOptions, Library, RdmaServer, RdmaTransport, ServerOptions};
 use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, read, until, within};
 use forebay_transport::{CallError, LinkError, Transport};
 
@@ -251,4 +251,35 @@ async fn a_caller_may_leave_at_any_time() {
     nowhere.close().await;
     until("all memory is back", || buffers.used() == 0).await;
     server.close().await;
+}
+
+/// A client that always has as many reads under way as it may is not one that takes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_always_full_outlives_the_stall_timeout() {
+    let Some(library) = library() else { return };
+    let lane = lane_of(library, "server", pool(64));
+    let options =
+        ServerOptions { stall_timeout: Duration::from_millis(400), ..ServerOptions::new(address(0), CLUSTER) };
+    let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
+    let (client, transport) = link(library, server.local_addr());
+    let end = Instant::now() + Duration::from_secs(2);
+    let readers = (0..8).map(|reader| {
+        let transport = Arc::clone(&transport);
+        tokio::spawn(async move {
+            let mut reads = 0;
+            while Instant::now() < end {
+                let request = read(Behaviour::AtOnce, reader, 5, BLOCK, LONG);
+                assert_bytes(&call(&transport, request.clone()).await.unwrap(), &request, BLOCK as usize);
+                reads += 1;
+            }
+            reads
+        })
+    });
+    for reader in readers.collect::<Vec<_>>() {
+        assert!(reader.await.unwrap() > 0);
+    }
+    let stats = server.stats();
+    assert!(stats.connections == 1 && stats.bytes_sent > stats.replies * u64::from(BLOCK), "{stats:?}");
+    server.close().await;
+    client.close().await;
 }

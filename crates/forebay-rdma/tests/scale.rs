@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -82,33 +82,29 @@ async fn readers_queue_for_registered_memory_and_all_get_their_turn() {
     let buffers = pool(8);
     let lane = lane_of(library, "client", buffers.clone());
     let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&lane), client_options()));
+    let turns = Arc::new(Mutex::new(Vec::new()));
     let readers: Vec<_> = (0..16)
         .map(|index| {
-            let (link, buffers) = (Arc::clone(&link), buffers.clone());
+            let (link, buffers, turns) = (Arc::clone(&link), buffers.clone(), Arc::clone(&turns));
             tokio::spawn(async move {
-                let mut longest = Duration::ZERO;
                 for _ in 0..8 {
-                    let start = Instant::now();
                     let request = read(Behaviour::Later, index, 7, 100_000, LONG);
                     let into = buffers.alloc(4 << 20, LONG).await.unwrap();
-                    longest = longest.max(start.elapsed());
+                    turns.lock().unwrap().push(index);
                     let reply = link.call(request.clone(), Some(into)).await.unwrap();
                     assert_bytes(&reply, &request, request.length as usize);
                 }
-                (longest, Instant::now())
             })
         })
         .collect();
-    let start = Instant::now();
-    let mut ends = Vec::new();
     for reader in readers {
-        ends.push(within("every reader ends", reader).await.unwrap());
+        within("every reader ends", reader).await.unwrap();
     }
-    let total = start.elapsed();
-    let longest = ends.iter().map(|(longest, _)| *longest).max().unwrap();
-    println!("16 readers on 2 buffers: {total:?}, the longest wait {longest:?}, {} waits", lane.stats().waits);
-    // In turn: nobody waited for much more than one round of all the others.
-    assert!(longest < total / 2, "one waited {longest:?} of {total:?}");
+    // In turn: by the time that one has had all of his turns, everybody has had some.
+    let turns = turns.lock().unwrap();
+    let had = |reader: u64, by: usize| turns[..by].iter().filter(|turn| **turn == reader).count();
+    let first_done = (1..=turns.len()).find(|by| had(turns[by - 1], *by) == 8).unwrap();
+    assert!((0..16).all(|reader| had(reader, first_done) >= 1), "{turns:?}");
     assert!(lane.stats().waits > 0);
     assert_eq!((buffers.used(), buffers.occupancy().failures), (0, 0));
     link.close().await;
@@ -189,7 +185,12 @@ fn dropping_a_lane_ends_its_thread() {
     let lane: Arc<Lane> = lane_of(library, "dropped", pool(8));
     assert_eq!(named("rdma-dropped"), 1);
     drop(lane);
-    assert_eq!(named("rdma-dropped"), 0, "it was waited for");
+    // Waited for; the kernel may list it for a moment longer.
+    let start = Instant::now();
+    while named("rdma-dropped") > 0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "its thread still runs");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let lane = lane_of(library, "dropped", pool(8));

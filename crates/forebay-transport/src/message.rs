@@ -47,6 +47,11 @@ pub struct CoverageReply {
     pub disk: Vec<SectorRange>,
 }
 
+/// Listeners of one worker, at most: more than any machine has network cards.
+pub const MOST_PATHS: usize = 16;
+/// Bytes of a host's name, at most, and of a card's.
+const MOST_NAME: usize = 255;
+
 /// The ways to reach a worker besides TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathsReply {
@@ -154,7 +159,16 @@ impl PathsReply {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        decode("paths reply", bytes)
+        let reply: Self = decode("paths reply", bytes)?;
+        let addresses = || reply.data.iter().chain(&reply.metadata);
+        if addresses().count() > MOST_PATHS {
+            return Err(malformed("paths reply", format!("{} listeners", reply.data.len())));
+        }
+        let names = addresses().flat_map(|address| [&address.card, &address.host]).chain(&reply.ucx);
+        match names.map(String::len).max() {
+            Some(length) if length > MOST_NAME => Err(malformed("paths reply", format!("a name of {length} bytes"))),
+            _ => Ok(reply),
+        }
     }
 }
 
@@ -243,8 +257,12 @@ mod tests {
         let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
         assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));
         let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
-        let paths = PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address) };
+        let paths =
+            PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address.clone()) };
+        let crowd = PathsReply { data: vec![address.clone(); MOST_PATHS + 1], ..paths.clone() };
+        let long = PathsReply { ucx: Some("1".repeat(256)), ..paths.clone() };
         assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
+        assert!(PathsReply::decode(&crowd.encode()).is_err() && PathsReply::decode(&long.encode()).is_err());
         let request = ListRequest { path: b"/a".to_vec(), token: None, max: 9 };
         assert_eq!(ListRequest::decode(&request.encode()), Ok(request));
     }

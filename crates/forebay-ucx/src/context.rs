@@ -130,10 +130,11 @@ impl Context {
 
 fn init(library: &Library, config: &Config, options: &Options) -> Result<sys::ucp_context_h, Error> {
     let wakeup = if options.event_driven { sys::UCP_FEATURE_WAKEUP } else { 0 };
+    let one_sided = if options.one_sided { sys::UCP_FEATURE_RMA } else { 0 };
     // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
     let mut params: sys::ucp_params_t = unsafe { std::mem::zeroed() };
     params.field_mask = (sys::UCP_PARAM_FIELD_FEATURES | sys::UCP_PARAM_FIELD_MT_WORKERS_SHARED).into();
-    params.features = (sys::UCP_FEATURE_AM | sys::UCP_FEATURE_RMA | wakeup).into();
+    params.features = (sys::UCP_FEATURE_AM | one_sided | wakeup).into();
     params.mt_workers_shared = 1;
     let mut handle = std::ptr::null_mut();
     let (major, minor) = (sys::OLDEST.major, sys::OLDEST.minor);

@@ -58,6 +58,8 @@ pub(crate) struct EndpointState {
     pub(crate) heard: Cell<bool>,
     /// Operations that have not ended, closing among them.
     pending: Cell<usize>,
+    /// Operations that have.
+    ended: Cell<u64>,
     waiting: RefCell<SmallVec<[Waker; 2]>>,
 }
 
@@ -113,6 +115,7 @@ impl Worker {
             failed: Cell::new(None),
             heard: Cell::new(false),
             pending: Cell::new(0),
+            ended: Cell::new(0),
             waiting: RefCell::default(),
         });
         let owner = Rc::new(Owner { state, worker: self.clone() });
@@ -241,6 +244,12 @@ impl Endpoint {
     #[must_use]
     pub fn operations(&self) -> usize {
         self.owner.state.pending.get()
+    }
+
+    /// How many operations on it have ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.owner.state.ended.get()
     }
 
     /// The transports and devices that it uses. Right after connecting these may still be those of the connecting itself:
@@ -391,6 +400,7 @@ impl EndpointState {
 
     pub(crate) fn operation_ended(&self) {
         self.pending.set(self.pending.get() - 1);
+        self.ended.set(self.ended.get() + 1);
         if self.has_ended() {
             self.wake();
         }

@@ -8,6 +8,9 @@ use crate::error::Error;
 /// The bit of the capability to lock memory beyond the limit, `CAP_IPC_LOCK`, in `/proc/self/status`.
 const IPC_LOCK: u64 = 1 << 14;
 
+/// `/proc/self/uid_map` in the first user namespace.
+const FIRST_NAMESPACE: [&str; 3] = ["0", "0", "4294967295"];
+
 /// What bounds locked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockLimit {
@@ -21,15 +24,17 @@ impl LockLimit {
     /// This process's.
     #[must_use]
     pub fn now() -> Self {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Self::of(getrlimit(Resource::Memlock).current, &status)
+        let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self::of(getrlimit(Resource::Memlock).current, &text("/proc/self/status"), &text("/proc/self/uid_map"))
     }
 
-    fn of(limit: Option<u64>, status: &str) -> Self {
+    fn of(limit: Option<u64>, status: &str, uid_map: &str) -> Self {
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
         let pinned = field("VmPin:").and_then(|text| text.trim_end_matches("kB").trim().parse::<u64>().ok());
-        let limit = limit.filter(|_| capabilities & IPC_LOCK == 0);
+        // The kernel asks for the capability in the first user namespace: that of a rootless container does not count.
+        let in_first_namespace = uid_map.split_whitespace().eq(FIRST_NAMESPACE);
+        let limit = limit.filter(|_| capabilities & IPC_LOCK == 0 || !in_first_namespace);
         Self { limit, pinned: pinned.unwrap_or(0) << 10 }
     }
 
@@ -64,10 +69,13 @@ mod tests {
     #[test]
     fn a_process_that_may_lock_anything_has_no_limit() {
         let status = |capabilities: &str| format!("VmLck:\t 8 kB\nVmPin:\t 2048 kB\nCapEff:\t{capabilities}\n");
-        let plain = LockLimit::of(Some(8 << 20), &status("0000000000000000"));
+        let first = "         0          0 4294967295\n";
+        let plain = LockLimit::of(Some(8 << 20), &status("0000000000000000"), first);
         assert_eq!(plain, LockLimit { limit: Some(8 << 20), pinned: 2 << 20 });
-        assert_eq!(LockLimit::of(Some(8 << 20), &status("000001ffffffffff")).limit, None);
-        assert_eq!(LockLimit::of(Some(8 << 20), &status("0000000000004000")).limit, None);
-        assert_eq!(LockLimit::of(None, "").limit, None);
+        assert_eq!(LockLimit::of(Some(8 << 20), &status("000001ffffffffff"), first).limit, None);
+        assert_eq!(LockLimit::of(Some(8 << 20), &status("0000000000004000"), first).limit, None);
+        assert_eq!(LockLimit::of(None, "", "").limit, None);
+        let of_a_container = LockLimit::of(Some(8 << 20), &status("000001ffffffffff"), "0 1000 1\n1 100000 65536\n");
+        assert_eq!(of_a_container.limit, Some(8 << 20));
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct Setting {
 pub struct Options {
     pub(crate) settings: Vec<Setting>,
     pub(crate) event_driven: bool,
+    pub(crate) one_sided: bool,
 }
 
 /// What was needed for the cache's data path, with what it is for. Each yields to the user's environment, and is left out
@@ -48,7 +49,7 @@ impl Options {
     /// UCX's own defaults.
     #[must_use]
     pub fn new() -> Self {
-        Self { settings: Vec::new(), event_driven: true }
+        Self { settings: Vec::new(), event_driven: true, one_sided: false }
     }
 
     /// The settings that the cache's data path was measured with.
@@ -87,6 +88,14 @@ impl Options {
     #[must_use]
     pub fn polled(mut self) -> Self {
         self.event_driven = false;
+        self
+    }
+
+    /// For [`crate::RemoteKey`]'s operations. Where no card carries them out, UCX does by software, which takes every address
+    /// that a peer names: of such a context's process peers can read and write *all* memory.
+    #[must_use]
+    pub fn one_sided(mut self) -> Self {
+        self.one_sided = true;
         self
     }
 

@@ -43,7 +43,7 @@ impl Fakes {
 impl PathMaker for Fakes {
     fn paths(&self, _worker: &str, offered: &PathsReply) -> WorkerPaths {
         let data = offered.data.iter().map(|address| self.path(address)).collect();
-        WorkerPaths { data, metadata: offered.metadata.iter().map(|address| self.path(address)).collect() }
+        WorkerPaths { data: Ok(data), metadata: offered.metadata.iter().map(|address| self.path(address)).collect() }
     }
 }
 
@@ -151,8 +151,15 @@ async fn a_worker_that_comes_back_elsewhere_is_found_and_one_that_is_where_it_wa
     scene.read().await.unwrap();
     tokio::time::sleep(SECOND).await;
     scene.read().await.unwrap();
-    assert_eq!(scene.calls(Op::Fill), [2, 0, 1, 2]);
-    assert_eq!((scene.stats.renewed.load(Ordering::Relaxed), scene.tcp.calls(Op::Paths)), (1, 2));
+    // Asked anew, and probed before it is used.
+    assert_eq!(scene.calls(Op::Fill), [2, 0, 0, 3]);
+    tokio::time::sleep(SECOND).await;
+    scene.read().await.unwrap();
+    assert_eq!(scene.calls(Op::Fill), [2, 0, 1, 3]);
+    let counts = || {
+        [&scene.stats.renewed, &scene.stats.fell_back, &scene.stats.failed_back].map(|it| it.load(Ordering::Relaxed))
+    };
+    assert_eq!((counts(), scene.tcp.calls(Op::Paths)), ([1, 1, 1], 2));
     // Now it only rests.
     scene.fakes.links[2].kill();
     scene.read().await.unwrap_err();
@@ -161,8 +168,8 @@ async fn a_worker_that_comes_back_elsewhere_is_found_and_one_that_is_where_it_wa
     scene.read().await.unwrap();
     tokio::time::sleep(SECOND).await;
     scene.read().await.unwrap();
-    assert_eq!(scene.calls(Op::Fill), [2, 0, 3, 3]);
-    assert_eq!((scene.stats.renewed.load(Ordering::Relaxed), scene.stats.failed_back.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!(scene.calls(Op::Fill), [2, 0, 3, 4]);
+    assert_eq!(counts(), [1, 2, 2]);
     scene.link.close().await;
 }
 
@@ -188,4 +195,51 @@ async fn a_worker_that_cannot_be_asked_is_asked_again_by_the_next_call() {
     scene.tcp.revive();
     scene.read().await.unwrap();
     assert_eq!(scene.calls(Op::Fill), [1, 0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_the_first_question_hears_its_answer_and_does_not_ask_again() {
+    let scene = Scene::new(Fallback::Auto, offer(Some(0), None));
+    scene.tcp.hang(true);
+    let started = tokio::time::Instant::now();
+    let reads = futures::future::join_all((0..8).map(|_| scene.read())).await;
+    assert!(reads.iter().all(Result::is_err));
+    assert!(started.elapsed() < 11 * SECOND, "each waited for himself: {:?}", started.elapsed());
+    assert_eq!(scene.tcp.calls(Op::Paths), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_never_a_worker_that_was_restarted_is_read_again_within_seconds() {
+    let scene = Scene::new(Fallback::Never, offer(Some(0), None));
+    scene.read().await.unwrap();
+    scene.fakes.links[0].kill();
+    scene.tcp.kill();
+    assert!(scene.read().await.is_err());
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(scene.read().await.is_err());
+    *scene.worker.0.lock() = offer(Some(2), None);
+    scene.tcp.revive();
+    let back = tokio::time::Instant::now();
+    while scene.read().await.is_err() {
+        assert!(back.elapsed() < 5 * SECOND, "it is still refused");
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    assert_eq!(scene.calls(Op::Fill)[3], 0, "never over TCP");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_too_long_does_not_condemn_a_path_that_answers_pings() {
+    let scene = Scene::new(Fallback::Auto, offer(Some(0), None));
+    scene.read().await.unwrap();
+    scene.fakes.links[0].drop_requests(1);
+    assert!(scene.read().await.is_err());
+    tokio::time::sleep(SECOND).await;
+    scene.read().await.unwrap();
+    assert_eq!((scene.calls(Op::Fill)[3], scene.stats.fell_back.load(Ordering::Relaxed)), (0, 0));
+    // One that answers nothing is.
+    scene.fakes.links[0].hang(true);
+    assert!(scene.read().await.is_err());
+    tokio::time::sleep(6 * SECOND).await;
+    scene.read().await.unwrap();
+    assert_eq!(scene.stats.fell_back.load(Ordering::Relaxed), 1);
 }

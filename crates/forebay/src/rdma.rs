@@ -42,7 +42,7 @@ fn or_tcp<T>(config: &Config, attempt: anyhow::Result<T>) -> anyhow::Result<Opti
         }
         Err(error) => {
             let next = "mend it, or set network.rdma.data.fallback = \"tcp-at-start\" to run on TCP, \
-                        or network.rdma.data.enabled = false";
+                        or network.rdma.data.enabled and network.rdma.metadata.enabled = false";
             Err(Fault::new(Exit::Failed, format!("RDMA cannot be had: {error:#}"), next).into())
         }
     }

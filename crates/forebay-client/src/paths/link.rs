@@ -18,13 +18,12 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::{Fallback, Path, PathKind, PathOptions, PathPolicy, PathStats, PathsTransport, WorkerReport};
+use super::{Fallback, Path, PathKind, PathOptions, PathPolicy, PathSelector, PathStats, PathsTransport, WorkerReport};
 
 /// The paths over RDMA to a worker.
-#[derive(Default)]
 pub struct WorkerPaths {
-    /// For reads and fills.
-    pub data: Vec<Path>,
+    /// For reads and fills; or why there are none.
+    pub data: Result<Vec<Path>, String>,
     /// For attributes and listings.
     pub metadata: Vec<Path>,
 }
@@ -50,14 +49,16 @@ struct Shared {
     asking: tokio::sync::Mutex<()>,
     /// When the worker was last asked.
     asked: Mutex<Option<Instant>>,
+    /// When it last did not answer the first question, and how.
+    refused: Mutex<Option<(Instant, CallError)>>,
     tasks: TaskTracker,
 }
 
 /// What the worker said, and what became of it.
 struct Found {
     offered: PathsReply,
-    data: PathsTransport,
-    metadata: PathsTransport,
+    data: Arc<PathsTransport>,
+    metadata: Arc<PathsTransport>,
     /// Whether there is any RDMA in it.
     has_rdma: bool,
 }
@@ -79,6 +80,7 @@ impl WorkerLink {
             found: ArcSwapOption::empty(),
             asking: tokio::sync::Mutex::default(),
             asked: Mutex::default(),
+            refused: Mutex::default(),
             tasks: TaskTracker::new(),
         };
         Self { shared: Arc::new(shared) }
@@ -99,7 +101,7 @@ impl WorkerLink {
         if found.has_rdma && found.data.is_whole() && found.metadata.is_whole() {
             return;
         }
-        let (now, every) = (Instant::now(), self.shared.options.policy.retry_after);
+        let (now, every) = (Instant::now(), self.shared.options.policy.probe_after());
         let mut asked = self.shared.asked.lock();
         if asked.is_some_and(|asked| now < asked + every) {
             return;
@@ -117,7 +119,7 @@ impl WorkerLink {
 }
 
 impl Shared {
-    /// The paths, asked for by whoever comes first.
+    /// The paths, asked for by whoever comes first; those who come meanwhile hear what he heard.
     async fn first(&self, deadline: Duration) -> Result<Arc<Found>, CallError> {
         let timed_out = || LinkError::TimedOut { peer: self.tcp.peer().to_owned(), waited: deadline };
         let began = Instant::now();
@@ -125,8 +127,19 @@ impl Shared {
         if let Some(found) = self.found.load_full() {
             return Ok(found);
         }
-        let offered = self.ask(deadline.saturating_sub(began.elapsed())).await?;
-        let found = Arc::new(self.made(offered));
+        if let Some((at, error)) = &*self.refused.lock()
+            && *at > began
+        {
+            return Err(error.clone());
+        }
+        let offered = match self.ask(deadline.saturating_sub(began.elapsed())).await {
+            Ok(offered) => offered,
+            Err(error) => {
+                *self.refused.lock() = Some((Instant::now(), error.clone()));
+                return Err(error);
+            }
+        };
+        let found = Arc::new(self.made(offered, None));
         *self.asked.lock() = Some(Instant::now());
         self.found.store(Some(Arc::clone(&found)));
         Ok(found)
@@ -141,39 +154,74 @@ impl Shared {
         Ok(PathsReply::decode(&reply.body).map_err(wrong)?)
     }
 
-    fn made(&self, offered: PathsReply) -> Found {
+    /// What to make of an offer. What is offered as before stays as it is; what takes the place of paths that are all down
+    /// is probed first.
+    fn made(&self, offered: PathsReply, old: Option<&Found>) -> Found {
         let WorkerPaths { data, metadata } = self.maker.paths(self.tcp.peer(), &offered);
-        let has_rdma = !data.is_empty() || !metadata.is_empty();
+        let has_rdma = data.as_ref().is_ok_and(|paths| !paths.is_empty()) || !metadata.is_empty();
+        let same_ucx = old.filter(|old| old.offered.ucx == offered.ucx);
+        let data = match same_ucx.filter(|old| old.offered.data == offered.data) {
+            Some(old) => Arc::clone(&old.data),
+            None => self.transport(data, self.options, old.map(|old| &*old.data)),
+        };
         // Attributes are never worth an error.
         let policy = PathPolicy { fallback: Fallback::Auto, ..self.options.policy };
-        let data = self.transport(data, self.options);
-        let metadata = self.transport(metadata, PathOptions { policy, ..self.options });
+        let metadata = match same_ucx.filter(|old| old.offered.metadata == offered.metadata) {
+            Some(old) => Arc::clone(&old.metadata),
+            None => {
+                let options = PathOptions { policy, ..self.options };
+                self.transport(Ok(metadata), options, old.map(|old| &*old.metadata))
+            }
+        };
         Found { offered, data, metadata, has_rdma }
     }
 
-    fn transport(&self, mut paths: Vec<Path>, options: PathOptions) -> PathsTransport {
+    fn transport(
+        &self,
+        rdma: Result<Vec<Path>, String>,
+        options: PathOptions,
+        old: Option<&PathsTransport>,
+    ) -> Arc<PathsTransport> {
+        let (mut paths, without) = match rdma {
+            Ok(paths) => (paths, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
         paths.push(Path { name: "tcp".to_owned(), kind: PathKind::Tcp, link: Arc::clone(&self.tcp) });
-        PathsTransport::new(self.tcp.peer(), paths, options, Arc::clone(&self.stats), self.tasks.clone())
+        let mut selector = PathSelector::new(options.policy, paths.iter().map(|path| path.kind));
+        if let Some(reason) = without {
+            selector = selector.without_because(reason);
+        }
+        if old.is_some_and(PathsTransport::has_fallen) {
+            selector = selector.on_probation("it took the place of one that failed", Instant::now().into_std());
+        }
+        let (worker, stats) = (self.tcp.peer().to_owned(), Arc::clone(&self.stats));
+        let tasks = self.tasks.clone();
+        Arc::new(PathsTransport::with_selector(worker, paths, selector, options.operation_timeout, stats, tasks))
     }
 
     /// New paths, if they have changed.
     fn take(&self, offered: PathsReply) {
-        let old = self.found.load();
+        let old = self.found.load_full();
         if old.as_ref().is_some_and(|old| old.offered == offered) {
             return;
         }
         info!(worker = self.tcp.peer(), ?offered, "the worker is reached by other paths than before");
         self.stats.renewed.fetch_add(1, Ordering::Relaxed);
-        self.found.store(Some(Arc::new(self.made(offered))));
+        self.found.store(Some(Arc::new(self.made(offered, old.as_deref()))));
     }
 }
 
 #[async_trait::async_trait]
 impl Transport for WorkerLink {
-    async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+    async fn call(&self, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         let found = match self.shared.found.load_full() {
             Some(found) => found,
-            None => self.shared.first(request.deadline).await?,
+            None => {
+                let began = Instant::now();
+                let found = self.shared.first(request.deadline).await?;
+                request.deadline = request.deadline.saturating_sub(began.elapsed());
+                found
+            }
         };
         self.renew(&found);
         match request.op {

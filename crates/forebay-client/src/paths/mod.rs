@@ -87,18 +87,22 @@ impl PathsTransport {
         stats: Arc<PathStats>,
         tasks: TaskTracker,
     ) -> Self {
-        let PathOptions { policy, operation_timeout } = options;
-        let selector = Mutex::new(PathSelector::new(policy, paths.iter().map(|path| path.kind)));
+        let selector = PathSelector::new(options.policy, paths.iter().map(|path| path.kind));
+        Self::with_selector(worker.into(), paths, selector, options.operation_timeout, stats, tasks)
+    }
+
+    fn with_selector(
+        worker: String,
+        paths: Vec<Path>,
+        selector: PathSelector,
+        operation_timeout: Duration,
+        stats: Arc<PathStats>,
+        tasks: TaskTracker,
+    ) -> Self {
         let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-        let shared = Shared {
-            worker: worker.into(),
-            paths,
-            selector,
-            operation_timeout,
-            stats,
-            random,
-            is_down: AtomicBool::new(false),
-        };
+        let is_down = AtomicBool::new(!selector.is_whole());
+        let selector = Mutex::new(selector);
+        let shared = Shared { worker, paths, selector, operation_timeout, stats, random, is_down };
         Self { shared: Arc::new(shared), tasks }
     }
 
@@ -106,6 +110,11 @@ impl PathsTransport {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.shared.is_down.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has RDMA paths, and all are down.
+    fn has_fallen(&self) -> bool {
+        self.shared.selector.lock().has_fallen()
     }
 
     /// How its paths are.
@@ -124,11 +133,7 @@ impl PathsTransport {
         while let Some(path) = self.shared.selector.lock().due(Instant::now().into_std()) {
             let shared = Arc::clone(&self.shared);
             self.tasks.spawn(async move {
-                let ping = Request::on_path(Op::Ping, Bytes::new(), shared.operation_timeout);
-                let outcome = match shared.paths[path].link.call(ping, None).await {
-                    Err(CallError::Link(error)) => Err(error.to_string()),
-                    Ok(_) | Err(CallError::Service(_)) => Ok(()),
-                };
+                let outcome = shared.ping(path).await;
                 if let Err(cause) = &outcome {
                     tracing::debug!(
                         worker = shared.worker,
@@ -137,13 +142,22 @@ impl PathsTransport {
                         "RDMA is still down"
                     );
                 }
-                let mut selector = shared.selector.lock();
-                let switch = selector.probed(path, outcome, Instant::now().into_std());
-                shared.is_down.store(!selector.is_whole(), Ordering::Relaxed);
-                drop(selector);
-                shared.tell(switch, path, None);
+                shared.judge(path, None, |selector, now| selector.probed(path, outcome, now));
             });
         }
+    }
+
+    /// A request over `path` got no answer in time: finds out, in the background, whether that was the path's fault.
+    fn suspect(&self, path: usize) {
+        if !self.shared.selector.lock().suspect(path) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            let outcome = shared.ping(path).await;
+            let cause = outcome.as_ref().err().cloned();
+            shared.judge(path, cause.as_deref(), |selector, now| selector.cleared(path, outcome, now));
+        });
     }
 }
 
@@ -153,6 +167,29 @@ impl Shared {
         let seed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^ (mixed >> 27)
+    }
+
+    /// Why a path does not answer, if it does not.
+    async fn ping(&self, path: usize) -> Result<(), String> {
+        let ping = Request::on_path(Op::Ping, Bytes::new(), self.operation_timeout);
+        match self.paths[path].link.call(ping, None).await {
+            Err(CallError::Link(error)) => Err(error.to_string()),
+            Ok(_) | Err(CallError::Service(_)) => Ok(()),
+        }
+    }
+
+    /// Has the selector take note of something, and tells what that changes.
+    fn judge(
+        &self,
+        path: usize,
+        cause: Option<&str>,
+        note: impl FnOnce(&mut PathSelector, std::time::Instant) -> Option<Switch>,
+    ) {
+        let mut selector = self.selector.lock();
+        let switch = note(&mut selector, Instant::now().into_std());
+        self.is_down.store(!selector.is_whole(), Ordering::Relaxed);
+        drop(selector);
+        self.tell(switch, path, cause);
     }
 
     /// One log line and one count for each switch.
@@ -190,8 +227,9 @@ impl Transport for PathsTransport {
         };
         let kind = shared.paths[path].kind;
         let in_flight = InFlight { selector: &shared.selector, path };
+        let given = request.deadline;
         if kind == PathKind::Rdma {
-            request.deadline = request.deadline.min(shared.operation_timeout);
+            request.deadline = given.min(shared.operation_timeout);
         }
         let began = Instant::now();
         let error = match shared.paths[path].link.call(request, into).await {
@@ -201,15 +239,18 @@ impl Transport for PathsTransport {
                 return answer;
             }
         };
-        // `failed` ends it, too.
+        // What follows ends it, too.
         std::mem::forget(in_flight);
         let cause = error.to_string();
-        let mut selector = shared.selector.lock();
-        let switch = selector.failed(path, cause.clone(), Instant::now().into_std());
-        shared.is_down.store(!selector.is_whole(), Ordering::Relaxed);
-        let has_another = kind == PathKind::Rdma && selector.has_another();
-        drop(selector);
-        shared.tell(switch, path, Some(&cause));
+        let has_time = given > shared.operation_timeout;
+        if matches!(error, LinkError::TimedOut { .. }) {
+            // A link that is dead is found out by itself; this may be an origin that takes its time.
+            self.suspect(path);
+        } else {
+            shared.judge(path, Some(&cause), |selector, now| selector.failed(path, cause.clone(), now));
+        }
+        let goes_on = !matches!(error, LinkError::TimedOut { .. }) || has_time;
+        let has_another = kind == PathKind::Rdma && goes_on && shared.selector.lock().has_another();
         Err(match has_another {
             true => LinkError::OtherPath { peer: shared.worker.clone(), reason: cause },
             false => error,

@@ -31,8 +31,22 @@ pub enum PathKind {
 pub struct PathPolicy {
     /// What to do when no RDMA path is up.
     pub fallback: Fallback,
-    /// How long after its failure a path is probed, and again after each probe that failed.
+    /// How long after its failure a path is probed, and again after each probe that failed, while TCP takes its place.
     pub retry_after: Duration,
+}
+
+/// How long, at most, when nothing takes its place: nobody is served until it is back.
+const RETRY_WITHOUT_FALLBACK: Duration = Duration::from_secs(1);
+
+impl PathPolicy {
+    /// How long after its failure a path is probed.
+    #[must_use]
+    pub fn probe_after(&self) -> Duration {
+        match self.fallback {
+            Fallback::Auto => self.retry_after,
+            Fallback::Never => self.retry_after.min(RETRY_WITHOUT_FALLBACK),
+        }
+    }
 }
 
 /// What changed for the worker as a whole, or one card: for one log line and one count each.
@@ -63,6 +77,8 @@ pub enum Choice {
 struct Path {
     kind: PathKind,
     in_flight: u32,
+    /// Whether it is being found out if a request that got no answer in time was the path's fault.
+    suspected: bool,
     down: Option<Down>,
 }
 
@@ -78,14 +94,33 @@ struct Down {
 pub struct PathSelector {
     policy: PathPolicy,
     paths: Vec<Path>,
+    /// Why there are no RDMA paths, if there are none.
+    without: String,
 }
 
 impl PathSelector {
     /// Paths of these kinds, all up.
     #[must_use]
     pub fn new(policy: PathPolicy, kinds: impl IntoIterator<Item = PathKind>) -> Self {
-        let paths = kinds.into_iter().map(|kind| Path { kind, in_flight: 0, down: None }).collect();
-        Self { policy, paths }
+        let paths = kinds.into_iter().map(|kind| Path { kind, in_flight: 0, suspected: false, down: None }).collect();
+        Self { policy, paths, without: "the worker offers no RDMA".to_owned() }
+    }
+
+    /// The same, with the reason why there are no RDMA paths.
+    #[must_use]
+    pub fn without_because(mut self, reason: String) -> Self {
+        self.without = reason;
+        self
+    }
+
+    /// The same, with every RDMA path down until a probe, which is due at once, has found it up: they take the place of
+    /// paths that were down.
+    #[must_use]
+    pub fn on_probation(mut self, cause: &str, now: Instant) -> Self {
+        for path in self.paths.iter_mut().filter(|path| path.kind == PathKind::Rdma) {
+            path.down = Some(Down { probe_at: now, probing: false, cause: cause.to_owned() });
+        }
+        self
     }
 
     /// The path for a request that begins now. `random` decides among equals.
@@ -120,8 +155,7 @@ impl PathSelector {
     /// Why the RDMA path that failed last did.
     fn cause(&self) -> String {
         let down = self.paths.iter().filter_map(|path| path.down.as_ref());
-        down.max_by_key(|down| down.probe_at)
-            .map_or_else(|| "the worker offers no RDMA".to_owned(), |down| down.cause.clone())
+        down.max_by_key(|down| down.probe_at).map_or_else(|| self.without.clone(), |down| down.cause.clone())
     }
 
     /// Of each path, why it is down, if it is.
@@ -143,15 +177,37 @@ impl PathSelector {
     /// The link failed under a request over `path`.
     pub fn failed(&mut self, path: usize, cause: String, now: Instant) -> Option<Switch> {
         self.release(path);
-        let retry_after = self.policy.retry_after;
+        self.is_down(path, cause, now)
+    }
+
+    fn is_down(&mut self, path: usize, cause: String, now: Instant) -> Option<Switch> {
+        let probe_at = now + self.policy.probe_after();
         let failed = self.paths.get_mut(path).filter(|failed| failed.kind == PathKind::Rdma)?;
-        let was_up = failed.down.is_none();
-        failed.down = Some(Down { probe_at: now + retry_after, probing: false, cause });
-        was_up.then(|| match (self.any_rdma_up(), self.policy.fallback) {
+        if let Some(down) = &mut failed.down {
+            // One of those that were under way when it failed: when it is probed stays as it is.
+            down.cause = cause;
+            return None;
+        }
+        failed.down = Some(Down { probe_at, probing: false, cause });
+        Some(match (self.any_rdma_up(), self.policy.fallback) {
             (true, _) => Switch::PathDown(path),
             (false, Fallback::Auto) => Switch::FellBack,
             (false, Fallback::Never) => Switch::Unreachable,
         })
+    }
+
+    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: whether to ping it.
+    /// [`PathSelector::cleared`] must follow then.
+    pub fn suspect(&mut self, path: usize) -> bool {
+        self.release(path);
+        let suspected = self.paths.get_mut(path).filter(|path| path.kind == PathKind::Rdma && path.down.is_none());
+        suspected.is_some_and(|path| !std::mem::replace(&mut path.suspected, true))
+    }
+
+    /// What a ping of a suspected path found: nothing wrong, or why it is down.
+    pub fn cleared(&mut self, path: usize, outcome: Result<(), String>, now: Instant) -> Option<Switch> {
+        self.paths.get_mut(path)?.suspected = false;
+        self.is_down(path, outcome.err()?, now)
     }
 
     /// A path whose time for a probe has come: [`PathSelector::probed`] must follow.
@@ -167,7 +223,7 @@ impl PathSelector {
     /// What a probe of `path` found: nothing wrong, or why the path is still down.
     pub fn probed(&mut self, path: usize, outcome: Result<(), String>, now: Instant) -> Option<Switch> {
         let others = self.any_rdma_up();
-        let retry_after = self.policy.retry_after;
+        let probe_at = now + self.policy.probe_after();
         let probed = self.paths.get_mut(path)?;
         probed.down.as_ref()?;
         match outcome {
@@ -176,7 +232,7 @@ impl PathSelector {
                 Some(if others { Switch::PathUp(path) } else { Switch::FailedBack })
             }
             Err(cause) => {
-                probed.down = Some(Down { probe_at: now + retry_after, probing: false, cause });
+                probed.down = Some(Down { probe_at, probing: false, cause });
                 None
             }
         }
@@ -186,6 +242,12 @@ impl PathSelector {
     #[must_use]
     pub fn has_another(&self) -> bool {
         self.any_rdma_up() || (self.may_use_tcp() && self.paths.iter().any(|path| path.kind == PathKind::Tcp))
+    }
+
+    /// Whether there are RDMA paths, and all are down.
+    #[must_use]
+    pub fn has_fallen(&self) -> bool {
+        self.paths.iter().any(|path| path.kind == PathKind::Rdma) && !self.any_rdma_up()
     }
 
     fn any_rdma_up(&self) -> bool {
@@ -264,9 +326,57 @@ mod tests {
         assert_eq!(paths.failed(0, "port 59999 refused".into(), start), Some(Switch::Unreachable));
         assert!(!paths.has_another());
         assert_eq!(paths.choose(0), Choice::Refuse("port 59999 refused".into()));
-        assert_eq!(paths.due(start + RETRY), Some(0));
-        assert_eq!(paths.probed(0, Ok(()), start + RETRY), Some(Switch::FailedBack));
+        let soon = start + RETRY_WITHOUT_FALLBACK;
+        assert_eq!(paths.due(soon), Some(0), "nothing takes its place: it is not left alone for long");
+        assert_eq!(paths.probed(0, Err("still".into()), soon), None);
+        assert_eq!(paths.due(soon + RETRY_WITHOUT_FALLBACK), Some(0));
+        assert_eq!(paths.probed(0, Ok(()), soon), Some(Switch::FailedBack));
         assert_eq!(paths.choose(0), Choice::Use(0));
+    }
+
+    #[test]
+    fn a_request_without_an_answer_does_not_condemn_a_path_that_answers_pings() {
+        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]);
+        let start = Instant::now();
+        for _ in 0..3 {
+            assert_eq!(paths.choose(0), Choice::Use(0));
+        }
+        assert!(paths.suspect(0));
+        assert!(!paths.suspect(0), "one ping at a time");
+        assert_eq!(paths.choose(0), Choice::Use(0));
+        assert_eq!(paths.cleared(0, Ok(()), start), None);
+        assert!(paths.suspect(0));
+        assert_eq!(paths.cleared(0, Err("no answer".into()), start), Some(Switch::FellBack));
+        assert!(!paths.suspect(0), "it is down already");
+    }
+
+    #[test]
+    fn what_was_under_way_when_a_path_failed_does_not_put_its_probe_off() {
+        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]);
+        let start = Instant::now();
+        for _ in 0..2 {
+            assert_eq!(paths.choose(0), Choice::Use(0));
+        }
+        assert_eq!(paths.failed(0, "gone".into(), start), Some(Switch::FellBack));
+        assert_eq!(paths.due(start + RETRY), Some(0));
+        assert_eq!(paths.failed(0, "late".into(), start + RETRY), None);
+        assert_eq!(paths.due(start + 3 * RETRY), None, "it is being probed");
+    }
+
+    #[test]
+    fn paths_in_the_place_of_those_that_were_down_are_probed_before_they_are_used() {
+        let start = Instant::now();
+        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]).on_probation("moved", start);
+        assert_eq!(paths.choose(0), Choice::Use(1));
+        assert_eq!(paths.due(start), Some(0));
+        assert_eq!(paths.probed(0, Ok(()), start), Some(Switch::FailedBack));
+        assert_eq!(paths.choose(0), Choice::Use(0));
+    }
+
+    #[test]
+    fn a_refusal_says_why_there_is_no_rdma() {
+        let mut paths = selector(Fallback::Never, &[PathKind::Tcp]).without_because("UCX 1.13 there, 1.20 here".into());
+        assert_eq!(paths.choose(0), Choice::Refuse("UCX 1.13 there, 1.20 here".into()));
     }
 
     #[test]

@@ -96,26 +96,21 @@ async fn carry(mut stream: TcpStream, shared: &Arc<Shared>, session: u64) -> Res
     let ender = stream.try_clone().map_err(|error| error.to_string())?;
     let (blocks, delay) = (Arc::clone(&shared.blocks), shared.delay);
     let serving = tokio::task::spawn_blocking(move || stream::serve(stream, &blocks, delay));
-    let served = tokio::select! {
-        served = end_with(serving, &ender, &shared.stop) => served,
-        served = async { ended.cancelled().await; Err("its session ended".to_owned()) } => {
-            let _ = ender.shutdown(std::net::Shutdown::Both);
-            served
-        }
-    };
+    let served = end_with(serving, &ender, [&shared.stop, &ended]).await;
     drop(place);
     served
 }
 
-/// Waits for the thread; when the server stops, ends its connection first.
+/// Waits for the thread; when the server stops or the session has ended, ends its connection first.
 async fn end_with(
     mut serving: tokio::task::JoinHandle<Result<(), String>>,
     ender: &BlockingStream,
-    stop: &CancellationToken,
+    [stop, ended]: [&CancellationToken; 2],
 ) -> Result<(), String> {
     tokio::select! {
         served = &mut serving => return served.map_err(|error| error.to_string())?,
         () = stop.cancelled() => {}
+        () = ended.cancelled() => {}
     }
     let _ = ender.shutdown(std::net::Shutdown::Both);
     serving.await.map_err(|error| error.to_string())?

@@ -47,7 +47,7 @@ pub(crate) fn library() -> Option<&'static Library> {
 }
 
 pub(crate) fn context(library: &'static Library, transports: &[&str]) -> Context {
-    let options = Options::tuned().transports(transports.iter().copied()).devices(["lo"]);
+    let options = Options::tuned().one_sided().transports(transports.iter().copied()).devices(["lo"]);
     Context::new(library, &options).unwrap()
 }
 

@@ -52,7 +52,14 @@ impl Machine {
         let of_interfaces = config.network_rdma_data_network.iter();
         let of_interfaces = of_interfaces.map(|interface| self.card_of_interface(interface.as_str(), any_transport));
         let of_devices = config.network_rdma_data_bind_device.iter().map(|device| self.card_of_device(device));
-        let cards = of_interfaces.chain(of_devices).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut cards = Vec::new();
+        for card in of_interfaces.chain(of_devices) {
+            let card = card?;
+            // Named twice, as an interface and as a device.
+            if !cards.iter().any(|known: &Card| known.device == card.device) {
+                cards.push(card);
+            }
+        }
         Ok(if cards.is_empty() { vec![Card::any()] } else { cards })
     }
 
@@ -121,13 +128,12 @@ impl Card {
     ) -> anyhow::Result<Arc<Lane>> {
         let library = library(config)?;
         let options = LaneOptions {
-            name,
             devices: self.device.iter().cloned().collect(),
             transports: config.network_rdma_data_transports.clone(),
             gid_index: self.gid_index,
+            spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
-            pool: pool.clone(),
-            registered,
+            ..LaneOptions::new(name, pool.clone(), registered)
         };
         let lane = Lane::start(library, options).with_context(|| format!("card {}", self.name))?;
         let is_rdma = lane.resources().iter().any(Resource::is_rdma);
@@ -202,5 +208,7 @@ mod tests {
         let second = card(&["network.rdma.metadata.device=mlx5_0", "network.rdma.metadata.ib_port=2"]);
         assert_eq!((second.device.as_deref(), second.gid_index), (Some("mlx5_0:2"), None));
         assert!(second.address.is_some());
+        let twice = config(&["network.rdma.data.network=lo", "network.rdma.data.bind.device=mlx5_0:1"]);
+        assert_eq!(machine.data_cards(&twice).unwrap().len(), 1);
     }
 }

@@ -182,15 +182,16 @@ impl Maker {
 impl PathMaker for Maker {
     fn paths(&self, worker: &str, offered: &PathsReply) -> WorkerPaths {
         let dialect = |version: &str| version.rsplit_once('.').map(|(dialect, _)| dialect.to_owned());
+        let without = |reason: &str| WorkerPaths { data: Err(reason.to_owned()), metadata: Vec::new() };
         match &offered.ucx {
             None => {
                 info!(worker, "worker offers no RDMA");
-                return WorkerPaths::default();
+                return without("the worker offers no RDMA");
             }
             Some(theirs) if dialect(theirs) != dialect(&self.ucx) => {
                 let (ours, next) = (&self.ucx, "install the same UCX release on both sides");
                 warn!(worker, theirs, ours, next, "RDMA is not used: the worker's UCX is of another release");
-                return WorkerPaths::default();
+                return without(&format!("the worker runs UCX {theirs}, we run {ours}; {next}"));
             }
             Some(_) => {}
         }
@@ -204,7 +205,12 @@ impl PathMaker for Maker {
         });
         let metadata = self.metadata.as_ref().zip(offered.metadata.as_ref());
         let metadata = metadata.map(|(here, there)| self.path(here, there, known));
-        WorkerPaths { data: data.collect(), metadata: metadata.into_iter().collect() }
+        let data = match (self.data.is_empty(), offered.data.is_empty()) {
+            (true, _) => Err("RDMA is not enabled for data here".to_owned()),
+            (_, true) => Err("the worker offers RDMA for metadata only".to_owned()),
+            (false, false) => Ok(data.collect()),
+        };
+        WorkerPaths { data, metadata: metadata.into_iter().collect() }
     }
 }
 

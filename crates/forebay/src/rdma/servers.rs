@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use forebay_config::Config;
+use forebay_config::{Config, Host};
 use forebay_doctor::Root;
 use forebay_memory::Pool;
-use forebay_rdma::{Lane, RdmaServer};
+use forebay_rdma::{Lane, RdmaServer, ServerStats};
 use forebay_transport::Service;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_types::ByteSize;
@@ -53,10 +53,9 @@ impl Servers {
         let mut places = Vec::new();
         if config.network_rdma_data_enabled {
             let cards = machine.data_cards(config)?;
-            let (count, registered) = (cards.len(), pool.capacity());
-            for card in cards {
-                let (address, name) = (data_address(config, &card, count)?, card.name.clone());
-                places.push(Place { card, name, address, registered });
+            let registered = pool.capacity();
+            for (card, address) in cards.iter().zip(data_addresses(config, &cards)?) {
+                places.push(Place { card: card.clone(), name: card.name.clone(), address, registered });
             }
         }
         let for_data = places.len();
@@ -81,22 +80,32 @@ impl Servers {
             }
         });
         let lanes = lanes.await.context("starting RDMA panicked")??;
-        let (mut servers, mut offered) = (Vec::new(), Vec::new());
+        let ucx = Some(library(config)?.version().to_string());
+        let paths = PathsReply { ucx, data: Vec::new(), metadata: None };
+        let mut listening = Self { servers: Vec::new(), _tracing: tracing, paths };
+        let mut offered = Vec::new();
         for (place, lane) in lanes {
             let options = forebay_rdma::ServerOptions {
                 max_connections: config.worker_max_connections as usize,
                 trace: trace.clone(),
                 ..forebay_rdma::ServerOptions::new(place.address, config.cluster_name.as_str())
             };
-            let server = RdmaServer::bind(lane, options, Arc::clone(&service)).await?;
+            let server = match RdmaServer::bind(lane, options, Arc::clone(&service)).await {
+                Ok(server) => server,
+                Err(error) => {
+                    listening.close().await;
+                    return Err(error.into());
+                }
+            };
             let bound = server.local_addr();
-            let host = told_host(config, bound.ip(), offered.len() < for_data);
+            let hostname = config.network_rdma_data_hostname.as_ref().filter(|_| offered.len() < for_data);
+            let host = told_host(hostname, config.worker_hostname.as_ref(), bound.ip(), for_data);
             offered.push(PathAddress { card: place.card.name, host, port: bound.port() });
-            servers.push(server);
+            listening.servers.push(server);
         }
-        let metadata = offered.split_off(for_data).pop();
-        let ucx = Some(library(config)?.version().to_string());
-        Ok(Self { servers, _tracing: tracing, paths: PathsReply { ucx, data: offered, metadata } })
+        listening.paths.metadata = offered.split_off(for_data).pop();
+        listening.paths.data = offered;
+        Ok(listening)
     }
 
     /// The listeners and what they count, as JSON.
@@ -104,7 +113,12 @@ impl Servers {
         let server = |server: &RdmaServer| {
             let mut listener = report(server.lane());
             listener["address"] = json!(server.local_addr().to_string());
-            listener["connections"] = json!(server.connections());
+            let ServerStats { connections, requests, bytes_received, replies, bytes_sent } = server.stats();
+            listener["connections"] = json!(connections);
+            listener["requests"] = json!(requests);
+            listener["bytes_received"] = json!(bytes_received);
+            listener["replies"] = json!(replies);
+            listener["bytes_sent"] = json!(bytes_sent);
             listener
         };
         json!({ "ucx": self.paths.ucx, "listeners": self.servers.iter().map(server).collect::<Vec<_>>() })
@@ -116,22 +130,26 @@ impl Servers {
     }
 }
 
-/// Where to listen for the data of `card`, one of `cards`: its own address where it has one,
-/// `network.rdma.data.bind.host` if that is set.
-fn data_address(config: &Config, card: &Card, cards: usize) -> anyhow::Result<SocketAddr> {
-    let (host, port) = (&config.network_rdma_data_bind_host, config.network_rdma_data_port);
-    let host = host.as_str();
+/// Where to listen for the data of each of `cards`. `network.rdma.data.bind.host` is for the card whose address it is, and for a
+/// single one; the others listen at their own addresses.
+fn data_addresses(config: &Config, cards: &[Card]) -> anyhow::Result<Vec<SocketAddr>> {
+    let (host, port) = (config.network_rdma_data_bind_host.as_str(), config.network_rdma_data_port);
     let configured = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
     let configured = configured.with_context(|| format!("network.rdma.data.bind.host: `{host}` has no address"))?;
-    match card.address {
-        Some(own) if configured.ip().is_unspecified() => Ok(SocketAddr::new(own, port)),
-        None if cards > 1 && configured.ip().is_unspecified() => anyhow::bail!(
-            "card {} has no IP address to listen on; give its interface one, or use a single card with \
-             network.rdma.data.bind.host",
-            card.name
-        ),
-        _ => Ok(configured),
+    if let [card] = cards {
+        let own = card.address.filter(|_| configured.ip().is_unspecified());
+        return Ok(vec![SocketAddr::new(own.unwrap_or(configured.ip()), port)]);
     }
+    let is_one_of_them = cards.iter().any(|card| card.address == Some(configured.ip()));
+    anyhow::ensure!(
+        configured.ip().is_unspecified() || is_one_of_them,
+        "network.rdma.data.bind.host: `{host}` is the address of none of the cards; leave it unset, so that each listens at its own"
+    );
+    let own = |card: &Card| {
+        let none = || format!("card {} has no IP address to listen on; give its interface one", card.name);
+        Ok(SocketAddr::new(card.address.with_context(none)?, port))
+    };
+    cards.iter().map(own).collect()
 }
 
 /// Where to listen for metadata: the worker's own address, or the card's when the worker listens on every one.
@@ -146,14 +164,17 @@ fn metadata_address(config: &Config, card: &Card) -> anyhow::Result<SocketAddr> 
     Ok(SocketAddr::new(address, config.network_rdma_metadata_port))
 }
 
-/// The host that clients are told; empty for the one that they know the worker by.
-fn told_host(config: &Config, bound: IpAddr, for_data: bool) -> String {
-    let told = config.network_rdma_data_hostname.as_ref().filter(|_| for_data);
-    match (told, &config.worker_hostname) {
-        (Some(host), _) => host.to_string(),
-        (None, _) if !bound.is_unspecified() => bound.to_string(),
-        (None, Some(host)) => host.to_string(),
-        (None, None) => String::new(),
+/// The host that clients are told of a listener at `bound`; empty for the one that they know the worker by. With several
+/// `cards`, `hostname` stands for the one whose address it is.
+fn told_host(hostname: Option<&Host>, worker: Option<&Host>, bound: IpAddr, cards: usize) -> String {
+    let is_this = |host: &&Host| {
+        let mut addresses = (host.as_str(), 0).to_socket_addrs().into_iter().flatten();
+        cards <= 1 || addresses.any(|address| address.ip() == bound)
+    };
+    match hostname.filter(is_this).or(worker.filter(|_| bound.is_unspecified())) {
+        Some(host) => host.to_string(),
+        None if bound.is_unspecified() => String::new(),
+        None => bound.to_string(),
     }
 }
 
@@ -173,12 +194,21 @@ mod tests {
 
     #[test]
     fn a_listener_has_its_cards_address_unless_one_is_configured() {
-        let own = card(Some("10.0.0.1"));
-        assert_eq!(data_address(&config(&[]), &own, 1).unwrap(), "10.0.0.1:59999".parse().unwrap());
-        let configured = config(&["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0"]);
-        assert_eq!(data_address(&configured, &own, 1).unwrap(), "127.0.0.1:0".parse().unwrap());
-        assert_eq!(data_address(&config(&[]), &card(None), 1).unwrap(), "0.0.0.0:59999".parse().unwrap());
-        assert!(data_address(&config(&[]), &card(None), 2).is_err());
+        let addresses = |settings: &[&str], cards: &[Card]| -> Result<Vec<String>, String> {
+            let found = data_addresses(&config(settings), cards).map_err(|error| error.to_string())?;
+            Ok(found.iter().map(SocketAddr::to_string).collect())
+        };
+        let (own, none) = (card(Some("10.0.0.1")), card(None));
+        assert_eq!(addresses(&[], std::slice::from_ref(&own)).unwrap(), ["10.0.0.1:59999"]);
+        let configured = ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0"];
+        assert_eq!(addresses(&configured, std::slice::from_ref(&own)).unwrap(), ["127.0.0.1:0"]);
+        assert_eq!(addresses(&[], std::slice::from_ref(&none)).unwrap(), ["0.0.0.0:59999"]);
+        let two = [own.clone(), card(Some("10.1.0.1"))];
+        let each = ["10.0.0.1:59999", "10.1.0.1:59999"];
+        assert_eq!(addresses(&[], &two).unwrap(), each);
+        assert_eq!(addresses(&["network.rdma.data.bind.host=10.1.0.1"], &two).unwrap(), each);
+        assert!(addresses(&configured, &two).unwrap_err().contains("none of the cards"));
+        assert!(addresses(&[], &[own, none]).unwrap_err().contains("no IP address"));
     }
 
     #[test]
@@ -194,10 +224,15 @@ mod tests {
     #[test]
     fn clients_are_told_what_is_configured_or_bound() {
         let (bound, any) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([0, 0, 0, 0]));
-        let named = config(&["network.rdma.data.hostname=node1-ib", "worker.hostname=node1"]);
-        assert_eq!(told_host(&named, bound, true), "node1-ib");
-        assert_eq!(told_host(&named, bound, false), "10.0.0.1");
-        assert_eq!(told_host(&named, any, false), "node1");
-        assert_eq!(told_host(&config(&[]), any, true), "");
+        let named = config(&["network.rdma.data.hostname=10.0.0.1", "worker.hostname=node1"]);
+        let (hostname, worker) = (named.network_rdma_data_hostname.as_ref(), named.worker_hostname.as_ref());
+        let told = |hostname, worker, bound, cards| told_host(hostname, worker, bound, cards);
+        assert_eq!(told(hostname, worker, IpAddr::from([192, 168, 0, 1]), 1), "10.0.0.1");
+        assert_eq!(told(None, worker, bound, 1), "10.0.0.1");
+        assert_eq!(told(None, worker, any, 1), "node1");
+        assert_eq!(told(None, None, any, 1), "");
+        // With two cards, a name is the one's whose address it is.
+        assert_eq!(told(hostname, worker, bound, 2), "10.0.0.1");
+        assert_eq!(told(hostname, worker, IpAddr::from([10, 1, 0, 1]), 2), "10.1.0.1");
     }
 }

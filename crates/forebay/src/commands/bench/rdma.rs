@@ -1,7 +1,7 @@
 //! `forebay bench rdma`: the command line of [`forebay_perftest`].
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -35,8 +35,8 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 /// each thread, CACHE shares one link among them, as a mount does. With `--transport tcp` WRITE and READ are plain blocking
 /// sockets, and CACHE goes over the cache's own TCP.
 ///
-/// Whoever reaches the server's port can read and write the benchmark's memory, and nothing else: run it in a trusted
-/// network, for as long as you measure.
+/// Whoever reaches the server's port can read and write the benchmark's memory and, where UCX carries out one-sided
+/// operations by software, that of its whole process: run it in a trusted network, for as long as you measure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// Client: seconds for each test; with --all-sizes for each table. A latency test ends after 5000 operations, or then
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     duration: u64,
-    /// Client: threads of a bandwidth test; -1 takes one for each core, up to 8
+    /// Client: threads of a bandwidth test; -1 takes one for each core, up to 8, or 4 above 256 KiB
     #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_JOBS>)]
     numjobs: Automatic,
     /// Client: operations that each thread has under way; -1 takes 32 up to 16 KiB, 16 up to 256 KiB, 8 up to 1 MiB, then 4
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// What carries the bytes. A server with `ucx` serves clients with either
     #[arg(long, default_value = "ucx")]
     transport: TransportArg,
-    /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.bind.device, else UCX's choice]
+    /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.network and .bind.device, else UCX's choice]
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     devices: Vec<String>,
     /// UCX's transports, as in `rc_verbs` [default: network.rdma.data.transports, else $UCX_TLS, else UCX's choice]
@@ -195,7 +195,10 @@ fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> UcxOptions {
     let or = |said: &[String], configured: &[String]| if said.is_empty() { configured.to_vec() } else { said.to_vec() };
     // `mlx5_0` is its first port.
     let full = |device: String| rdma.port(&device).map_or(device, |(_, port)| port.name.clone());
-    let named = or(&args.devices, &config.network_rdma_data_bind_device);
+    let of_interface = |name: &forebay_config::Interface| rdma.port_of_interface(name.as_str());
+    let of_interfaces = config.network_rdma_data_network.iter().filter_map(of_interface).map(|port| port.name.clone());
+    let configured: Vec<_> = of_interfaces.chain(config.network_rdma_data_bind_device.iter().cloned()).collect();
+    let named = or(&args.devices, &configured);
     UcxOptions {
         library: config.ucx_library.clone(),
         devices: named.into_iter().map(full).collect(),
@@ -211,11 +214,15 @@ fn address_of_device(ucx: &UcxOptions, rdma: &Rdma) -> Option<IpAddr> {
     first_address(&interfaces, interface)
 }
 
-/// The address that others know this machine by, as far as can be told.
+/// The address that others know this machine by, as far as can be told: the one that the kernel would send from to the rest of
+/// the world, here an address of documentation (RFC 5737). Nothing is sent.
 fn detected_address() -> IpAddr {
-    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-    let others = interfaces.iter().filter(|found| !found.is_loopback() && !found.is_link_local());
-    others.map(if_addrs::Interface::ip).min().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    let source = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        Ok::<_, std::io::Error>(socket.local_addr()?.ip())
+    };
+    source().unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
 async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
@@ -227,11 +234,15 @@ async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> 
         transport: args.transport.into(),
         ucx,
     };
-    let transport = if matches!(args.transport, TransportArg::Ucx) { "RDMA" } else { "TCP" };
     let server = signals.unless_any(async { Server::start(options).await.map_err(told) }).await?;
     let bound = server.local_addr();
     let shown = if bound.ip().is_unspecified() { detected_address() } else { bound.ip() };
     let shown = SocketAddr::new(shown, bound.port());
+    let transport = match (args.transport, server.has_rdma()) {
+        (TransportArg::Tcp, _) => "TCP",
+        (TransportArg::Ucx, true) => "RDMA",
+        (TransportArg::Ucx, false) => "UCX (no RDMA)",
+    };
     let mut out = output::stdout();
     if let Some((port, version)) = server.ucx() {
         writeln!(out, "[INFO] UCX {version} on port {port}, {} of registered memory for clients", server.exposed())?;

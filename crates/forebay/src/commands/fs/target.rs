@@ -9,13 +9,16 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::Context as _;
 use forebay_client::Client;
-use forebay_config::Loaded;
+use forebay_config::{Loaded, RdmaFallback};
 use forebay_fuse::mount_table::{self, MountState};
-use forebay_types::{Attr, FileVersion, FsPath};
+use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
 
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
 use crate::{assembly, logging, state};
+
+/// What is registered at start by a command that must use RDMA.
+const REGISTERED: ByteSize = ByteSize::mib(64);
 
 /// Which workers to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -157,12 +160,15 @@ impl Targets {
         let mut config = self.loaded.config.clone();
         // These commands read ahead by themselves.
         config.client_prefetch_max_part_number = 0;
-        config.client_prefetch_file_length_threshold = forebay_types::ByteSize::default();
-        // Registering memory would take longer than what they ask for.
-        config.network_rdma_data_enabled = false;
+        config.client_prefetch_file_length_threshold = ByteSize::default();
+        // Registering memory would take longer than what they ask for, but where TCP must not carry data it does not.
         config.network_rdma_metadata_enabled = false;
+        config.network_rdma_data_enabled &= config.network_rdma_data_fallback == RdmaFallback::Never;
+        let initial = config.network_rdma_data_buffer_pool_initial_size.min(REGISTERED);
+        config.network_rdma_data_buffer_pool_initial_size = initial;
+        config.network_rdma_data_buffer_pool_prewarm_size = ByteSize::default();
         if let Some(bytes) = block_size {
-            config.block_size = forebay_types::ByteSize::bytes(bytes);
+            config.block_size = ByteSize::bytes(bytes);
         }
         let client = assembly::remote_client(&config, workers).await?;
         self.clients.push((workers.to_vec(), client.clone()));
