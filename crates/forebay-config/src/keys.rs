@@ -33,6 +33,10 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+const fn us(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
@@ -176,7 +180,7 @@ keys! {
             example "[\"rc\", \"ud\"]";
         /// The libucp to load. Unset: the system's.
         ucx_library "ucx.library": Option<PathBuf> = None, example "\"/opt/ucx/lib/libucp.so.0\"";
-        /// Address that the worker listens on for RDMA, where no single device names it.
+        /// Address that the worker listens on for RDMA, instead of the single card's; several cards listen at their own.
         network_rdma_data_bind_host "network.rdma.data.bind.host": Host = Host::any();
         /// The name or address that clients reach the worker by over RDMA. Unset: as `worker.hostname`.
         network_rdma_data_hostname "network.rdma.data.hostname": Option<Host> = None, example "\"node1-ib\"";
@@ -186,6 +190,8 @@ keys! {
         network_rdma_data_operation_timeout "network.rdma.data.operation_timeout": Duration = secs(60), in ms(1)..=HOUR;
         /// Longest time to connect to a worker over RDMA.
         network_rdma_data_connect_timeout "network.rdma.data.connect_timeout": Duration = secs(5), in ms(1)..=HOUR;
+        /// How long to ask again for an RDMA message before sleeping, where that is cheaper; 0: not at all.
+        network_rdma_data_spin "network.rdma.data.spin": Duration = us(50), in Duration::ZERO..=ms(1);
         /// Registered memory at start.
         network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
             ByteSize::mib(256), in ByteSize::mib(4)..=MOST_BYTES;

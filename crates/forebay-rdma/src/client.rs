@@ -1,9 +1,12 @@
 //! The client: a handle that any thread may use, in front of a connection that lives on a lane.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
+use forebay_ucx::Patience;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::connection::{Call, Command};
@@ -18,10 +21,16 @@ pub struct RdmaTransport {
     commands: mpsc::UnboundedSender<Command>,
     /// One permit for each call under way. Closed with the link.
     places: Arc<Semaphore>,
+    max_outstanding: usize,
+    /// For answers to calls that are alone.
+    patience: Mutex<Patience>,
     trace: Option<Arc<Trace>>,
     // Its thread serves the connection.
-    _lane: Arc<Lane>,
+    lane: Arc<Lane>,
 }
+
+/// What a call comes to.
+type Answer = Result<Reply, CallError>;
 
 /// Tells the connection to look for calls whose caller has left.
 struct Leaving<'a>(&'a mpsc::UnboundedSender<Command>);
@@ -38,11 +47,13 @@ impl RdmaTransport {
     pub fn new(address: impl Into<Arc<str>>, lane: Arc<Lane>, options: ClientOptions) -> Self {
         let address = address.into();
         let (commands, queue) = mpsc::unbounded_channel();
-        let places = Arc::new(Semaphore::new(options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS)));
+        let max_outstanding = options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS);
+        let places = Arc::new(Semaphore::new(max_outstanding));
+        let patience = Mutex::new(Patience::new(lane.spin()));
         let (peer, trace) = (Arc::clone(&address), options.trace.clone());
         // If the lane has ended, so has the queue, and calls learn of it.
         lane.run(move |core| drop(tokio::task::spawn_local(serve(core.clone(), peer, options, queue))));
-        Self { address, commands, places, trace, _lane: lane }
+        Self { address, commands, places, max_outstanding, patience, trace, lane }
     }
 
     fn closed(&self) -> LinkError {
@@ -62,9 +73,37 @@ impl RdmaTransport {
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
         // Dropped without an answer when the lane ends.
-        let result = answered.await.unwrap_or_else(|_| Err(self.closed().into()));
+        let result = self.answer(answered).await.unwrap_or_else(|_| Err(self.closed().into()));
         std::mem::forget(leaving);
         result
+    }
+
+    /// Waits for the answer to a call that was just sent: awake for a while, if it is the only one. The task does not let others
+    /// run for that time, which is within what tokio allows for; with more calls under way one of those would be held up.
+    async fn answer(&self, mut answered: oneshot::Receiver<Answer>) -> Result<Answer, oneshot::error::RecvError> {
+        let spin = self.lane.spin();
+        let is_lone = self.places.available_permits() + 1 == self.max_outstanding;
+        let began = Instant::now();
+        if !is_lone || !spin.is_welcome(began) {
+            return answered.await;
+        }
+        let limit = self.patience.lock().limit();
+        let mut now = began;
+        while now.duration_since(began) < limit && spin.is_welcome(now) {
+            now = spin.give_way();
+            match answered.try_recv() {
+                Err(oneshot::error::TryRecvError::Empty) => {}
+                Ok(answer) => {
+                    self.patience.lock().caught(now.duration_since(began));
+                    return Ok(answer);
+                }
+                // As the future says it.
+                Err(oneshot::error::TryRecvError::Closed) => break,
+            }
+        }
+        let answer = answered.await;
+        self.patience.lock().slept(began.elapsed(), now.duration_since(began));
+        answer
     }
 }
 

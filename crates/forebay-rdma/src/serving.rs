@@ -211,32 +211,38 @@ async fn run(
 ) -> End {
     let mut liveness = Liveness::new(options.keepalive, options.dead_after, Instant::now());
     // Silence means something only while calls wait; `None` then.
-    let mut due = None;
+    let mut watching = false;
     let mut command = Some(Command::Call(first.0, first.1));
+    // Made once: registering with what they wait for would cost as much as a call, each time.
     let failed = connection.endpoint.failed();
-    tokio::pin!(failed);
+    let stopped = core.stop.cancelled();
+    let due = tokio::time::sleep(options.keepalive);
+    tokio::pin!(failed, stopped, due);
     loop {
-        match command.take() {
-            Some(Command::Call(request, call)) => {
-                if let Some(again) = connection.start(core, request, call, &mut liveness) {
-                    return End::Spent(Some(again));
+        while let Some(next) = command.take() {
+            match next {
+                Command::Call(request, call) => {
+                    if let Some(again) = connection.start(core, request, call, &mut liveness) {
+                        return End::Spent(Some(again));
+                    }
                 }
-            }
-            Some(Command::Sweep) => {
-                connection.sweep();
-                if connection.calls.borrow().is_spent() {
-                    return End::Spent(None);
+                Command::Sweep => {
+                    connection.sweep();
+                    if connection.calls.borrow().is_spent() {
+                        return End::Spent(None);
+                    }
                 }
+                Command::Close(closed) => return End::Closed(Some(closed)),
             }
-            Some(Command::Close(closed)) => return End::Closed(Some(closed)),
-            None => {}
+            command = commands.try_recv().ok();
         }
-        if due.is_none() && connection.calls.borrow_mut().watch() {
-            due = Some(Instant::now() + options.keepalive);
+        if !watching && connection.calls.borrow_mut().watch() {
+            watching = true;
+            due.as_mut().reset((Instant::now() + options.keepalive).into());
         }
         tokio::select! {
             biased;
-            () = core.stop.cancelled() => return End::Closed(None),
+            () = &mut stopped => return End::Closed(None),
             status = &mut failed => return End::Lost(connection.lost(status.to_string())),
             () = connection.changed.notified() => {
                 if let Some(error) = connection.broken.borrow_mut().take() {
@@ -248,8 +254,8 @@ async fn run(
                 // Calls whose transport is gone have no caller either.
                 None => return End::Closed(None),
             },
-            () = sleep_until(due), if due.is_some() => {
-                due = None;
+            () = &mut due, if watching => {
+                watching = false;
                 if !connection.calls.borrow_mut().watch() {
                     continue;
                 }
@@ -257,25 +263,20 @@ async fn run(
                 if connection.heard.get() + options.keepalive > now {
                     liveness.heard(connection.heard.get());
                 }
-                due = match liveness.check(now) {
-                    Verdict::Wait(at) => Some(at),
+                let again = match liveness.check(now) {
+                    Verdict::Wait(at) => at,
                     Verdict::Ping(at) => {
                         let ping = Request::on_path(Op::Ping, Bytes::new(), options.dead_after);
                         connection.send(core, CONNECTION_ID, &ping);
-                        Some(at)
+                        at
                     }
                     Verdict::Dead => {
                         return End::Lost(connection.lost(format!("it was silent for {:?}", options.dead_after)));
                     }
                 };
+                watching = true;
+                due.as_mut().reset(again.into());
             }
         }
-    }
-}
-
-async fn sleep_until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }

@@ -101,7 +101,7 @@ async fn readers_queue_for_registered_memory_and_all_get_their_turn() {
         within("every reader ends", reader).await.unwrap();
     }
     // In turn: by the time that one has had all of his turns, everybody has had some.
-    let turns = turns.lock().unwrap();
+    let turns = turns.lock().unwrap().clone();
     let had = |reader: u64, by: usize| turns[..by].iter().filter(|turn| **turn == reader).count();
     let first_done = (1..=turns.len()).find(|by| had(turns[by - 1], *by) == 8).unwrap();
     assert!((0..16).all(|reader| had(reader, first_done) >= 1), "{turns:?}");

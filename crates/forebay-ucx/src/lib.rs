@@ -22,6 +22,7 @@
 
 mod address;
 mod context;
+mod driving;
 mod endpoint;
 mod error;
 mod fabric;
@@ -34,6 +35,7 @@ mod options;
 mod registration;
 mod remote;
 mod resource;
+mod spin;
 mod text;
 mod worker;
 
@@ -51,4 +53,5 @@ pub use options::Options;
 pub use registration::{Exposed, Registration};
 pub use remote::RemoteKey;
 pub use resource::Resource;
+pub use spin::{Patience, Spin};
 pub use worker::Worker;

@@ -1,42 +1,31 @@
 //! A worker: UCX's progress engine for one thread.
 //!
 //! Nothing moves unless somebody calls [`Worker::progress`], and it is within that call that handlers run and operations
-//! end. [`Worker::drive`] does it for a current-thread tokio runtime: progress until there is none, arm, and sleep until
-//! the event descriptor or a new operation calls.
+//! end. [`Worker::drive`] does it for a current-thread tokio runtime.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::convert::Infallible;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use forebay_ucx_sys as sys;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 use crate::context::Context;
+use crate::driving::{NAP, ROUNDS, let_others_run};
 use crate::endpoint::{EndpointState, Owner};
 use crate::error::{Error, Status};
 use crate::listener::ListenerState;
 use crate::message::Handler;
 use crate::operation::Op;
 
-/// How many rounds of progress before other tasks get their turn.
-const ROUNDS: u32 = 64;
-/// UCX can refuse to sleep for as long as it waits for somebody else, such as a peer that was stopped in the middle of
-/// writing to shared memory. After so many rounds for nothing, which is about a millisecond, it is looked at by naps.
-const BUSY_ROUNDS: u32 = 1024;
-/// A polled worker that had nothing to do for so long sleeps between its rounds, so long.
-const IDLE: Duration = Duration::from_millis(5);
-const NAP: Duration = Duration::from_millis(1);
 /// How long a worker that is dropped waits for its operations to end.
 const LAST_OPERATIONS: Duration = Duration::from_secs(5);
 
@@ -57,15 +46,15 @@ pub(crate) struct Core {
     pub(crate) handle: sys::ucp_worker_h,
     thread: ThreadId,
     pub(crate) max_header: usize,
-    events: Option<RawFd>,
+    pub(crate) events: Option<RawFd>,
     /// Whether `ucp_worker_progress` is running, so that code of handlers does not run it again, nor destroy what it uses.
     inside: Cell<bool>,
     /// Whether progress woke tasks, which should run before the thread sleeps.
     pub(crate) woke: Cell<bool>,
     /// Whether an operation was started that progress has not seen.
-    kicked: Cell<bool>,
-    driver: RefCell<Option<Waker>>,
-    driving: Cell<bool>,
+    pub(crate) kicked: Cell<bool>,
+    pub(crate) driver: RefCell<Option<Waker>>,
+    pub(crate) driving: Cell<bool>,
     /// Operations that have not ended. Written by the worker's thread only.
     pub(crate) live: Arc<AtomicUsize>,
     pub(crate) free: RefCell<Vec<NonNull<Op>>>,
@@ -183,92 +172,6 @@ impl Worker {
         match rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(Error::Events(error.to_string())),
-        }
-    }
-
-    /// Makes progress for as long as it is polled; for a task of a current-thread runtime, spawned: the future that such a
-    /// runtime blocks on looks at the operating system each time that it lets others run.
-    ///
-    /// # Errors
-    /// [`Error::AlreadyDriven`], and when events cannot be waited for.
-    pub async fn drive(&self) -> Result<Infallible, Error> {
-        if self.core().driving.replace(true) {
-            return Err(Error::AlreadyDriven);
-        }
-        let _driving = Driving(self);
-        match self.core().events {
-            Some(events) => self.drive_by_events(events).await,
-            None => self.drive_by_polling().await,
-        }
-    }
-
-    async fn drive_by_events(&self, events: RawFd) -> Result<Infallible, Error> {
-        let core = self.core();
-        // SAFETY: UCX keeps the descriptor open until the worker is destroyed, and the worker is borrowed for longer than this.
-        let events = unsafe { AsyncFd::register_with_interest(Events(events), Interest::READABLE) }
-            .map_err(|error| Error::Events(error.to_string()))?;
-        let mut rounds = 0_u32;
-        // Rounds since there was anything to do.
-        let mut idle = 0_u32;
-        // How many of those must have passed before arming is tried again.
-        let mut next_arm = 0;
-        loop {
-            core.kicked.set(false);
-            let progressed = self.progress() > 0;
-            rounds = rounds.wrapping_add(1);
-            if progressed {
-                (idle, next_arm) = (0, 0);
-            } else {
-                idle = idle.saturating_add(1);
-            }
-            // What has arrived is taken in one go: a turn for the others costs as much as a small message.
-            if progressed && !rounds.is_multiple_of(ROUNDS) {
-                continue;
-            }
-            // Whoever was woken has the next operation ready: sleeping before it has started would cost a wake-up.
-            if core.woke.replace(false) || progressed {
-                let_others_run().await;
-                continue;
-            }
-            // Arming costs system calls: what it was refused for is waited for by progress first.
-            if idle < next_arm {
-                continue;
-            }
-            if !self.arm()? {
-                next_arm = idle.saturating_add(ROUNDS);
-                if idle > BUSY_ROUNDS {
-                    tokio::time::sleep(NAP).await
-                } else {
-                    let_others_run().await
-                }
-                continue;
-            }
-            std::future::poll_fn(|cx| {
-                if core.kicked.replace(false) {
-                    return Poll::Ready(Ok(()));
-                }
-                *core.driver.borrow_mut() = Some(cx.waker().clone());
-                events.poll_read_ready(cx).map_ok(|mut guard| guard.clear_ready())
-            })
-            .await
-            .map_err(|error| Error::Events(error.to_string()))?;
-            (rounds, idle, next_arm) = (0, 0, 0);
-        }
-    }
-
-    async fn drive_by_polling(&self) -> Result<Infallible, Error> {
-        let core = self.core();
-        let mut busy = Instant::now();
-        loop {
-            let kicked = core.kicked.replace(false);
-            if self.progress() > 0 || core.woke.replace(false) || kicked {
-                busy = Instant::now();
-                let_others_run().await;
-            } else if busy.elapsed() < IDLE {
-                tokio::task::yield_now().await;
-            } else {
-                tokio::time::sleep(NAP).await;
-            }
         }
     }
 
@@ -458,39 +361,6 @@ impl Drop for Shared {
         // hold the worker, and no operation is pending.
         drop(unsafe { Box::from_raw(self.core.as_ptr()) });
     }
-}
-
-/// Says that the worker is driven, for as long as it lives.
-struct Driving<'a>(&'a Worker);
-
-impl Drop for Driving<'_> {
-    fn drop(&mut self) {
-        let core = self.0.core();
-        core.driving.set(false);
-        drop(core.driver.take());
-    }
-}
-
-/// The worker's event descriptor, which UCX closes with the worker.
-struct Events(RawFd);
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
-}
-
-/// Lets the tasks that are ready run, without a look at the operating system, which tokio's own yield takes.
-async fn let_others_run() {
-    let mut yielded = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 pub(crate) fn check(status: sys::ucs_status_t, what: &'static str) -> Result<(), Error> {
