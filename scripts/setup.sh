@@ -8,6 +8,7 @@ needs=(
     "fusermount3|fuse3|fuse3|mounting without being root"
     "fio|fio|fio|the benchmark command lines that the end-to-end tests run"
     "iperf3|iperf3|iperf3|the network figure that benchmarks compare with"
+    "ucx_perftest|ucx-utils|ucx|the figure that benchmarks of RDMA compare with"
     "setpriv|util-linux|util-linux|tests that mount as an ordinary user"
 )
 

@@ -15,6 +15,12 @@ const PROBE: u64 = 200;
 /// Longer than a run takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Why it cannot be run here.
+pub(crate) fn missing() -> Option<String> {
+    let help = Command::new("ucx_perftest").arg("-h").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    help.err().map(|error| format!("ucx_perftest: {error}; `make setup` installs it"))
+}
+
 /// How both ends wait for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -69,7 +75,7 @@ fn run(transports: &str, arguments: &[&str], size: u32, iterations: u64) -> anyh
         command
     };
     let server = perftest().stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let server = Server(server.context("cannot run ucx_perftest; it is in Debian's ucx-utils")?);
+    let server = Server(server.context("cannot run ucx_perftest; `make setup` installs it")?);
     let (size, iterations) = (size.to_string(), iterations.to_string());
     let started = Instant::now();
     loop {

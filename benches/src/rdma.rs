@@ -117,6 +117,10 @@ pub(crate) fn measure(
     progress: &Progress,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    if let Some(missing) = Library::load(None).err().map(|error| error.to_string()).or_else(perftest::missing) {
+        progress.say(&format!("skipped: the RDMA transport: {missing}"));
+        return Ok(());
+    }
     progress.say("The RDMA transport alone, without a card");
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(64)))?;
     let links = FABRICS.map(|(_, transports)| Link::over_ucx(transports, &pool));

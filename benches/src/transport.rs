@@ -22,6 +22,8 @@ pub(crate) const SIZES: [(u32, &str); 4] =
     [(4 << 10, "4 KiB"), (64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (4 << 20, "4 MiB")];
 /// Calls under way at once, and the streams of iperf3 that they are compared with: as many as there are connections.
 const DEPTHS: [(usize, u32); 2] = [(1, 1), (8, 4)];
+/// What the transport is to reach of iperf3 with 1 MiB.
+const TARGET: f64 = 0.8;
 /// Longer than any call takes.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -59,11 +61,15 @@ pub(crate) fn measure(
                 connections; iperf3, which only sends, in pieces of the same size (at most 1 MiB), with one stream \
                 against one request and 4 against 8.";
     let mut table = Table::new("TCP transport", text.to_owned(), &header);
-    for (((_, name), (depth, _)), pair) in rows.iter().zip(outcomes.chunks_exact(2)) {
+    for (((size, name), (depth, _)), pair) in rows.iter().zip(outcomes.chunks_exact(2)) {
         let [ours, theirs] = pair else { continue };
-        let ratio = percent(ours.ratio(theirs, |sample| sample.rate));
-        let cells = [(*name).to_owned(), depth.to_string(), rate(ours), kilo(ours), latency(ours), rate(theirs), ratio];
+        let ratio = ours.ratio(theirs, |sample| sample.rate);
+        let (at_once, ratio_text) = (depth.to_string(), percent(ratio));
+        let cells = [(*name).to_owned(), at_once, rate(ours), kilo(ours), latency(ours), rate(theirs), ratio_text];
         table.row(cells.into());
+        if *size == 1 << 20 {
+            report.ratio_target(&format!("TCP transport, {name}, {depth} at once"), "iperf3", TARGET, ratio);
+        }
     }
     report.table(table);
     report.samples("transport", outcomes);
