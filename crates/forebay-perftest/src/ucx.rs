@@ -16,15 +16,9 @@ pub(crate) fn context(library: &'static Library, ucx: &UcxOptions) -> Result<Con
     if !ucx.transports.is_empty() {
         settings = settings.transports(ucx.transports.iter().map(String::as_str));
     }
-    let context = Context::new(library, &settings)?;
+    let (context, _) = Fabric::context(library, settings)?;
     check_devices(context.resources(), ucx)?;
-    match Fabric::of(context.resources()) {
-        Fabric::Events => Ok(context),
-        efa @ Fabric::Efa => {
-            drop(context);
-            Ok(Context::new(library, &efa.adapt(settings))?)
-        }
-    }
+    Ok(context)
 }
 
 /// A lane of the cache.

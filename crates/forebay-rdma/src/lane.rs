@@ -327,16 +327,11 @@ fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, 
     if let Some(index) = options.gid_index {
         settings = settings.set("IB_GID_INDEX", &index.to_string());
     }
-    // Only a context knows what there is.
-    let context = Context::new(library, &settings)?;
-    match Fabric::of(context.resources()) {
-        Fabric::Events => Ok(context),
-        efa @ Fabric::Efa => {
-            drop(context);
-            tracing::info!(card = options.name, "the card is EFA: it is polled, and payload is sent eagerly");
-            Ok(Context::new(library, &efa.adapt(settings))?)
-        }
+    let (context, fabric) = Fabric::context(library, settings)?;
+    if fabric == Fabric::Efa {
+        tracing::info!(card = options.name, "the card is EFA: it is polled, and payload is sent eagerly");
     }
+    Ok(context)
 }
 
 /// The thread.

@@ -165,7 +165,6 @@ async fn operations_are_recorded_by_stage_where_that_is_wanted() {
     let longest = reports.iter().filter_map(|report| report.operations[2].store).map(|store| store.max).max().unwrap();
     assert!(longest >= slow, "the service's share: {longest:?}");
     assert_eq!(reports.iter().filter_map(|report| report.registration).map(|stage| stage.count).sum::<u64>(), 1);
-    println!("{}", reports[0]);
     link.close().await;
     server.close().await;
 }

@@ -1,5 +1,8 @@
 //! What a fabric needs of UCX that others do not.
 
+use crate::context::Context;
+use crate::error::Error;
+use crate::library::Library;
 use crate::options::Options;
 use crate::resource::Resource;
 
@@ -14,9 +17,23 @@ pub enum Fabric {
 }
 
 impl Fabric {
+    /// A context with `options` and what its fabric needs besides: only a context knows what there is.
+    ///
+    /// # Errors
+    /// As [`Context::new`].
+    pub fn context(library: &'static Library, options: Options) -> Result<(Context, Self), Error> {
+        let context = Context::new(library, &options)?;
+        match Self::of(context.resources()) {
+            Self::Events => Ok((context, Self::Events)),
+            efa @ Self::Efa => {
+                drop(context);
+                Ok((Context::new(library, &efa.adapt(options))?, efa))
+            }
+        }
+    }
+
     /// The one that a context with these resources runs on.
-    #[must_use]
-    pub fn of(resources: &[Resource]) -> Self {
+    pub(crate) fn of(resources: &[Resource]) -> Self {
         let has = |prefixes: &[&str]| {
             resources.iter().any(|resource| prefixes.iter().any(|prefix| resource.transport.starts_with(prefix)))
         };
@@ -25,8 +42,7 @@ impl Fabric {
     }
 
     /// `options` with what it needs.
-    #[must_use]
-    pub fn adapt(self, options: Options) -> Options {
+    pub(crate) fn adapt(self, options: Options) -> Options {
         match self {
             Self::Events => options,
             Self::Efa => options.prefer("RNDV_THRESH", "inf").polled(),
