@@ -9,6 +9,7 @@ use chrono::Local;
 use forebay_rdma::{Lane, Library, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
+use forebay_types::MAX_BLOCK_SIZE;
 use forebay_ucx::{Registration, Resource};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -125,7 +126,7 @@ fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<Lane>>) -> Arc
                 dead_after,
                 max_outstanding,
                 bind: options.bind,
-                ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER)
+                ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
             };
             Arc::new(RdmaTransport::new(address, lane, options))
         }
@@ -137,7 +138,7 @@ fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<Lane>>) -> Arc
                 dead_after,
                 max_outstanding,
                 bind: options.bind,
-                ..forebay_tcp::ClientOptions::new(BENCH_CLUSTER)
+                ..forebay_tcp::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
             },
         )),
     }

@@ -24,7 +24,7 @@ use forebay_memory::FRAME_SIZE;
 use forebay_rdma::{Lane, Library, RdmaServer, Resource};
 use forebay_tcp::TcpServer;
 use forebay_transport::Service;
-use forebay_types::ByteSize;
+use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
@@ -160,7 +160,7 @@ impl Server {
                     max_requests_per_connection: requests,
                     hello_timeout: CONNECT_DEADLINE,
                     stall_timeout: OPERATION_DEADLINE,
-                    ..forebay_rdma::ServerOptions::new(free_port, BENCH_CLUSTER)
+                    ..forebay_rdma::ServerOptions::new(free_port, BENCH_CLUSTER, MAX_BLOCK_SIZE)
                 };
                 let server = RdmaServer::bind(Arc::clone(&lane), cache, Arc::clone(&service)).await?;
                 let ports = UcxPorts {
@@ -178,7 +178,7 @@ impl Server {
                 max_requests: MAX_CLIENTS * requests,
                 hello_timeout: CONNECT_DEADLINE,
                 stall_timeout: OPERATION_DEADLINE,
-                ..forebay_tcp::ServerOptions::new(free_port, BENCH_CLUSTER)
+                ..forebay_tcp::ServerOptions::new(free_port, BENCH_CLUSTER, MAX_BLOCK_SIZE)
             },
             service,
         )?;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use forebay_memory::SpanMut;
 use forebay_transport::connection::{Liveness, Outstanding};
-use forebay_transport::wire::{CONNECTION_ID, MAX_REPLY_BODY, ReplyHeader, RequestHeader};
+use forebay_transport::wire::{CONNECTION_ID, Hello, MAX_REPLY_BODY, ReplyHeader, RequestHeader};
 use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Request};
 use forebay_ucx::{Data, Endpoint, Message, Protocol, Rendezvous};
 use smallvec::smallvec;
@@ -70,7 +70,8 @@ pub(crate) enum Command {
 /// An open connection.
 pub(crate) struct Connection {
     pub(crate) peer: Arc<str>,
-    pub(crate) cluster: String,
+    /// What we say to the peer, and what it must agree with.
+    pub(crate) hello: Hello,
     pub(crate) endpoint: Endpoint,
     pub(crate) calls: RefCell<Outstanding<Call>>,
     pub(crate) heard: Cell<Instant>,
@@ -115,7 +116,7 @@ impl Connection {
 
     /// The peer's hello.
     fn on_welcome(&self, core: &Core, hello: &[u8]) {
-        match wire::check_hello(&self.cluster, core.worker.context().library().version(), hello) {
+        match wire::check_hello(&self.hello, core.worker.context().library().version(), hello) {
             Ok(()) => {
                 self.greeted.set(true);
                 self.changed.notify_one();

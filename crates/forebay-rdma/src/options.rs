@@ -11,6 +11,8 @@ use crate::trace::Trace;
 pub struct ClientOptions {
     /// The cluster that the server must belong to.
     pub cluster: String,
+    /// Bytes of a block, which must be the server's too: it is asked for blocks by number.
+    pub block_size: u32,
     /// Whether only cards that move the bytes by themselves are good enough. Otherwise UCX may use TCP or shared memory.
     pub require_rdma: bool,
     /// How long connecting may take, the exchange of hellos included.
@@ -30,11 +32,12 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Connect to members of `cluster`.
+    /// Connect to members of `cluster`, whose blocks are of `block_size` bytes.
     #[must_use]
-    pub fn new(cluster: impl Into<String>) -> Self {
+    pub fn new(cluster: impl Into<String>, block_size: u32) -> Self {
         Self {
             cluster: cluster.into(),
+            block_size,
             require_rdma: false,
             connect_timeout: Duration::from_secs(3),
             keepalive: Duration::from_secs(2),
@@ -54,6 +57,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// The cluster that clients must name.
     pub cluster: String,
+    /// Bytes of a block, which must be the clients' too: they ask for blocks by number.
+    pub block_size: u32,
     /// Connections at once. One more is refused.
     pub max_connections: usize,
     /// Requests of one connection that are being answered at once; one more is answered with a failure.
@@ -67,12 +72,13 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Listen on `address` for members of `cluster`.
+    /// Listen on `address` for members of `cluster`, whose blocks are of `block_size` bytes.
     #[must_use]
-    pub fn new(address: SocketAddr, cluster: impl Into<String>) -> Self {
+    pub fn new(address: SocketAddr, cluster: impl Into<String>, block_size: u32) -> Self {
         Self {
             address,
             cluster: cluster.into(),
+            block_size,
             max_connections: 8192,
             max_requests_per_connection: 4096,
             hello_timeout: Duration::from_secs(5),

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader};
+use forebay_metrics::LatencyHistogram;
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, RequestHeader};
 use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
@@ -47,6 +48,8 @@ pub(crate) struct Counts {
     pub(crate) bytes_received: AtomicU64,
     pub(crate) replies: AtomicU64,
     pub(crate) bytes_sent: AtomicU64,
+    /// From a request's arrival until its reply was given to UCX.
+    pub(crate) latency: LatencyHistogram,
 }
 
 /// A connection.
@@ -159,10 +162,11 @@ impl Peers {
             return self.dismiss(peer, "it said hello twice, or more than hello".to_owned());
         }
         let version = self.core.worker.context().library().version();
-        match wire::check_hello(&self.options.cluster, version, hello) {
+        let ours = Hello::ours(&self.options.cluster, self.options.block_size);
+        match wire::check_hello(&ours, version, hello) {
             Ok(()) => {
                 peer.greeted.set(true);
-                let welcome = wire::hello(&self.options.cluster, version);
+                let welcome = wire::hello(&ours, version);
                 peer.endpoint.am_send(wire::WELCOME, &welcome, Bytes::new(), None, Protocol::Eager).detach();
             }
             Err(error) => self.dismiss(peer, error.to_string()),
@@ -209,22 +213,23 @@ impl Peers {
             return Ok(());
         }
         let request = header.with_body(body);
-        let asked = self.options.trace.is_some().then(Instant::now);
+        let arrived = Instant::now();
         match self.service.try_handle(&request) {
             Some(response) => {
-                self.trace_asked(asked, asked);
+                self.trace_asked(arrived, arrived);
                 self.reply(peer, id, response.fitting(&request));
+                self.counts.latency.record(arrived.elapsed());
             }
-            None => self.ask(peer, id, request, asked),
+            None => self.ask(peer, id, request, arrived),
         }
         Ok(())
     }
 
     /// Has the service answer in its own time.
-    fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request, arrived: Option<Instant>) {
+    fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request, arrived: Instant) {
         let service = Arc::clone(&self.service);
         let answer = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let asked = arrived.map(|_| Instant::now());
+            let asked = Instant::now();
             (asked, answer(&*service, request, false).await)
         }));
         peer.asked.set(peer.asked.get() + 1);
@@ -239,6 +244,7 @@ impl Peers {
             if let Ok((asked, answer)) = answer {
                 peers.trace_asked(arrived, asked);
                 peers.reply(&peer, id, answer);
+                peers.counts.latency.record(arrived.elapsed());
             }
         });
     }
@@ -281,8 +287,8 @@ impl Peers {
     }
 
     /// Records how long a request that was answered took to get to the service, and the service for it.
-    fn trace_asked(&self, arrived: Option<Instant>, asked: Option<Instant>) {
-        if let (Some(trace), Some(arrived), Some(asked)) = (&self.options.trace, arrived, asked) {
+    fn trace_asked(&self, arrived: Instant, asked: Instant) {
+        if let Some(trace) = &self.options.trace {
             trace.stage(Kind::Answer, Stage::Queue, asked.duration_since(arrived));
             trace.stage(Kind::Answer, Stage::Store, asked.elapsed());
         }

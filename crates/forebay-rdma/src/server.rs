@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use forebay_metrics::LatencySnapshot;
 use forebay_transport::Service;
 use forebay_ucx::{Error, Listener};
 use tokio::task::JoinSet;
@@ -92,6 +93,12 @@ impl RdmaServer {
         let [requests, bytes_received, replies, bytes_sent] =
             [requests, bytes_received, replies, bytes_sent].map(|counter| counter.load(Ordering::Relaxed));
         ServerStats { connections: self.connections(), requests, bytes_received, replies, bytes_sent }
+    }
+
+    /// How long requests took, from their arrival until their replies were given to UCX.
+    #[must_use]
+    pub fn latency(&self) -> LatencySnapshot {
+        self.counts.latency.snapshot()
     }
 
     /// The lane that it listens on.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_transport::connection::{Liveness, Outstanding, Verdict};
-use forebay_transport::wire::CONNECTION_ID;
+use forebay_transport::wire::{CONNECTION_ID, Hello};
 use forebay_transport::{LinkError, Op, Request};
 use forebay_ucx::Protocol;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -146,7 +146,7 @@ async fn greet(
     let endpoint = core.worker.connect(address, options.bind).map_err(|error| failed(error.to_string()))?;
     let connection = Rc::new(Connection {
         peer: Arc::clone(peer),
-        cluster: options.cluster.clone(),
+        hello: Hello::ours(&options.cluster, options.block_size),
         endpoint: endpoint.clone(),
         calls: RefCell::new(Outstanding::new(options.max_abandoned)),
         heard: Cell::new(Instant::now()),
@@ -158,7 +158,7 @@ async fn greet(
     let key = endpoint.key();
     core.remember(&connection);
     let mut greeting = Greeting { core, key: Some(key) };
-    let hello = wire::hello(&options.cluster, core.worker.context().library().version());
+    let hello = wire::hello(&connection.hello, core.worker.context().library().version());
     endpoint.am_send(wire::HELLO, &hello, Bytes::new(), None, Protocol::Eager).detach();
     loop {
         if let Some(error) = connection.broken.borrow_mut().take() {

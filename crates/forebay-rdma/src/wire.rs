@@ -33,9 +33,9 @@ pub const UCX_HELLO_LEN: usize = HELLO_LEN + 4;
 
 /// The bytes of our hello.
 #[must_use]
-pub fn hello(cluster: &str, version: Version) -> [u8; UCX_HELLO_LEN] {
+pub fn hello(ours: &Hello, version: Version) -> [u8; UCX_HELLO_LEN] {
     let mut bytes = [0; UCX_HELLO_LEN];
-    bytes[..HELLO_LEN].copy_from_slice(&Hello::ours(cluster).encode());
+    bytes[..HELLO_LEN].copy_from_slice(&ours.encode());
     bytes[HELLO_LEN..HELLO_LEN + 2].copy_from_slice(&(version.major as u16).to_le_bytes());
     bytes[HELLO_LEN + 2..].copy_from_slice(&(version.minor as u16).to_le_bytes());
     bytes
@@ -66,16 +66,16 @@ pub enum HelloError {
 ///
 /// # Errors
 /// [`HelloError`].
-pub fn check_hello(cluster: &str, ours: Version, bytes: &[u8]) -> Result<(), HelloError> {
+pub fn check_hello(ours: &Hello, version: Version, bytes: &[u8]) -> Result<(), HelloError> {
     let (Some(hello), Some(&[a, b, c, d])) = (bytes.first_chunk::<HELLO_LEN>(), bytes.get(HELLO_LEN..)) else {
         return Err(HelloError::Length(bytes.len()));
     };
-    Hello::ours(cluster).check(hello)?;
+    ours.check(hello)?;
     let (theirs_major, theirs_minor) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
-    if (u64::from(theirs_major), u64::from(theirs_minor)) == (u64::from(ours.major), u64::from(ours.minor)) {
+    if (u64::from(theirs_major), u64::from(theirs_minor)) == (u64::from(version.major), u64::from(version.minor)) {
         Ok(())
     } else {
-        Err(HelloError::Ucx { theirs_major, theirs_minor, ours })
+        Err(HelloError::Ucx { theirs_major, theirs_minor, ours: version })
     }
 }
 
@@ -109,21 +109,25 @@ pub(crate) fn unpack(bytes: &[u8]) -> Option<(&[u8; HEADER_LEN], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::MAX_BLOCK_SIZE;
 
     const VERSION: Version = Version { major: 1, minor: 20, patch: 0 };
 
     #[test]
     fn a_hello_is_taken_from_the_same_ucx_only() {
-        let bytes = hello("prod", VERSION);
-        assert_eq!(check_hello("prod", VERSION, &bytes), Ok(()));
-        assert_eq!(check_hello("prod", Version { patch: 3, ..VERSION }, &bytes), Ok(()));
-        let error = check_hello("prod", Version { minor: 13, ..VERSION }, &bytes).unwrap_err().to_string();
+        let ours = Hello::ours("prod", MAX_BLOCK_SIZE);
+        let bytes = hello(&ours, VERSION);
+        assert_eq!(check_hello(&ours, VERSION, &bytes), Ok(()));
+        assert_eq!(check_hello(&ours, Version { patch: 3, ..VERSION }, &bytes), Ok(()));
+        let error = check_hello(&ours, Version { minor: 13, ..VERSION }, &bytes).unwrap_err().to_string();
         assert!(error.contains("1.20") && error.contains("1.13"), "{error}");
-        assert!(matches!(check_hello("staging", VERSION, &bytes), Err(HelloError::Wire(_))));
-        for length in [0, 10, HELLO_LEN, UCX_HELLO_LEN - 1] {
-            assert_eq!(check_hello("prod", VERSION, &bytes[..length]), Err(HelloError::Length(length)));
+        for other in [Hello::ours("staging", MAX_BLOCK_SIZE), Hello::ours("prod", MAX_BLOCK_SIZE / 4)] {
+            assert!(matches!(check_hello(&other, VERSION, &bytes), Err(HelloError::Wire(_))));
         }
-        assert!(check_hello("prod", VERSION, &[bytes.as_slice(), &[0]].concat()).is_err());
+        for length in [0, 10, HELLO_LEN, UCX_HELLO_LEN - 1] {
+            assert_eq!(check_hello(&ours, VERSION, &bytes[..length]), Err(HelloError::Length(length)));
+        }
+        assert!(check_hello(&ours, VERSION, &[bytes.as_slice(), &[0]].concat()).is_err());
     }
 
     #[test]

@@ -258,8 +258,10 @@ async fn a_caller_may_leave_at_any_time() {
 async fn a_connection_that_is_always_full_outlives_the_stall_timeout() {
     let Some(library) = library() else { return };
     let lane = lane_of(library, "server", pool(64));
-    let options =
-        ServerOptions { stall_timeout: Duration::from_millis(400), ..ServerOptions::new(address(0), CLUSTER) };
+    let options = ServerOptions {
+        stall_timeout: Duration::from_millis(400),
+        ..ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE)
+    };
     let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
     let (client, transport) = link(library, server.local_addr());
     let end = Instant::now() + Duration::from_secs(2);

@@ -28,7 +28,7 @@ struct Scene {
 impl Scene {
     async fn new(adjust: impl FnOnce(&mut ServerOptions)) -> Option<Self> {
         let library = library()?;
-        let mut options = ServerOptions::new(address(0), CLUSTER);
+        let mut options = ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE);
         adjust(&mut options);
         let lane = lane_of(library, "server", pool(64));
         let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
@@ -75,20 +75,22 @@ fn a_wrong_hello_is_refused_and_told_why() {
     by_hand(async {
         let Some(scene) = Scene::new(|_| {}).await else { return };
         let version = scene.library.version();
-        let good = wire::hello(CLUSTER, version);
+        let good = wire::hello(&ours(), version);
         let mut damaged = good;
         damaged[100] ^= 1;
-        let newer = [&Hello { protocol: 99, ..Hello::ours(CLUSTER) }.encode()[..], &good[HELLO_LEN..]].concat();
+        let newer = [&Hello { protocol: 99, ..ours() }.encode()[..], &good[HELLO_LEN..]].concat();
         let other = forebay_ucx::Version { minor: version.minor + 1, ..version };
-        let cases: [(&str, Vec<u8>); 8] = [
+        let cases: [(&str, Vec<u8>); 10] = [
             ("no header", Vec::new()),
             ("a cut hello", good[..10].to_vec()),
             ("a hello without UCX's version", good[..HELLO_LEN].to_vec()),
             ("a hello that goes on", [&good[..], &[0]].concat()),
             ("a damaged hello", damaged.to_vec()),
             ("another protocol", newer),
-            ("another cluster", wire::hello("elsewhere", version).to_vec()),
-            ("another UCX", wire::hello(CLUSTER, other).to_vec()),
+            ("another cluster", wire::hello(&Hello { cluster: "elsewhere".into(), ..ours() }, version).to_vec()),
+            ("another block size", wire::hello(&Hello { block_size: BLOCK_SIZE / 4, ..ours() }, version).to_vec()),
+            ("no block size", wire::hello(&Hello { block_size: 0, ..ours() }, version).to_vec()),
+            ("another UCX", wire::hello(&ours(), other).to_vec()),
         ];
         for (case, hello) in cases {
             let raw = Raw::new(scene.library, &HEARS);
@@ -139,7 +141,7 @@ fn data_that_is_only_announced_is_not_fetched_and_costs_the_connection() {
     by_hand(async {
         let Some(scene) = Scene::new(|_| {}).await else { return };
         let memory = pool(32);
-        let hello = wire::hello(CLUSTER, scene.library.version());
+        let hello = wire::hello(&ours(), scene.library.version());
         for (case, id, header, length) in [
             ("4 MiB with a request", wire::REQUEST, honest().to_vec(), 4 << 20),
             ("a body by rendezvous", wire::REQUEST, forged(4, &60_000u32.to_le_bytes()), 60_000),
@@ -168,11 +170,11 @@ fn a_request_before_a_hello_and_a_second_hello_cost_the_connection() {
         assert_dismissed(&raw, &endpoint, "a request before a hello").await;
         let raw = Raw::new(scene.library, &HEARS);
         let endpoint = raw.greet(scene.server.local_addr()).await;
-        send(&endpoint, wire::HELLO, &wire::hello(CLUSTER, raw.version()), Payload::None);
+        send(&endpoint, wire::HELLO, &wire::hello(&ours(), raw.version()), Payload::None);
         assert_dismissed(&raw, &endpoint, "a second hello").await;
         let raw = Raw::new(scene.library, &HEARS);
         let endpoint = raw.connect(scene.server.local_addr());
-        send(&endpoint, wire::HELLO, &wire::hello(CLUSTER, raw.version()), noise(100));
+        send(&endpoint, wire::HELLO, &wire::hello(&ours(), raw.version()), noise(100));
         assert_dismissed(&raw, &endpoint, "a hello with data").await;
         scene.end().await;
     });
@@ -253,7 +255,7 @@ fn one_connection_more_than_allowed_is_refused_and_one_request_more_fails() {
         let raw = Raw::new(scene.library, &HEARS);
         let endpoint = raw.greet(scene.server.local_addr()).await;
         let refused = raw.connect(scene.server.local_addr());
-        send(&refused, wire::HELLO, &wire::hello(CLUSTER, raw.version()), Payload::None);
+        send(&refused, wire::HELLO, &wire::hello(&ours(), raw.version()), Payload::None);
         tokio::time::timeout(Duration::from_secs(20), refused.failed()).await.expect("it is refused");
         for id in 1..=4 {
             let request = read(Behaviour::Never, id, 0, 100, LONG);

@@ -213,15 +213,18 @@ fn a_server_that_is_not_one_of_ours_is_refused_by_name() {
         let Some(scene) = Scene::new() else { return };
         let version = scene.raw.version();
         let other = forebay_ucx::Version { minor: version.minor + 1, ..version };
-        let good = wire::hello(CLUSTER, version);
-        let newer =
-            [&Hello { protocol: 99, version: "9.9.9".into(), ..Hello::ours(CLUSTER) }.encode()[..], &good[128..]];
+        let good = wire::hello(&ours(), version);
+        let newer = [&Hello { protocol: 99, version: "9.9.9".into(), ..ours() }.encode()[..], &good[128..]];
         for (welcome, words) in [
-            (wire::hello("elsewhere", version).to_vec(), "elsewhere".to_owned()),
+            (wire::hello(&Hello { cluster: "elsewhere".into(), ..ours() }, version).to_vec(), "elsewhere".to_owned()),
             (newer.concat(), "9.9.9".to_owned()),
+            (
+                wire::hello(&Hello { block_size: BLOCK_SIZE / 4, ..ours() }, version).to_vec(),
+                "`block.size` is 1MiB, ours is 4MiB".to_owned(),
+            ),
             (vec![b'H'; 132], "does not speak Forebay".to_owned()),
             (good[..50].to_vec(), "50 bytes".to_owned()),
-            (wire::hello(CLUSTER, other).to_vec(), format!("{}.{}", other.major, other.minor)),
+            (wire::hello(&ours(), other).to_vec(), format!("{}.{}", other.major, other.minor)),
         ] {
             let into = scene.buffers.try_alloc(ASKED);
             let request = read(Behaviour::AtOnce, 0, 0, ASKED as u32, LONG);

@@ -116,7 +116,7 @@ async fn hot_server(library: &'static Library, sums: usize) -> RdmaServer {
     let memory = pool(16);
     let service = Hits::new(&memory, sums);
     let lane = lane_of(library, "server", memory);
-    RdmaServer::bind(lane, ServerOptions::new(address(0), CLUSTER), service).await.unwrap()
+    RdmaServer::bind(lane, ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE), service).await.unwrap()
 }
 
 /// Has a server answer reads as fast as it can, from a thread that does nothing but ask: after [`WARM_UP`] replies,
@@ -147,7 +147,7 @@ fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool
             assert!(start.elapsed() < Duration::from_secs(60), "{} replies came", replies.get());
         }
     };
-    raw::send(&endpoint, wire::HELLO, &wire::hello(CLUSTER, library.version()), Payload::None);
+    raw::send(&endpoint, wire::HELLO, &wire::hello(&ours(), library.version()), Payload::None);
     until(&|| welcome.get());
     for _ in 0..DEPTH {
         raw::send(&endpoint, wire::REQUEST, &request, Payload::None);

@@ -133,7 +133,8 @@ async fn operations_are_recorded_by_stage_where_that_is_wanted() {
     let Some(library) = library() else { return };
     let (trace, registered) = (Arc::new(Trace::new()), pool(64));
     let lane = traced_lane(library, "server", registered, &trace);
-    let options = ServerOptions { trace: Some(Arc::clone(&trace)), ..ServerOptions::new(address(0), CLUSTER) };
+    let options =
+        ServerOptions { trace: Some(Arc::clone(&trace)), ..ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE) };
     let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
     let lane = lane_of(library, "client", pool(64));
     let options = forebay_rdma::ClientOptions { trace: Some(Arc::clone(&trace)), ..client_options() };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_memory::{Pool, PoolOptions, Span, Spans};
 use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, TcpTransport};
 use forebay_transport::{Op, Provenance, Request, Response, Service, Transport};
-use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE};
 
 const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
 const DEPTHS: [usize; 2] = [1, 8];
@@ -63,7 +63,7 @@ fn start_server() -> String {
         };
         let service = Arc::new(Blocks((0..BLOCKS).map(block).collect()));
         runtime().block_on(async {
-            let options = ServerOptions::new(([127, 0, 0, 1], 0).into(), "bench");
+            let options = ServerOptions::new(([127, 0, 0, 1], 0).into(), "bench", MAX_BLOCK_SIZE);
             let server = TcpServer::bind(options, service).expect("a server");
             tell.send(server.local_addr().to_string()).expect("a listener");
             std::future::pending::<()>().await;
@@ -75,7 +75,7 @@ fn start_server() -> String {
 fn forebay(address: &str, size: usize, depth: usize, connections: usize, seconds: u64) -> Figures {
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4 * 16))).expect("a pool");
     runtime().block_on(async {
-        let options = ClientOptions { connections, ..ClientOptions::new("bench") };
+        let options = ClientOptions { connections, ..ClientOptions::new("bench", MAX_BLOCK_SIZE) };
         let transport = Arc::new(TcpTransport::new(address, options));
         let start = Instant::now();
         let end = start + Duration::from_secs(seconds);

@@ -58,7 +58,7 @@ impl Connection {
         let attempt = async {
             let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
             socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
-            greet(&mut stream, peer, &options.cluster).await?;
+            greet(&mut stream, peer, &Hello::ours(&options.cluster, options.block_size)).await?;
             Ok(stream)
         };
         let stream = match tokio::time::timeout(options.connect_timeout, attempt).await {
@@ -232,11 +232,10 @@ impl Connection {
 }
 
 /// Exchanges hellos, and waits until the peer has answered a ping that went with ours: only then has it taken us.
-async fn greet(stream: &mut TcpStream, peer: &Arc<str>, cluster: &str) -> Result<(), LinkError> {
+async fn greet(stream: &mut TcpStream, peer: &Arc<str>, ours: &Hello) -> Result<(), LinkError> {
     let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
     let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
     let failed_io = |error: io::Error| failed(error.to_string());
-    let ours = Hello::ours(cluster);
     let ping = Request::on_path(Op::Ping, Bytes::new(), Duration::ZERO);
     let first = [&ours.encode()[..], &RequestHeader::of(CONNECTION_ID, &ping).encode()].concat();
     stream.write_all(&first).await.map_err(failed_io)?;

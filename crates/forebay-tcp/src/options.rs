@@ -10,6 +10,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// The cluster that clients must name.
     pub cluster: String,
+    /// Bytes of a block, which must be the clients' too: they ask for blocks by number.
+    pub block_size: u32,
     /// Connections at once. One more is refused, and told why.
     pub max_connections: usize,
     /// Requests of one connection that are being answered at once; it is not read beyond that.
@@ -27,12 +29,13 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Listen on `address` for members of `cluster`.
+    /// Listen on `address` for members of `cluster`, whose blocks are of `block_size` bytes.
     #[must_use]
-    pub fn new(address: SocketAddr, cluster: impl Into<String>) -> Self {
+    pub fn new(address: SocketAddr, cluster: impl Into<String>, block_size: u32) -> Self {
         Self {
             address,
             cluster: cluster.into(),
+            block_size,
             max_connections: 8192,
             max_requests_per_connection: 256,
             max_requests: 8192,
@@ -49,6 +52,8 @@ impl ServerOptions {
 pub struct ClientOptions {
     /// The cluster that the server must belong to.
     pub cluster: String,
+    /// Bytes of a block, which must be the server's too: it is asked for blocks by number.
+    pub block_size: u32,
     /// Connections to the peer. They are made when calls need them.
     pub connections: usize,
     /// How long making one may take, the exchange of hellos included.
@@ -67,11 +72,12 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Connect to members of `cluster`.
+    /// Connect to members of `cluster`, whose blocks are of `block_size` bytes.
     #[must_use]
-    pub fn new(cluster: impl Into<String>) -> Self {
+    pub fn new(cluster: impl Into<String>, block_size: u32) -> Self {
         Self {
             cluster: cluster.into(),
+            block_size,
             connections: 4,
             connect_timeout: Duration::from_secs(3),
             keepalive: Duration::from_secs(2),

@@ -43,7 +43,7 @@ impl TcpServer {
         let stop = CancellationToken::new();
         let connections = Arc::new(AtomicUsize::new(0));
         let shared = Arc::new(Shared {
-            hello: Hello::ours(&options.cluster),
+            hello: Hello::ours(&options.cluster, options.block_size),
             service,
             stop: stop.clone(),
             places: Arc::new(Semaphore::new(options.max_requests.clamp(1, Semaphore::MAX_PERMITS))),
@@ -63,6 +63,12 @@ impl TcpServer {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// The same for whoever watches, for as long as he likes.
+    pub fn connection_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+        let connections = Arc::clone(&self.connections);
+        move || connections.load(Ordering::Relaxed)
     }
 
     /// Stops listening, closes every connection and drops the requests in flight. Returns when no task is left.

@@ -58,13 +58,15 @@ async fn garbage_and_huge_lengths_cost_the_sender_its_connection_and_nobody_else
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_hello_is_refused() {
     let server = serve(server_options(), Scripted::new());
-    let ours = Hello::ours(CLUSTER);
+    let ours = Hello::ours(CLUSTER, BLOCK_SIZE);
     let mut damaged = ours.encode();
     damaged[100] ^= 1;
     let stranger = [b' '; 128];
     let newer = Hello { protocol: 9, ..ours.clone() }.encode();
-    let elsewhere = Hello { cluster: "elsewhere".into(), ..ours }.encode();
-    for hello in [damaged, stranger, newer, elsewhere] {
+    let elsewhere = Hello { cluster: "elsewhere".into(), ..ours.clone() }.encode();
+    let smaller_blocks = Hello { block_size: BLOCK_SIZE / 4, ..ours.clone() }.encode();
+    let no_block_size = Hello { block_size: 0, ..ours }.encode();
+    for hello in [damaged, stranger, newer, elsewhere, smaller_blocks, no_block_size] {
         let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
         stream.write_all(&hello).await.unwrap();
         wait_for_close(&mut stream).await;
@@ -81,7 +83,7 @@ async fn a_peer_that_stops_in_a_hello_or_in_a_message_is_not_waited_for() {
     let address = server.local_addr();
     let silent = TcpStream::connect(address).await.unwrap();
     let mut half_hello = TcpStream::connect(address).await.unwrap();
-    half_hello.write_all(&Hello::ours(CLUSTER).encode()[..50]).await.unwrap();
+    half_hello.write_all(&Hello::ours(CLUSTER, BLOCK_SIZE).encode()[..50]).await.unwrap();
     let mut half_header = raw(address).await;
     half_header.write_all(&forged(0, &[])[..30]).await.unwrap();
     let mut half_body = raw(address).await;

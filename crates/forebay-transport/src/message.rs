@@ -3,7 +3,7 @@
 //! Paths and names are bytes. Decoding never panics; every length is checked by the decoder against what is there.
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, SectorRange};
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileId, FileKind, FileVersion, MAX_REPLICAS, SectorRange};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -74,11 +74,45 @@ pub struct PathAddress {
     pub port: u16,
 }
 
+/// Most files in one [`FreeRequest`]: their request stays below [`crate::wire::MAX_REQUEST_BODY`].
+pub const MOST_FREED: usize = 2000;
+
+/// Which blocks to drop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FreeRequest {
+    /// File versions, each with how many blocks it has: all of them go.
+    pub files: Vec<(FileId, u64)>,
+}
+
+/// What was dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreeReply {
+    /// Blocks of which something was cached.
+    pub blocks: u64,
+    /// Bytes, in memory and on disk together.
+    pub bytes: u64,
+}
+
+/// What to take from another worker. The request's offset and length say which part of its block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptRequest {
+    /// The name of the worker that holds it.
+    pub from: String,
+    /// Bytes in the whole block.
+    pub block_length: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFree {
+    files: Vec<([u8; 16], u64)>,
+}
+
 #[derive(Serialize, Deserialize)]
 struct WireAttr {
     /// The description of the version; `None` for a directory.
     version: Option<Vec<u8>>,
     modified_nanos: i64,
+    replicas: u8,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,7 +136,11 @@ struct WireCoverage {
 
 impl From<&Attr> for WireAttr {
     fn from(attr: &Attr) -> Self {
-        Self { version: attr.version().map(FileVersion::encode), modified_nanos: attr.modified_nanos }
+        Self {
+            version: attr.version().map(FileVersion::encode),
+            modified_nanos: attr.modified_nanos,
+            replicas: attr.replicas,
+        }
     }
 }
 
@@ -114,7 +152,7 @@ impl TryFrom<WireAttr> for Attr {
             None => FileKind::Directory,
             Some(bytes) => FileKind::File(FileVersion::decode(&bytes).map_err(|error| malformed("attributes", error))?),
         };
-        Ok(Self { kind, modified_nanos: wire.modified_nanos })
+        Ok(Self { kind, modified_nanos: wire.modified_nanos, replicas: wire.replicas.clamp(1, MAX_REPLICAS) })
     }
 }
 
@@ -168,6 +206,62 @@ impl PathsReply {
         match names.map(String::len).max() {
             Some(length) if length > MOST_NAME => Err(malformed("paths reply", format!("a name of {length} bytes"))),
             _ => Ok(reply),
+        }
+    }
+}
+
+impl FreeRequest {
+    /// The body of a request.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(&WireFree { files: self.files.iter().map(|(file, blocks)| (file.0, *blocks)).collect() })
+    }
+
+    /// The request in `bytes`.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for bytes that are none, or too many files.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let wire: WireFree = decode("free request", bytes)?;
+        if wire.files.len() > MOST_FREED {
+            return Err(malformed("free request", format!("{} files", wire.files.len())));
+        }
+        Ok(Self { files: wire.files.into_iter().map(|(file, blocks)| (FileId(file), blocks)).collect() })
+    }
+}
+
+impl FreeReply {
+    /// The body of a reply.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(self)
+    }
+
+    /// The reply in `bytes`.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for bytes that are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        decode("free reply", bytes)
+    }
+}
+
+impl AdoptRequest {
+    /// The body of a request.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(self)
+    }
+
+    /// The request in `bytes`.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for bytes that are none, or a name that no worker has.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let request: Self = decode("adopt request", bytes)?;
+        match request.from.len() {
+            1..=MOST_NAME => Ok(request),
+            length => Err(malformed("adopt request", format!("a name of {length} bytes"))),
         }
     }
 }
@@ -240,7 +334,7 @@ mod tests {
     fn file(size: u64) -> Attr {
         let tag = VersionTag::Etag("\"e\"".into());
         let version = FileVersion { origin: "s3://b".into(), path: b"a/\xff".as_slice().into(), size, tag };
-        Attr { kind: FileKind::File(version), modified_nanos: 7 }
+        Attr { modified_nanos: 7, replicas: 3, ..Attr::file(version) }
     }
 
     #[test]
@@ -263,6 +357,14 @@ mod tests {
         let long = PathsReply { ucx: Some("1".repeat(256)), ..paths.clone() };
         assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
         assert!(PathsReply::decode(&crowd.encode()).is_err() && PathsReply::decode(&long.encode()).is_err());
+        let free = FreeRequest { files: vec![(FileId([7; 16]), u64::MAX); MOST_FREED] };
+        assert!(free.encode().len() <= crate::wire::MAX_REQUEST_BODY as usize);
+        assert_eq!(FreeRequest::decode(&free.encode()), Ok(free.clone()));
+        let crowd = FreeRequest { files: vec![(FileId([7; 16]), 1); MOST_FREED + 1] };
+        assert!(FreeRequest::decode(&crowd.encode()).is_err());
+        let adopt = AdoptRequest { from: "w1".into(), block_length: 9 };
+        assert_eq!(AdoptRequest::decode(&adopt.encode()), Ok(adopt));
+        assert!(AdoptRequest::decode(&AdoptRequest { from: String::new(), block_length: 9 }.encode()).is_err());
         let request = ListRequest { path: b"/a".to_vec(), token: None, max: 9 };
         assert_eq!(ListRequest::decode(&request.encode()), Ok(request));
     }
@@ -275,6 +377,9 @@ mod tests {
             let _ = StatReply::decode(&bytes);
             let _ = CoverageReply::decode(&bytes);
             let _ = PathsReply::decode(&bytes);
+            let _ = FreeRequest::decode(&bytes);
+            let _ = FreeReply::decode(&bytes);
+            let _ = AdoptRequest::decode(&bytes);
         }
     }
 }

@@ -32,6 +32,11 @@ pub enum Op {
     Stats = 7,
     /// The ways to reach the worker besides this one. Body of the reply: [`crate::message::PathsReply`].
     Paths = 8,
+    /// Drop blocks from the cache. Body: [`crate::message::FreeRequest`]. Body of the reply: [`crate::message::FreeReply`].
+    Free = 9,
+    /// Take a part of a block that another worker holds, and is about to lose, into the cache. Body:
+    /// [`crate::message::AdoptRequest`]. Bytes that are held already are not fetched; the reply's provenance says which were.
+    Adopt = 10,
 }
 
 impl Op {
@@ -39,7 +44,7 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths].into_iter().find(|op| *op as u8 == number)
+        [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt].into_iter().find(|op| *op as u8 == number)
     }
 }
 
@@ -56,6 +61,8 @@ impl Flags {
     pub const SUMS: Self = Self(2);
     /// What was sent before was corrupt: check what is cached of the block, whatever the settings, and drop what is bad.
     pub const SCRUB: Self = Self(4);
+    /// Give only what is cached; what is not is [`forebay_types::FailureKind::NotCached`], and nobody else is asked for it.
+    pub const CACHED: Self = Self(8);
 
     /// All bits of both.
     #[must_use]

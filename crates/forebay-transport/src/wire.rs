@@ -13,12 +13,13 @@
 //!          32 block index u64 │ 40 offset u32 │ 44 length u32 │ 48 deadline ms u32 │ 52 zero [8] │ 60 crc u32
 //! reply    0 magic u16 │ 2 status u16 │ 4 body length u32 │ 8 request id u64 │ 16 payload length u32
 //!          20 from memory u32 │ 24 from disk u32 │ 28 from origin u32 │ 32 zero [28] │ 60 crc u32
-//! hello    0 magic [8] │ 8 protocol u16 │ 10 zero [6] │ 16 cluster [48] │ 64 version [32] │ 96 zero [28] │ 124 crc u32
+//! hello    0 magic [8] │ 8 protocol u16 │ 10 zero [6] │ 16 cluster [48] │ 64 version [32] │ 96 block size u32
+//!          100 zero [24] │ 124 crc u32
 //! ```
 
 use std::time::Duration;
 
-use forebay_types::{BlockKey, Failure, FailureKind, FileId, MAX_BLOCK_SIZE, crc32c};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE, crc32c};
 
 use crate::seam::{Flags, Op, Provenance, Request};
 
@@ -35,7 +36,7 @@ pub const MAX_PAYLOAD: u32 = MAX_BLOCK_SIZE;
 /// The request id of messages about the connection itself; calls count from 1.
 pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
-pub const PROTOCOL: u16 = 2;
+pub const PROTOCOL: u16 = 4;
 
 const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"FQ");
 const REPLY_MAGIC: u16 = u16::from_le_bytes(*b"FA");
@@ -82,6 +83,14 @@ pub enum WireError {
         /// Ours.
         ours: String,
     },
+    /// A member that cuts files into blocks of another size: a block's number means another place of the file to it.
+    #[error("its `block.size` is {theirs}, ours is {ours}; set `block.size` to one value for the whole cluster")]
+    BlockSize {
+        /// Its block size.
+        theirs: ByteSize,
+        /// Ours.
+        ours: ByteSize,
+    },
 }
 
 /// What a peer says first.
@@ -93,13 +102,16 @@ pub struct Hello {
     pub cluster: String,
     /// Its release, for messages; cut to 32 bytes.
     pub version: String,
+    /// How many bytes of a file it calls a block.
+    pub block_size: u32,
 }
 
 impl Hello {
-    /// Our own hello.
+    /// The hello of a member of `cluster` whose blocks are of `block_size` bytes.
     #[must_use]
-    pub fn ours(cluster: &str) -> Self {
-        Self { protocol: PROTOCOL, cluster: cluster.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
+    pub fn ours(cluster: &str, block_size: u32) -> Self {
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Self { protocol: PROTOCOL, cluster: cluster.to_owned(), version, block_size }
     }
 
     /// The bytes to send.
@@ -110,6 +122,7 @@ impl Hello {
         bytes[8..10].copy_from_slice(&self.protocol.to_le_bytes());
         put_text(&mut bytes[16..16 + CLUSTER_LEN], &self.cluster);
         put_text(&mut bytes[64..64 + VERSION_LEN], &self.version);
+        bytes[96..100].copy_from_slice(&self.block_size.to_le_bytes());
         seal(&mut bytes);
         bytes
     }
@@ -127,6 +140,7 @@ impl Hello {
             protocol: u16_at(bytes, 8),
             cluster: text_of(&bytes[16..16 + CLUSTER_LEN]),
             version: text_of(&bytes[64..64 + VERSION_LEN]),
+            block_size: u32_at(bytes, 96),
         };
         if theirs.protocol != self.protocol {
             return Err(WireError::Protocol { theirs: theirs.protocol, version: theirs.version });
@@ -135,6 +149,11 @@ impl Hello {
         put_text(&mut ours, &self.cluster);
         if theirs.cluster != text_of(&ours) {
             return Err(WireError::Cluster { theirs: theirs.cluster, ours: self.cluster.clone() });
+        }
+        // No value stands for any: whoever does not say cannot be asked for a block.
+        if theirs.block_size != self.block_size {
+            let size = |bytes| ByteSize::bytes(u64::from(bytes));
+            return Err(WireError::BlockSize { theirs: size(theirs.block_size), ours: size(self.block_size) });
         }
         Ok(theirs)
     }
@@ -370,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_stranger_another_version_and_another_cluster_are_refused_by_name() {
-        let ours = Hello::ours("prod");
+        let ours = Hello::ours("prod", MAX_BLOCK_SIZE);
         assert_eq!(ours.check(&ours.encode()), Ok(ours.clone()));
         let mut http = [b' '; HELLO_LEN];
         http[..8].copy_from_slice(b"GET / HT");
@@ -378,11 +397,22 @@ mod tests {
         let other = Hello { protocol: 9, version: "9.9.9".into(), ..ours.clone() };
         let message = ours.check(&other.encode()).unwrap_err().to_string();
         assert!(message.contains("protocol 9") && message.contains("9.9.9"), "{message}");
-        let other = Hello::ours("staging");
+        let other = Hello::ours("staging", MAX_BLOCK_SIZE);
         let message = ours.check(&other.encode()).unwrap_err().to_string();
         assert!(message.contains("staging") && message.contains("prod"), "{message}");
-        let long = Hello::ours(&"é".repeat(60));
+        let long = Hello::ours(&"é".repeat(60), MAX_BLOCK_SIZE);
         assert!(long.check(&long.encode()).is_ok());
+    }
+
+    #[test]
+    fn another_block_size_is_refused_and_none_stands_for_any() {
+        let size = |bytes: u32| Hello::ours("prod", bytes);
+        let message = size(MAX_BLOCK_SIZE).check(&size(1 << 20).encode()).unwrap_err().to_string();
+        assert!(message.contains("1MiB") && message.contains("4MiB") && message.contains("`block.size`"), "{message}");
+        for (ours, theirs) in [(1 << 20, MAX_BLOCK_SIZE), (MAX_BLOCK_SIZE, 0), (0, MAX_BLOCK_SIZE)] {
+            let refused = size(ours).check(&size(theirs).encode());
+            assert!(matches!(refused, Err(WireError::BlockSize { .. })), "{refused:?}");
+        }
     }
 
     proptest! {

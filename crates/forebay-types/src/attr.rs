@@ -18,13 +18,21 @@ pub struct Attr {
     pub kind: FileKind,
     /// Last modification, nanoseconds since 1970; 0 where the origin knows none (an implied directory).
     pub modified_nanos: i64,
+    /// How many workers hold each of its blocks, 1 to [`crate::MAX_REPLICAS`]: a wish of the namespace's, not the origin's.
+    pub replicas: u8,
 }
 
 impl Attr {
     /// A directory that is implied by the keys below it.
     #[must_use]
     pub fn directory() -> Self {
-        Self { kind: FileKind::Directory, modified_nanos: 0 }
+        Self { kind: FileKind::Directory, modified_nanos: 0, replicas: 1 }
+    }
+
+    /// A file of this version, without a time of modification.
+    #[must_use]
+    pub fn file(version: FileVersion) -> Self {
+        Self { kind: FileKind::File(version), modified_nanos: 0, replicas: 1 }
     }
 
     /// The file version, if this is a file.

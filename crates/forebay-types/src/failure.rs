@@ -37,6 +37,8 @@ pub enum FailureKind {
     NameTooLong = 14,
     /// A fault of ours.
     Internal = 15,
+    /// The worker does not hold these bytes, and was asked for nothing but what it holds.
+    NotCached = 16,
 }
 
 impl FailureKind {
@@ -44,7 +46,7 @@ impl FailureKind {
     #[must_use]
     pub fn from_wire(number: u16) -> Self {
         use FailureKind::*;
-        const KINDS: [FailureKind; 15] = [
+        const KINDS: [FailureKind; 16] = [
             NotFound,
             NotADirectory,
             IsADirectory,
@@ -60,6 +62,7 @@ impl FailureKind {
             NeedsDescription,
             NameTooLong,
             Internal,
+            NotCached,
         ];
         KINDS.into_iter().find(|kind| *kind as u16 == number).unwrap_or(Internal)
     }
@@ -79,7 +82,7 @@ impl FailureKind {
             Self::OutOfResources => libc::ENOMEM,
             Self::Unsupported => libc::EOPNOTSUPP,
             Self::NameTooLong => libc::ENAMETOOLONG,
-            Self::Unavailable | Self::Corrupt | Self::NeedsDescription | Self::Internal => libc::EIO,
+            Self::Unavailable | Self::Corrupt | Self::NeedsDescription | Self::Internal | Self::NotCached => libc::EIO,
         }
     }
 

@@ -6,6 +6,7 @@
 //! * [`FileVersion`]: one immutable state of one object, and [`FileId`], its 128-bit name;
 //! * [`BlockKey`]: the unit of placement and transfer, a fixed-size piece of one file version;
 //! * [`SectorRange`]: the unit of validity and integrity inside a block;
+//! * [`CachePolicy`]: how what lies below a path is cached;
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
 
@@ -15,6 +16,7 @@ mod checksum;
 mod failure;
 mod file;
 mod path;
+mod policy;
 mod quantity;
 
 pub use attr::{Attr, DirEntry, FileKind};
@@ -23,4 +25,5 @@ pub use checksum::{SectorSums, crc32c};
 pub use failure::{Failure, FailureKind};
 pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};
+pub use policy::{CachePolicy, MAX_REPLICAS, PolicyTable, Priority};
 pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};

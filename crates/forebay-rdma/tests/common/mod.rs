@@ -9,12 +9,19 @@ use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
 use forebay_rdma::{ClientOptions, Lane, LaneOptions, RdmaServer, RdmaTransport, ServerOptions, Trace};
+use forebay_transport::wire::Hello;
 use forebay_transport::{CallError, Reply, Request, Service, Transport, conformance};
-use forebay_types::ByteSize;
+use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
 use forebay_ucx::Library;
 
 pub(crate) const CLUSTER: &str = "test";
+pub(crate) const BLOCK_SIZE: u32 = MAX_BLOCK_SIZE;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The hello that all of ours say.
+pub(crate) fn ours() -> Hello {
+    Hello::ours(CLUSTER, BLOCK_SIZE)
+}
 
 /// The library, or `None` with a word about why not.
 pub(crate) fn library() -> Option<&'static Library> {
@@ -68,13 +75,13 @@ pub(crate) fn client_options() -> ClientOptions {
         keepalive: Duration::from_millis(200),
         dead_after: Duration::from_secs(5),
         require_rdma: std::env::var_os("FOREBAY_TEST_UCX_REQUIRE_RDMA").is_some(),
-        ..ClientOptions::new(CLUSTER)
+        ..ClientOptions::new(CLUSTER, BLOCK_SIZE)
     }
 }
 
 pub(crate) async fn serve(library: &'static Library, port: u16, service: Arc<dyn Service>) -> RdmaServer {
     let lane = lane_of(library, "server", pool(64));
-    RdmaServer::bind(lane, ServerOptions::new(address(port), CLUSTER), service).await.unwrap()
+    RdmaServer::bind(lane, ServerOptions::new(address(port), CLUSTER, BLOCK_SIZE), service).await.unwrap()
 }
 
 pub(crate) fn link(library: &'static Library, server: SocketAddr) -> (Arc<Lane>, Arc<RdmaTransport>) {

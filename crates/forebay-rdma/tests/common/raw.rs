@@ -12,7 +12,7 @@ use forebay_transport::wire::{HEADER_LEN, ReplyHeader};
 use forebay_ucx::{Context, Data, Endpoint, Library, Listener, Message, Options, Payload, Protocol, Version, Worker};
 use tokio::task::JoinHandle;
 
-use super::{CLUSTER, setting};
+use super::{ours, setting};
 
 /// What a peer has received.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl Raw {
     /// A connection to a server that has taken our hello.
     pub(crate) async fn greet(&self, server: SocketAddr) -> Endpoint {
         let endpoint = self.connect(server);
-        send(&endpoint, wire::HELLO, &wire::hello(CLUSTER, self.version()), Payload::None);
+        send(&endpoint, wire::HELLO, &wire::hello(&ours(), self.version()), Payload::None);
         assert_eq!(self.next("a welcome").await.message, wire::WELCOME);
         endpoint
     }
@@ -119,7 +119,7 @@ impl Raw {
     pub(crate) async fn serve_one(&self, listener: &Listener) -> (Endpoint, Heard) {
         let endpoint = listener.accept().await.accept().unwrap();
         assert_eq!(self.next("a hello").await.message, wire::HELLO);
-        send(&endpoint, wire::WELCOME, &wire::hello(CLUSTER, self.version()), Payload::None);
+        send(&endpoint, wire::WELCOME, &wire::hello(&ours(), self.version()), Payload::None);
         let request = self.next("a request").await;
         assert_eq!(request.message, wire::REQUEST);
         (endpoint, request)

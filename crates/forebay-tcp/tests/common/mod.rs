@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) const CLUSTER: &str = "test";
+pub(crate) const BLOCK_SIZE: u32 = forebay_types::MAX_BLOCK_SIZE;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn loopback() -> SocketAddr {
@@ -22,11 +23,11 @@ pub(crate) fn loopback() -> SocketAddr {
 }
 
 pub(crate) fn server_options() -> ServerOptions {
-    ServerOptions::new(loopback(), CLUSTER)
+    ServerOptions::new(loopback(), CLUSTER, BLOCK_SIZE)
 }
 
 pub(crate) fn client_options() -> ClientOptions {
-    ClientOptions::new(CLUSTER)
+    ClientOptions::new(CLUSTER, BLOCK_SIZE)
 }
 
 pub(crate) fn serve(options: ServerOptions, service: Arc<dyn Service>) -> TcpServer {
@@ -57,7 +58,7 @@ pub(crate) async fn raw(address: SocketAddr) -> TcpStream {
 }
 
 pub(crate) async fn greet(stream: &mut TcpStream) {
-    stream.write_all(&Hello::ours(CLUSTER).encode()).await.unwrap();
+    stream.write_all(&Hello::ours(CLUSTER, BLOCK_SIZE).encode()).await.unwrap();
     let mut hello = [0; HELLO_LEN];
     within("a hello", stream.read_exact(&mut hello)).await.unwrap();
 }
