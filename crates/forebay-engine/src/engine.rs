@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_memory::{Span, SpanMut, Spans};
-use forebay_store::Store;
-use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, SectorRange, SectorSums};
+use forebay_memory::{SpanMut, Spans};
+use forebay_store::{Keep, Store};
+use forebay_types::{
+    BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, MAX_SECTORS, SectorRange, SectorSums,
+};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::flight::{Departure, Flight, Flights};
+use crate::flight::{Departure, Flight, Flights, Landed};
 use crate::plan::FetchPolicy;
 
 /// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
@@ -56,6 +58,36 @@ pub struct Fetched {
     pub from_cache: u32,
 }
 
+impl Fetched {
+    /// The same, when its bytes are what `sums` say, one for each of `sectors`, which have `length` bytes.
+    ///
+    /// # Errors
+    /// The first sector of the block that is not; the first of all when there are not as many sums as sectors.
+    pub fn checked(self, sectors: SectorRange, length: u32, sums: SectorSums) -> Result<Self, u32> {
+        let bytes = self.filled.get(..length as usize).ok_or(sectors.start)?;
+        if sums.len() != sectors.len() as usize {
+            return Err(sectors.start);
+        }
+        sums.check(bytes).map_err(|sector| sectors.start + sector)?;
+        Ok(Self { sums: Some(sums), ..self })
+    }
+}
+
+/// What becomes of the bytes of a file once they were fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// The store keeps them in this way.
+    As(Keep),
+    /// Those who waited for them get them, and nobody else.
+    Not,
+}
+
+impl Default for Keeping {
+    fn default() -> Self {
+        Self::As(Keep::default())
+    }
+}
+
 /// Where the engine fetches what its store lacks.
 #[async_trait::async_trait]
 pub trait BlockSource: Send + Sync + 'static {
@@ -65,6 +97,11 @@ pub trait BlockSource: Send + Sync + 'static {
     /// [`FailureKind::VersionChanged`] when the version is gone; any other when the bytes cannot be had. Retries are
     /// the source's business: the engine does none.
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure>;
+
+    /// What becomes of what was fetched of this file, which has this version. Asked when a read misses, so it is best cheap.
+    fn keeping(&self, _file: FileId, _version: &FileVersion) -> Keeping {
+        Keeping::default()
+    }
 }
 
 /// How an engine behaves.
@@ -87,6 +124,17 @@ pub struct EngineRead {
     pub from_disk: u32,
     /// Bytes that had to be fetched.
     pub from_source: u32,
+    /// Those of the fetched bytes that the source had in a cache of its own.
+    pub from_cache: u32,
+}
+
+/// What a fill had to fetch, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineFill {
+    /// All of it.
+    pub from_source: u32,
+    /// What the source had in a cache of its own.
+    pub from_cache: u32,
 }
 
 /// A store that fills itself. Clones are the same engine.
@@ -146,18 +194,22 @@ impl ReadEngine {
         let wanted = sectors_of(&layout, key, offset, length)?;
         let deadline = Instant::now() + self.shared.options.deadline;
         // How many of the read's bytes were fetched for it and are now in the store's memory.
-        let mut fetched = 0;
+        let mut fetched = EngineFill::default();
         for round in 1..=ROUNDS {
             if let Some(read) = self.shared.store.read(&key, offset, length).await.map_err(Failure::from)? {
-                let from_source = read.from_memory.min(fetched);
+                let from_source = read.from_memory.min(fetched.from_source);
+                let from_cache = from_source.min(fetched.from_cache);
                 let (from_memory, from_disk) = (read.from_memory - from_source, read.from_disk);
-                return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source });
+                return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source, from_cache });
             }
-            let flights = self.take_off(version, key, layout, wanted, round == ROUNDS);
-            if flights.len() > 1 && round < ROUNDS {
-                fetched =
-                    flights.iter().map(|flight| overlap(&layout, key, flight.sectors, offset..offset + length)).sum();
-                self.all_landed(key, flights, deadline).await?;
+            let is_kept = self.shared.source.keeping(key.file, version) != Keeping::Not;
+            let flights = self.take_off(version, key, layout, wanted, round == ROUNDS, is_kept);
+            if flights.len() > 1 && round < ROUNDS && is_kept {
+                let wanted =
+                    flights.iter().map(|flight| overlap(&layout, key, flight.sectors, offset..offset + length));
+                let wanted = wanted.sum();
+                let landed = self.all_landed(key, flights, deadline).await?;
+                fetched = EngineFill { from_source: wanted, from_cache: landed.from_cache.min(wanted) };
                 continue;
             }
             let landed = self.hold_all(key, flights, deadline).await?;
@@ -169,7 +221,7 @@ impl ReadEngine {
         Err(Failure::new(FailureKind::Internal, message))
     }
 
-    /// Brings `length` bytes at `offset` of a block into the store. Returns how many bytes had to be fetched.
+    /// Brings `length` bytes at `offset` of a block into the store, unless their file is not to be kept.
     ///
     /// # Errors
     /// As for [`ReadEngine::read`].
@@ -180,10 +232,13 @@ impl ReadEngine {
         layout: BlockLayout,
         offset: u32,
         length: u32,
-    ) -> Result<u32, Failure> {
+    ) -> Result<EngineFill, Failure> {
         let wanted = sectors_of(&layout, key, offset, length)?;
+        if self.shared.source.keeping(key.file, version) == Keeping::Not {
+            return Ok(EngineFill::default());
+        }
         let deadline = Instant::now() + self.shared.options.deadline;
-        let flights = self.take_off(version, key, layout, wanted, false);
+        let flights = self.take_off(version, key, layout, wanted, false, true);
         let fetched = self.all_landed(key, flights, deadline).await?;
         // What is on disk only is read now, so that the store brings it up to memory before the reader comes. What is in
         // memory is not: to check its bytes here and again for the reader doubled the cost of a warm sequential read.
@@ -194,7 +249,8 @@ impl ReadEngine {
     }
 
     /// Joins the fetches under way that `wanted` needs, and starts those that it lacks; with `all`, as if nothing were
-    /// cached.
+    /// cached. What is not kept is fetched in one piece: its reader holds on to all of it, and whoever holds some and waits
+    /// for more may wait for itself.
     fn take_off(
         &self,
         version: &Arc<FileVersion>,
@@ -202,8 +258,13 @@ impl ReadEngine {
         layout: BlockLayout,
         wanted: SectorRange,
         all: bool,
+        is_kept: bool,
     ) -> Vec<Flight> {
         let shared = &self.shared;
+        let mut policy = shared.options.policy;
+        if !is_kept {
+            policy.max = MAX_SECTORS;
+        }
         let cached = || {
             if all {
                 return Vec::new();
@@ -211,8 +272,7 @@ impl ReadEngine {
             let coverage = shared.store.coverage(&key);
             coverage.memory.into_iter().chain(coverage.disk).collect()
         };
-        let (flights, departures) =
-            shared.flights.board(key, wanted, layout.sectors(key.index), &shared.options.policy, cached);
+        let (flights, departures) = shared.flights.board(key, wanted, layout.sectors(key.index), &policy, cached);
         for departure in departures {
             let fetch = Fetch { version: Arc::clone(version), key, sectors: departure.sectors, layout };
             self.depart(fetch, departure);
@@ -222,14 +282,17 @@ impl ReadEngine {
 
     /// Waits for several fetches and holds on to the bytes of none: readers that held some and waited for others, which
     /// wait for memory, would wait for one another. How many bytes came.
-    async fn all_landed(&self, key: BlockKey, flights: Vec<Flight>, deadline: Instant) -> Result<u32, Failure> {
-        let landed = flights
-            .into_iter()
-            .map(|flight| async move { self.landed(key, flight, deadline).await.map(|bytes| bytes.len()) });
+    async fn all_landed(&self, key: BlockKey, flights: Vec<Flight>, deadline: Instant) -> Result<EngineFill, Failure> {
+        let landed = flights.into_iter().map(|flight| async move {
+            let landed = self.landed(key, flight, deadline).await?;
+            Ok::<_, Failure>((u32::try_from(landed.bytes.len()).unwrap_or(u32::MAX), landed.from_cache))
+        });
         let mut landed: FuturesUnordered<_> = landed.collect();
-        let mut total = 0;
-        while let Some(length) = landed.next().await {
-            total += u32::try_from(length?).unwrap_or(u32::MAX);
+        let mut total = EngineFill::default();
+        while let Some(came) = landed.next().await {
+            let (bytes, from_cache) = came?;
+            total.from_source += bytes;
+            total.from_cache += from_cache;
         }
         Ok(total)
     }
@@ -240,7 +303,7 @@ impl ReadEngine {
         key: BlockKey,
         flights: Vec<Flight>,
         deadline: Instant,
-    ) -> Result<Vec<(SectorRange, Span)>, Failure> {
+    ) -> Result<Vec<(SectorRange, Landed)>, Failure> {
         let mut landed = Vec::with_capacity(flights.len());
         for flight in flights {
             landed.push((flight.sectors, self.landed(key, flight, deadline).await?));
@@ -249,8 +312,8 @@ impl ReadEngine {
         Ok(landed)
     }
 
-    /// The bytes of one fetch.
-    async fn landed(&self, key: BlockKey, flight: Flight, deadline: Instant) -> Result<Span, Failure> {
+    /// What one fetch brought.
+    async fn landed(&self, key: BlockKey, flight: Flight, deadline: Instant) -> Result<Landed, Failure> {
         let sectors = flight.sectors;
         tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
             let waited = self.shared.options.deadline;
@@ -273,7 +336,7 @@ impl ReadEngine {
     /// Puts a read together from what was fetched and what the store holds; `None` if some of it is gone again.
     async fn assemble(
         &self,
-        landed: &[(SectorRange, Span)],
+        landed: &[(SectorRange, Landed)],
         key: BlockKey,
         offset: u32,
         length: u32,
@@ -282,7 +345,9 @@ impl ReadEngine {
         let (mut at, end) = (offset, offset + length);
         let mut landed = landed.iter().peekable();
         while at < end {
-            let Some((sectors, span)) = landed.next_if(|(sectors, _)| sectors.byte_offset() <= at) else {
+            let Some((sectors, Landed { bytes: span, from_cache })) =
+                landed.next_if(|(sectors, _)| sectors.byte_offset() <= at)
+            else {
                 let until = landed.peek().map_or(end, |(sectors, _)| sectors.byte_offset().min(end));
                 let stored = self.shared.store.read(&key, at, until - at).await.map_err(Failure::from)?;
                 let Some(stored) = stored else { return Ok(None) };
@@ -298,6 +363,7 @@ impl ReadEngine {
                 read.spans.push(span.slice(start..start + take));
                 // At most `length`, which is a u32.
                 read.from_source += take as u32;
+                read.from_cache += (take as u32).min(*from_cache);
                 at += take as u32;
             }
         }
@@ -313,7 +379,7 @@ impl ReadEngine {
 }
 
 impl Shared {
-    async fn fetch(&self, fetch: &Fetch) -> Result<Span, Failure> {
+    async fn fetch(&self, fetch: &Fetch) -> Result<Landed, Failure> {
         let length = fetch.length();
         let fetched = self.source.fetch(fetch, &self.store).await?;
         if fetched.filled.len() < length as usize {
@@ -321,11 +387,12 @@ impl Shared {
             return Err(Failure::new(FailureKind::Internal, message));
         }
         let block_length = fetch.layout.block_len(fetch.key.index);
-        let Fetched { filled, sums, .. } = fetched;
-        Ok(match sums {
-            Some(sums) => self.store.publish_summed(fetch.key, fetch.sectors, block_length, filled, sums),
-            None => self.store.publish(fetch.key, fetch.sectors, block_length, filled),
-        })
+        let Fetched { filled, sums, from_cache } = fetched;
+        let bytes = match self.source.keeping(fetch.key.file, &fetch.version) {
+            Keeping::As(keep) => self.store.publish_as(fetch.key, fetch.sectors, block_length, filled, sums, keep),
+            Keeping::Not => filled.freeze().slice(0..length as usize),
+        };
+        Ok(Landed { bytes, from_cache: from_cache.min(length) })
     }
 }
 

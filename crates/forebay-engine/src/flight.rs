@@ -10,8 +10,17 @@ use tokio::sync::watch;
 
 use crate::plan::FetchPolicy;
 
-/// What a fetch ended with: the bytes of its sectors, or why not.
-pub(crate) type Landing = Result<Span, Failure>;
+/// What a fetch brought.
+#[derive(Clone, Debug)]
+pub(crate) struct Landed {
+    /// The bytes of its sectors.
+    pub(crate) bytes: Span,
+    /// How many of them the source had in a cache of its own.
+    pub(crate) from_cache: u32,
+}
+
+/// What a fetch ended with, or why not.
+pub(crate) type Landing = Result<Landed, Failure>;
 
 /// Shards of the table, so that misses of different blocks seldom meet at one lock.
 const SHARDS: usize = 64;

@@ -12,5 +12,5 @@ mod engine;
 mod flight;
 mod plan;
 
-pub use engine::{BlockSource, EngineOptions, EngineRead, Fetch, Fetched, ReadEngine};
+pub use engine::{BlockSource, EngineFill, EngineOptions, EngineRead, Fetch, Fetched, Keeping, ReadEngine};
 pub use plan::FetchPolicy;

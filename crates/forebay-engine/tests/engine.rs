@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay_engine::{BlockSource, EngineOptions, Fetch, FetchPolicy, Fetched, ReadEngine};
+use forebay_engine::{BlockSource, EngineOptions, Fetch, FetchPolicy, Fetched, Keeping, ReadEngine};
 use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_store::{Store, StoreOptions};
 use forebay_types::{
-    BlockKey, BlockLayout, ByteSize, Failure, FailureKind, FileVersion, MAX_BLOCK_SIZE, SECTOR_SIZE, SectorRange,
-    VersionTag,
+    BlockKey, BlockLayout, ByteSize, Failure, FailureKind, FileId, FileVersion, MAX_BLOCK_SIZE, SECTOR_SIZE,
+    SectorRange, SectorSums, VersionTag,
 };
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -26,6 +26,9 @@ struct Source {
     failures: Mutex<VecDeque<Failure>>,
     fetches: Mutex<Vec<(u64, SectorRange)>>,
     waiting: AtomicUsize,
+    keeping: Mutex<Keeping>,
+    /// How many bytes of each fetch come from a cache of the source's own.
+    from_cache: AtomicUsize,
 }
 
 #[async_trait::async_trait]
@@ -43,7 +46,12 @@ impl BlockSource for Source {
         for (at, byte) in filled.iter_mut().enumerate() {
             *byte = byte_at(start + at as u64);
         }
-        Ok(Fetched { filled, sums: None, from_cache: 0 })
+        let from_cache = self.from_cache.load(Ordering::SeqCst) as u32;
+        Ok(Fetched { filled, sums: None, from_cache })
+    }
+
+    fn keeping(&self, _file: FileId, _version: &FileVersion) -> Keeping {
+        *self.keeping.lock()
     }
 }
 
@@ -64,6 +72,8 @@ impl Bench {
             failures: Mutex::default(),
             fetches: Mutex::default(),
             waiting: AtomicUsize::new(0),
+            keeping: Mutex::default(),
+            from_cache: AtomicUsize::new(0),
         });
         let policy = FetchPolicy::origin(64 << 10, 4 << 20);
         let options = EngineOptions { policy, deadline: Duration::from_secs(20) };
@@ -249,11 +259,57 @@ async fn holes_of_many_sizes_are_filled_and_read_in_memory_that_holds_two_of_the
         let whole = async {
             if fill {
                 let filled = bench.engine.fill(&bench.version, bench.key(0), bench.layout, 0, 4 << 20).await;
-                assert!(filled.unwrap() > 0);
+                assert!(filled.unwrap().from_source > 0);
             }
             assert_eq!(bench.read(0, 0, 4 << 20).await.unwrap(), bench.expected(0, 0, 4 << 20));
         };
         // Below the 5 s after which a request for memory gives up.
         tokio::time::timeout(Duration::from_secs(4), whole).await.expect("the fetches wait for one another");
     }
+}
+
+/// Invariant 5.
+#[tokio::test]
+async fn what_is_not_kept_is_still_fetched_once_for_all_who_wait_for_it() {
+    let bench = Bench::new(64 << 20, ByteSize::mib(64), 0).await;
+    *bench.source.keeping.lock() = Keeping::Not;
+    let mut readers: Vec<_> = (0..20).map(|number| Box::pin(bench.read(3, number * 1000, 1000))).collect();
+    for reader in &mut readers {
+        assert!(futures::poll!(reader).is_pending());
+    }
+    bench.source.gate.add_permits(100);
+    for (number, bytes) in futures::future::join_all(readers).await.into_iter().enumerate() {
+        assert_eq!(bytes.unwrap(), bench.expected(3, number as u32 * 1000, 1000));
+    }
+    assert_eq!(bench.source.fetches.lock().len(), 1);
+    assert_eq!(bench.engine.store().stats().memory.runs_published, 0);
+    let before = bench.source.fetches.lock().len();
+    let filled = bench.engine.fill(&bench.version, bench.key(3), bench.layout, 0, 4 << 20).await.unwrap();
+    assert_eq!((filled.from_source, bench.source.fetches.lock().len()), (0, before), "a fill would be for nothing");
+    assert_eq!(bench.read(3, 5, (4 << 20) - 5).await.unwrap(), bench.expected(3, 5, (4 << 20) - 5));
+    assert_eq!(bench.source.fetches.lock().len(), before + 1);
+}
+
+#[tokio::test]
+async fn a_read_tells_what_its_source_had_cached() {
+    let bench = Bench::new(8 << 20, ByteSize::mib(64), UNLIMITED).await;
+    bench.source.from_cache.store(64 << 10, Ordering::SeqCst);
+    let read = bench.engine.read(&bench.version, bench.key(0), bench.layout, 0, 1000).await.unwrap();
+    assert_eq!((read.from_source, read.from_cache, read.from_memory), (1000, 1000, 0));
+    let filled = bench.engine.fill(&bench.version, bench.key(1), bench.layout, 0, 64 << 10).await.unwrap();
+    assert_eq!((filled.from_source, filled.from_cache), (64 << 10, 64 << 10));
+}
+
+#[tokio::test]
+async fn fetched_bytes_are_checked_against_as_many_sums_as_sectors() {
+    let bench = Bench::new(4 << 20, ByteSize::mib(16), UNLIMITED).await;
+    let sectors = SectorRange { start: 2, end: 4 };
+    let fetch = Fetch { version: Arc::clone(&bench.version), key: bench.key(0), sectors, layout: bench.layout };
+    let fetched = async || bench.source.fetch(&fetch, bench.engine.store()).await.unwrap();
+    let sums = SectorSums::of(&fetched().await.filled);
+    assert_eq!(fetched().await.checked(sectors, 2 * SECTOR_SIZE, sums.clone()).unwrap().sums, Some(sums.clone()));
+    let mut wrong = fetched().await;
+    wrong.filled[SECTOR_SIZE as usize + 5] ^= 1;
+    assert_eq!(wrong.checked(sectors, 2 * SECTOR_SIZE, sums.clone()).unwrap_err(), 3);
+    assert_eq!(fetched().await.checked(sectors, 2 * SECTOR_SIZE, sums.slice(0..1).unwrap()).unwrap_err(), 2);
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, VersionTag};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -172,7 +172,7 @@ impl FakeOrigin {
 
     fn attr_of(&self, path: &[u8], object: &Object) -> Attr {
         let modified_nanos = object.generation as i64 * 1_000_000_000;
-        Attr { kind: FileKind::File(self.version_of(path, object)), modified_nanos }
+        Attr { modified_nanos, ..Attr::file(self.version_of(path, object)) }
     }
 
     /// The wait and the fault that are programmed for an operation.

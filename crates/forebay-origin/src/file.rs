@@ -23,14 +23,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::names::{check_path, check_read, is_posix_name, not_a_directory, not_found, shown, version_changed};
-use crate::stats::OriginStats;
+use crate::stats::{Operation, OriginStats, Outcome};
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
 
 /// Bytes that one `getdents64` fills: about 200 names.
@@ -66,11 +66,12 @@ impl FileOrigin {
     /// after the deadline the caller gets its failure.
     async fn blocking<T: Send + 'static>(
         &self,
+        operation: Operation,
         path: &[u8],
         work: impl FnOnce(&Inner) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let inner = Arc::clone(&self.inner);
-        inner.stats.count_request();
+        let started = Instant::now();
         let task = tokio::task::spawn_blocking(move || work(&inner));
         let place = || shown(&self.inner.url, path);
         let result = match tokio::time::timeout(self.deadline, task).await {
@@ -81,9 +82,9 @@ impl FileOrigin {
                 format!("{}: the file system did not answer within {:?}", place(), self.deadline),
             )),
         };
-        if let Err(failure) = &result
-            && !matches!(failure.kind(), FailureKind::NotFound | FailureKind::VersionChanged)
-        {
+        let outcome = result.as_ref().map_or_else(|failure| Outcome::of(failure.kind()), |_| Outcome::Ok);
+        self.inner.stats.attempted(operation, outcome, started.elapsed());
+        if matches!(outcome, Outcome::TimedOut | Outcome::Failed) {
             self.inner.stats.count_error();
         }
         result
@@ -103,7 +104,7 @@ impl Origin for FileOrigin {
     async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {
         check_path(&self.inner.url, path)?;
         let owned = path.to_vec();
-        self.blocking(path, move |inner| {
+        self.blocking(Operation::Stat, path, move |inner| {
             let (_, stat) = inner.open(&owned)?;
             inner.attr(&owned, &stat).ok_or_else(|| not_found(&inner.url, &owned))
         })
@@ -121,7 +122,7 @@ impl Origin for FileOrigin {
             }
         };
         let owned = path.to_vec();
-        self.blocking(path, move |inner| inner.list(&owned, cookie, max.max(1))).await
+        self.blocking(Operation::List, path, move |inner| inner.list(&owned, cookie, max.max(1))).await
     }
 
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
@@ -129,7 +130,7 @@ impl Origin for FileOrigin {
         let version = version.clone();
         let path = Arc::clone(&version.path);
         // The thread cannot borrow the caller's buffer: a dropped future would leave it writing there. Hence one copy.
-        let bytes = self.blocking(&path, move |inner| inner.read(&version, range)).await?;
+        let bytes = self.blocking(Operation::Read, &path, move |inner| inner.read(&version, range)).await?;
         into.copy_from_slice(&bytes);
         self.inner.stats.count_bytes(bytes.len() as u64);
         Ok(())
@@ -168,7 +169,7 @@ impl Inner {
             }),
             _ => return None,
         };
-        Some(Attr { kind, modified_nanos })
+        Some(Attr { kind, modified_nanos, ..Attr::directory() })
     }
 
     fn list(&self, path: &[u8], cookie: u64, max: usize) -> Result<ListPage, Failure> {
@@ -326,7 +327,7 @@ mod tests {
         let origin = origin(root.path());
         let version = origin.stat(b"f").await.unwrap().version().unwrap().clone();
         let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
-        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(5);
         // The clock of the file system may need a tick to tell the two writes apart.
         loop {
             let file = File::options().write(true).open(&path).unwrap();
@@ -335,7 +336,7 @@ mod tests {
             let mut into = [0; 3];
             match origin.read(&version, 0..3, &mut into).await {
                 Err(failure) => break assert_eq!(failure.kind(), FailureKind::VersionChanged),
-                Ok(()) => assert!(std::time::Instant::now() < deadline, "the change was never seen"),
+                Ok(()) => assert!(Instant::now() < deadline, "the change was never seen"),
             }
         }
     }

@@ -29,8 +29,8 @@ pub use fake::{FakeCounts, FakeOrigin, Stall};
 pub use file::FileOrigin;
 pub use object::ObjectStoreOrigin;
 pub use open::open;
-pub use options::{OriginError, OriginOptions, S3Options};
-pub use stats::OriginCounts;
+pub use options::{OriginError, OriginOptions, S3Keys, S3Options};
+pub use stats::{OriginCounts, OriginOperation};
 
 use forebay_types::{Attr, DirEntry, Failure, FileVersion};
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, VersionTag};
 use futures::StreamExt;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
@@ -39,6 +39,7 @@ use url::Url;
 
 use crate::names::{check_path, check_read, not_a_directory, not_found, shown};
 use crate::retry::Verdict;
+use crate::stats::Operation;
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
 use attempts::Requests;
 use build::{Client, Flavor};
@@ -91,13 +92,13 @@ impl ObjectStoreOrigin {
             None => VersionTag::Modified { nanos: modified_nanos, inode: 0 },
         };
         let version = FileVersion { origin: Arc::clone(&self.requests.url), path: path.into(), size, tag };
-        Attr { kind: FileKind::File(version), modified_nanos }
+        Attr { modified_nanos, ..Attr::file(version) }
     }
 
     /// The file of this name, or `NotFound`.
     async fn head(&self, path: &[u8]) -> Result<Attr, Failure> {
         let (_, key) = self.key(path)?;
-        let mut attempts = self.requests.attempts("head", path);
+        let mut attempts = self.requests.attempts(Operation::Stat, path);
         loop {
             let exchange = Exchange::default();
             let attempt = async {
@@ -116,7 +117,7 @@ impl ObjectStoreOrigin {
 
     /// One page of the keys that start with `prefix`, in the origin's own terms.
     async fn page(&self, path: &[u8], prefix: &str, after: Option<&str>, max: usize) -> Result<RawPage, Failure> {
-        let mut attempts = self.requests.attempts("list", path);
+        let mut attempts = self.requests.attempts(Operation::List, path);
         loop {
             let exchange = Exchange::for_listing();
             match attempts.run(self.page_once(path, prefix, after, max, &exchange)).await {
@@ -364,7 +365,7 @@ impl Origin for ObjectStoreOrigin {
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure> {
         check_read(&self.requests.url, version, &range, into.len())?;
         let (_, key) = self.key(&version.path)?;
-        let mut attempts = self.requests.attempts("read", &version.path);
+        let mut attempts = self.requests.attempts(Operation::Read, &version.path);
         loop {
             let exchange = Exchange::default();
             match attempts.run(self.read_once(version, &key, range.clone(), into, &exchange)).await {

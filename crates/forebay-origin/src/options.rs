@@ -40,6 +40,28 @@ pub struct S3Options {
     pub path_style: Option<bool>,
     /// Send no credentials: for public buckets.
     pub anonymous: bool,
+    /// Keys that come before all others.
+    pub keys: Option<S3Keys>,
+}
+
+/// Keys of an S3 account.
+#[derive(Clone)]
+pub struct S3Keys {
+    /// Which account, or which of its users.
+    pub access_key_id: String,
+    /// What signs requests.
+    pub secret_access_key: String,
+    /// Goes with keys that expire.
+    pub session_token: Option<String>,
+    /// Where they are from, for people: `the options of the mount /s3`.
+    pub source: String,
+}
+
+impl std::fmt::Debug for S3Keys {
+    /// Without the secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("S3Keys").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 impl Default for OriginOptions {

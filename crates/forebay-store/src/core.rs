@@ -3,20 +3,22 @@
 //! A copy enters and leaves a block's list and its tier's residents under the block's lock, or leaves the residents
 //! first and the list at once after: so a copy that is in a list alone is on its way out.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_memory::{Pool, Span};
+use arc_swap::ArcSwap;
+use forebay_memory::{FRAME_SIZE, Pool, Span};
 use forebay_types::{BlockKey, FileId};
 use tokio::sync::Notify;
 
 use crate::disk::{ReadFault, Slab, choose};
-use crate::index::{Index, Runs, covers, put_in, take_out};
+use crate::index::{Index, Runs, covered, covers, put_in, take_out};
 use crate::queue::DiskQueue;
-use crate::residents::Residents;
-use crate::run::{DiskRun, MemoryRun, Run};
-use crate::{Eviction, ServeMode, StoreOptions};
+use crate::residents::{Residents, Terms};
+use crate::run::{DiskRun, IN_INDEX, MemoryRun, Run};
+use crate::{Account, Eviction, Keep, ServeMode, StoreOptions};
 
 pub(crate) struct Core {
     pub(crate) pool: Pool,
@@ -24,6 +26,8 @@ pub(crate) struct Core {
     pub(crate) memory: Residents<MemoryRun>,
     pub(crate) slabs: Vec<Slab>,
     pub(crate) queue: DiskQueue,
+    /// Most bytes of each account, in memory and on disk each.
+    pub(crate) quotas: ArcSwap<HashMap<Account, u64>>,
     /// Notified when a tier has filled up.
     pub(crate) need_room: Notify,
     pub(crate) counters: Counters,
@@ -43,16 +47,21 @@ pub(crate) struct Counters {
     pub(crate) runs_evicted: AtomicU64,
     pub(crate) corrupt_sectors: AtomicU64,
     pub(crate) disk_write_skipped: AtomicU64,
+    /// On memory and disk together.
+    pub(crate) over_quota: AtomicU64,
+    pub(crate) bytes_removed: AtomicU64,
 }
 
 impl Core {
     pub(crate) fn new(options: StoreOptions, slabs: Vec<Slab>, queue: DiskQueue) -> Self {
+        let frames = options.memory.capacity().as_u64() / FRAME_SIZE as u64;
         Self {
             pool: options.memory,
             index: Index::new(),
-            memory: Residents::new(),
+            memory: Residents::new(frames),
             slabs,
             queue,
+            quotas: ArcSwap::default(),
             need_room: Notify::new(),
             counters: Counters::default(),
             serve: options.serve,
@@ -76,24 +85,65 @@ impl Core {
         }
     }
 
-    /// Puts a run into memory; `None` when memory has all of it already.
-    pub(crate) fn hold(&self, run: Arc<Run>, bytes: Span) -> Option<Arc<MemoryRun>> {
+    fn quota(&self, account: Option<Account>) -> Option<u64> {
+        self.quotas.load().get(&account?).copied()
+    }
+
+    /// Puts a run into memory; `None` when memory has all of it already, or its account no room for it. One that was read
+    /// `from` disk is not put there when it was removed meanwhile.
+    pub(crate) fn hold(
+        &self,
+        run: Arc<Run>,
+        bytes: Span,
+        keep: Keep,
+        from: Option<&DiskRun>,
+    ) -> Option<Arc<MemoryRun>> {
         let key = run.key;
         let copy = Arc::new(MemoryRun::new(run, bytes));
-        let (held, _replaced) = self.index.change(&key, |runs| {
-            if covers(&runs.memory, &copy.run) {
-                return (false, Vec::new());
+        let quota = self.quota(keep.account);
+        let (held, gone, _replaced) = self.index.change(&key, |runs| {
+            let was_removed = from.is_some_and(|from| from.removed.load(Ordering::Relaxed));
+            if was_removed || covers(&runs.memory, &copy.run) {
+                return (false, Vec::new(), Vec::new());
             }
-            self.memory.insert(&copy);
-            let replaced = put_in(&mut runs.memory, Arc::clone(&copy));
+            let replaced = covered(&runs.memory, &copy.run);
+            let is_pinned_elsewhere = is_pinned_on_disk(runs, &copy.run);
+            let terms = Terms { keep, is_pinned_elsewhere, quota };
+            let Some(gone) = self.memory.insert(&copy, terms, &replaced) else {
+                self.counters.over_quota.fetch_add(1, Ordering::Relaxed);
+                return (false, Vec::new(), Vec::new());
+            };
+            put_in(&mut runs.memory, Arc::clone(&copy));
             for old in &replaced {
                 old.removed.store(true, Ordering::Release);
-                self.memory.remove(old);
             }
-            (true, replaced)
+            (true, gone, replaced)
         });
+        gone.into_iter().for_each(|copy| self.let_go(copy));
         self.notice_use();
         held.then_some(copy)
+    }
+
+    /// Unlinks a run that has left memory's residents, giving it a last chance to reach a disk.
+    pub(crate) fn let_go(&self, copy: Arc<MemoryRun>) {
+        self.unlink_from_memory(&copy);
+        self.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+        let is_on_its_way = copy.queued.load(Ordering::Acquire);
+        if !is_on_its_way && !copy.removed.load(Ordering::Acquire) && !self.offer_to_disk(&copy) {
+            self.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Unlinks a run that has left its disk's residents.
+    pub(crate) fn let_go_from_disk(&self, copy: &Arc<DiskRun>) {
+        let slab = &self.slabs[copy.extent.disk()];
+        self.index.change(&copy.run.key, |runs| {
+            // Under the lock, so that a removal finds it either here or there.
+            if take_out(&mut runs.disk, copy) {
+                slab.leave(copy);
+            }
+        });
+        slab.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Queues a run for writing to disk, if it is not there yet; `false` when it cannot be now.
@@ -115,34 +165,85 @@ impl Core {
         self.index.look(&copy.run.key, |runs| covers(&runs.disk, &copy.run)).unwrap_or(false)
     }
 
-    /// Puts a run that was written, or found by recovery, into the index; `false` when a disk has all of it already,
-    /// or `is_wanted` says no. It is asked when nothing else changes the block.
-    pub(crate) fn hold_on_disk(&self, copy: DiskRun, is_wanted: impl FnOnce() -> bool) -> bool {
+    /// Whether a run that left memory may reach the disk: not when its block was removed since.
+    pub(crate) fn is_wanted(&self, copy: &MemoryRun) -> bool {
+        let left_at = copy.left_at.load(Ordering::Acquire);
+        !copy.removed.load(Ordering::Acquire) && (left_at == IN_INDEX || left_at == self.index.removals(&copy.run.key))
+    }
+
+    /// Whether a disk could keep this run, as far as its account goes.
+    pub(crate) fn has_quota_on_disk(&self, run: &Run, keep: Keep) -> bool {
+        let (Some(account), Some(quota)) = (keep.account, self.quota(keep.account)) else { return true };
+        let pinned: u64 = self.slabs.iter().map(|slab| slab.residents.use_of(account).pinned).sum();
+        pinned + u64::from(run.byte_len) <= quota
+    }
+
+    /// Puts a run that was written, or found by recovery, into the index; `false` when a disk has all of it already, its
+    /// account has no room for it, or `is_wanted` says no. It is asked when nothing else changes the block.
+    pub(crate) fn hold_on_disk(&self, copy: DiskRun, keep: Keep, is_wanted: impl FnOnce() -> bool) -> bool {
         let (key, copy) = (copy.run.key, Arc::new(copy));
-        let (held, replaced) = self.index.change(&key, |runs| {
+        let slab = &self.slabs[copy.extent.disk()];
+        // What the account has on the other disks leaves less room on this one.
+        let quota = keep.account.and_then(|account| {
+            let others = self.slabs.iter().filter(|other| !std::ptr::eq(*other, slab));
+            let elsewhere: u64 = others.map(|other| other.residents.use_of(account).bytes).sum();
+            Some(self.quota(Some(account))?.saturating_sub(elsewhere))
+        });
+        let (held, gone, replaced) = self.index.change(&key, |runs| {
             if !is_wanted() || covers(&runs.disk, &copy.run) {
-                return (false, Vec::new());
+                return (false, Vec::new(), Vec::new());
             }
-            self.slabs[copy.extent.disk()].residents.insert(&copy);
-            let replaced = put_in(&mut runs.disk, Arc::clone(&copy));
-            for old in &replaced {
+            let replaced = covered(&runs.disk, &copy.run);
+            let (here, elsewhere): (Vec<_>, Vec<_>) =
+                replaced.iter().cloned().partition(|old| old.extent.disk() == copy.extent.disk());
+            let terms = Terms { keep, is_pinned_elsewhere: false, quota };
+            let Some(gone) = slab.residents.insert(&copy, terms, &here) else {
+                self.counters.over_quota.fetch_add(1, Ordering::Relaxed);
+                return (false, Vec::new(), Vec::new());
+            };
+            put_in(&mut runs.disk, Arc::clone(&copy));
+            for old in &elsewhere {
                 self.slabs[old.extent.disk()].residents.remove(old);
             }
-            (true, replaced)
+            self.unpin_in_memory(runs, &copy);
+            (true, gone, replaced)
         });
+        gone.iter().for_each(|copy| self.let_go_from_disk(copy));
         // Else a restart would find them again.
         replaced.iter().for_each(|old| self.queue.bury(Arc::clone(&old.extent)));
         held
     }
 
-    /// Takes out of the index a run that has left memory's residents.
-    pub(crate) fn unlink_from_memory(&self, copy: &Arc<MemoryRun>) {
-        self.index.change(&copy.run.key, |runs| _ = take_out(&mut runs.memory, copy));
+    /// What is pinned on disk need not be in memory too.
+    fn unpin_in_memory(&self, runs: &Runs, on_disk: &DiskRun) {
+        if !on_disk.marks.is_pinned() {
+            return;
+        }
+        for copy in runs.memory.iter().filter(|copy| on_disk.run.sectors.contains(copy.run.sectors)) {
+            self.memory.reclass(copy, copy.marks.keep(), true);
+        }
     }
 
-    /// Takes out of the index a run that has left its disk's residents.
-    pub(crate) fn unlink_from_disk(&self, copy: &Arc<DiskRun>) {
-        self.index.change(&copy.run.key, |runs| _ = take_out(&mut runs.disk, copy));
+    /// Keeps all that is held of a block in another way from now on.
+    pub(crate) fn reclass(&self, key: &BlockKey, keep: Keep) {
+        self.index.change(key, |runs| {
+            for copy in runs.disk.iter().filter(|copy| copy.marks.keep() != keep) {
+                self.slabs[copy.extent.disk()].residents.reclass(copy, keep, false);
+            }
+            for copy in runs.memory.iter().filter(|copy| copy.marks.keep() != keep) {
+                self.memory.reclass(copy, keep, is_pinned_on_disk(runs, &copy.run));
+            }
+        });
+    }
+
+    /// Takes out of the index a run that has left memory's residents.
+    pub(crate) fn unlink_from_memory(&self, copy: &Arc<MemoryRun>) {
+        let key = &copy.run.key;
+        self.index.change(key, |runs| {
+            if take_out(&mut runs.memory, copy) {
+                copy.left_at.store(self.index.removals(key), Ordering::Release);
+            }
+        });
     }
 
     /// Drops a run in memory whose bytes have changed.
@@ -161,7 +262,11 @@ impl Core {
         let slab = &self.slabs[copy.extent.disk()];
         let (block, dir) = (copy.run.key, slab.dir.display());
         slab.residents.remove(copy);
-        self.unlink_from_disk(copy);
+        self.index.change(&block, |runs| {
+            if take_out(&mut runs.disk, copy) && matches!(fault, ReadFault::Io(_)) {
+                slab.leave(copy);
+            }
+        });
         match fault {
             ReadFault::Corrupt(sector) => {
                 slab.counters.corrupt_sectors.fetch_add(1, Ordering::Relaxed);
@@ -175,28 +280,46 @@ impl Core {
         }
     }
 
-    /// Removes all that is held of a block; bytes of extents that are freed by it.
+    /// Removes all that is held of a file; blocks and bytes.
+    pub(crate) fn remove_file(&self, file: FileId) -> (u64, u64) {
+        let (mut blocks, mut bytes) = (0, 0);
+        for key in self.index.of_file(file) {
+            blocks += 1;
+            bytes += self.remove(&key);
+        }
+        // Blocks of which nothing is held but what eviction left behind.
+        for key in self.slabs.iter().flat_map(|slab| slab.left_of_file(file)) {
+            self.remove(&key);
+        }
+        (blocks, bytes)
+    }
+
+    /// Removes all that is held of a block, and all that the disks still say of it; bytes of the runs.
     pub(crate) fn remove(&self, key: &BlockKey) -> u64 {
-        let runs = self.index.change(key, |runs| {
+        let (runs, leftovers) = self.index.clear(key, |runs| {
             for copy in &runs.memory {
                 copy.removed.store(true, Ordering::Release);
                 self.memory.remove(copy);
             }
             for copy in &runs.disk {
+                copy.removed.store(true, Ordering::Relaxed);
                 self.slabs[copy.extent.disk()].residents.remove(copy);
             }
-            std::mem::take(runs)
+            let leftovers: Vec<_> = self.slabs.iter().flat_map(|slab| slab.leftovers(key)).collect();
+            (std::mem::take(runs), leftovers)
         });
-        for copy in &runs.disk {
-            self.queue.bury(Arc::clone(&copy.extent));
-        }
         let Runs { memory, disk } = runs;
-        memory.iter().map(|copy| u64::from(copy.run.byte_len)).sum::<u64>()
-            + disk.iter().map(|copy| u64::from(copy.run.byte_len)).sum::<u64>()
+        for extent in disk.iter().map(|copy| Arc::clone(&copy.extent)).chain(leftovers) {
+            self.queue.bury(extent);
+        }
+        let bytes = memory.iter().map(|copy| u64::from(copy.run.byte_len)).sum::<u64>()
+            + disk.iter().map(|copy| u64::from(copy.run.byte_len)).sum::<u64>();
+        self.counters.bytes_removed.fetch_add(bytes, Ordering::Relaxed);
+        bytes
     }
+}
 
-    /// Removes all that is held of a file.
-    pub(crate) fn remove_file(&self, file: FileId) -> u64 {
-        self.index.keys(Some(file)).iter().map(|key| self.remove(key)).sum()
-    }
+/// Whether a disk has all of a run, pinned.
+fn is_pinned_on_disk(runs: &Runs, run: &Run) -> bool {
+    runs.disk.iter().any(|copy| copy.run.sectors.contains(run.sectors) && copy.marks.is_pinned())
 }

@@ -21,6 +21,12 @@ pub enum StoreError {
         /// Where it stops, in percent.
         low: u8,
     },
+    /// The block size makes no sense.
+    #[error("a block size is a power of two from 256KiB to 4MiB, not {size}")]
+    BlockSize {
+        /// The size as configured.
+        size: ByteSize,
+    },
     /// The cache directory is something else.
     #[error("cache directory {} is not a directory; give a directory, or remove what is there", dir.display())]
     NotADirectory {
@@ -94,6 +100,7 @@ impl From<StoreError> for Failure {
         let kind = match &error {
             StoreError::Memory(PoolError::TooLarge(_) | PoolError::Sizes { .. })
             | StoreError::Watermarks { .. }
+            | StoreError::BlockSize { .. }
             | StoreError::TooSmall { .. } => FailureKind::InvalidArgument,
             StoreError::Memory(_) | StoreError::NoSpace { .. } => FailureKind::OutOfResources,
             StoreError::NotADirectory { .. } => FailureKind::NotADirectory,

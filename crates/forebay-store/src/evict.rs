@@ -4,7 +4,7 @@
 //! one. Room is of use only where it fits, so a few frames are kept wholly free, and when somebody waits though there is
 //! room, the frame that holds least is emptied for them. Runs with readers are passed over, for evicting them frees no
 //! memory now; only for those who wait are they unlinked too, one frame for each who had to, so that memory comes back
-//! with their last reader.
+//! with their last reader. Pinned runs never go: they are fewer than would leave no room (`residents.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +36,8 @@ pub(crate) async fn run(core: Arc<Core>, stop: CancellationToken) {
             () = core.pool.pressure() => {}
             () = tokio::time::sleep(pause) => {}
         }
+        enforce_quotas(&core).await;
+        offer_pinned(&core);
         let ran_dry = evict_memory(&core, &mut forced).await;
         for slab in &core.slabs {
             evict_disk(&core, slab).await;
@@ -54,18 +56,18 @@ pub(crate) async fn run(core: Arc<Core>, stop: CancellationToken) {
 /// with readers were unlinked.
 async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
     let mut ran_dry = false;
-    let unpinned = |copy: &MemoryRun| !copy.is_pinned();
+    let unread = |copy: &MemoryRun| !copy.has_readers();
     let capacity = core.pool.capacity().as_u64();
     if core.pool.used() > Core::share(capacity, core.high_watermark) {
         let mut excess = core.pool.used().saturating_sub(Core::share(capacity, core.low_watermark));
         let mut victims = 0;
         while excess > 0 {
-            let Some(copy) = core.memory.evict(core.eviction, unpinned) else {
+            let Some(copy) = core.memory.evict(core.eviction, unread) else {
                 ran_dry = true;
                 break;
             };
             excess = excess.saturating_sub(copy.extent_size());
-            let_go(core, copy);
+            core.let_go(copy);
             pause_after(&mut victims).await;
         }
     }
@@ -74,12 +76,12 @@ async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
         if u64::from(core.pool.occupancy().free_frames) >= reserve(core, frames) {
             break;
         }
-        core.memory.evict_frame(unpinned).into_iter().for_each(|copy| let_go(core, copy));
+        core.memory.evict_frame(unread).into_iter().for_each(|copy| core.let_go(copy));
         tokio::task::yield_now().await;
     }
     let occupancy = core.pool.occupancy();
     for _ in 0..occupancy.waiting {
-        let mut victims = core.memory.evict_frame(unpinned);
+        let mut victims = core.memory.evict_frame(unread);
         if victims.is_empty() && *forced < occupancy.waits {
             *forced += 1;
             victims = core.memory.evict_frame(|_| true);
@@ -87,7 +89,7 @@ async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
         if victims.is_empty() {
             break;
         }
-        victims.into_iter().for_each(|copy| let_go(core, copy));
+        victims.into_iter().for_each(|copy| core.let_go(copy));
         tokio::task::yield_now().await;
         if core.pool.occupancy().waiting == 0 {
             break;
@@ -99,13 +101,36 @@ async fn evict_memory(core: &Core, forced: &mut u64) -> bool {
     ran_dry
 }
 
-/// Unlinks a victim, giving it a last chance to reach a disk.
-fn let_go(core: &Core, copy: Arc<MemoryRun>) {
-    core.unlink_from_memory(&copy);
-    core.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
-    let is_on_its_way = copy.queued.load(Ordering::Acquire);
-    if !is_on_its_way && !core.offer_to_disk(&copy) {
-        core.counters.disk_write_skipped.fetch_add(1, Ordering::Relaxed);
+/// Lets accounts give up what they have over their quotas: those may have shrunk.
+async fn enforce_quotas(core: &Core) {
+    let quotas = core.quotas.load_full();
+    let mut victims = 0;
+    for (account, quota) in &*quotas {
+        while let Some(copy) = core.memory.evict_of(*account, *quota) {
+            core.let_go(copy);
+            pause_after(&mut victims).await;
+        }
+        let mut room = *quota;
+        for slab in &core.slabs {
+            while let Some(copy) = slab.residents.evict_of(*account, room) {
+                core.let_go_from_disk(&copy);
+                pause_after(&mut victims).await;
+            }
+            room = room.saturating_sub(slab.residents.use_of(*account).bytes);
+        }
+    }
+}
+
+/// What is pinned in memory, though there are disks, did not get there yet: the queue was full, or writing failed. It is
+/// never evicted, so this is its way to the disk.
+fn offer_pinned(core: &Core) {
+    if core.slabs.is_empty() {
+        return;
+    }
+    for copy in core.memory.pinned(BATCH) {
+        if !copy.queued.load(Ordering::Acquire) && !core.offer_to_disk(&copy) {
+            break;
+        }
     }
 }
 
@@ -118,8 +143,7 @@ async fn evict_disk(core: &Core, slab: &Slab) {
         while excess > 0 {
             let Some(copy) = slab.residents.evict(Eviction::Sieve, |_| true) else { break };
             excess = excess.saturating_sub(copy.extent_size());
-            core.unlink_from_disk(&copy);
-            slab.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+            core.let_go_from_disk(&copy);
             pause_after(&mut victims).await;
         }
     }
@@ -130,8 +154,7 @@ async fn evict_disk(core: &Core, slab: &Slab) {
             break;
         }
         for copy in slab.residents.evict_frame(|_| true) {
-            core.unlink_from_disk(&copy);
-            slab.counters.runs_evicted.fetch_add(1, Ordering::Relaxed);
+            core.let_go_from_disk(&copy);
         }
         tokio::task::yield_now().await;
     }

@@ -221,3 +221,65 @@ async fn a_read_that_is_given_up_leaves_the_store_whole() {
         tokio::task::yield_now().await;
     }
 }
+
+/// A flipped bit in each tier: the audit drops both runs, and says what is left.
+#[tokio::test]
+async fn an_audit_finds_what_is_corrupt_on_disk_and_keeps_the_rest() {
+    let rig = rig(1, |_| {});
+    for index in 1..4 {
+        fill(&rig.store, key(index)).await;
+    }
+    rig.store.flush().await;
+    let held = rig.store.audit(&key(2)).await.unwrap();
+    assert_eq!((held.memory, held.disk), (vec![SECTORS], vec![SECTORS]));
+    // The second extent of the first frame.
+    let at = 4096 + 4096 + LENGTH as usize + 4096 + 77;
+    rig.disks[0].tamper(|bytes| bytes[at] ^= 4);
+    let held = rig.store.audit(&key(2)).await.unwrap();
+    assert_eq!((held.memory, held.disk), (vec![SECTORS], vec![]));
+    assert_eq!(rig.store.stats().disks[0].corrupt_sectors, 1);
+    let held = rig.store.audit(&key(3)).await.unwrap();
+    assert_eq!((held.memory, held.disk), (vec![SECTORS], vec![SECTORS]));
+    assert_eq!(rig.store.audit(&key(9)).await.unwrap(), crate::Coverage::default());
+}
+
+#[tokio::test]
+async fn a_block_that_is_removed_while_it_is_read_does_not_come_back() {
+    let rig = rig(1, |_| {});
+    fill(&rig.store, key(1)).await;
+    rig.store.flush().await;
+    forget_memory(&rig.store).await;
+    let held = rig.disks[0].hold().await;
+    let key_1 = key(1);
+    let mut read = Box::pin(rig.store.read(&key_1, 0, LENGTH));
+    assert!(futures::poll!(&mut read).is_pending());
+    assert_eq!(rig.store.remove(&key(1)).as_u64(), u64::from(LENGTH));
+    drop(held);
+    assert!(read.await.unwrap().is_some(), "the reader keeps what it reads");
+    assert_eq!(rig.store.stats().blocks, 0);
+}
+
+#[tokio::test]
+async fn a_block_that_is_removed_on_its_way_from_memory_to_disk_does_not_arrive() {
+    let rig = rig(1, |options| options.disk_queue = ByteSize::mib(4));
+    let held = rig.disks[0].hold().await;
+    for index in 0..64 {
+        fill(&rig.store, key(index)).await;
+    }
+    drop(held);
+    rig.store.flush().await;
+    // Those that the queue had no room for are only in memory, and are offered again when they are evicted.
+    let held = rig.disks[0].hold().await;
+    forget_memory(&rig.store).await;
+    let is_held = |index: &u64| rig.store.coverage(&key(*index)) != crate::Coverage::default();
+    let leaving: Vec<u64> = (0..64).filter(|index| !is_held(index)).collect();
+    assert!(!leaving.is_empty());
+    for index in &leaving {
+        rig.store.remove(&key(*index));
+    }
+    drop(held);
+    rig.store.flush().await;
+    for index in &leaving {
+        assert!(!is_right(&rig.store, key(*index)).await, "{index}");
+    }
+}

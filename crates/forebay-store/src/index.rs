@@ -4,8 +4,15 @@
 //! without one. Changes to one block exclude each other by a lock that stands for a share of the blocks; they replace
 //! the list. A list that was replaced is freed at once when nobody looks at it, and with it the memory of runs that
 //! are gone; the map itself frees removed blocks later, which by then are empty.
+//!
+//! The lock also guards the share's block names in order, so that whoever goes through all blocks, or all of one file, can
+//! do so a piece at a time, and the number of removals in the share, by which a run that is on its way from memory to disk
+//! learns that its block may have been removed.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
@@ -49,32 +56,42 @@ pub(crate) fn take_out<T>(copies: &mut SmallVec<[Arc<T>; 1]>, copy: &Arc<T>) -> 
     copies.len() < before
 }
 
-/// Adds a copy and takes out those that it covers, which are returned.
-pub(crate) fn put_in<T: Held>(copies: &mut SmallVec<[Arc<T>; 1]>, copy: Arc<T>) -> Vec<Arc<T>> {
-    let mut replaced = Vec::new();
-    copies.retain(|other| {
-        let covered = copy.run().sectors.contains(other.run().sectors);
-        if covered {
-            replaced.push(Arc::clone(other));
-        }
-        !covered
-    });
+/// The copies that the run covers.
+pub(crate) fn covered<T: Held>(copies: &[Arc<T>], run: &Run) -> Vec<Arc<T>> {
+    copies.iter().filter(|copy| run.sectors.contains(copy.run().sectors)).cloned().collect()
+}
+
+/// Adds a copy and takes out those that it covers.
+pub(crate) fn put_in<T: Held>(copies: &mut SmallVec<[Arc<T>; 1]>, copy: Arc<T>) {
+    copies.retain(|other| !copy.run().sectors.contains(other.run().sectors));
     copies.push(copy);
-    replaced
 }
 
 /// More shares than cores that publish at once.
 const SHARES: usize = 64;
 
+/// What is kept of a share of the blocks besides the map.
+#[derive(Default)]
+struct Share {
+    /// The blocks that have runs. Whoever changes a block of the share holds the lock.
+    blocks: Mutex<BTreeSet<BlockKey>>,
+    removals: AtomicU64,
+}
+
 /// All blocks.
 pub(crate) struct Index {
     blocks: HashMap<BlockKey, ArcSwap<Runs>, RandomState>,
-    changes: [Mutex<()>; SHARES],
+    shares: [Share; SHARES],
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { blocks: HashMap::default(), changes: [const { Mutex::new(()) }; SHARES] }
+        Self { blocks: HashMap::default(), shares: std::array::from_fn(|_| Share::default()) }
+    }
+
+    fn share_of(key: &BlockKey) -> usize {
+        // File ids are hashes.
+        (usize::from(key.file.0[0]) + key.index as usize) % SHARES
     }
 
     /// Looks at a block's runs in place, without a lock.
@@ -90,9 +107,7 @@ impl Index {
 
     /// Changes a block's runs; others see the change whole or not at all.
     pub(crate) fn change<R>(&self, key: &BlockKey, change: impl FnOnce(&mut Runs) -> R) -> R {
-        // File ids are hashes.
-        let share = (usize::from(key.file.0[0]) + key.index as usize) % SHARES;
-        let _changing = self.changes[share].lock();
+        let mut names = self.shares[Self::share_of(key)].blocks.lock();
         let blocks = self.blocks.pin();
         let block = blocks.get(key);
         let mut runs = block.map(|block| Runs::clone(&block.load())).unwrap_or_default();
@@ -104,18 +119,55 @@ impl Index {
                 block.store(Arc::new(runs));
                 if is_empty {
                     blocks.remove(key);
+                    names.remove(key);
                 }
             }
-            None if !is_empty => _ = blocks.insert(*key, ArcSwap::from_pointee(runs)),
+            None if !is_empty => {
+                blocks.insert(*key, ArcSwap::from_pointee(runs));
+                names.insert(*key);
+            }
             None => {}
         }
         result
     }
 
-    /// The blocks of a file, or of all files.
-    pub(crate) fn keys(&self, file: Option<FileId>) -> Vec<BlockKey> {
-        let blocks = self.blocks.pin();
-        blocks.keys().filter(|key| file.is_none_or(|file| key.file == file)).copied().collect()
+    /// The same, where the change removes what there was.
+    pub(crate) fn clear<R>(&self, key: &BlockKey, change: impl FnOnce(&mut Runs) -> R) -> R {
+        self.change(key, |runs| {
+            self.shares[Self::share_of(key)].removals.fetch_add(1, Ordering::Relaxed);
+            change(runs)
+        })
+    }
+
+    /// How often blocks of this one's share were cleared. Exact while the block is being changed.
+    pub(crate) fn removals(&self, key: &BlockKey) -> u64 {
+        self.shares[Self::share_of(key)].removals.load(Ordering::Relaxed)
+    }
+
+    /// The blocks of a file.
+    pub(crate) fn of_file(&self, file: FileId) -> Vec<BlockKey> {
+        let (first, last) = (BlockKey { file, index: 0 }, BlockKey { file, index: u64::MAX });
+        self.shares
+            .iter()
+            .flat_map(|share| share.blocks.lock().range(first..=last).copied().collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// At most `most` blocks in a fixed order, from the start or from the one after `last`; none at the end. Blocks that come
+    /// and go meanwhile may be among them or not.
+    pub(crate) fn after(&self, last: Option<&BlockKey>, most: usize) -> Vec<BlockKey> {
+        let mut found = Vec::new();
+        let first_share = last.map_or(0, Self::share_of);
+        let mut start = last.map_or(Bound::Unbounded, |last| Bound::Excluded(*last));
+        for share in &self.shares[first_share..] {
+            let names = share.blocks.lock();
+            found.extend(names.range((start, Bound::Unbounded)).take(most - found.len()));
+            if found.len() == most {
+                break;
+            }
+            start = Bound::Unbounded;
+        }
+        found
     }
 
     /// How many blocks have runs.

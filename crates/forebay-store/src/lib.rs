@@ -11,7 +11,9 @@
 //!
 //! * [`Store`] (`store.rs`): the verbs; `core.rs`: how runs enter and leave the tiers; `read.rs`: how a read is pieced together from the tiers;
 //! * `run.rs`, `index.rs`: what is held, and how a hit finds it without a lock;
-//! * `sieve.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
+//! * `sieve.rs`, `place.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
+//! * `keep.rs`: priorities, pins and accounts, by which some go before others;
+//! * `held.rs`: going through all that is held, and checking it;
 //! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
 //! * `disk/`: the format of a slab, its allocator, its recovery and its health;
 //! * `io/`: the seam to the kernel, by io_uring or by threads.
@@ -27,9 +29,12 @@ mod error;
 mod evict;
 #[cfg(test)]
 mod faults;
+mod held;
 mod index;
 mod io;
+mod keep;
 mod options;
+mod place;
 mod queue;
 mod read;
 mod residents;
@@ -42,8 +47,10 @@ mod writer;
 
 pub use coverage::Coverage;
 pub use error::StoreError;
+pub use held::{HeldBlock, HeldRun};
+pub use keep::{Account, Keep};
 pub use options::{DiskOptions, Eviction, IoBackend, ServeMode, StoreOptions};
 pub use read::StoreRead;
 pub use slice::DiskSlice;
-pub use stats::{DiskStats, MemoryStats, StoreStats};
+pub use stats::{AccountStats, DiskStats, MemoryStats, Removed, StoreStats};
 pub use store::Store;

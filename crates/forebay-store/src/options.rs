@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_memory::Pool;
-use forebay_types::ByteSize;
+use forebay_types::{BlockLayout, ByteSize, MAX_BLOCK_SIZE};
 
 use crate::StoreError;
 
@@ -60,6 +60,9 @@ pub struct StoreOptions {
     pub memory: Pool,
     /// The slab directories; none makes a store of memory alone.
     pub disks: Vec<DiskOptions>,
+    /// Bytes of a block, between 256 KiB and 4 MiB. A slab that was filled with another size starts empty: what its block
+    /// numbers stand for lies elsewhere in the files.
+    pub block_size: u32,
     /// How slab files are read and written.
     pub io: IoBackend,
     /// How bytes on disk get to a reader.
@@ -83,7 +86,7 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// A store of memory alone, with the defaults: not prewarmed, no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
+    /// A store of memory alone, with the defaults: blocks of 4 MiB, not prewarmed, no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
     /// memory, and a disk queue of an eighth of the pool (of no effect until `disks` has some).
     #[must_use]
     pub fn in_memory(memory: Pool) -> Self {
@@ -91,6 +94,7 @@ impl StoreOptions {
         Self {
             memory,
             disks: Vec::new(),
+            block_size: MAX_BLOCK_SIZE,
             io: IoBackend::default(),
             serve: ServeMode::default(),
             prewarm: false,
@@ -105,7 +109,13 @@ impl StoreOptions {
 
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let (high, low) = (self.high_watermark, self.low_watermark);
-        if low < high && high <= 100 { Ok(()) } else { Err(StoreError::Watermarks { high, low }) }
+        if low >= high || high > 100 {
+            return Err(StoreError::Watermarks { high, low });
+        }
+        if !BlockLayout::is_block_size(self.block_size) {
+            return Err(StoreError::BlockSize { size: ByteSize::bytes(u64::from(self.block_size)) });
+        }
+        Ok(())
     }
 }
 
@@ -121,6 +131,15 @@ mod tests {
         assert!(options.check().is_ok());
         for (high_watermark, low_watermark) in [(80, 80), (70, 80), (101, 80)] {
             assert!(StoreOptions { high_watermark, low_watermark, ..options.clone() }.check().is_err());
+        }
+    }
+
+    #[test]
+    fn a_block_size_must_be_one() {
+        let options = StoreOptions::in_memory(Pool::new(PoolOptions::fixed(ByteSize::mib(4))).unwrap());
+        for block_size in [0, 3 << 20, 8 << 20] {
+            let refused = StoreOptions { block_size, ..options.clone() }.check();
+            assert!(matches!(refused, Err(StoreError::BlockSize { .. })), "{refused:?}");
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) enum Job {
 /// A run to be written. Its bytes stay in memory until it drops.
 pub(crate) struct WriteJob {
     pub(crate) copy: Arc<MemoryRun>,
-    /// A view besides the copy's own, so that the copy counts as pinned.
+    /// A view besides the copy's own, so that eviction sees a reader.
     pub(crate) bytes: Span,
     _room: OwnedSemaphorePermit,
     _pending: Pending,

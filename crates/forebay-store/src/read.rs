@@ -5,6 +5,7 @@
 //! run that turns out corrupt or unreadable is dropped and the read is planned anew without it: what is left is a
 //! right answer or a miss.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -119,6 +120,18 @@ fn plan(runs: &Runs, offset: u32, end: u32, verify: bool) -> Result<Option<Small
 enum Fault {
     Run(Arc<DiskRun>, ReadFault),
     Store(StoreError),
+    /// There was no memory at once, and the read does not wait.
+    NoRoom,
+}
+
+/// Whether a read waits for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Up to the store's deadline.
+    Waits,
+    /// No: what would have to be waited for is taken for a miss. Nor does it bring anything up to memory: the reader is
+    /// another worker, which keeps the bytes itself.
+    None,
 }
 
 /// From memory and disk together; `None` when some byte is nowhere.
@@ -127,6 +140,7 @@ pub(crate) async fn read(
     key: &BlockKey,
     offset: u32,
     length: u32,
+    patience: Patience,
 ) -> Result<Option<StoreRead>, StoreError> {
     let Some(end) = offset.checked_add(length) else { return Ok(None) };
     if length == 0 {
@@ -153,7 +167,7 @@ pub(crate) async fn read(
             match part {
                 Part::Memory(span) => Ok(span),
                 Part::Disk { copy, offset, end, is_second_hit } => {
-                    read_from_disk(core, copy, offset, end, is_second_hit).await
+                    read_from_disk(core, copy, offset..end, is_second_hit, patience).await
                 }
             }
         }));
@@ -163,17 +177,18 @@ pub(crate) async fn read(
             }
             Err(Fault::Run(copy, fault)) => core.drop_unreadable(&copy, &fault),
             Err(Fault::Store(error)) => return Err(error),
+            Err(Fault::NoRoom) => return Ok(None),
         }
     }
 }
 
-/// The bytes `offset..end` of a block, of which the run on disk has all.
+/// These bytes of a block, of which the run on disk has all.
 async fn read_from_disk(
     core: &Core,
     copy: Arc<DiskRun>,
-    offset: u32,
-    end: u32,
+    Range { start: offset, end }: Range<u32>,
     is_second_hit: bool,
+    patience: Patience,
 ) -> Result<Span, Fault> {
     let run = &copy.run;
     let slab = &core.slabs[copy.extent.disk()];
@@ -182,11 +197,16 @@ async fn read_from_disk(
     };
     copy.marks.visit();
     let alloc = async |length| {
+        if patience == Patience::None {
+            let landing = core.pool.try_alloc(length);
+            core.notice_use();
+            return landing.ok_or(Fault::NoRoom);
+        }
         let landing = core.pool.alloc(length, core.deadline).await;
         core.notice_use();
         landing.map_err(|error| Fault::Store(error.into()))
     };
-    if is_second_hit || wanted >= run.byte_len / 2 {
+    if patience == Patience::Waits && (is_second_hit || wanted >= run.byte_len / 2) {
         // One reader reads the run, those who come meanwhile find it in memory.
         let _promoting = copy.promotion.lock().await;
         let promoted = core.index.look(&run.key, |runs| {
@@ -201,7 +221,7 @@ async fn read_from_disk(
         if let Some(into) = landing {
             let read = slab.read(&copy, run.sectors, into).await;
             let bytes = read.map_err(|fault| Fault::Run(Arc::clone(&copy), fault))?;
-            if core.hold(Arc::clone(run), bytes.clone()).is_some() {
+            if core.hold(Arc::clone(run), bytes.clone(), copy.marks.keep(), Some(&copy)).is_some() {
                 core.counters.runs_promoted.fetch_add(1, Ordering::Relaxed);
             }
             return Ok(bytes.slice((offset - run.start()) as usize..(end - run.start()) as usize));
@@ -211,4 +231,23 @@ async fn read_from_disk(
     let bytes = slab.read(&copy, sectors, into).await.map_err(|fault| Fault::Run(Arc::clone(&copy), fault))?;
     let start = sectors.byte_offset();
     Ok(bytes.slice((offset - start) as usize..(end - start) as usize))
+}
+
+/// The sums of whole sectors, from whatever runs hold them: runs of one block hold the same bytes. `None` when the range is
+/// not whole sectors, or some are nowhere.
+pub(crate) fn sums(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<SectorSums> {
+    let end = offset.checked_add(length)?;
+    core.index.look(key, |runs| {
+        let mut sums = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let memory = furthest(&runs.memory, at).map(|copy| &copy.run);
+            let disk = furthest(&runs.disk, at).map(|copy| &copy.run);
+            let run = memory.into_iter().chain(disk).max_by_key(|run| run.end())?;
+            let stop = run.end().min(end);
+            sums.extend_from_slice(run.sums_of(at, stop)?.as_bytes());
+            at = stop;
+        }
+        SectorSums::from_bytes(sums.into())
+    })?
 }

@@ -9,7 +9,9 @@ use forebay_memory::Span;
 use forebay_types::{BlockKey, SectorRange, SectorSums};
 use tokio::sync::Mutex;
 
+use crate::Keep;
 use crate::disk::DiskExtent;
+use crate::place::Place;
 
 /// Which bytes a run has, and their checksums.
 #[derive(Debug, PartialEq, Eq)]
@@ -84,8 +86,8 @@ pub(crate) trait Held {
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     visited: AtomicBool,
-    /// The copy's token in its tier's order; see `residents.rs`.
-    pub(crate) token: AtomicU64,
+    /// Where it stands in its tier's order; see `residents.rs`. Hits do not look at it.
+    pub(crate) place: parking_lot::Mutex<Place>,
 }
 
 impl Marks {
@@ -94,6 +96,16 @@ impl Marks {
         if !self.visited.load(Ordering::Relaxed) {
             self.visited.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// How the copy is to be kept.
+    pub(crate) fn keep(&self) -> Keep {
+        self.place.lock().keep
+    }
+
+    /// Whether eviction passes the copy by.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.place.lock().is_pinned()
     }
 
     /// Whether there was a hit since the last call.
@@ -113,15 +125,28 @@ pub(crate) struct MemoryRun {
     pub(crate) queued: AtomicBool,
     /// Removed on request, so it is not to reach the disk any more.
     pub(crate) removed: AtomicBool,
+    /// How often something of its share of the index had been removed when eviction took it out; [`IN_INDEX`] before that.
+    /// A removal does not find a copy that is on its way to the disk after its eviction; so the copy finds the removal.
+    pub(crate) left_at: AtomicU64,
 }
+
+/// See [`MemoryRun::left_at`].
+pub(crate) const IN_INDEX: u64 = u64::MAX;
 
 impl MemoryRun {
     pub(crate) fn new(run: Arc<Run>, bytes: Span) -> Self {
-        Self { run, bytes, marks: Marks::default(), queued: AtomicBool::new(false), removed: AtomicBool::new(false) }
+        Self {
+            run,
+            bytes,
+            marks: Marks::default(),
+            queued: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            left_at: AtomicU64::new(IN_INDEX),
+        }
     }
 
     /// Whether somebody but the index looks at its extent, so that evicting it would not give back memory now.
-    pub(crate) fn is_pinned(&self) -> bool {
+    pub(crate) fn has_readers(&self) -> bool {
         self.bytes.views() > 1
     }
 }
@@ -152,6 +177,8 @@ pub(crate) struct DiskRun {
     pub(crate) marks: Marks,
     /// A read was answered from it; the next one promotes it to memory.
     pub(crate) hit_before: AtomicBool,
+    /// Removed on request, so a read that is under way does not promote it any more.
+    pub(crate) removed: AtomicBool,
     /// One bit for each sector of the run that was read and found right since the store opened.
     checked: [AtomicU64; 2],
     /// Held by the one reader that promotes it to memory; the others wait for the result.
@@ -165,6 +192,7 @@ impl DiskRun {
             extent,
             marks: Marks::default(),
             hit_before: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
             checked: Default::default(),
             promotion: Mutex::const_new(()),
         }

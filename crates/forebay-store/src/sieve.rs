@@ -26,19 +26,6 @@ pub(crate) struct Token {
     generation: u32,
 }
 
-impl Token {
-    /// A number that [`Token::from_u64`] reads back.
-    pub(crate) fn to_u64(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.position)
-    }
-
-    /// What [`Token::to_u64`] gave.
-    pub(crate) fn from_u64(number: u64) -> Self {
-        // Both halves are 32 bits wide.
-        Self { position: number as u32, generation: (number >> 32) as u32 }
-    }
-}
-
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -68,9 +55,11 @@ impl<T> Sieve<T> {
         self.nodes.len() - self.vacant.len()
     }
 
-    /// The entry that a token names, if it is still there.
-    pub(crate) fn get(&self, token: Token) -> Option<&T> {
-        self.nodes.get(token.position as usize).filter(|node| node.generation == token.generation)?.entry.as_ref()
+    /// The entries, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let node = |position: u32| self.nodes.get(position as usize);
+        let nodes = std::iter::successors(node(self.oldest), move |before| node(before.newer));
+        nodes.filter_map(|node| node.entry.as_ref())
     }
 
     /// Adds the newest entry.
@@ -220,7 +209,7 @@ mod tests {
                     }
                     Step::Remove(pick) if !tokens.is_empty() => {
                         let entry = pick.index(tokens.len());
-                        let there = sieve.remove(Token::from_u64(tokens[entry].to_u64())).is_some();
+                        let there = sieve.remove(tokens[entry]).is_some();
                         prop_assert_eq!(there, naive.remove(entry as u32));
                     }
                     Step::Evict { pinned } => {
@@ -240,6 +229,7 @@ mod tests {
                     Step::Visit(_) | Step::Remove(_) => {}
                 }
                 prop_assert_eq!(sieve.len(), naive.queue.len());
+                prop_assert!(sieve.iter().eq(&naive.queue));
             }
         }
     }

@@ -18,6 +18,28 @@ pub struct StoreStats {
     /// Runs that left memory without having reached a disk, because the queue was full, no disk took writes, or a write
     /// failed.
     pub disk_write_skipped: u64,
+    /// Runs that were not kept, in memory or on disk, because their account had no room for them.
+    pub over_quota: u64,
+    /// Bytes that were removed on request, on all tiers together.
+    pub bytes_removed: u64,
+}
+
+/// What counts against one account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AccountStats {
+    /// Bytes in memory.
+    pub memory: u64,
+    /// Bytes on all disks together.
+    pub disk: u64,
+}
+
+/// What a removal removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Blocks of which something was held.
+    pub blocks: u64,
+    /// Bytes, in memory and on disk together.
+    pub bytes: forebay_types::ByteSize,
 }
 
 /// The memory tier.
@@ -33,6 +55,8 @@ pub struct MemoryStats {
     pub runs: u64,
     /// Bytes in those runs.
     pub run_bytes: u64,
+    /// Bytes in those of them that eviction passes by.
+    pub pinned_bytes: u64,
     /// Runs published.
     pub runs_published: u64,
     /// Runs copied up from disk.
@@ -62,6 +86,8 @@ pub struct DiskStats {
     pub runs: u64,
     /// Bytes in those runs.
     pub run_bytes: u64,
+    /// Bytes in those of them that eviction passes by.
+    pub pinned_bytes: u64,
     /// Runs written.
     pub runs_written: u64,
     /// Bytes in those runs.

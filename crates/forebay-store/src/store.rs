@@ -11,12 +11,16 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::Core;
-use crate::coverage::{Coverage, merge};
+use crate::coverage::Coverage;
 use crate::disk::Slab;
 use crate::queue::{DiskQueue, Job};
+use crate::read::Patience;
 use crate::run::{DiskRun, Run};
-use crate::stats::{DiskStats, MemoryStats};
-use crate::{DiskSlice, StoreError, StoreOptions, StoreRead, StoreStats, evict, read, slice, writer};
+use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
+use crate::{
+    Account, DiskSlice, HeldBlock, Keep, StoreError, StoreOptions, StoreRead, StoreStats, evict, held, read, slice,
+    writer,
+};
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
 #[derive(Clone)]
@@ -46,22 +50,20 @@ impl Store {
     /// loses what is damaged.
     pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
         options.check()?;
-        let open = options.disks.iter().cloned().enumerate().map(|(number, disk)| {
-            Slab::open(number, disk, options.serve, options.io, &options.memory, options.alloc_deadline)
-        });
+        let open = options.disks.iter().cloned().enumerate().map(|(number, disk)| Slab::open(number, disk, &options));
         let opened = futures::future::try_join_all(open).await?;
         Ok(Self::start(options, opened))
     }
 
     /// A store of slabs that are open, and the runs in them.
-    pub(crate) fn start(options: StoreOptions, opened: Vec<(Slab, Vec<DiskRun>)>) -> Self {
+    pub(crate) fn start(options: StoreOptions, opened: Vec<(Slab, Vec<(DiskRun, Keep)>)>) -> Self {
         let (slabs, found): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
         let (queue, ends) = DiskQueue::new(slabs.len(), options.disk_queue);
         let prewarm = options.prewarm;
         let core = Arc::new(Core::new(options, slabs, queue));
-        for copy in found.into_iter().flatten() {
+        for (copy, keep) in found.into_iter().flatten() {
             let extent = Arc::clone(&copy.extent);
-            if !core.hold_on_disk(copy, || true) {
+            if !core.hold_on_disk(copy, keep, || true) {
                 // Another run has all of it.
                 core.queue.bury(extent);
             }
@@ -87,12 +89,24 @@ impl Store {
 
     /// Checks what memory holds of a block, also when reads do not, and drops the runs that are corrupt.
     pub fn scrub(&self, key: &BlockKey) {
-        let Some(runs) = self.core.index.runs(key) else { return };
-        for copy in &runs.memory {
-            if let Err(sector) = copy.run.check(copy.run.sectors.start, &copy.bytes) {
-                self.core.drop_corrupt(copy, sector);
-            }
-        }
+        held::scrub(&self.core, key);
+    }
+
+    /// Checks all that memory and disk hold of a block, drops the runs that are corrupt or cannot be read, and says what is
+    /// left.
+    ///
+    /// # Errors
+    /// [`StoreError::Memory`] when no memory to read into came free in time.
+    pub async fn audit(&self, key: &BlockKey) -> Result<Coverage, StoreError> {
+        held::audit(&self.core, key).await
+    }
+
+    /// What is held of the next `most` blocks in a fixed order: the first ones, or those after the block `last`. Empty at the
+    /// end. Takes its locks for microseconds, so that whoever goes through the whole store holds nothing meanwhile; blocks
+    /// that come and go on the way may be told of or not.
+    #[must_use]
+    pub fn held(&self, last: Option<&BlockKey>, most: usize) -> Vec<HeldBlock> {
+        held::held(&self.core, last, most)
     }
 
     /// The bytes `offset..offset + length` of a block from memory and disk together; `None` when some are in neither.
@@ -100,7 +114,21 @@ impl Store {
     /// # Errors
     /// [`StoreError::Memory`] when no memory to read into came free in time. A disk that fails is a miss.
     pub async fn read(&self, key: &BlockKey, offset: u32, length: u32) -> Result<Option<StoreRead>, StoreError> {
-        read::read(&self.core, key, offset, length).await
+        read::read(&self.core, key, offset, length, Patience::Waits).await
+    }
+
+    /// The same without ever waiting for memory to read into: where that would be needed it is a miss. So whoever holds memory
+    /// while it waits for the answer can not be waiting for itself.
+    pub async fn read_at_once(&self, key: &BlockKey, offset: u32, length: u32) -> Option<StoreRead> {
+        // Without a wait for memory there is no wait to fail.
+        read::read(&self.core, key, offset, length, Patience::None).await.ok().flatten()
+    }
+
+    /// The sums of the sectors `offset..offset + length` of a block, if those are whole sectors and all are held, in memory or
+    /// on disk: what was computed when they were published, so a reader's bytes can be checked against them.
+    #[must_use]
+    pub fn sums(&self, key: &BlockKey, offset: u32, length: u32) -> Option<SectorSums> {
+        read::sums(&self.core, key, offset, length)
     }
 
     /// Where the bytes `offset..offset + length` of a block lie in a slab file, if one run on disk has them all and the
@@ -114,11 +142,7 @@ impl Store {
     /// Which sectors of a block are held where.
     #[must_use]
     pub fn coverage(&self, key: &BlockKey) -> Coverage {
-        let coverage = self.core.index.look(key, |runs| Coverage {
-            memory: merge(runs.memory.iter().map(|copy| copy.run.sectors)),
-            disk: merge(runs.disk.iter().map(|copy| copy.run.sectors)),
-        });
-        coverage.unwrap_or_default()
+        held::coverage(&self.core, key)
     }
 
     /// Memory of exactly `length` bytes to fill, of the pool; waits in line while eviction makes room. What is published
@@ -146,7 +170,7 @@ impl Store {
     ///
     /// When `filled` is too short for its sectors nothing is published: that is a fault of the caller, and logged.
     pub fn publish(&self, key: BlockKey, sectors: SectorRange, block_length: u32, filled: SpanMut) -> Span {
-        self.put(key, sectors, block_length, filled, None)
+        self.publish_as(key, sectors, block_length, filled, None, Keep::default())
     }
 
     /// The same for bytes that were just checked against these sums, one for each of `sectors`.
@@ -158,16 +182,19 @@ impl Store {
         filled: SpanMut,
         sums: SectorSums,
     ) -> Span {
-        self.put(key, sectors, block_length, filled, Some(sums))
+        self.publish_as(key, sectors, block_length, filled, Some(sums), Keep::default())
     }
 
-    fn put(
+    /// The same for bytes that are to be kept in a certain way, whose sums may be known. They are not kept at all when their
+    /// account has no room for them.
+    pub fn publish_as(
         &self,
         key: BlockKey,
         sectors: SectorRange,
         block_length: u32,
         filled: SpanMut,
         sums: Option<SectorSums>,
+        keep: Keep,
     ) -> Span {
         let length = sectors.byte_len(block_length) as usize;
         let bytes = filled.freeze();
@@ -180,7 +207,7 @@ impl Store {
             Some(sums) if sums.len() == sectors.len() as usize => Run::summed(key, sectors, &bytes, sums),
             _ => Run::of(key, sectors, &bytes),
         });
-        if let Some(copy) = self.core.hold(run, bytes.clone()) {
+        if let Some(copy) = self.core.hold(run, bytes.clone(), keep, None) {
             self.core.counters.runs_published.fetch_add(1, Ordering::Relaxed);
             // When it is refused now it is offered again at its eviction.
             self.core.offer_to_disk(&copy);
@@ -188,16 +215,38 @@ impl Store {
         bytes
     }
 
-    /// Forgets a block. Those who read it keep what they have. What is on its way between the tiers just now may still
-    /// arrive, and a run that was evicted from disk before may be found again after a restart, for eviction does not
-    /// erase: in either case its bytes are right.
-    pub fn remove(&self, key: &BlockKey) {
-        self.core.remove(key);
+    /// Forgets a block, for good: it does not come back after a restart either, once the store was flushed. Those who read it
+    /// keep what they have (invariant 4). What is being fetched just now still arrives. Returns the bytes that were held, in
+    /// memory and on disk together.
+    pub fn remove(&self, key: &BlockKey) -> ByteSize {
+        ByteSize::bytes(self.core.remove(key))
     }
 
-    /// Forgets all blocks of a file; how many bytes they held, on both tiers together.
-    pub fn remove_file(&self, file: FileId) -> ByteSize {
-        ByteSize::bytes(self.core.remove_file(file))
+    /// Forgets all blocks of a file in the same way; how many there were, and how many bytes they held.
+    pub fn remove_file(&self, file: FileId) -> Removed {
+        let (blocks, bytes) = self.core.remove_file(file);
+        Removed { blocks, bytes: ByteSize::bytes(bytes) }
+    }
+
+    /// Keeps all that is held of a file in another way from now on. The headers on disk are not written anew: a restart
+    /// finds how the runs were published.
+    pub fn reclass_file(&self, file: FileId, keep: Keep) {
+        self.core.index.of_file(file).iter().for_each(|key| self.core.reclass(key, keep));
+    }
+
+    /// Sets how many bytes each account may have, in memory and on disk each; accounts that are not named have no bound. What
+    /// is over it goes soon after, and never fails a reader.
+    pub fn set_quotas(&self, quotas: impl IntoIterator<Item = (Account, ByteSize)>) {
+        let quotas = quotas.into_iter().map(|(account, quota)| (account, quota.as_u64())).collect();
+        self.core.quotas.store(Arc::new(quotas));
+        self.core.need_room.notify_one();
+    }
+
+    /// What counts against an account.
+    #[must_use]
+    pub fn account(&self, account: Account) -> AccountStats {
+        let disks = self.core.slabs.iter().map(|slab| slab.residents.use_of(account).bytes);
+        AccountStats { memory: self.core.memory.use_of(account).bytes, disk: disks.sum() }
     }
 
     /// The pool of the memory tier.
@@ -218,6 +267,7 @@ impl Store {
             used: occupancy.used,
             runs: holding.runs,
             run_bytes: holding.bytes,
+            pinned_bytes: holding.pinned_bytes,
             runs_published: count(&core.counters.runs_published),
             runs_promoted: count(&core.counters.runs_promoted),
             runs_evicted: count(&core.counters.runs_evicted),
@@ -234,6 +284,7 @@ impl Store {
                 used: usage.used,
                 runs: holding.runs,
                 run_bytes: holding.bytes,
+                pinned_bytes: holding.pinned_bytes,
                 runs_written: count(&counters.runs_written),
                 bytes_written: count(&counters.bytes_written),
                 bytes_read: count(&counters.bytes_read),
@@ -250,6 +301,8 @@ impl Store {
             disks: disks.collect(),
             disk_queue_bytes: core.queue.bytes(),
             disk_write_skipped: count(&core.counters.disk_write_skipped),
+            over_quota: count(&core.counters.over_quota),
+            bytes_removed: count(&core.counters.bytes_removed),
         }
     }
 

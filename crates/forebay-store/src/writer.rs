@@ -32,19 +32,19 @@ pub(crate) async fn run(core: Arc<Core>, disk: usize, mut queue: UnboundedReceiv
 
 async fn write(core: &Core, disk: usize, job: &WriteJob) {
     let (slab, copy) = (&core.slabs[disk], &job.copy);
-    let is_wanted = || !copy.removed.load(Ordering::Acquire);
-    if !is_wanted() || core.is_on_disk(copy) {
+    let (is_wanted, keep) = (|| core.is_wanted(copy), copy.marks.keep());
+    if !is_wanted() || core.is_on_disk(copy) || !core.has_quota_on_disk(&copy.run, keep) {
         return;
     }
     let usage = slab.usage();
     if usage.used > Core::share(usage.capacity, core.high_watermark) {
         core.need_room.notify_one();
     }
-    match slab.write(Arc::clone(&copy.run), &job.bytes, core.deadline, &core.need_room).await {
+    match slab.write(Arc::clone(&copy.run), keep, &job.bytes, core.deadline, &core.need_room).await {
         Ok(written) => {
             let extent = Arc::clone(&written.extent);
-            if !core.hold_on_disk(written, is_wanted) {
-                // Removed, or replaced by a larger run, while it was being written.
+            if !core.hold_on_disk(written, keep, is_wanted) {
+                // Removed, replaced by a larger run, or over its account's quota, while it was being written.
                 slab.bury(extent).await;
             }
         }

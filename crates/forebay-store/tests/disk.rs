@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::*;
-use forebay_store::{Coverage, DiskOptions, IoBackend, ServeMode, Store, StoreOptions};
+use forebay_store::{Coverage, DiskOptions, HeldBlock, HeldRun, IoBackend, ServeMode, Store, StoreOptions};
 use forebay_types::{ByteSize, FileId};
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn what_was_flushed_is_there_after_a_restart() {
         assert!(check(&store, &key(1, 2), 6 * S, 1).await.is_none());
         // The first two blocks are in memory too by now, and one of the runs of the third.
         let removed = 2 * u64::from(BLOCK) + 2 * 100_001 + 32 * u64::from(S);
-        assert_eq!(store.remove_file(FileId([1; 16])).as_u64(), removed);
+        assert_eq!(store.remove_file(FileId([1; 16])).bytes.as_u64(), removed);
         store.flush().await;
         store.close().await;
 
@@ -43,6 +43,55 @@ async fn what_was_flushed_is_there_after_a_restart() {
         assert_eq!((store.stats().blocks, store.stats().disks[0].used), (0, 0), "what was removed stays removed");
         store.close().await;
     }
+}
+
+#[tokio::test]
+async fn a_disk_that_was_filled_with_another_block_size_starts_empty() {
+    const SMALLER: u32 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let with_blocks_of = |block_size| StoreOptions { block_size, ..on_disk(32, dir.path(), 40) };
+    let filled = Store::open(with_blocks_of(SMALLER)).await.unwrap();
+    for index in 0..4 {
+        fill(&filled, key(1, index), sectors(0, SMALLER / S), SMALLER).await;
+    }
+    filled.flush().await;
+    filled.close().await;
+    let runs = async |block_size| {
+        let store = Store::open(with_blocks_of(block_size)).await.unwrap();
+        let held = check(&store, &key(1, 1), 0, SMALLER).await.is_some();
+        let runs = store.stats().disks[0].runs;
+        assert_eq!(held, runs > 0);
+        store.close().await;
+        runs
+    };
+    assert_eq!(runs(SMALLER).await, 4, "the same size finds everything");
+    assert_eq!(runs(BLOCK).await, 0, "another one nothing");
+    assert_eq!(runs(SMALLER).await, 0, "and then it is gone");
+}
+
+#[tokio::test]
+async fn a_disk_of_before_slabs_told_their_block_size_is_taken_for_the_default() {
+    for (block_size, found) in [(BLOCK, true), (1 << 20, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        put_on_disk(dir.path(), key(1, 0), sectors(0, 4), BLOCK).await;
+        forget_block_size(dir.path());
+        let store = Store::open(StoreOptions { block_size, ..on_disk(32, dir.path(), 40) }).await.unwrap();
+        assert_eq!(check(&store, &key(1, 0), 0, S).await.is_some(), found);
+        store.close().await;
+    }
+}
+
+/// Makes the superblock one that was written before it told the block size.
+fn forget_block_size(dir: &Path) {
+    const TOLD_AT: usize = 52;
+    let slab = std::fs::OpenOptions::new().read(true).write(true).open(dir.join("slab")).unwrap();
+    let mut page = [0; 4096];
+    slab.read_exact_at(&mut page, 0).unwrap();
+    assert_eq!(page[TOLD_AT..TOLD_AT + 4], BLOCK.to_le_bytes());
+    page[TOLD_AT..TOLD_AT + 4].fill(0);
+    let crc = forebay_types::crc32c(&page[..4092]);
+    page[4092..].copy_from_slice(&crc.to_le_bytes());
+    slab.write_all_at(&page, 0).unwrap();
 }
 
 #[tokio::test]
@@ -226,4 +275,68 @@ async fn bytes_change_in_the_file_and_never_in_a_pipe_that_was_spliced_to() {
         done += rustix::io::read(&reader, &mut bytes[done..]).unwrap();
     }
     assert!(is_right(&key(1, 0), 0, &bytes));
+}
+
+#[tokio::test]
+async fn what_was_evicted_from_disk_and_then_removed_does_not_come_back_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = || on_disk(16, dir.path(), 40);
+    for by_file in [false, true] {
+        let store = Store::open(options()).await.unwrap();
+        for index in 0..30 {
+            fill(&store, key(1, index), sectors(0, 32), BLOCK).await;
+            fill(&store, key(2, index), sectors(0, 32), BLOCK).await;
+            store.flush().await;
+        }
+        assert!(store.stats().disks[0].runs_evicted > 0);
+        if by_file {
+            store.remove_file(FileId([1; 16]));
+        } else {
+            (0..30).for_each(|index| _ = store.remove(&key(1, index)));
+        }
+        store.flush().await;
+        store.close().await;
+        let store = Store::open(options()).await.unwrap();
+        let held = store.held(None, 1000);
+        assert!(held.iter().all(|block| block.key.file == FileId([2; 16])), "{held:?}");
+        assert!(!held.is_empty());
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_read_at_once_brings_nothing_up_and_waits_for_no_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    put_on_disk(dir.path(), key(1, 0), sectors(0, 128), BLOCK).await;
+    let store = Store::open(on_disk(8, dir.path(), 40)).await.unwrap();
+    for _ in 0..3 {
+        let read = store.read_at_once(&key(1, 0), 0, BLOCK).await.unwrap();
+        assert_right(&key(1, 0), 0, BLOCK, &read.spans);
+        assert_eq!(store.sums(&key(1, 0), 0, BLOCK).unwrap().check(&read.spans[0]), Ok(()));
+    }
+    assert_eq!(store.stats().memory.runs, 0);
+    assert!(store.sums(&key(1, 0), 1, S).is_none() && store.sums(&key(1, 1), 0, S).is_none());
+    let landings = [store.landing(BLOCK).await.unwrap(), store.landing(BLOCK).await.unwrap()];
+    let start = std::time::Instant::now();
+    assert!(store.read_at_once(&key(1, 0), 0, BLOCK).await.is_none());
+    assert!(start.elapsed() < std::time::Duration::from_secs(5), "the store would wait for ten");
+    drop(landings);
+    assert!(store.read_at_once(&key(1, 0), 0, BLOCK).await.is_some());
+}
+
+#[tokio::test]
+async fn going_through_the_store_tells_where_runs_are_and_where_they_end() {
+    let dir = tempfile::tempdir().unwrap();
+    put_on_disk(dir.path(), key(1, 0), sectors(0, 4), 100_001).await;
+    let store = Store::open(on_disk(16, dir.path(), 40)).await.unwrap();
+    fill(&store, key(2, 0), sectors(5, 9), BLOCK).await;
+    fill(&store, key(2, 0), sectors(9, 12), BLOCK).await;
+    let mut held = store.held(None, 10);
+    held.sort_by_key(|block| block.key);
+    let run = |sectors, end, in_memory, on_disk| HeldRun { sectors, end, in_memory, on_disk };
+    assert_eq!(held[0], HeldBlock { key: key(1, 0), runs: vec![run(sectors(0, 4), 100_001, false, true)] });
+    assert_eq!((held[1].runs[0].sectors, held[1].runs[0].end), (sectors(5, 12), 12 * S));
+    assert_eq!((held[1].runs.len(), held.len(), held[1].runs[0].length()), (1, 2, 7 * S));
+    assert!(held[1].runs[0].in_memory);
+    store.close().await;
 }

@@ -208,8 +208,8 @@ async fn what_was_removed_is_gone() {
     }
     store.remove(&key(1, 0));
     assert!(store.try_read(&key(1, 0), 0, 1).is_none());
-    assert_eq!(store.remove_file(FileId([1; 16])).as_u64(), 3 * 2 * u64::from(S));
-    assert_eq!(store.remove_file(FileId([1; 16])).as_u64(), 0);
+    assert_eq!(store.remove_file(FileId([1; 16])).bytes.as_u64(), 3 * 2 * u64::from(S));
+    assert_eq!(store.remove_file(FileId([1; 16])).bytes.as_u64(), 0);
     assert!(store.try_read(&key(1, 1), 0, 1).is_none());
     assert!(store.try_read(&key(2, 1), 0, 1).is_some());
     assert_eq!((store.stats().blocks, store.stats().memory.used), (4, 4 * 2 * u64::from(S)));

@@ -1,5 +1,5 @@
-//! Random work on a store against a reference model: never a wrong byte, and what was flushed and not evicted survives a
-//! restart.
+//! Random work on a store against a reference model: never a wrong byte, what was flushed and not evicted survives a
+//! restart, what was removed does not, and going through the store tells of all that it holds.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use common::*;
-use forebay_store::{IoBackend, Store, StoreOptions};
-use forebay_types::{BlockKey, SectorRange};
+use forebay_store::{Account, Coverage, HeldBlock, IoBackend, Keep, Store, StoreOptions};
+use forebay_types::{BlockKey, Priority, SectorRange};
 use proptest::prelude::*;
 
 const FILES: u8 = 3;
@@ -20,6 +20,11 @@ enum Step {
         file: u8,
         index: u64,
         range: SectorRange,
+        keep: Keep,
+    },
+    Reclass {
+        file: u8,
+        keep: Keep,
     },
     Read {
         file: u8,
@@ -47,17 +52,24 @@ fn block_length(index: u64) -> u32 {
     if index == BLOCKS - 1 { 1_000_003 } else { BLOCK }
 }
 
+fn keeps() -> impl Strategy<Value = Keep> {
+    let priority = prop_oneof![4 => Just(Priority::Normal), 1 => Just(Priority::Low), 1 => Just(Priority::High)];
+    (priority, prop::bool::weighted(0.2), prop::option::weighted(0.2, Just(Account::of(b"/a"))))
+        .prop_map(|(priority, pinned, account)| Keep { priority, pinned, account })
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let block = || (0..FILES, 0..BLOCKS);
     let step = prop_oneof![
-        8 => (block(), 0u32..128, prop_oneof![1u32..4, 1u32..128]).prop_filter_map("beyond the block", |((file, index), start, length)| {
+        8 => (block(), 0u32..128, prop_oneof![1u32..4, 1u32..128], keeps()).prop_filter_map("beyond the block", |((file, index), start, length, keep)| {
             let end = (start + length).min(block_length(index).div_ceil(S));
-            SectorRange::new(start, end).map(|range| Step::Publish { file, index, range })
+            SectorRange::new(start, end).map(|range| Step::Publish { file, index, range, keep })
         }),
         10 => (block(), 0u32..BLOCK, prop_oneof![1u32..200, 1u32..BLOCK])
             .prop_map(|((file, index), offset, length)| Step::Read { file, index, offset, length }),
         1 => block().prop_map(|(file, index)| Step::Remove { file, index }),
         1 => (0..FILES).prop_map(|file| Step::RemoveFile { file }),
+        1 => (0..FILES, keeps()).prop_map(|(file, keep)| Step::Reclass { file, keep }),
         2 => Just(Step::Flush),
         2 => any::<bool>().prop_map(|flush| Step::Restart { flush }),
         1 => Just(Step::Churn),
@@ -94,14 +106,8 @@ impl Model {
         self.sectors.values_mut().filter(|held| **held == from).for_each(|held| *held = to);
     }
 
-    /// What a small disk evicted before may come back after a restart; on a large one nothing is evicted.
-    fn remove(&mut self, for_good: bool, is_removed: impl Fn(&BlockKey) -> bool) {
-        self.sectors.retain(|(key, _), held| {
-            if is_removed(key) {
-                *held = Held::Perhaps;
-            }
-            !for_good || !is_removed(key)
-        });
+    fn remove(&mut self, is_removed: impl Fn(&BlockKey) -> bool) {
+        self.sectors.retain(|(key, _), _| !is_removed(key));
     }
 
     fn has(&self, key: BlockKey, offset: u32, length: u32, flushed: bool) -> bool {
@@ -118,9 +124,9 @@ async fn run(options: impl Fn() -> StoreOptions, disk_is_large: bool, steps: Vec
     let mut churn = 0;
     for step in steps {
         match step {
-            Step::Publish { file, index, range } => {
+            Step::Publish { file, index, range, keep } => {
                 let key = key(file, index);
-                fill(&store, key, range, block_length(index)).await;
+                fill_as(&store, key, range, block_length(index), keep).await;
                 for sector in range.start..range.end {
                     model.publish(key, sector);
                 }
@@ -140,16 +146,17 @@ async fn run(options: impl Fn() -> StoreOptions, disk_is_large: bool, steps: Vec
                     "{step:?} lost what was flushed"
                 );
             }
+            Step::Reclass { file, keep } => store.reclass_file(key(file, 0).file, keep),
             Step::Remove { file, index } => {
-                // What is under way when its block is removed may still arrive.
-                store.flush().await;
                 store.remove(&key(file, index));
-                model.remove(disk_is_large, |other| *other == key(file, index));
+                // A burial is only certain to be on disk after this.
+                store.flush().await;
+                model.remove(|other| *other == key(file, index));
             }
             Step::RemoveFile { file } => {
-                store.flush().await;
                 store.remove_file(key(file, 0).file);
-                model.remove(disk_is_large, |other| other.file == key(file, 0).file);
+                store.flush().await;
+                model.remove(|other| other.file == key(file, 0).file);
             }
             Step::Flush => {
                 store.flush().await;
@@ -175,11 +182,38 @@ async fn run(options: impl Fn() -> StoreOptions, disk_is_large: bool, steps: Vec
                 }
             }
         }
+        agrees_with_its_enumeration(&store);
     }
     let stats = store.stats();
     assert_eq!(stats.memory.corrupt_sectors, 0);
     assert!(stats.disks.iter().all(|disk| disk.corrupt_sectors == 0 && disk.read_errors == 0));
     store.close().await;
+}
+
+/// Page by page, the store tells of each block once, and of all that was there all the time.
+fn agrees_with_its_enumeration(store: &Store) {
+    let is_held = |key: &BlockKey| store.coverage(key) != Coverage::default();
+    let names = (0..FILES).flat_map(|file| (0..BLOCKS).map(move |index| key(file, index)));
+    let before: Vec<_> = names.filter(is_held).collect();
+    let mut seen: Vec<BlockKey> = Vec::new();
+    loop {
+        let page = store.held(seen.last(), 3);
+        if page.is_empty() {
+            break;
+        }
+        for HeldBlock { key, runs } in page {
+            assert!(runs.iter().all(|run| run.length() > 0 && run.end <= run.sectors.end * S), "{key}: {runs:?}");
+            assert!(runs.windows(2).all(|pair| pair[0].sectors.end < pair[1].sectors.start), "{key}: {runs:?}");
+            seen.push(key);
+        }
+    }
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), count, "a block was told of twice");
+    // Eviction and writing go on meanwhile: what was there before and after, was there.
+    let missed = before.iter().find(|key| is_held(key) && !seen.contains(key));
+    assert_eq!(missed, None, "a block was not told of");
 }
 
 fn run_in(dir: &Path, disk_mib: u64, io: IoBackend, steps: Vec<Step>) {

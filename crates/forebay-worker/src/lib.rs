@@ -4,23 +4,34 @@
 //! [`ReadEngine`](forebay_engine::ReadEngine) whose source is the origins, and questions about names from a metadata
 //! cache in front of them:
 //!
-//! * `namespace.rs`: which origin is behind which path;
-//! * `metadata.rs`: attributes and listings, believed for a configured time, asked for once for everyone;
+//! * `namespace.rs`: which origin is behind which path; `scope.rs`: that and the policies, as they are now;
+//! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone;
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
-//! * `source.rs`: the origins as the engine's source;
-//! * `worker.rs`: the requests.
+//! * `source.rs`: the origins as the engine's source, and `peers.rs`: the other workers before them;
+//! * `drain.rs`: handing over what is cached before the worker leaves;
+//! * `heat.rs`: which files and blocks are read most;
+//! * `worker.rs`: the worker; `requests.rs`: the requests; `moves.rs`: those by which blocks are freed and taken over;
+//!   `stats.rs`: what is counted.
 //!
 //! A worker trusts no request: offsets and lengths are checked against the description, and a description against the
 //! id that it claims (invariant 7).
 
+mod drain;
+mod heat;
 mod metadata;
+mod moves;
 mod namespace;
+mod peers;
+mod requests;
+mod scope;
 mod source;
 mod stats;
 mod versions;
 mod worker;
 
+pub use drain::{AdoptOutcome, DrainOptions, DrainProgress, DrainTargets, DrainVerdict};
 pub use metadata::MetadataOptions;
 pub use namespace::{Namespace, NamespaceError};
+pub use peers::{PEERS_DEADLINE, Peers};
 pub use stats::{OpCounts, WorkerCounts};
-pub use worker::{Worker, WorkerOptions};
+pub use worker::{HotBlock, HotFile, Worker, WorkerOptions};

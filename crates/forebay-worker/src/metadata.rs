@@ -1,8 +1,11 @@
-//! Attributes and listings: asked for once for everyone, and believed for a configured time.
+//! Attributes and listings: asked for once for everyone, and believed for as long as the policies say.
 //!
 //! What is cached says when it was asked, so an answer tells how much longer it may be believed and staleness does not
 //! add up from cache to cache. Absence is cached like presence. A listing teaches the attributes of every name in it,
 //! which is why a name's attributes are asked of the worker that owns its directory.
+//!
+//! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. So an answer
+//! that was under way during the change is not believed after it either.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +13,11 @@ use std::time::{Duration, Instant};
 use forebay_origin::ListPage;
 use forebay_transport::message::{ListReply, StatReply};
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+use moka::Expiry;
 use moka::future::Cache;
 
-use crate::namespace::{Namespace, Resolved};
+use crate::namespace::Resolved;
+use crate::scope::{Scope, Scopes};
 
 /// Names in one page of a listing at most: what S3 gives at once.
 const MAX_PAGE: u32 = 1000;
@@ -20,7 +25,7 @@ const MAX_PAGE: u32 = 1000;
 /// How metadata is cached.
 #[derive(Clone, Copy, Debug)]
 pub struct MetadataOptions {
-    /// How long an answer is believed; zero asks the origin each time.
+    /// How long an answer is believed where no policy says otherwise; zero asks the origin each time.
     pub ttl: Duration,
     /// How many names are remembered, in attributes and in listings each.
     pub entries: u64,
@@ -30,90 +35,140 @@ pub struct MetadataOptions {
 struct Known<T> {
     answer: T,
     asked: Instant,
+    /// How long it is believed from then on.
+    ttl: Duration,
+    /// The number of the scope that it was asked under.
+    scope: u64,
 }
 
 impl<T> Known<T> {
-    fn valid_for(&self, ttl: Duration) -> Duration {
-        ttl.saturating_sub(self.asked.elapsed())
+    fn valid_for(&self) -> Duration {
+        self.ttl.saturating_sub(self.asked.elapsed())
     }
 }
 
 type KnownAttr = Known<Result<Attr, Failure>>;
 type KnownPage = Arc<Known<ListPage>>;
+type PageKey = (FsPath, Option<String>, u32);
+
+/// An entry goes when it is not believed any more.
+struct WhenStale;
+
+impl Expiry<FsPath, KnownAttr> for WhenStale {
+    fn expire_after_create(&self, _: &FsPath, known: &KnownAttr, _: Instant) -> Option<Duration> {
+        Some(known.valid_for())
+    }
+
+    fn expire_after_update(&self, _: &FsPath, known: &KnownAttr, _: Instant, _: Option<Duration>) -> Option<Duration> {
+        Some(known.valid_for())
+    }
+}
+
+impl Expiry<PageKey, KnownPage> for WhenStale {
+    fn expire_after_create(&self, _: &PageKey, known: &KnownPage, _: Instant) -> Option<Duration> {
+        Some(known.valid_for())
+    }
+
+    fn expire_after_update(&self, _: &PageKey, known: &KnownPage, _: Instant, _: Option<Duration>) -> Option<Duration> {
+        Some(known.valid_for())
+    }
+}
 
 pub(crate) struct Metadata {
-    namespace: Namespace,
-    ttl: Duration,
+    scopes: Arc<Scopes>,
     attrs: Cache<FsPath, KnownAttr>,
-    pages: Cache<(FsPath, Option<String>, u32), KnownPage>,
+    pages: Cache<PageKey, KnownPage>,
 }
 
 impl Metadata {
-    pub(crate) fn new(namespace: Namespace, options: MetadataOptions) -> Self {
-        let MetadataOptions { ttl, entries } = options;
-        let attrs = Cache::builder().max_capacity(entries).time_to_live(ttl).build();
-        let weigh = |_: &(FsPath, Option<String>, u32), page: &KnownPage| {
-            u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1)
-        };
-        let pages = Cache::builder().max_capacity(entries).weigher(weigh).time_to_live(ttl).build();
-        Self { namespace, ttl, attrs, pages }
+    pub(crate) fn new(scopes: Arc<Scopes>, entries: u64) -> Self {
+        let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
+        let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
+        let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
+        Self { scopes, attrs, pages }
     }
 
     /// What `path` is. With `revalidate`, as the origin says now.
     pub(crate) async fn stat(&self, path: &FsPath, revalidate: bool) -> Result<StatReply, Failure> {
-        let known = if self.ttl.is_zero() {
-            self.ask(path).await?
+        let scope = self.scopes.current();
+        let rules = scope.of_name(path);
+        let known = if rules.believes_nothing() {
+            self.ask(&scope, path).await?
         } else if revalidate {
-            let known = self.ask(path).await?;
+            let known = self.ask(&scope, path).await?;
             self.attrs.insert(path.clone(), known.clone()).await;
             // A directory that has changed has a listing that has changed.
             self.pages.invalidate_all();
             known
         } else {
-            let ask = self.ask(path);
-            self.attrs.try_get_with_by_ref(path, ask).await.map_err(|failure: Arc<Failure>| (*failure).clone())?
+            let ask = self.ask(&scope, path);
+            let known = self.attrs.try_get_with_by_ref(path, ask).await;
+            let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
+            if known.scope == scope.number {
+                known
+            } else {
+                let known = self.ask(&scope, path).await?;
+                self.attrs.insert(path.clone(), known.clone()).await;
+                known
+            }
         };
-        let valid_for = known.valid_for(self.ttl);
-        Ok(StatReply { attr: known.answer?, valid_for })
+        let valid_for = known.valid_for();
+        Ok(StatReply { attr: Attr { replicas: rules.replicas, ..known.answer? }, valid_for })
     }
 
     /// Asks the origin. Answers about the name are remembered, good or bad; failures to answer are not.
-    async fn ask(&self, path: &FsPath) -> Result<KnownAttr, Failure> {
+    async fn ask(&self, scope: &Scope, path: &FsPath) -> Result<KnownAttr, Failure> {
         let asked = Instant::now();
-        let answer = match self.namespace.resolve(path) {
+        let answer = match scope.namespace.resolve(path) {
             Resolved::Origin(origin, below) => origin.stat(below).await,
             Resolved::Virtual => Ok(Attr::directory()),
             Resolved::Nothing => Err(not_found(path)),
         };
-        match answer {
+        let answer = match answer {
             Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => {
                 // A path above a mount exists, whatever its origin says.
-                let answer =
-                    if self.namespace.names_below(path).is_empty() { Err(failure) } else { Ok(Attr::directory()) };
-                Ok(Known { answer, asked })
+                if scope.namespace.names_below(path).is_empty() { Err(failure) } else { Ok(Attr::directory()) }
             }
-            answer => Ok(Known { answer: Ok(answer?), asked }),
-        }
+            answer => Ok(answer?),
+        };
+        let ttl = scope.of_name(path).believed(&answer);
+        Ok(Known { answer, asked, ttl, scope: scope.number })
     }
 
     /// One page of the directory `path`.
     pub(crate) async fn list(&self, path: &FsPath, token: Option<String>, max: u32) -> Result<ListReply, Failure> {
         let max = max.clamp(1, MAX_PAGE);
-        let known = if self.ttl.is_zero() {
-            self.ask_page(path, token.as_deref(), max).await?
+        let scope = self.scopes.current();
+        let rules = scope.of_name(path);
+        let known = if rules.believes_nothing() {
+            self.ask_page(&scope, path, token.as_deref(), max).await?
         } else {
             let key = (path.clone(), token.clone(), max);
-            let ask = self.ask_page(path, token.as_deref(), max);
-            self.pages.try_get_with(key, ask).await.map_err(|failure: Arc<Failure>| (*failure).clone())?
+            let ask = self.ask_page(&scope, path, token.as_deref(), max);
+            let known = self.pages.try_get_with_by_ref(&key, ask).await;
+            let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
+            if known.scope == scope.number {
+                known
+            } else {
+                let known = self.ask_page(&scope, path, token.as_deref(), max).await?;
+                self.pages.insert(key, Arc::clone(&known)).await;
+                known
+            }
         };
         let ListPage { entries, next } = known.answer.clone();
-        Ok(ListReply { entries, next, valid_for: known.valid_for(self.ttl) })
+        Ok(ListReply { entries, next, valid_for: known.valid_for() })
     }
 
-    async fn ask_page(&self, path: &FsPath, token: Option<&str>, max: u32) -> Result<KnownPage, Failure> {
+    async fn ask_page(
+        &self,
+        scope: &Scope,
+        path: &FsPath,
+        token: Option<&str>,
+        max: u32,
+    ) -> Result<KnownPage, Failure> {
         let asked = Instant::now();
-        let names = self.namespace.names_below(path);
-        let mut page = match self.namespace.resolve(path) {
+        let names = scope.namespace.names_below(path);
+        let mut page = match scope.namespace.resolve(path) {
             Resolved::Origin(origin, below) => match origin.list(below, token, max as usize).await {
                 Err(failure) if failure.kind() == FailureKind::NotFound && !names.is_empty() => {
                     ListPage { entries: Vec::new(), next: None }
@@ -129,14 +184,18 @@ impl Metadata {
             let shadow = |name: &&[u8]| DirEntry { name: (*name).into(), attr: Attr::directory() };
             page.entries.splice(0..0, names.iter().map(shadow));
         }
-        if !self.ttl.is_zero() {
-            for entry in &page.entries {
-                if let Ok(child) = path.join(&entry.name) {
-                    self.attrs.insert(child, Known { answer: Ok(entry.attr.clone()), asked }).await;
-                }
+        for entry in &mut page.entries {
+            let Ok(child) = path.join(&entry.name) else { continue };
+            let rules = scope.of_name(&child);
+            entry.attr.replicas = rules.replicas;
+            if rules.believes_nothing() {
+                continue;
             }
+            let answer = Ok(entry.attr.clone());
+            let ttl = rules.believed(&answer);
+            self.attrs.insert(child, Known { answer, asked, ttl, scope: scope.number }).await;
         }
-        Ok(Arc::new(Known { answer: page, asked }))
+        Ok(Arc::new(Known { answer: page, asked, ttl: scope.of_name(path).ttl, scope: scope.number }))
     }
 
     /// The object behind these paths is known to have changed.
@@ -144,6 +203,12 @@ impl Metadata {
         for path in paths {
             self.attrs.invalidate(&path).await;
         }
+        self.pages.invalidate_all();
+    }
+
+    /// The scope has changed: what was learned before is of no more use.
+    pub(crate) fn forget_all(&self) {
+        self.attrs.invalidate_all();
         self.pages.invalidate_all();
     }
 }
@@ -155,7 +220,9 @@ fn not_found(path: &FsPath) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::namespace::Namespace;
     use forebay_origin::{FakeOrigin, Origin};
+    use forebay_types::{CachePolicy, PolicyTable};
 
     fn path(text: &str) -> FsPath {
         FsPath::new(text).unwrap()
@@ -164,8 +231,8 @@ mod tests {
     fn metadata(ttl: Duration) -> (Arc<FakeOrigin>, Metadata) {
         let origin = Arc::new(FakeOrigin::new("fake://bucket"));
         let mount = (path("/data/s3"), Arc::clone(&origin) as Arc<dyn Origin>);
-        let namespace = Namespace::new([mount]).unwrap();
-        (origin, Metadata::new(namespace, MetadataOptions { ttl, entries: 1000 }))
+        let scopes = Arc::new(Scopes::new(Namespace::new([mount]).unwrap(), ttl));
+        (origin, Metadata::new(scopes, 1000))
     }
 
     const TTL: Duration = Duration::from_secs(60);
@@ -232,5 +299,66 @@ mod tests {
         assert_eq!(page.entries.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), [b"data"]);
         assert!(metadata.stat(&path("/nothing"), false).await.is_err());
         assert!(metadata.list(&path("/nothing"), None, 10).await.is_err());
+    }
+
+    fn with(change: impl FnOnce(&mut CachePolicy)) -> CachePolicy {
+        let mut policy = CachePolicy::default();
+        change(&mut policy);
+        policy
+    }
+
+    #[tokio::test]
+    async fn policies_say_how_long_what_is_believed_and_how_many_replicas_there_are() {
+        let (origin, metadata) = metadata(TTL);
+        for name in ["slow/a", "live/a", "fixed/a"] {
+            origin.put(name, b"x".as_slice());
+        }
+        metadata.scopes.set_policies(PolicyTable::new([
+            (path("/data/s3/slow"), with(|policy| policy.metadata_ttl = Some(10 * TTL))),
+            (path("/data/s3/live"), with(|policy| policy.metadata_ttl = Some(Duration::ZERO))),
+            (path("/data/s3/fixed"), with(|policy| policy.immutable = Some(true))),
+            (path("/data"), with(|policy| policy.replicas = Some(3))),
+        ]));
+        let stat = async |name: &str| metadata.stat(&path(name), false).await.unwrap();
+        let slow = stat("/data/s3/slow/a").await;
+        assert!(slow.valid_for > 9 * TTL && slow.valid_for <= 10 * TTL);
+        assert_eq!(slow.attr.replicas, 3);
+        assert!(stat("/data/s3/fixed/a").await.valid_for > 100 * 24 * 60 * TTL);
+        assert!(metadata.list(&path("/data/s3/fixed"), None, 10).await.unwrap().valid_for <= TTL);
+        let asked = origin.counts().stats;
+        for _ in 0..3 {
+            assert_eq!(stat("/data/s3/live/a").await.valid_for, Duration::ZERO);
+            stat("/data/s3/fixed/a").await;
+        }
+        assert_eq!(origin.counts().stats, asked + 3, "what is fixed is not asked again");
+        metadata.stat(&path("/data/s3/fixed/a"), true).await.unwrap();
+        assert_eq!(origin.counts().stats, asked + 4, "unless somebody insists");
+        let page = metadata.list(&path("/data/s3/slow"), None, 10).await.unwrap();
+        assert_eq!(page.entries[0].attr.replicas, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_was_under_way_when_the_mounts_changed_is_not_believed() {
+        let (old, metadata) = metadata(TTL);
+        old.put("a", b"abc".as_slice());
+        let metadata = Arc::new(metadata);
+        old.set_delay(Duration::from_secs(1));
+        let asked = tokio::spawn({
+            let metadata = Arc::clone(&metadata);
+            async move { metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size() }
+        });
+        while old.counts().stats == 0 {
+            tokio::task::yield_now().await;
+        }
+        let new = Arc::new(FakeOrigin::new("fake://other"));
+        new.put("a", b"longer".as_slice());
+        metadata
+            .scopes
+            .set_namespace(Namespace::new([(path("/data/s3"), Arc::clone(&new) as Arc<dyn Origin>)]).unwrap());
+        metadata.forget_all();
+        assert_eq!(asked.await.unwrap(), 3, "who asked before, hears of what was before");
+        assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 6);
+        assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 6);
+        assert_eq!(new.counts().stats, 1);
     }
 }

@@ -1,24 +1,46 @@
-//! The origins as the source of a worker's read engine.
+//! The peers and the origins as the source of a worker's read engine.
 
-use forebay_engine::{BlockSource, Fetch, Fetched};
+use std::sync::{Arc, OnceLock};
+
+use forebay_engine::{BlockSource, Fetch, Fetched, Keeping};
 use forebay_store::Store;
-use forebay_types::{Failure, FailureKind};
+use forebay_types::{Failure, FailureKind, FileId, FileVersion};
 
-use crate::namespace::Namespace;
+use crate::peers::Asked;
+use crate::scope::Scopes;
 
-pub(crate) struct Origins(pub(crate) Namespace);
+pub(crate) struct Origins {
+    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) peers: Arc<OnceLock<Asked>>,
+}
 
 #[async_trait::async_trait]
 impl BlockSource for Origins {
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure> {
-        let Some(origin) = self.0.origin(&fetch.version.origin) else {
+        if let Some(peers) = self.peers.get() {
+            let rules = self.scopes.of_file(fetch.key.file, &fetch.version);
+            // What is not kept here is not kept elsewhere.
+            if rules.keeping != Keeping::Not
+                && let Some(fetched) = peers.cached(fetch, rules.replicas, buffers).await
+            {
+                return Ok(fetched);
+            }
+        }
+        let scope = self.scopes.current();
+        let Some(origin) = scope.namespace.origin(&fetch.version.origin) else {
+            // Another worker may have learned of the mount already.
             let message = format!("no mount of this worker is on {}", fetch.version.origin);
-            return Err(Failure::new(FailureKind::InvalidArgument, message));
+            return Err(Failure::new(FailureKind::Unavailable, message));
         };
+        tracing::debug!(block = %fetch.key, sectors = ?fetch.sectors, "asking the origin");
         let length = fetch.length();
         let mut filled = buffers.landing(length).await?;
         let range = fetch.layout.file_range(fetch.key.index, fetch.sectors);
         origin.read(&fetch.version, range, &mut filled[..length as usize]).await?;
         Ok(Fetched { filled, sums: None, from_cache: 0 })
+    }
+
+    fn keeping(&self, file: FileId, version: &FileVersion) -> Keeping {
+        self.scopes.of_file(file, version).keeping
     }
 }

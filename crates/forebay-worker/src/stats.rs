@@ -31,7 +31,15 @@ pub struct WorkerCounts {
     pub bytes_disk: u64,
     /// Bytes that had to be fetched from the origin, for a read or ahead of one.
     pub bytes_origin: u64,
-    /// Fetches from origins under way.
+    /// Bytes that came from the caches of other workers instead.
+    pub bytes_peers: u64,
+    /// Bytes that were taken over from workers that leave.
+    pub bytes_adopted: u64,
+    /// Blocks that were dropped on request.
+    pub blocks_freed: u64,
+    /// Bytes of those, in memory and on disk together.
+    pub bytes_freed: u64,
+    /// Fetches from origins and peers under way.
     pub fetches: u64,
 }
 
@@ -42,6 +50,24 @@ pub(crate) struct Counters {
     memory: AtomicU64,
     disk: AtomicU64,
     origin: AtomicU64,
+    peers: AtomicU64,
+    adopted: AtomicU64,
+    blocks_freed: AtomicU64,
+    bytes_freed: AtomicU64,
+}
+
+/// Where the bytes of an answer came from, as this worker counts it. Its caller hears of what peers had as of what was in
+/// memory: a cache had it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Served {
+    pub(crate) provenance: Provenance,
+    pub(crate) peers: u32,
+}
+
+impl Served {
+    pub(crate) fn told(self) -> Provenance {
+        self.provenance.and(Provenance { memory: self.peers, ..Provenance::default() })
+    }
 }
 
 impl Counters {
@@ -51,7 +77,7 @@ impl Counters {
             Op::Fill => 1,
             Op::Stat => 2,
             Op::List => 3,
-            Op::Ping | Op::Coverage | Op::Stats | Op::Paths => return,
+            Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt => return,
         };
         self.ops[at].fetch_add(1, Ordering::Relaxed);
     }
@@ -60,14 +86,26 @@ impl Counters {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn served(&self, provenance: Provenance) {
-        for (counter, bytes) in
-            [(&self.memory, provenance.memory), (&self.disk, provenance.disk), (&self.origin, provenance.origin)]
-        {
+    pub(crate) fn served(&self, Served { provenance, peers }: Served) {
+        for (counter, bytes) in [
+            (&self.memory, provenance.memory),
+            (&self.disk, provenance.disk),
+            (&self.origin, provenance.origin),
+            (&self.peers, peers),
+        ] {
             if bytes > 0 {
                 counter.fetch_add(u64::from(bytes), Ordering::Relaxed);
             }
         }
+    }
+
+    pub(crate) fn adopted(&self, bytes: u32) {
+        self.adopted.fetch_add(u64::from(bytes), Ordering::Relaxed);
+    }
+
+    pub(crate) fn freed(&self, blocks: u64, bytes: u64) {
+        self.blocks_freed.fetch_add(blocks, Ordering::Relaxed);
+        self.bytes_freed.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self, fetches: usize) -> WorkerCounts {
@@ -78,6 +116,10 @@ impl Counters {
             bytes_memory: self.memory.load(Ordering::Relaxed),
             bytes_disk: self.disk.load(Ordering::Relaxed),
             bytes_origin: self.origin.load(Ordering::Relaxed),
+            bytes_peers: self.peers.load(Ordering::Relaxed),
+            bytes_adopted: self.adopted.load(Ordering::Relaxed),
+            blocks_freed: self.blocks_freed.load(Ordering::Relaxed),
+            bytes_freed: self.bytes_freed.load(Ordering::Relaxed),
             fetches: fetches as u64,
         }
     }

@@ -33,6 +33,11 @@ impl Versions {
         Ok(version)
     }
 
+    /// All of them, as they are now.
+    pub(crate) fn all(&self) -> Vec<(FileId, Arc<FileVersion>)> {
+        self.0.iter().map(|(id, version)| (*id, version)).collect()
+    }
+
     pub(crate) fn forget(&self, id: FileId) {
         self.0.invalidate(&id);
     }

@@ -1,23 +1,27 @@
-//! The requests.
+//! The worker: what it is made of, and what its owner tells it while it runs.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
-use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
-use forebay_memory::Spans;
-use forebay_origin::Origin;
+use forebay_engine::{EngineOptions, FetchPolicy, Keeping, ReadEngine};
 use forebay_store::Store;
-use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
-use forebay_transport::{FileSlice, Flags, Op, Provenance, Request, Response, ResponsePayload, Service};
-use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, FsPath};
-use tracing::warn;
+use forebay_transport::message::PathsReply;
+use forebay_types::{BlockKey, FileId, FsPath, PolicyTable};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use crate::drain::{DrainOptions, DrainProgress, DrainTargets, drain};
+use crate::heat::{Heat, Rate};
 use crate::metadata::{Metadata, MetadataOptions};
 use crate::namespace::Namespace;
+use crate::peers::{Asked, Peers};
+use crate::scope::{Scope, Scopes};
 use crate::source::Origins;
 use crate::stats::{Counters, WorkerCounts};
 use crate::versions::Versions;
+
+/// Files between two yields to other tasks when all of them are gone through.
+const BATCH: usize = 256;
 
 /// How a worker behaves.
 #[derive(Clone, Copy, Debug)]
@@ -34,34 +38,66 @@ pub struct WorkerOptions {
 
 /// A cache node.
 pub struct Worker {
-    engine: ReadEngine,
-    namespace: Namespace,
-    metadata: Metadata,
-    versions: Versions,
-    block_size: u32,
-    counters: Counters,
-    paths: OnceLock<Offered>,
+    pub(crate) engine: ReadEngine,
+    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) metadata: Metadata,
+    pub(crate) versions: Versions,
+    pub(crate) peers: Arc<OnceLock<Asked>>,
+    pub(crate) block_size: u32,
+    pub(crate) deadline: Duration,
+    pub(crate) counters: Counters,
+    pub(crate) heat: Heat,
+    pub(crate) paths: OnceLock<Offered>,
 }
 
 /// The ways to the worker besides TCP.
-struct Offered {
-    paths: PathsReply,
-    report: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+pub(crate) struct Offered {
+    pub(crate) paths: PathsReply,
+    pub(crate) report: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+}
+
+/// A block that is read much just now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HotBlock {
+    /// The block.
+    pub key: BlockKey,
+    /// Where its file shows, if the worker knows.
+    pub path: Option<FsPath>,
+    /// How often it is read, by estimate.
+    pub reads_per_minute: f64,
+}
+
+/// A file that is read much just now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HotFile {
+    /// The file version.
+    pub file: FileId,
+    /// Where it shows, if the worker knows.
+    pub path: Option<FsPath>,
+    /// How often one of its blocks is read, by estimate.
+    pub reads_per_minute: f64,
+    /// How much of it is served, by estimate.
+    pub bytes_per_minute: f64,
 }
 
 impl Worker {
     /// A worker that caches `namespace` in `store`.
     #[must_use]
     pub fn new(store: Store, namespace: Namespace, options: WorkerOptions) -> Self {
-        let source = Arc::new(Origins(namespace.clone()));
+        let scopes = Arc::new(Scopes::new(namespace, options.metadata.ttl));
+        let peers = Arc::new(OnceLock::new());
+        let source = Arc::new(Origins { scopes: Arc::clone(&scopes), peers: Arc::clone(&peers) });
         let engine_options = EngineOptions { policy: options.fetch, deadline: options.deadline };
         Self {
             engine: ReadEngine::new(store, source, engine_options),
-            metadata: Metadata::new(namespace.clone(), options.metadata),
-            namespace,
+            metadata: Metadata::new(Arc::clone(&scopes), options.metadata.entries),
+            scopes,
             versions: Versions::new(),
+            peers,
             block_size: options.block_size,
+            deadline: options.deadline,
             counters: Counters::default(),
+            heat: Heat::default(),
             paths: OnceLock::new(),
         }
     }
@@ -70,6 +106,46 @@ impl Worker {
     /// worker's counters. Once; later calls have no effect.
     pub fn offer_paths(&self, paths: PathsReply, report: impl Fn() -> serde_json::Value + Send + Sync + 'static) {
         let _ = self.paths.set(Offered { paths, report: Box::new(report) });
+    }
+
+    /// Asks other workers before the origin from now on, and waits up to `deadline` for them:
+    /// [`PEERS_DEADLINE`](crate::PEERS_DEADLINE) where nothing else is said. Once; later calls have no effect.
+    pub fn ask_peers(&self, peers: Arc<dyn Peers>, deadline: Duration) {
+        let _ = self.peers.set(Asked { peers, deadline });
+    }
+
+    /// Serves this namespace from now on. What is under way ends as it began; what was learned of names is forgotten, as it
+    /// may not be so any more. Blocks stay: they belong to versions of objects, wherever those show.
+    pub async fn set_namespace(&self, namespace: Namespace) {
+        let before = self.scopes.set_namespace(namespace);
+        self.metadata.forget_all();
+        self.reclass(&before).await;
+    }
+
+    /// Caches by these policies from now on; also what is cached already, as far as the worker knows whose it is. What it does
+    /// not know is treated as when it was published, until a client describes it.
+    pub async fn set_policies(&self, policies: PolicyTable) {
+        let before = self.scopes.set_policies(policies);
+        self.metadata.forget_all();
+        let scope = self.scopes.current();
+        self.store().set_quotas(scope.quotas().map(|(_, account, quota)| (account, quota)));
+        self.reclass(&before).await;
+    }
+
+    /// Keeps what is held of the known files as the scope says now, where it said something else before.
+    async fn reclass(&self, before: &Scope) {
+        for batch in self.versions.all().chunks(BATCH) {
+            for (file, version) in batch {
+                let now = self.scopes.of_file(*file, version);
+                if before.of_file(version) != now {
+                    match now.keeping {
+                        Keeping::As(keep) => self.store().reclass_file(*file, keep),
+                        Keeping::Not => drop(self.store().remove_file(*file)),
+                    }
+                }
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// The worker's block store.
@@ -84,178 +160,54 @@ impl Worker {
         self.counters.snapshot(self.engine.fetches())
     }
 
+    /// Has the new owners of what is cached adopt it, until there is nothing left that they lack or no way to hand it over.
+    /// Tells `progress` after each run; returns the last of it. When `stop` says so it ends at once: what is being handed
+    /// over then may still arrive. To be called again as often as one likes.
+    pub async fn drain(
+        &self,
+        targets: Arc<dyn DrainTargets>,
+        options: DrainOptions,
+        progress: &watch::Sender<DrainProgress>,
+        stop: &CancellationToken,
+    ) -> DrainProgress {
+        drain(self.store(), &targets, options, progress, stop).await
+    }
+
+    /// Counts reads of blocks from now on, for [`Worker::hot_blocks`], or no more.
+    pub fn watch_hot_blocks(&self, watch: bool) {
+        self.heat.watch_blocks(watch);
+    }
+
+    /// The blocks that are read most often just now, at most `most`; none while nobody watches them. An estimate by a sample
+    /// of the reads of the last minutes.
+    #[must_use]
+    pub fn hot_blocks(&self, most: usize) -> Vec<HotBlock> {
+        let hot = |(key, rate): (BlockKey, Rate)| HotBlock {
+            key,
+            path: self.path_of(key.file),
+            reads_per_minute: rate.reads_per_minute,
+        };
+        self.heat.blocks(most).into_iter().map(hot).collect()
+    }
+
+    /// The files of which most is served just now, at most `most`. An estimate like [`Worker::hot_blocks`].
+    #[must_use]
+    pub fn hot_files(&self, most: usize) -> Vec<HotFile> {
+        let hot = |(file, rate): (FileId, Rate)| HotFile {
+            file,
+            path: self.path_of(file),
+            reads_per_minute: rate.reads_per_minute,
+            bytes_per_minute: rate.bytes_per_minute,
+        };
+        self.heat.files(most).into_iter().map(hot).collect()
+    }
+
+    fn path_of(&self, file: FileId) -> Option<FsPath> {
+        self.scopes.current().path_of(&*self.versions.get(file)?)
+    }
+
     /// Stops the fetches and waits until they have ended. Close the servers first, the store after.
     pub async fn close(&self) {
         self.engine.close().await;
     }
-
-    /// The description of the version that a request is about: attached, or known from an earlier one.
-    fn version_of(&self, request: &Request) -> Result<Arc<FileVersion>, Failure> {
-        let id = request.block.file;
-        if request.body.is_empty() {
-            return self.versions.get(id).ok_or_else(|| {
-                Failure::new(FailureKind::NeedsDescription, format!("this worker does not know file version {id}"))
-            });
-        }
-        self.versions.learn(id, &request.body)
-    }
-
-    async fn read(&self, request: &Request, takes_files: bool) -> Result<Response, Failure> {
-        let Request { block, offset, length, .. } = *request;
-        if length == 0 {
-            return Err(Failure::new(FailureKind::InvalidArgument, "a read of no bytes"));
-        }
-        if takes_files && let Some(slice) = self.store().disk_slice(&block, offset, length).await {
-            let sums = slice.sums.as_ref().filter(|_| request.flags.contains(Flags::SUMS));
-            let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
-            let file = FileSlice { file: Arc::clone(&slice.file), offset: slice.offset, length, pin: Box::new(slice) };
-            let provenance = Provenance { disk: length, ..Provenance::default() };
-            return Ok(Response { provenance, body, payload: ResponsePayload::File(file) });
-        }
-        let version = match self.version_of(request) {
-            Ok(version) => version,
-            // What is cached is served without a description: after a restart, the first readers of a warm disk.
-            Err(unknown) if unknown.kind() == FailureKind::NeedsDescription => {
-                let stored = self.store().read(&block, offset, length).await.map_err(Failure::from)?;
-                let stored = stored.ok_or(unknown)?;
-                let provenance =
-                    Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
-                return Ok(Response::of_spans(stored.spans, provenance));
-            }
-            Err(refused) => return Err(refused),
-        };
-        let layout = BlockLayout::new(version.size, self.block_size);
-        let read = self.engine.read(&version, block, layout, offset, length).await;
-        let read = self.noticing_change(&version, request, read).await?;
-        let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin: read.from_source };
-        // What was fetched just now is in memory, with its sums.
-        Ok(self.summed(request, provenance).unwrap_or_else(|| Response::of_spans(read.spans, provenance)))
-    }
-
-    /// Bytes in memory that the caller will check, with their sums.
-    fn summed(&self, request: &Request, provenance: Provenance) -> Option<Response> {
-        if !request.flags.contains(Flags::SUMS) {
-            return None;
-        }
-        let (span, sums) = self.store().try_read_summed(&request.block, request.offset, request.length)?;
-        let payload = ResponsePayload::Spans(Spans::from_iter([span]));
-        Some(Response { provenance, body: sums.as_bytes().clone(), payload })
-    }
-
-    async fn fill(&self, request: &Request) -> Result<Response, Failure> {
-        let version = self.version_of(request)?;
-        let layout = BlockLayout::new(version.size, self.block_size);
-        let fill = self.engine.fill(&version, request.block, layout, request.offset, request.length).await;
-        let origin = self.noticing_change(&version, request, fill).await?;
-        let provenance = Provenance { origin, ..Provenance::default() };
-        Ok(Response { provenance, body: Bytes::new(), payload: ResponsePayload::None })
-    }
-
-    /// When an object turns out to have changed, nothing that is remembered about it is to be believed any more.
-    async fn noticing_change<T>(
-        &self,
-        version: &FileVersion,
-        request: &Request,
-        result: Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        if let Err(failure) = &result
-            && failure.kind() == FailureKind::VersionChanged
-        {
-            self.versions.forget(request.block.file);
-            self.metadata.forget(self.namespace.paths_of(&version.origin, &version.path)).await;
-        }
-        result
-    }
-
-    fn coverage(&self, request: &Request) -> Response {
-        let coverage = self.store().coverage(&request.block);
-        Response::of_body(CoverageReply { memory: coverage.memory, disk: coverage.disk }.encode())
-    }
-
-    fn offered_paths(&self) -> PathsReply {
-        self.paths.get().map(|offered| offered.paths.clone()).unwrap_or_default()
-    }
-
-    fn stats(&self) -> Response {
-        let origin = |(at, origin): (&FsPath, &Arc<dyn Origin>)| serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts() });
-        let stats = serde_json::json!({
-            "worker": self.counts(),
-            "store": self.store().stats(),
-            "origins": self.namespace.origins().map(origin).collect::<Vec<_>>(),
-            "rdma": self.paths.get().map(|offered| (offered.report)()),
-        });
-        Response::of_body(stats.to_string().into())
-    }
-
-    async fn answer(&self, request: &Request, takes_files: bool) -> Result<Response, Failure> {
-        match request.op {
-            Op::Ping => Ok(Response::of_body(Bytes::new())),
-            Op::Read => self.read(request, takes_files).await,
-            Op::Fill => self.fill(request).await,
-            Op::Stat => {
-                let revalidate = request.flags.contains(Flags::REVALIDATE);
-                let reply = self.metadata.stat(&path_of(&request.body)?, revalidate).await?;
-                Ok(Response::of_body(reply.encode()))
-            }
-            Op::List => {
-                let ListRequest { path, token, max } = ListRequest::decode(&request.body)?;
-                let reply = self.metadata.list(&path_of(&path)?, token, max).await?;
-                Ok(Response::of_body(reply.encode()))
-            }
-            Op::Coverage => Ok(self.coverage(request)),
-            Op::Stats => Ok(self.stats()),
-            Op::Paths => Ok(Response::of_body(self.offered_paths().encode())),
-        }
-    }
-}
-
-#[async_trait::async_trait]
-impl Service for Worker {
-    fn try_handle(&self, request: &Request) -> Option<Response> {
-        if request.op != Op::Read || request.length == 0 {
-            return None;
-        }
-        if request.flags.contains(Flags::SCRUB) {
-            self.store().scrub(&request.block);
-        }
-        let provenance = Provenance { memory: request.length, ..Provenance::default() };
-        let checked = || {
-            let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
-            Some(Response::of_spans(spans, provenance))
-        };
-        let response = self.summed(request, provenance).or_else(checked)?;
-        self.counters.asked(Op::Read);
-        self.counters.served(provenance);
-        Some(response)
-    }
-
-    async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
-        let answer = self.answer(&request, takes_files).await;
-        match &answer {
-            Ok(response) => {
-                self.counters.asked(request.op);
-                self.counters.served(response.provenance);
-            }
-            // An ordinary part of the protocol, followed by the same request with the description.
-            Err(failure) if failure.kind() == FailureKind::NeedsDescription => {}
-            Err(failure) => {
-                self.counters.asked(request.op);
-                self.counters.failed();
-                if failure.kind().is_transient() {
-                    warn!(op = ?request.op, block = %request.block, %failure, "request failed");
-                }
-            }
-        }
-        answer
-    }
-}
-
-fn path_of(bytes: &[u8]) -> Result<FsPath, Failure> {
-    FsPath::new(bytes).map_err(|error| {
-        let kind = match error {
-            forebay_types::PathError::NameTooLong(_) => FailureKind::NameTooLong,
-            _ => FailureKind::InvalidArgument,
-        };
-        Failure::new(kind, error.to_string())
-    })
 }

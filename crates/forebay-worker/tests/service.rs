@@ -222,7 +222,7 @@ async fn requests_that_make_no_sense_are_refused() {
     let foreign = FileVersion { origin: "s3://secret".into(), ..version.clone() };
     let key = forebay_types::BlockKey { file: foreign.id(), index: 0 };
     let request = Request::on_block(Op::Read, key, 0, 10, SECOND).with_body(foreign.encode().into());
-    assert_eq!(kind(link.call(request, None).await), FailureKind::InvalidArgument);
+    assert_eq!(kind(link.call(request, None).await), FailureKind::Unavailable);
     for op in [Op::Stat, Op::List] {
         let refused = link.call(Request::on_path(op, vec![0xff; 40].into(), SECOND), None).await;
         assert_eq!(kind(refused), FailureKind::InvalidArgument);

@@ -13,7 +13,7 @@ use crate::OriginOptions;
 use crate::limit::Limiter;
 use crate::names::shown;
 use crate::retry::{RetryPolicy, RetryState, Verdict};
-use crate::stats::OriginStats;
+use crate::stats::{Operation, OriginStats, Outcome};
 
 /// The wait before the second attempt. An origin's hiccup is shorter than this, its overload longer; doubling finds out.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ pub(crate) struct Requests {
 /// The attempts of one operation.
 pub(crate) struct Attempts<'a> {
     requests: &'a Requests,
-    operation: &'static str,
+    operation: Operation,
     path: &'a [u8],
     retry: RetryState,
 }
@@ -60,7 +60,7 @@ impl Requests {
     }
 
     /// Starts an operation; its deadline runs from now.
-    pub(crate) fn attempts<'a>(&'a self, operation: &'static str, path: &'a [u8]) -> Attempts<'a> {
+    pub(crate) fn attempts<'a>(&'a self, operation: Operation, path: &'a [u8]) -> Attempts<'a> {
         Attempts { requests: self, operation, path, retry: RetryState::new(self.policy, Instant::now()) }
     }
 }
@@ -75,7 +75,6 @@ impl Attempts<'_> {
             let message = format!("{}: too many requests are under way, and none ended in time", place());
             return Err(Problem::new(Verdict::Final, FailureKind::TimedOut, message));
         };
-        requests.stats.count_request();
         let started = Instant::now();
         let until = deadline.min(started + requests.request_timeout);
         let result = tokio::time::timeout_at(until.into(), attempt).await.unwrap_or_else(|_| {
@@ -84,13 +83,13 @@ impl Attempts<'_> {
             Err(Problem::new(Verdict::Transient, FailureKind::TimedOut, message))
         });
         drop(permit);
+        requests.stats.attempted(self.operation, outcome(&result), started.elapsed());
         match &result {
             Ok(_) => {
                 requests.proven.store(true, Ordering::Relaxed);
                 requests.limiter.on_success();
             }
             Err(Problem { verdict: Verdict::Throttled { .. }, .. }) => {
-                requests.stats.count_throttle();
                 requests.limiter.on_throttle(Instant::now());
             }
             Err(_) => {}
@@ -106,7 +105,7 @@ impl Attempts<'_> {
             verdict => verdict,
         };
         let wait = self.retry.after_failure(verdict, Instant::now(), rand::random());
-        let (url, operation, attempt) = (&requests.url, self.operation, self.retry.failed_attempts());
+        let (url, operation, attempt) = (&requests.url, self.operation.name(), self.retry.failed_attempts());
         let failure = problem.failure;
         if let Some(wait) = wait {
             debug!(%url, operation, attempt, ?wait, %failure, "origin request failed, trying again");
@@ -128,5 +127,14 @@ impl Attempts<'_> {
             None => (failure.message(), String::new()),
         };
         Err(Failure::new(failure.kind(), format!("{what} (after {attempt} attempts){remedy}")))
+    }
+}
+
+/// How an attempt ended, for the counters.
+fn outcome<T>(result: &Result<T, Problem>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Ok,
+        Err(Problem { verdict: Verdict::Throttled { .. }, .. }) => Outcome::Throttled,
+        Err(Problem { failure, .. }) => Outcome::of(failure.kind()),
     }
 }

@@ -71,12 +71,14 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     let bucket = bucket(url)?;
     let variable = |name: &str| variables.get(name).filter(|value| !value.is_empty()).cloned();
     let (profile_name, profile) = read_profile(url, options, variables)?;
-    let use_profile_keys =
-        profile.access_key_id.is_some() && (options.s3.profile.is_some() || variable("AWS_ACCESS_KEY_ID").is_none());
+    let use_profile_keys = options.s3.keys.is_none()
+        && profile.access_key_id.is_some()
+        && (options.s3.profile.is_some() || variable("AWS_ACCESS_KEY_ID").is_none());
+    let not_from_environment = use_profile_keys || options.s3.keys.is_some();
 
     let mut builder = AmazonS3Builder::new();
     for (name, value) in variables.iter().filter(|(name, _)| name.starts_with("AWS_")) {
-        let is_ours = OWN_S3_VARIABLES.contains(&&**name) || (use_profile_keys && KEY_VARIABLES.contains(&&**name));
+        let is_ours = OWN_S3_VARIABLES.contains(&&**name) || (not_from_environment && KEY_VARIABLES.contains(&&**name));
         if let (false, Ok(key)) = (is_ours, name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()) {
             builder = builder.with_config(key, value);
         }
@@ -84,6 +86,12 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     let credentials = if options.s3.anonymous {
         builder = builder.with_skip_signature(true);
         None
+    } else if let Some(keys) = &options.s3.keys {
+        builder = builder.with_access_key_id(&keys.access_key_id).with_secret_access_key(&keys.secret_access_key);
+        if let Some(token) = &keys.session_token {
+            builder = builder.with_token(token);
+        }
+        Some(keys.source.clone())
     } else if use_profile_keys {
         builder = builder
             .with_access_key_id(profile.access_key_id.unwrap_or_default())
@@ -151,7 +159,7 @@ fn read_profile(url: &Url, options: &OriginOptions, variables: &Variables) -> Re
     let asked_for = options.s3.profile.clone().or_else(|| variables.get("AWS_PROFILE").cloned());
     let name = asked_for.clone().unwrap_or_else(|| "default".to_owned());
     let refuse = |reason: String| OriginError::Profile { url: url.to_string(), profile: name.clone(), reason };
-    let has_keys = options.s3.anonymous || variables.contains_key("AWS_ACCESS_KEY_ID");
+    let has_keys = options.s3.anonymous || options.s3.keys.is_some() || variables.contains_key("AWS_ACCESS_KEY_ID");
     match ProfileFiles::locate(variables).read(&name) {
         Ok(Some(profile)) => Ok((name, profile)),
         Ok(None) if asked_for.is_some() => Err(refuse(
@@ -286,6 +294,7 @@ fn settings(url: &Url, reason: String) -> OriginError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{S3Keys, S3Options};
 
     fn variables(pairs: &[(&str, &str)]) -> Variables {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -336,6 +345,15 @@ mod tests {
         assert!(source.contains("environment"), "{source}");
         options.s3.profile = Some("lab".into());
         assert_eq!(s3("s3://b", &options, &pairs).unwrap().setting.credentials.unwrap(), "the aws profile `lab`");
+        let keys = S3Keys {
+            access_key_id: "id".into(),
+            secret_access_key: "key".into(),
+            session_token: None,
+            source: "the options".into(),
+        };
+        assert!(!format!("{keys:?}").contains("key\""));
+        let own = OriginOptions { s3: S3Options { keys: Some(keys), ..S3Options::default() }, ..options.clone() };
+        assert_eq!(s3("s3://b", &own, &pairs).unwrap().setting.credentials.unwrap(), "the options");
         options.s3.profile = Some("none".into());
         assert!(matches!(s3("s3://b", &options, &pairs), Err(OriginError::Profile { .. })));
     }

@@ -59,7 +59,7 @@ impl DirectoryLock {
 }
 
 /// Makes or opens the slab of a directory. Blocks.
-pub(crate) fn open(options: &DiskOptions, serve: ServeMode) -> Result<SlabFile, StoreError> {
+pub(crate) fn open(options: &DiskOptions, serve: ServeMode, block_size: u32) -> Result<SlabFile, StoreError> {
     let DiskOptions { dir, size } = options;
     let frames = frames_in(*size);
     if frames == 0 {
@@ -78,19 +78,23 @@ pub(crate) fn open(options: &DiskOptions, serve: ServeMode) -> Result<SlabFile, 
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(failed("look at", &path, error)),
     };
-    let (id, is_new) = if existing { adopt(dir, &path, frames)? } else { (create(dir, &path, frames)?, true) };
+    let (id, is_new) = match existing {
+        true => adopt(dir, &path, frames, block_size)?,
+        false => (create(dir, &path, frames, block_size)?, true),
+    };
     let (files, direct) = open_files(&path, serve)?;
     Ok(SlabFile { writes_pass_page_cache: direct && !is_tmpfs(&files.write), files, frames, id, is_new, lock })
 }
 
 /// Makes a new slab, whole or not at all.
-fn create(dir: &Path, path: &Path, frames: u32) -> Result<SlabId, StoreError> {
+fn create(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<SlabId, StoreError> {
     let draft = dir.join("slab.new");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&draft);
     let file = file.map_err(|error| failed("create", &draft, error))?;
     let made = resize(dir, &draft, &file, frames).and_then(|()| {
         let id = rand::random();
-        let write = file.write_all_at(&Superblock::encode(id).0, 0).and_then(|()| file.sync_all());
+        let superblock = Superblock::encode(id, block_size);
+        let write = file.write_all_at(&superblock.0, 0).and_then(|()| file.sync_all());
         write.map_err(|error| failed("write", &draft, error))?;
         std::fs::rename(&draft, path).map_err(|error| failed("rename", &draft, error))?;
         Ok(id)
@@ -102,7 +106,7 @@ fn create(dir: &Path, path: &Path, frames: u32) -> Result<SlabId, StoreError> {
 }
 
 /// Checks that a file is a slab and gives it its configured size; whether it starts empty.
-fn adopt(dir: &Path, path: &Path, frames: u32) -> Result<(SlabId, bool), StoreError> {
+fn adopt(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<(SlabId, bool), StoreError> {
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| failed("open", path, error))?;
     let mut page = [0; PAGE];
     let superblock = match file.read_exact_at(&mut page, 0) {
@@ -111,20 +115,27 @@ fn adopt(dir: &Path, path: &Path, frames: u32) -> Result<(SlabId, bool), StoreEr
         Err(error) => return Err(failed("read", path, error)),
     };
     let known = match superblock {
-        Superblock::Slab(id) => Some(id),
-        Superblock::Damaged => None,
+        Superblock::Slab { id, block_size: found } if found == block_size => Ok(id),
+        Superblock::Slab { block_size: found, .. } => Err(format!(
+            "it was filled with a `block.size` of {}, and now that is {}",
+            ByteSize::bytes(u64::from(found)),
+            ByteSize::bytes(u64::from(block_size))
+        )),
+        Superblock::Damaged => Err("its superblock is damaged".to_owned()),
         Superblock::Version(found) => {
             return Err(StoreError::SlabVersion { path: path.to_owned(), found, known: VERSION });
         }
         Superblock::Foreign => return Err(StoreError::NotASlab { path: path.to_owned() }),
     };
     resize(dir, path, &file, frames)?;
-    if let Some(id) = known {
-        return Ok((id, false));
-    }
-    tracing::warn!(path = %path.display(), "the superblock of a slab is damaged, it starts empty");
+    let reason = match known {
+        Ok(id) => return Ok((id, false)),
+        Err(reason) => reason,
+    };
+    tracing::warn!(path = %path.display(), reason, "a slab starts empty");
+    // What lies in it is of another identity from now on, so that no recovery takes it for its own.
     let id = rand::random();
-    let write = file.write_all_at(&Superblock::encode(id).0, 0).and_then(|()| file.sync_all());
+    let write = file.write_all_at(&Superblock::encode(id, block_size).0, 0).and_then(|()| file.sync_all());
     write.map_err(|error| failed("write", path, error))?;
     Ok((id, true))
 }

@@ -15,6 +15,7 @@ use futures::stream::{self, StreamExt};
 use super::geometry::{CLASSES, PAGE, Slot, extents};
 use super::header::{Header, SlabId};
 use super::space::Frames;
+use crate::Keep;
 use crate::io::DiskIo;
 use crate::run::Run;
 
@@ -24,8 +25,8 @@ const TOGETHER: usize = 32;
 /// What was in a slab.
 pub(crate) struct Found {
     pub(crate) frames: Frames,
-    /// Each extent of `frames` that is in use, and its run.
-    pub(crate) runs: Vec<(Slot, Run)>,
+    /// Each extent of `frames` that is in use, its run, and how that is to be kept.
+    pub(crate) runs: Vec<(Slot, Run, Keep)>,
 }
 
 /// Reads all headers of a slab. Frames that cannot be read count as empty.
@@ -69,10 +70,10 @@ impl Found {
         for header in headers {
             if header.generation == generation
                 && header.slot.class == class
-                && let Some(run) = header.run
+                && let Some((run, keep)) = header.run
             {
                 used |= 1 << header.slot.index;
-                self.runs.push((header.slot, run));
+                self.runs.push((header.slot, run, keep));
             }
         }
         self.frames.adopt(number, class, generation, used);

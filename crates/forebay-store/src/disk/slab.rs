@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_memory::{Pool, Span, SpanMut};
-use forebay_types::SectorRange;
+use forebay_memory::{Span, SpanMut};
+use forebay_types::{BlockKey, FileId, SectorRange};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -21,7 +21,7 @@ use super::space::{DiskExtent, Frames, Space, Usage};
 use crate::io::{DiskIo, WriteBuffer};
 use crate::residents::Residents;
 use crate::run::{DiskRun, Run};
-use crate::{DiskOptions, IoBackend, ServeMode, StoreError};
+use crate::{DiskOptions, Keep, ServeMode, StoreError, StoreOptions};
 
 /// One slab.
 pub(crate) struct Slab {
@@ -74,14 +74,11 @@ impl Slab {
     /// Opens or makes the slab of a directory, and finds out what is in it.
     pub(crate) async fn open(
         number: usize,
-        options: DiskOptions,
-        serve: ServeMode,
-        backend: IoBackend,
-        memory: &Pool,
-        deadline: Duration,
-    ) -> Result<(Self, Vec<DiskRun>), StoreError> {
-        let dir = options.dir.clone();
-        let opened = tokio::task::spawn_blocking(move || file::open(&options, serve)).await;
+        disk: DiskOptions,
+        options: &StoreOptions,
+    ) -> Result<(Self, Vec<(DiskRun, Keep)>), StoreError> {
+        let (serve, block_size, dir) = (options.serve, options.block_size, disk.dir.clone());
+        let opened = tokio::task::spawn_blocking(move || file::open(&disk, serve, block_size)).await;
         let opened = opened.map_err(|error| StoreError::Io {
             action: "open the slab in",
             path: dir.clone(),
@@ -89,21 +86,22 @@ impl Slab {
         })?;
         let SlabFile { files, frames, id, is_new, writes_pass_page_cache, lock } = opened?;
         let file = Arc::clone(&files.read);
-        let io = crate::io::start(backend, files, &dir)?;
+        let io = crate::io::start(options.io, files, &dir)?;
+        let count = u64::from(frames);
         let (frames, found) = if is_new {
             (Frames::new(frames), Vec::new())
         } else {
-            let found = recovery::scan(&*io, memory, deadline, id, frames, &dir).await?;
+            let found = recovery::scan(&*io, &options.memory, options.alloc_deadline, id, frames, &dir).await?;
             (found.frames, found.runs)
         };
         let space = Space::new(frames, lock);
         let runs = found
             .into_iter()
-            .map(|(slot, run)| DiskRun::new(Arc::new(run), Arc::new(space.adopted(number, slot))))
+            .map(|(slot, run, keep)| (DiskRun::new(Arc::new(run), Arc::new(space.adopted(number, slot))), keep))
             .collect();
         let slab = Self {
             dir,
-            residents: Residents::new(),
+            residents: Residents::new(count),
             counters: Counters::default(),
             file,
             can_splice: serve == ServeMode::PageCache || writes_pass_page_cache,
@@ -132,7 +130,7 @@ impl Slab {
         let file = File::open(dir).map_err(|error| StoreError::Io { action: "open", path: dir.to_owned(), error })?;
         Ok(Self {
             dir: dir.to_owned(),
-            residents: Residents::new(),
+            residents: Residents::new(u64::from(frames)),
             counters: Counters::default(),
             file: Arc::new(file),
             can_splice: false,
@@ -185,6 +183,7 @@ impl Slab {
     pub(crate) async fn write(
         &self,
         run: Arc<Run>,
+        keep: Keep,
         bytes: &Span,
         deadline: Duration,
         need_room: &Notify,
@@ -200,7 +199,7 @@ impl Slab {
             }
         };
         let extent = Arc::new(extent);
-        let header = header::encode(self.id, extent.slot(), extent.generation(), Some(&run));
+        let header = header::encode(self.id, extent.slot(), extent.generation(), Some((&run, keep)));
         let buffer = WriteBuffer::run(header, bytes, Some(Arc::clone(&extent)));
         let result = self.io.write_at(extent.slot().offset(), buffer).await;
         self.note_write(&result);
@@ -216,6 +215,21 @@ impl Slab {
         let page = header::encode(self.id, slot, generation, None);
         let result = self.io.write_at(slot.offset(), WriteBuffer::page(page, Some(extent))).await;
         self.note_write(&result);
+    }
+
+    /// Notes that a run that is let go without being buried is still on disk.
+    pub(crate) fn leave(&self, copy: &DiskRun) {
+        self.space.left(&copy.extent, copy.run.key);
+    }
+
+    /// The extents whose runs of this block were let go without being buried.
+    pub(crate) fn leftovers(&self, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
+        self.space.leftovers(self.number, block)
+    }
+
+    /// The blocks of a file of which there are leftovers.
+    pub(crate) fn left_of_file(&self, file: FileId) -> Vec<BlockKey> {
+        self.space.left_of_file(file)
     }
 
     async fn take_extent(&self, class: u8, need_room: &Notify) -> DiskExtent {

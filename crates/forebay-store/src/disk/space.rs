@@ -3,11 +3,16 @@
 //! As in the memory pool, a frame is free or belongs to a size class, fills from its lowest extent, and is free again
 //! when its last extent is. Each time a frame is given to a class it gets a new generation, which the headers in it
 //! carry: after a restart, headers of older generations are known to be leftovers.
+//!
+//! Eviction erases nothing: until its extent is given away again, what was evicted would be found by a restart, with the
+//! right bytes. When its block is removed it must not be, so what each free extent still says is remembered.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
 
+use forebay_types::{BlockKey, FileId};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::file::DirectoryLock;
@@ -16,9 +21,56 @@ use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
 /// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.
 #[derive(Debug)]
 pub(crate) struct Space {
-    frames: Mutex<Frames>,
+    state: Mutex<State>,
     freed: Notify,
     _lock: DirectoryLock,
+}
+
+#[derive(Debug)]
+struct State {
+    frames: Frames,
+    leftovers: Leftovers,
+}
+
+/// The extents that hold nothing any more but say otherwise.
+#[derive(Debug, Default)]
+struct Leftovers {
+    by_slot: HashMap<Slot, BlockKey>,
+    by_block: BTreeMap<BlockKey, SmallVec<[Leftover; 1]>>,
+}
+
+#[derive(Debug)]
+struct Leftover {
+    slot: Slot,
+    /// As long as somebody still reads from it.
+    extent: Weak<DiskExtent>,
+}
+
+impl Leftovers {
+    fn add(&mut self, block: BlockKey, leftover: Leftover) {
+        self.forget(leftover.slot);
+        self.by_slot.insert(leftover.slot, block);
+        self.by_block.entry(block).or_default().push(leftover);
+    }
+
+    /// The extent is about to say something else.
+    fn forget(&mut self, slot: Slot) {
+        let Some(block) = self.by_slot.remove(&slot) else { return };
+        if let Some(leftovers) = self.by_block.get_mut(&block) {
+            leftovers.retain(|leftover| leftover.slot != slot);
+            if leftovers.is_empty() {
+                self.by_block.remove(&block);
+            }
+        }
+    }
+
+    fn take(&mut self, block: &BlockKey) -> SmallVec<[Leftover; 1]> {
+        let leftovers = self.by_block.remove(block).unwrap_or_default();
+        for leftover in &leftovers {
+            self.by_slot.remove(&leftover.slot);
+        }
+        leftovers
+    }
 }
 
 /// A piece of a slab file, free again when its last holder lets go.
@@ -48,7 +100,7 @@ impl DiskExtent {
 
 impl Drop for DiskExtent {
     fn drop(&mut self) {
-        self.space.frames.lock().free(self.slot);
+        self.space.state.lock().frames.free(self.slot);
         self.space.freed.notify_waiters();
     }
 }
@@ -68,22 +120,56 @@ pub(crate) struct Usage {
 
 impl Space {
     pub(crate) fn new(frames: Frames, lock: DirectoryLock) -> Arc<Self> {
-        Arc::new(Self { frames: Mutex::new(frames), freed: Notify::new(), _lock: lock })
+        let state = State { frames, leftovers: Leftovers::default() };
+        Arc::new(Self { state: Mutex::new(state), freed: Notify::new(), _lock: lock })
     }
 
     /// A free extent of `class`, if there is one. `disk` is the number that the extent will tell.
     pub(crate) fn take(self: &Arc<Self>, disk: usize, class: u8) -> Option<DiskExtent> {
-        let mut frames = self.frames.lock();
-        let slot = frames.take(class)?;
+        let mut state = self.state.lock();
+        let State { frames, leftovers } = &mut *state;
+        let slot = frames.take(class, |number, class_before| {
+            // What older generations left in a frame counts no more once a newer one is in it.
+            (0..extents(class_before)).for_each(|index| {
+                leftovers.forget(Slot { frame: number, index, class: class_before });
+            });
+        })?;
+        leftovers.forget(slot);
         let generation = frames.generation(slot.frame);
-        drop(frames);
+        drop(state);
         Some(DiskExtent { slot, generation, disk, space: Arc::clone(self) })
     }
 
     /// The extent that recovery found in use and [`Frames::adopt`] noted. Once for each.
     pub(crate) fn adopted(self: &Arc<Self>, disk: usize, slot: Slot) -> DiskExtent {
-        let generation = self.frames.lock().generation(slot.frame);
+        let generation = self.state.lock().frames.generation(slot.frame);
         DiskExtent { slot, generation, disk, space: Arc::clone(self) }
+    }
+
+    /// Notes that an extent, which is about to be let go, will go on saying that it holds a part of `block`.
+    pub(crate) fn left(&self, extent: &Arc<DiskExtent>, block: BlockKey) {
+        let leftover = Leftover { slot: extent.slot, extent: Arc::downgrade(extent) };
+        self.state.lock().leftovers.add(block, leftover);
+    }
+
+    /// The extents that say that they hold a part of `block` and do not, so that they can be told better.
+    pub(crate) fn leftovers(self: &Arc<Self>, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
+        let mut state = self.state.lock();
+        let leftovers = state.leftovers.take(block);
+        let extents = leftovers.into_iter().filter_map(|Leftover { slot, extent }| {
+            if let Some(extent) = extent.upgrade() {
+                return Some(extent);
+            }
+            let generation = state.frames.take_slot(slot)?;
+            Some(Arc::new(DiskExtent { slot, generation, disk, space: Arc::clone(self) }))
+        });
+        extents.collect()
+    }
+
+    /// The blocks of a file of which there are such extents.
+    pub(crate) fn left_of_file(&self, file: FileId) -> Vec<BlockKey> {
+        let (first, last) = (BlockKey { file, index: 0 }, BlockKey { file, index: u64::MAX });
+        self.state.lock().leftovers.by_block.range(first..=last).map(|(block, _)| *block).collect()
     }
 
     /// Notified when an extent is freed.
@@ -92,7 +178,7 @@ impl Space {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        self.frames.lock().usage()
+        self.state.lock().frames.usage()
     }
 }
 
@@ -146,26 +232,46 @@ impl Frames {
         self.frames[number as usize].generation
     }
 
-    fn take(&mut self, class: u8) -> Option<Slot> {
+    /// A free extent of `class`. `begins_anew` hears of a frame that gets a new generation for it, and of its class before.
+    fn take(&mut self, class: u8, begins_anew: impl FnOnce(u32, u8)) -> Option<Slot> {
         let number = match self.partial[usize::from(class)].first() {
             Some(number) => *number,
             None => {
                 let number = self.free.pop_first()?;
+                begins_anew(number, self.frames[number as usize].class);
                 self.last_generation += 1;
                 self.frames[number as usize] = Frame { class, generation: self.last_generation, used: 0 };
-                self.partial[usize::from(class)].insert(number);
                 number
             }
         };
-        let frame = &mut self.frames[number as usize];
-        let index = frame.used.trailing_ones() as u8;
-        frame.used |= 1 << index;
-        if frame.used == full(class) {
-            self.partial[usize::from(class)].remove(&number);
-        }
+        let index = self.frames[number as usize].used.trailing_ones() as u8;
         let slot = Slot { frame: number, index, class };
-        self.used += slot.stride();
+        self.occupy(slot);
         Some(slot)
+    }
+
+    /// Takes this very extent, and tells its frame's generation; `None` when it is in use, or is none any more.
+    fn take_slot(&mut self, slot: Slot) -> Option<u64> {
+        let frame = self.frames.get(slot.frame as usize)?;
+        if frame.class != slot.class || frame.used & (1 << slot.index) != 0 {
+            return None;
+        }
+        let generation = frame.generation;
+        self.free.remove(&slot.frame);
+        self.occupy(slot);
+        Some(generation)
+    }
+
+    fn occupy(&mut self, slot: Slot) {
+        let frame = &mut self.frames[slot.frame as usize];
+        frame.used |= 1 << slot.index;
+        let partial = &mut self.partial[usize::from(slot.class)];
+        if frame.used == full(slot.class) {
+            partial.remove(&slot.frame);
+        } else {
+            partial.insert(slot.frame);
+        }
+        self.used += slot.stride();
     }
 
     fn free(&mut self, slot: Slot) {
@@ -201,13 +307,20 @@ mod tests {
     proptest! {
         #[test]
         fn extents_never_overlap_and_all_space_comes_back(
-            steps in prop::collection::vec((any::<bool>(), 0u8..CLASSES, any::<prop::sample::Index>()), 1..400)
+            steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0u8..CLASSES, any::<prop::sample::Index>()), 1..400)
         ) {
             let mut frames = Frames::new(3);
             let mut live: Vec<Slot> = Vec::new();
-            for (take, class, pick) in steps {
+            for (take, again, class, pick) in steps {
                 if take || live.is_empty() {
-                    live.extend(frames.take(class));
+                    live.extend(frames.take(class, |_, _| {}));
+                } else if again {
+                    // Freed and taken again, as for a burial.
+                    let slot = live[pick.index(live.len())];
+                    let generation = frames.generation(slot.frame);
+                    prop_assert_eq!(frames.take_slot(slot), None);
+                    frames.free(slot);
+                    prop_assert_eq!(frames.take_slot(slot), Some(generation));
                 } else {
                     frames.free(live.swap_remove(pick.index(live.len())));
                 }
@@ -232,13 +345,13 @@ mod tests {
     #[test]
     fn a_frame_gets_a_new_generation_each_time_it_is_given_to_a_class() {
         let mut frames = Frames::new(1);
-        let slot = frames.take(7).unwrap();
+        let slot = frames.take(7, |_, _| {}).unwrap();
         let first = frames.generation(0);
         frames.free(slot);
-        frames.take(0).unwrap();
+        frames.take(0, |number, class| assert_eq!((number, class), (0, 7))).unwrap();
         assert!(frames.generation(0) > first);
         let second = frames.generation(0);
-        frames.take(0).unwrap();
+        frames.take(0, |_, _| panic!("the frame has room")).unwrap();
         assert_eq!(frames.generation(0), second);
     }
 }

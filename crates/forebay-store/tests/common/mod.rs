@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use forebay_memory::{Pool, PoolOptions, Span};
-use forebay_store::{DiskOptions, Store, StoreOptions};
+use forebay_store::{DiskOptions, Keep, Store, StoreOptions};
 use forebay_types::{BlockKey, ByteSize, FileId, SECTOR_SIZE, SectorRange};
 
 pub(crate) const S: u32 = SECTOR_SIZE;
@@ -72,10 +72,15 @@ pub(crate) fn on_disk(memory_mib: u64, dir: &Path, disk_mib: u64) -> StoreOption
 
 /// Publishes the right bytes.
 pub(crate) async fn fill(store: &Store, key: BlockKey, sectors: SectorRange, block_length: u32) -> Span {
+    fill_as(store, key, sectors, block_length, Keep::default()).await
+}
+
+/// The same, to be kept in a certain way.
+pub(crate) async fn fill_as(store: &Store, key: BlockKey, sectors: SectorRange, block_length: u32, keep: Keep) -> Span {
     let length = sectors.byte_len(block_length);
     let mut landing = store.landing(length).await.unwrap();
     by_sector(&key, sectors.byte_offset(), length as usize, |range, right| landing[range].copy_from_slice(right));
-    store.publish(key, sectors, block_length, landing)
+    store.publish_as(key, sectors, block_length, landing, None, keep)
 }
 
 pub(crate) fn assert_right(key: &BlockKey, offset: u32, length: u32, spans: &[Span]) {

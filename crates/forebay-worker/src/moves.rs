@@ -1,0 +1,86 @@
+//! The requests by which blocks leave the cache, and enter it from other workers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_engine::{Fetched, Keeping};
+use forebay_transport::message::{AdoptRequest, FreeReply, FreeRequest};
+use forebay_transport::{Provenance, Request, Response, ResponsePayload};
+use forebay_types::{BlockKey, Failure, FailureKind, SectorRange};
+
+use crate::worker::Worker;
+
+/// Files that are freed between two yields to other tasks: each takes some microseconds.
+const BATCH: usize = 32;
+
+impl Worker {
+    /// Drops files from the cache. What is being fetched of them just now still arrives.
+    pub(crate) async fn free(&self, request: &Request) -> Result<Response, Failure> {
+        let FreeRequest { files } = FreeRequest::decode(&request.body)?;
+        let mut reply = FreeReply::default();
+        for batch in files.chunks(BATCH) {
+            for (file, _) in batch {
+                let removed = self.store().remove_file(*file);
+                reply.blocks += removed.blocks;
+                reply.bytes += removed.bytes.as_u64();
+            }
+            tokio::task::yield_now().await;
+        }
+        self.counters.freed(reply.blocks, reply.bytes);
+        Ok(Response::of_body(reply.encode()))
+    }
+
+    /// Takes a part of a block from another worker, as far as it is not here. The reply's provenance counts what was taken,
+    /// as bytes that a cache had.
+    pub(crate) async fn adopt(&self, request: &Request) -> Result<Response, Failure> {
+        let AdoptRequest { from, block_length } = AdoptRequest::decode(&request.body)?;
+        let key = request.block;
+        let wanted = self.sectors_of(request, block_length)?;
+        let keeping = match self.versions.get(key.file) {
+            Some(version) => self.scopes.of_file(key.file, &version).keeping,
+            // Whose it is, is not known before a client describes it.
+            None => Keeping::default(),
+        };
+        let coverage = self.store().coverage(&key);
+        let deadline = request.deadline.min(self.deadline);
+        let mut provenance = Provenance::default();
+        if let Keeping::As(keep) = keeping {
+            for sectors in wanted.without(coverage.memory.into_iter().chain(coverage.disk)) {
+                let fetched = self.adopted(&from, key, sectors, block_length, deadline).await?;
+                self.store().publish_as(key, sectors, block_length, fetched.filled, fetched.sums, keep);
+                let length = sectors.byte_len(block_length);
+                provenance.memory += length;
+                self.counters.adopted(length);
+            }
+        }
+        Ok(Response { provenance, body: Bytes::new(), payload: ResponsePayload::None })
+    }
+
+    async fn adopted(
+        &self,
+        from: &str,
+        key: BlockKey,
+        sectors: SectorRange,
+        block_length: u32,
+        deadline: Duration,
+    ) -> Result<Fetched, Failure> {
+        let Some(peers) = self.peers.get() else {
+            return Err(Failure::new(FailureKind::Unsupported, "this worker is in no cluster, so it knows no peers"));
+        };
+        peers.cached_by(from, key, sectors, block_length, self.store(), deadline).await
+    }
+
+    /// The sectors that a request is about: whole ones, of a block that there may be.
+    fn sectors_of(&self, request: &Request, block_length: u32) -> Result<SectorRange, Failure> {
+        let Request { offset, length, .. } = *request;
+        let sectors = SectorRange::covering(offset, length).filter(|sectors| {
+            let is_whole = sectors.byte_offset() == offset && sectors.byte_len(block_length) == length;
+            is_whole && block_length <= self.block_size
+        });
+        sectors.ok_or_else(|| {
+            let message =
+                format!("{length} bytes at {offset} are not whole sectors of a block of {block_length} bytes");
+            Failure::new(FailureKind::InvalidArgument, message)
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! The requests.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_engine::Keeping;
+use forebay_memory::Spans;
+use forebay_origin::Origin;
+use forebay_store::Keep;
+use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
+use forebay_transport::{FileSlice, Flags, Op, Provenance, Request, Response, ResponsePayload, Service};
+use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, FsPath};
+use tracing::warn;
+
+use crate::stats::Served;
+use crate::worker::Worker;
+
+/// Files that the counters show as the hottest ones.
+const HOTTEST: usize = 20;
+
+impl Worker {
+    /// The description of the version that a request is about: attached, or known from an earlier one.
+    fn version_of(&self, request: &Request) -> Result<Arc<FileVersion>, Failure> {
+        let id = request.block.file;
+        if request.body.is_empty() {
+            return self.versions.get(id).ok_or_else(|| {
+                Failure::new(FailureKind::NeedsDescription, format!("this worker does not know file version {id}"))
+            });
+        }
+        let is_new = self.versions.get(id).is_none();
+        let version = self.versions.learn(id, &request.body)?;
+        // What a restart found, and what came from another worker, came without a policy.
+        if is_new
+            && let Keeping::As(keep) = self.scopes.of_file(id, &version).keeping
+            && keep != Keep::default()
+        {
+            self.store().reclass_file(id, keep);
+        }
+        Ok(version)
+    }
+
+    async fn read(&self, request: &Request, takes_files: bool) -> Result<(Response, Served), Failure> {
+        let Request { block, offset, length, .. } = *request;
+        if length == 0 {
+            return Err(Failure::new(FailureKind::InvalidArgument, "a read of no bytes"));
+        }
+        if request.flags.contains(Flags::CACHED) {
+            return self.read_cached(request).await.map(counted);
+        }
+        self.heat.note(&block, length);
+        if takes_files && let Some(slice) = self.store().disk_slice(&block, offset, length).await {
+            let sums = slice.sums.as_ref().filter(|_| request.flags.contains(Flags::SUMS));
+            let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
+            let file = FileSlice { file: Arc::clone(&slice.file), offset: slice.offset, length, pin: Box::new(slice) };
+            let provenance = Provenance { disk: length, ..Provenance::default() };
+            return Ok(counted(Response { provenance, body, payload: ResponsePayload::File(file) }));
+        }
+        let version = match self.version_of(request) {
+            Ok(version) => version,
+            // What is cached is served without a description: after a restart, the first readers of a warm disk.
+            Err(unknown) if unknown.kind() == FailureKind::NeedsDescription => {
+                let stored = self.store().read(&block, offset, length).await.map_err(Failure::from)?;
+                let stored = stored.ok_or(unknown)?;
+                let provenance =
+                    Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
+                return Ok(counted(Response::of_spans(stored.spans, provenance)));
+            }
+            Err(refused) => return Err(refused),
+        };
+        let layout = BlockLayout::new(version.size, self.block_size);
+        let read = self.engine.read(&version, block, layout, offset, length).await;
+        let read = self.noticing_change(&version, request, read).await?;
+        let origin = read.from_source - read.from_cache;
+        let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin };
+        let served = Served { provenance, peers: read.from_cache };
+        let told = served.told();
+        // What was fetched just now is in memory, with its sums.
+        let response = self.summed(request, told).unwrap_or_else(|| Response::of_spans(read.spans, told));
+        Ok((response, served))
+    }
+
+    /// What is held, for another worker: nothing is fetched and nothing waited for, so workers that ask one another cannot
+    /// wait in a circle.
+    async fn read_cached(&self, request: &Request) -> Result<Response, Failure> {
+        let Request { block, offset, length, .. } = *request;
+        let Some(stored) = self.store().read_at_once(&block, offset, length).await else {
+            let message = format!("{length} bytes at {offset} of block {block} are not cached");
+            return Err(Failure::new(FailureKind::NotCached, message));
+        };
+        let provenance = Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
+        let sums = request.flags.contains(Flags::SUMS).then(|| self.store().sums(&block, offset, length)).flatten();
+        let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
+        Ok(Response { provenance, body, payload: ResponsePayload::Spans(stored.spans) })
+    }
+
+    /// Bytes in memory that the caller will check, with their sums.
+    fn summed(&self, request: &Request, provenance: Provenance) -> Option<Response> {
+        if !request.flags.contains(Flags::SUMS) {
+            return None;
+        }
+        let (span, sums) = self.store().try_read_summed(&request.block, request.offset, request.length)?;
+        let payload = ResponsePayload::Spans(Spans::from_iter([span]));
+        Some(Response { provenance, body: sums.as_bytes().clone(), payload })
+    }
+
+    async fn fill(&self, request: &Request) -> Result<(Response, Served), Failure> {
+        let version = self.version_of(request)?;
+        let layout = BlockLayout::new(version.size, self.block_size);
+        let fill = self.engine.fill(&version, request.block, layout, request.offset, request.length).await;
+        let fill = self.noticing_change(&version, request, fill).await?;
+        let origin = fill.from_source - fill.from_cache;
+        let served = Served { provenance: Provenance { origin, ..Provenance::default() }, peers: fill.from_cache };
+        let provenance = served.told();
+        Ok((Response { provenance, body: Bytes::new(), payload: ResponsePayload::None }, served))
+    }
+
+    /// When an object turns out to have changed, nothing that is remembered about it is to be believed any more.
+    async fn noticing_change<T>(
+        &self,
+        version: &FileVersion,
+        request: &Request,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        if let Err(failure) = &result
+            && failure.kind() == FailureKind::VersionChanged
+        {
+            self.versions.forget(request.block.file);
+            let scope = self.scopes.current();
+            self.metadata.forget(scope.namespace.paths_of(&version.origin, &version.path)).await;
+        }
+        result
+    }
+
+    async fn coverage(&self, request: &Request) -> Result<Response, Failure> {
+        let coverage = match request.flags.contains(Flags::SCRUB) {
+            true => self.store().audit(&request.block).await?,
+            false => self.store().coverage(&request.block),
+        };
+        Ok(Response::of_body(CoverageReply { memory: coverage.memory, disk: coverage.disk }.encode()))
+    }
+
+    fn offered_paths(&self) -> PathsReply {
+        self.paths.get().map(|offered| offered.paths.clone()).unwrap_or_default()
+    }
+
+    fn stats(&self) -> Response {
+        let scope = self.scopes.current();
+        let origin = |(at, origin): (&FsPath, &Arc<dyn Origin>)| serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts() });
+        let account = |(path, account, quota): (&FsPath, _, forebay_types::ByteSize)| {
+            let used = self.store().account(account);
+            serde_json::json!({ "path": path.to_string(), "quota": quota.as_u64(), "memory": used.memory, "disk": used.disk })
+        };
+        let hottest = self.hot_files(HOTTEST).into_iter().map(|hot| {
+            let path = hot.path.map_or_else(|| hot.file.to_string(), |path| path.to_string());
+            let (reads, bytes) = (hot.reads_per_minute.round(), hot.bytes_per_minute.round());
+            serde_json::json!({ "path": path, "reads_per_minute": reads, "bytes_per_minute": bytes })
+        });
+        let stats = serde_json::json!({
+            "worker": self.counts(),
+            "store": self.store().stats(),
+            "origins": scope.namespace.origins().map(origin).collect::<Vec<_>>(),
+            "accounts": scope.quotas().map(account).collect::<Vec<_>>(),
+            "hottest": hottest.collect::<Vec<_>>(),
+            "rdma": self.paths.get().map(|offered| (offered.report)()),
+        });
+        Response::of_body(stats.to_string().into())
+    }
+
+    async fn answer(&self, request: &Request, takes_files: bool) -> Result<(Response, Served), Failure> {
+        let response = match request.op {
+            Op::Read => return self.read(request, takes_files).await,
+            Op::Fill => return self.fill(request).await,
+            Op::Ping => Response::of_body(Bytes::new()),
+            Op::Stat => {
+                let revalidate = request.flags.contains(Flags::REVALIDATE);
+                let reply = self.metadata.stat(&path_of(&request.body)?, revalidate).await?;
+                Response::of_body(reply.encode())
+            }
+            Op::List => {
+                let ListRequest { path, token, max } = ListRequest::decode(&request.body)?;
+                let reply = self.metadata.list(&path_of(&path)?, token, max).await?;
+                Response::of_body(reply.encode())
+            }
+            Op::Coverage => self.coverage(request).await?,
+            Op::Stats => self.stats(),
+            Op::Paths => Response::of_body(self.offered_paths().encode()),
+            Op::Free => self.free(request).await?,
+            Op::Adopt => self.adopt(request).await?,
+        };
+        Ok((response, Served::default()))
+    }
+}
+
+/// An answer whose bytes all came from where it says.
+fn counted(response: Response) -> (Response, Served) {
+    let provenance = response.provenance;
+    (response, Served { provenance, peers: 0 })
+}
+
+#[async_trait::async_trait]
+impl Service for Worker {
+    fn try_handle(&self, request: &Request) -> Option<Response> {
+        if request.op != Op::Read || request.length == 0 {
+            return None;
+        }
+        if request.flags.contains(Flags::SCRUB) {
+            self.store().scrub(&request.block);
+        }
+        let provenance = Provenance { memory: request.length, ..Provenance::default() };
+        let checked = || {
+            // Another worker believes no bytes without their sums: those of several runs are gathered in `read_cached`.
+            if request.flags.contains(Flags::CACHED) {
+                return None;
+            }
+            let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
+            Some(Response::of_spans(spans, provenance))
+        };
+        let response = self.summed(request, provenance).or_else(checked)?;
+        self.heat.note(&request.block, request.length);
+        self.counters.asked(Op::Read);
+        self.counters.served(Served { provenance, peers: 0 });
+        Some(response)
+    }
+
+    async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
+        let answer = self.answer(&request, takes_files).await;
+        match &answer {
+            Ok((_, served)) => {
+                self.counters.asked(request.op);
+                self.counters.served(*served);
+            }
+            // Ordinary parts of the protocol: the one is followed by the same request with the description, the other is an
+            // answer.
+            Err(failure) if matches!(failure.kind(), FailureKind::NeedsDescription | FailureKind::NotCached) => {}
+            Err(failure) => {
+                self.counters.asked(request.op);
+                self.counters.failed();
+                if failure.kind().is_transient() {
+                    warn!(op = ?request.op, block = %request.block, %failure, "request failed");
+                }
+            }
+        }
+        answer.map(|(response, _)| response)
+    }
+}
+
+fn path_of(bytes: &[u8]) -> Result<FsPath, Failure> {
+    FsPath::new(bytes).map_err(|error| {
+        let kind = match error {
+            forebay_types::PathError::NameTooLong(_) => FailureKind::NameTooLong,
+            _ => FailureKind::InvalidArgument,
+        };
+        Failure::new(kind, error.to_string())
+    })
+}

@@ -1,0 +1,217 @@
+//! What a worker serves and how: its namespace and its policies, as they are now.
+//!
+//! Both change while the worker runs. A change replaces the whole [`Scope`]; what is under way goes on with the one that it
+//! started with, and what is remembered says under which one it was learned. What the policies say of a file is worked out
+//! once for each file version and scope, not for each miss.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use forebay_engine::Keeping;
+use forebay_store::{Account, Keep};
+use forebay_types::{Attr, ByteSize, Failure, FileId, FileVersion, FsPath, MAX_REPLICAS, PolicyTable};
+use moka::sync::Cache;
+
+use crate::namespace::Namespace;
+
+/// How long the attributes of an immutable file are believed: nobody's cache entry lives as long.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Files whose rules are remembered: some 100 bytes each.
+const FILES: u64 = 262_144;
+
+/// What is served, and how.
+#[derive(Clone)]
+pub(crate) struct Scope {
+    pub(crate) namespace: Namespace,
+    pub(crate) policies: PolicyTable,
+    has_policies: bool,
+    metadata_ttl: Duration,
+    /// Counts the changes.
+    pub(crate) number: u64,
+}
+
+/// How the blocks of a file are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileRules {
+    pub(crate) keeping: Keeping,
+    /// How many workers hold each block.
+    pub(crate) replicas: u8,
+}
+
+impl Default for FileRules {
+    fn default() -> Self {
+        Self { keeping: Keeping::default(), replicas: 1 }
+    }
+}
+
+/// How what is known of a name is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NameRules {
+    /// How long listings and absence are believed, and attributes of what may change.
+    pub(crate) ttl: Duration,
+    is_immutable: bool,
+    pub(crate) replicas: u8,
+}
+
+impl NameRules {
+    /// How long this answer is believed.
+    pub(crate) fn believed(&self, answer: &Result<Attr, Failure>) -> Duration {
+        match answer {
+            Ok(attr) if self.is_immutable && attr.version().is_some() => self.ttl.max(FOR_EVER),
+            _ => self.ttl,
+        }
+    }
+
+    /// Whether no answer is believed, so that none need be remembered.
+    pub(crate) fn believes_nothing(&self) -> bool {
+        self.ttl.is_zero() && !self.is_immutable
+    }
+}
+
+impl Scope {
+    /// What the policies say of a name.
+    pub(crate) fn of_name(&self, path: &FsPath) -> NameRules {
+        if !self.has_policies {
+            return NameRules { ttl: self.metadata_ttl, is_immutable: false, replicas: 1 };
+        }
+        let policy = self.policies.of(path);
+        NameRules {
+            ttl: policy.metadata_ttl.unwrap_or(self.metadata_ttl),
+            is_immutable: policy.immutable.unwrap_or_default(),
+            replicas: policy.replicas.unwrap_or(1).clamp(1, MAX_REPLICAS),
+        }
+    }
+
+    /// What they say of a file; of one that shows at several paths, at that of the longest mount.
+    pub(crate) fn of_file(&self, version: &FileVersion) -> FileRules {
+        if !self.has_policies {
+            return FileRules::default();
+        }
+        let Some(path) = self.path_of(version) else { return FileRules::default() };
+        let policy = self.policies.of(&path);
+        let keep = Keep {
+            priority: policy.priority.unwrap_or_default(),
+            pinned: policy.pin.unwrap_or_default(),
+            account: self.policies.quota_of(&path).map(|(prefix, _)| account_of(prefix)),
+        };
+        let keeping = if policy.skip_cache.unwrap_or_default() { Keeping::Not } else { Keeping::As(keep) };
+        FileRules { keeping, replicas: policy.replicas.unwrap_or(1).clamp(1, MAX_REPLICAS) }
+    }
+
+    /// Where a file shows.
+    pub(crate) fn path_of(&self, version: &FileVersion) -> Option<FsPath> {
+        self.namespace.paths_of(&version.origin, &version.path).next()
+    }
+
+    /// The quotas, each with the path that it is for and its account.
+    pub(crate) fn quotas(&self) -> impl Iterator<Item = (&FsPath, Account, ByteSize)> {
+        let quota = |(path, policy): &'_ (FsPath, forebay_types::CachePolicy)| {
+            policy.quota.map(|quota| (account_of(path), quota))
+        };
+        self.policies.rules().filter_map(move |rule| quota(rule).map(|(account, quota)| (&rule.0, account, quota)))
+    }
+}
+
+fn account_of(path: &FsPath) -> Account {
+    Account::of(path.as_bytes())
+}
+
+/// The scope of a worker. Those who ask share it.
+pub(crate) struct Scopes {
+    current: ArcSwap<Scope>,
+    files: Cache<FileId, (u64, FileRules)>,
+}
+
+impl Scopes {
+    pub(crate) fn new(namespace: Namespace, metadata_ttl: Duration) -> Self {
+        let scope = Scope { namespace, policies: PolicyTable::default(), has_policies: false, metadata_ttl, number: 0 };
+        Self { current: ArcSwap::from_pointee(scope), files: Cache::new(FILES) }
+    }
+
+    pub(crate) fn current(&self) -> Arc<Scope> {
+        self.current.load_full()
+    }
+
+    /// Returns the scope before.
+    pub(crate) fn set_namespace(&self, namespace: Namespace) -> Arc<Scope> {
+        self.current.rcu(|scope| Scope {
+            namespace: namespace.clone(),
+            number: scope.number + 1,
+            ..Scope::clone(scope)
+        })
+    }
+
+    /// The same.
+    pub(crate) fn set_policies(&self, policies: PolicyTable) -> Arc<Scope> {
+        let has_policies = policies.rules().next().is_some();
+        self.current.rcu(|scope| Scope {
+            policies: policies.clone(),
+            has_policies,
+            number: scope.number + 1,
+            ..Scope::clone(scope)
+        })
+    }
+
+    /// What the policies say of a file.
+    pub(crate) fn of_file(&self, file: FileId, version: &FileVersion) -> FileRules {
+        let scope = self.current.load();
+        if !scope.has_policies {
+            return FileRules::default();
+        }
+        if let Some((number, rules)) = self.files.get(&file)
+            && number == scope.number
+        {
+            return rules;
+        }
+        let rules = scope.of_file(version);
+        self.files.insert(file, (scope.number, rules));
+        rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_origin::{FakeOrigin, Origin};
+    use forebay_types::{CachePolicy, Priority};
+
+    fn path(text: &str) -> FsPath {
+        FsPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_treated_as_the_policies_of_its_path_say_as_they_are_now() {
+        let origin = FakeOrigin::new("fake://bucket");
+        let version = origin.put("models/a", b"abc".as_slice());
+        let namespace = Namespace::new([(path("/s3"), Arc::new(origin) as Arc<dyn Origin>)]).unwrap();
+        let scopes = Scopes::new(namespace, Duration::from_secs(60));
+        let rules = || scopes.of_file(version.id(), &version);
+        assert_eq!(rules(), FileRules::default());
+        let on_models = CachePolicy { pin: Some(true), priority: Some(Priority::High), ..CachePolicy::default() };
+        let on_all = CachePolicy { quota: Some(ByteSize::mib(1)), replicas: Some(3), ..CachePolicy::default() };
+        scopes.set_policies(PolicyTable::new([(path("/s3/models"), on_models), (path("/s3"), on_all.clone())]));
+        let account = Some(Account::of(b"/s3"));
+        let keep = Keep { priority: Priority::High, pinned: true, account };
+        assert_eq!(rules(), FileRules { keeping: Keeping::As(keep), replicas: 3 });
+        assert_eq!(rules(), FileRules { keeping: Keeping::As(keep), replicas: 3 }, "remembered");
+        let skipped = CachePolicy { skip_cache: Some(true), ..CachePolicy::default() };
+        scopes.set_policies(PolicyTable::new([(path("/s3"), skipped)]));
+        assert_eq!(rules(), FileRules { keeping: Keeping::Not, replicas: 1 });
+        scopes.set_namespace(Namespace::default());
+        assert_eq!(rules(), FileRules::default(), "it shows nowhere");
+    }
+
+    #[test]
+    fn only_files_are_believed_for_ever() {
+        let scopes = Scopes::new(Namespace::default(), Duration::from_secs(60));
+        let immutable = CachePolicy { immutable: Some(true), ..CachePolicy::default() };
+        scopes.set_policies(PolicyTable::new([(path("/a"), immutable)]));
+        let (inside, outside) = (scopes.current().of_name(&path("/a/b")), scopes.current().of_name(&path("/b")));
+        let file = Ok(Attr::file(FakeOrigin::new("fake://o").put("f", b"".as_slice())));
+        let ttl = Duration::from_secs(60);
+        assert_eq!((inside.believed(&file), outside.believed(&file)), (FOR_EVER, ttl));
+        assert_eq!(inside.believed(&Ok(Attr::directory())), ttl);
+        assert_eq!(inside.believed(&Err(Failure::new(forebay_types::FailureKind::NotFound, "no"))), ttl);
+    }
+}
