@@ -5,6 +5,9 @@ set -euo pipefail
 # command, Debian package, Fedora package, what for
 needs=(
     "cc|build-essential|gcc|compiling the TLS and compression code of dependencies"
+    "protoc|protobuf-compiler|protobuf-compiler|building the client of etcd"
+    "etcd|etcd-server|etcd|tests of the cluster's state with a real etcd"
+    "chromium|chromium|chromium|the test of the web page"
     "fusermount3|fuse3|fuse3|mounting without being root"
     "fio|fio|fio|the benchmark command lines that the end-to-end tests run"
     "iperf3|iperf3|iperf3|the network figure that benchmarks compare with"

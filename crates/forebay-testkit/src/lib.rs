@@ -5,6 +5,7 @@
 //! * [`VersityGw`]: the `versitygw` server, where it is installed: somebody else's reading of the S3 protocol;
 //! * [`FaultProxy`]: stands in front of an S3 server and does, on command, what bad networks and bad servers do;
 //! * [`CannedServer`]: answers http with whatever a test hands out;
+//! * [`Etcd`]: a real etcd, of one member or several that can be killed, paused and started again;
 //! * [`DataSet`]: file contents that can be checked at any offset;
 //! * [`Programs`]: this workspace's programs as processes: [`S3Process`], [`WorkerProcess`], [`MountProcess`].
 //!
@@ -12,6 +13,7 @@
 
 mod canned;
 mod data_set;
+mod etcd;
 mod loopback;
 mod programs;
 mod proxy;
@@ -20,6 +22,7 @@ mod versity;
 
 pub use canned::{CannedRequest, CannedResponse, CannedServer};
 pub use data_set::DataSet;
+pub use etcd::{Etcd, EtcdSetup};
 pub use programs::{MountProcess, Programs, S3Process, WorkerProcess};
 pub use proxy::{Fault, FaultProxy, ProxyCounts};
 pub use s3::{S3Server, S3ServerOptions};

@@ -98,15 +98,16 @@ impl MountProcess {
         self.pid
     }
 
-    /// What `forebay stats --json` says: the counters of the first worker.
+    /// What `forebay stats --all --json` says: the counters of the first worker.
     ///
     /// # Errors
     /// When the worker does not answer.
     pub fn stats(&self) -> anyhow::Result<Value> {
-        let output = self.programs.command("forebay")?.args(["stats", "--json"]).arg(&self.mountpoint).output()?;
+        let output =
+            self.programs.command("forebay")?.args(["stats", "--all", "--json"]).arg(&self.mountpoint).output()?;
         ensure!(output.status.success(), "`forebay stats` failed: {}", String::from_utf8_lossy(&output.stderr));
         let first = output.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        serde_json::from_slice(first).context("what `forebay stats --json` says")
+        serde_json::from_slice(first).context("what `forebay stats --all --json` says")
     }
 
     /// Unmounts, and waits until the process has ended.

@@ -1,0 +1,105 @@
+//! Leases: taken, renewed until their holder ends them, and given up in time when etcd cannot be reached.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::Client;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+use super::backoff::Backoff;
+use super::failure::Failure;
+use super::members::Repeat;
+use super::{Shared, to_i64};
+use crate::{Lease, LeaseId, LeaseOwner, StateError};
+
+/// How often a lease is renewed within its ttl: two renewals may fail and the third still saves it.
+const RENEWALS_PER_TTL: u32 = 3;
+
+/// Takes a lease and leaves a task that looks after it.
+pub(super) async fn take(
+    shared: &Arc<Shared>,
+    ttl: Duration,
+    tasks: &TaskTracker,
+    closing: &CancellationToken,
+) -> Result<Lease, StateError> {
+    // etcd counts in seconds.
+    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    let before = Instant::now();
+    // If an answer is lost, the lease that it named expires unused.
+    let grant = |mut client: Client| async move { client.lease_grant(to_i64(seconds.max(1)), None).await };
+    let granted = shared.members.call(Repeat::Always, grant).await;
+    let granted = granted.map_err(|failure| shared.members.error("take a lease", failure))?;
+    let id = LeaseId(granted.id().unsigned_abs());
+    let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
+    let (lease, owner) = Lease::new(id, ttl);
+    let keeper = Keeper { shared: Arc::clone(shared), id, ttl, expires: before + ttl };
+    tasks.spawn(keeper.keep(owner, closing.clone()));
+    Ok(lease)
+}
+
+struct Keeper {
+    shared: Arc<Shared>,
+    id: LeaseId,
+    ttl: Duration,
+    /// By our clock, counted from before etcd was asked: never later than etcd's own.
+    expires: Instant,
+}
+
+impl Keeper {
+    async fn keep(mut self, mut owner: LeaseOwner, closing: CancellationToken) {
+        let done = tokio::select! {
+            done = owner.ended() => done,
+            () = closing.cancelled() => None,
+            () = self.renew_while_possible() => {
+                owner.lose();
+                return;
+            }
+        };
+        owner.lose();
+        self.revoke().await;
+        // The holder waits for this.
+        drop(done);
+    }
+
+    /// Returns when the lease is lost.
+    async fn renew_while_possible(&mut self) {
+        let mut backoff = Backoff::default();
+        loop {
+            let due = self.expires - self.ttl + self.ttl / RENEWALS_PER_TTL;
+            sleep_until(due.max(Instant::now())).await;
+            let asked = Instant::now();
+            let renewed = tokio::select! {
+                renewed = self.renew() => renewed,
+                () = sleep_until(self.expires) => {
+                    warn!(store = self.shared.members.name(), lease = %self.id, "a lease could not be renewed in time");
+                    return;
+                }
+            };
+            match renewed {
+                Ok(ttl) => {
+                    self.expires = asked + ttl;
+                    backoff.succeeded();
+                }
+                Err(Failure::NoSuchLease) => return,
+                Err(_) => sleep(backoff.failed(rand::random())).await,
+            }
+        }
+    }
+
+    /// One renewal on a stream of its own: a stream kept open would have to be watched for silence all the same.
+    async fn renew(&self) -> Result<Duration, Failure> {
+        let id = to_i64(self.id.0);
+        let renew = |mut client: Client| async move { client.lease_keep_alive(id).await.map(drop) };
+        self.shared.members.call(Repeat::Always, renew).await.map(|()| self.ttl)
+    }
+
+    async fn revoke(&self) {
+        let id = to_i64(self.id.0);
+        let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
+        // If etcd cannot be reached the lease expires by itself.
+        let _ = timeout(self.ttl, self.shared.members.call(Repeat::Always, revoke)).await;
+    }
+}

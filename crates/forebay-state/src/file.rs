@@ -1,0 +1,246 @@
+//! The embedded store: one directory of this machine, one process, nothing else installed.
+//!
+//! What is acknowledged is on the disk: each commit is a record in a log, synced before it is answered. A crash loses
+//! nothing but what was not answered; damage that no crash explains is an error that names the file, never a silent loss.
+//! Leases end with the process, and so do their keys.
+//!
+//! * `table`: the entries, and what a transaction does to them (pure);
+//! * `record`: how a change lies in a file, and what a crash can leave of it (pure);
+//! * `disk`: the directory: lock, log, snapshot;
+//! * `writer`: the thread that writes, and what readers see.
+
+mod disk;
+mod record;
+mod table;
+mod writer;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    Committed, DEFAULT_DEADLINE, Entry, Lease, LeaseId, Revision, Snapshot, StateError, StateStore, Transaction, Watch,
+    WatchSender, key,
+};
+use disk::Disk;
+use writer::{Published, Queue, Request, Writer};
+
+/// How many commits may wait for the disk; more wait in their callers.
+const COMMITS_WAITING: usize = 256;
+/// How many updates a watcher may lag before the store stops preparing more for it.
+const WATCH_CAPACITY: usize = 16;
+
+/// The options of a [`FileStore`].
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// How long an operation may take.
+    pub deadline: Duration,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { deadline: DEFAULT_DEADLINE }
+    }
+}
+
+/// A [`StateStore`] in a directory.
+#[derive(Debug)]
+pub struct FileStore {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    tasks: TaskTracker,
+    closing: CancellationToken,
+    next_lease: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    deadline: Duration,
+    queue: Queue,
+    room: Semaphore,
+    published: Published,
+}
+
+impl FileStore {
+    /// Opens a directory, making it if needed. Keys of leases that an earlier process held are deleted.
+    ///
+    /// # Errors
+    /// `InUse` while another process has it open, `Corrupted` for damage other than a crash leaves, `Io`.
+    pub async fn open(directory: impl Into<PathBuf>, options: FileOptions) -> Result<Self, StateError> {
+        let directory = directory.into();
+        let opening = tokio::task::spawn_blocking(move || Self::open_now(&directory, &options));
+        // Opening does not panic, and a runtime that ends drops this future, too.
+        opening.await.unwrap_or_else(|_| Err(StateError::Closed { store: "the state directory".to_owned() }))
+    }
+
+    fn open_now(directory: &Path, options: &FileOptions) -> Result<Self, StateError> {
+        let (disk, table) = Disk::open(directory)?;
+        let shared = Arc::new(Shared {
+            name: format!("files in {}", directory.display()),
+            deadline: options.deadline,
+            queue: Queue::default(),
+            room: Semaphore::new(COMMITS_WAITING),
+            published: Published::new(table.clone()),
+        });
+        let serving = Arc::clone(&shared);
+        let serve = move || {
+            let (store, published) = (&serving.name, &serving.published);
+            Writer { store, disk, table, held: HashSet::new(), published }.run(&serving.queue);
+        };
+        let thread = std::thread::Builder::new().name("state-writer".to_owned()).spawn(serve).map_err(|cause| {
+            StateError::Io { action: "start a thread for", path: directory.to_owned(), cause: Arc::new(cause) }
+        })?;
+        Ok(Self {
+            shared,
+            thread: Mutex::new(Some(thread)),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+            next_lease: AtomicU64::new(1),
+        })
+    }
+
+    fn check_open(&self) -> Result<(), StateError> {
+        if self.closing.is_cancelled() { Err(self.shared.closed()) } else { Ok(()) }
+    }
+}
+
+impl Shared {
+    fn closed(&self) -> StateError {
+        StateError::Closed { store: self.name.clone() }
+    }
+
+    async fn ask<T>(
+        &self,
+        operation: &str,
+        request: impl FnOnce(oneshot::Sender<T>) -> Request,
+    ) -> Result<T, StateError> {
+        let asking = async {
+            // The semaphore is never closed.
+            let _room = self.room.acquire().await;
+            let (answer, answered) = oneshot::channel();
+            if self.queue.push(request(answer)) { answered.await.ok() } else { None }
+        };
+        match tokio::time::timeout(self.deadline, asking).await {
+            Ok(answer) => answer.ok_or_else(|| self.closed()),
+            Err(_) => Err(StateError::TimedOut {
+                store: self.name.clone(),
+                operation: operation.to_owned(),
+                deadline: self.deadline,
+            }),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl StateStore for FileStore {
+    async fn get(&self, key: &str) -> Result<Option<Entry>, StateError> {
+        self.check_open()?;
+        key::check(key)?;
+        Ok(self.shared.published.read(|table| table.get(key)))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Snapshot, StateError> {
+        self.check_open()?;
+        Ok(self.shared.published.read(|table| table.list(prefix)))
+    }
+
+    async fn commit(&self, transaction: Transaction) -> Result<Committed, StateError> {
+        self.check_open()?;
+        transaction.check()?;
+        let operation = transaction.describe();
+        self.shared.ask(&operation, |answer| Request::Commit(transaction, answer)).await?
+    }
+
+    async fn lease(&self, ttl: Duration) -> Result<Lease, StateError> {
+        self.check_open()?;
+        let id = LeaseId(self.next_lease.fetch_add(1, Ordering::Relaxed));
+        let (lease, mut owner) = Lease::new(id, ttl);
+        // No answer is waited for without the task that ends the lease being there.
+        let (shared, closing) = (Arc::clone(&self.shared), self.closing.clone());
+        let (granted, is_granted) = oneshot::channel();
+        self.tasks.spawn(async move {
+            let result = shared.ask("take a lease", |answer| Request::Grant(id, answer)).await;
+            // Whoever gave up waiting has dropped the lease as well.
+            let _ = granted.send(result.map(drop));
+            let done = tokio::select! {
+                done = owner.ended() => done,
+                () = closing.cancelled() => None,
+            };
+            owner.lose();
+            // If the writer cannot be asked any more, the keys end with the process.
+            let _ = shared.ask("end a lease", |answer| Request::End(id, answer)).await;
+            drop(done);
+        });
+        is_granted.await.unwrap_or_else(|_| Err(self.shared.closed()))?;
+        Ok(lease)
+    }
+
+    fn watch(&self, prefix: &str) -> Watch {
+        let (sender, watch) = Watch::new(WATCH_CAPACITY);
+        let (shared, closing, prefix) = (Arc::clone(&self.shared), self.closing.clone(), prefix.to_owned());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                biased;
+                () = closing.cancelled() => {}
+                () = serve_watch(&shared.published, &prefix, &sender) => {}
+            }
+        });
+        watch
+    }
+
+    fn describe(&self) -> String {
+        self.shared.name.clone()
+    }
+
+    async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.shared.queue.close();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // The writer does not panic; if the runtime ends meanwhile there is nobody to wait for it.
+            let _ = tokio::task::spawn_blocking(|| thread.join()).await;
+        }
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        self.closing.cancel();
+        self.shared.queue.close();
+        if let Some(thread) = self.thread.get_mut().take() {
+            // The directory can be opened again when this returns: at most one write is waited for.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve_watch(published: &Published, prefix: &str, sender: &WatchSender) {
+    let mut revisions = published.revisions();
+    let mut known: Option<Revision> = None;
+    loop {
+        revisions.mark_unchanged();
+        let (update, now) = published.since(prefix, known);
+        known = Some(now);
+        if let Some(update) = update
+            && !sender.send(update).await
+        {
+            return;
+        }
+        tokio::select! {
+            // The published state outlives its watches.
+            _ = revisions.changed() => {}
+            () = sender.closed() => return,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A watch: what is under a prefix, and then what changes.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use tokio::sync::mpsc;
+
+use crate::Update;
+
+/// Updates of one prefix, in order. Ends when it is dropped or when the store is closed.
+#[derive(Debug)]
+pub struct Watch {
+    updates: mpsc::Receiver<Update>,
+}
+
+impl Watch {
+    /// A watch and the end of it that the store keeps; at most `capacity` updates wait to be taken.
+    ///
+    /// # Panics
+    /// If `capacity` is 0.
+    #[must_use]
+    pub fn new(capacity: usize) -> (WatchSender, Self) {
+        let (sender, updates) = mpsc::channel(capacity);
+        (WatchSender { sender }, Self { updates })
+    }
+
+    /// The next update; `None` when the store was closed. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Update> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// [`Watch::next`] for those who poll.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Update>> {
+        self.updates.poll_recv(context)
+    }
+}
+
+/// The store's end of a watch.
+#[derive(Debug)]
+pub struct WatchSender {
+    sender: mpsc::Sender<Update>,
+}
+
+impl WatchSender {
+    /// Hands out an update; waits while too many are not yet taken. False when nobody watches any more.
+    pub async fn send(&self, update: Update) -> bool {
+        self.sender.send(update).await.is_ok()
+    }
+
+    /// Waits until nobody watches any more.
+    pub async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}
