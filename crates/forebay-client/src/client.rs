@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use forebay_cluster::{Backoff, Membership, PlacementKey};
+use forebay_cluster::{Backoff, Membership, PlacementKey, Topology};
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
 use forebay_store::Store;
 use forebay_transport::message::{CoverageReply, ListReply, ListRequest, StatReply};
-use forebay_transport::{Flags, Op, Request};
-use forebay_types::{BlockKey, BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
+use forebay_transport::{Flags, Op};
+use forebay_types::{BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
 pub struct BlockLocation {
     /// The worker.
     pub worker: Arc<str>,
-    /// Whether the worker owns the block; the others are asked only when it cannot be reached.
+    /// Whether the worker is one of those that own the block; the others are asked only when these cannot be reached.
     pub owner: bool,
     /// What it holds, or why it did not say.
     pub coverage: Result<CoverageReply, Failure>,
@@ -96,7 +96,10 @@ impl Client {
         runtime: tokio::runtime::Handle,
     ) -> Self {
         let stats = Arc::new(ClientStats::default());
-        let router = Router::new(membership, connector, options.backoff, options.request_timeout, Arc::clone(&stats));
+        let router = {
+            let (backoff, timeout) = (options.backoff, options.request_timeout);
+            Router::new(membership, connector, backoff, timeout, Arc::clone(&stats), runtime.clone())
+        };
         let router = Arc::new(router);
         let frames = buffers.pool().capacity().as_u64() / u64::from(MAX_BLOCK_SIZE);
         let crossings = Semaphore::new((frames / 4).clamp(1, 1 << 10) as usize);
@@ -144,10 +147,17 @@ impl Client {
         ListReply::decode(&body)
     }
 
-    /// A handle on `version`. Does no I/O.
+    /// A handle on `version`, each of whose blocks is on one worker. Does no I/O.
     #[must_use]
     pub fn open(&self, version: FileVersion) -> Arc<OpenFile> {
-        Arc::new(OpenFile::new(Arc::clone(&self.shared), version))
+        self.open_replicated(version, 1)
+    }
+
+    /// A handle on `version`, each of whose blocks is on `replicas` workers, as [`forebay_types::Attr::replicas`] says. Does
+    /// no I/O.
+    #[must_use]
+    pub fn open_replicated(&self, version: FileVersion, replicas: u8) -> Arc<OpenFile> {
+        Arc::new(OpenFile::new(Arc::clone(&self.shared), version, replicas))
     }
 
     /// How a file of `size` bytes is cut into blocks.
@@ -156,32 +166,10 @@ impl Client {
         BlockLayout::new(size, self.shared.options.block_size)
     }
 
-    /// The workers in the order in which they own a block, each with what it holds of it.
-    pub async fn locate(&self, key: BlockKey) -> Vec<BlockLocation> {
-        let routes = Arc::clone(&self.shared.router.routes());
-        let ranked = routes.ring.ranked(&key);
-        let asks = ranked.into_iter().enumerate().map(|(rank, at)| {
-            let link = Arc::clone(&routes.links[at]);
-            async move {
-                let timeout = self.shared.router.timeout();
-                let request = Request::on_block(Op::Coverage, key, 0, 0, timeout);
-                let answer = self.shared.router.ask_member(&link, request).await;
-                let coverage = answer.and_then(|reply| CoverageReply::decode(&reply.body));
-                BlockLocation { worker: Arc::clone(&link.member), owner: rank == 0, coverage }
-            }
-        });
-        futures::future::join_all(asks).await
-    }
-
-    /// Every worker's counters, as JSON text, or why it did not say.
-    pub async fn worker_stats(&self) -> Vec<(Arc<str>, Result<String, Failure>)> {
-        let routes = Arc::clone(&self.shared.router.routes());
-        let asks = routes.links.iter().map(|link| async {
-            let request = Request::on_path(Op::Stats, bytes::Bytes::new(), self.shared.router.timeout());
-            let answer = self.shared.router.ask_member(link, request).await;
-            (Arc::clone(&link.member), answer.map(|reply| String::from_utf8_lossy(&reply.body).into_owned()))
-        });
-        futures::future::join_all(asks).await
+    /// The members of the cluster as the client knows them.
+    #[must_use]
+    pub fn topology(&self) -> Arc<Topology> {
+        Arc::clone(&self.shared.router.routes().topology)
     }
 
     /// The client's counters.
@@ -205,9 +193,7 @@ impl Client {
         self.shared.prefetches.close();
         self.shared.engine.close().await;
         self.shared.tasks.close();
-        let routes = Arc::clone(&self.shared.router.routes());
-        futures::future::join_all(routes.links.iter().map(|link| link.transport.close())).await;
+        self.shared.router.close().await;
         self.shared.tasks.wait().await;
-        self.shared.router.connector.close().await;
     }
 }

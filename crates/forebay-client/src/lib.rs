@@ -3,6 +3,7 @@
 //! * [`Client`] answers `stat` and `list`, and opens files;
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
 //! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
+//! * [`Peers`] are the links of a worker to the others, whom it asks for blocks before the origin;
 //! * [`Connector`] makes links to workers, so that the client knows no transport by name.
 //!
 //! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in
@@ -15,15 +16,20 @@
 //! serves all.
 
 mod client;
+mod members;
 mod open_file;
 pub mod paths;
+mod peers;
 mod prefetch;
 mod router;
+mod routes;
 mod source;
 mod stats;
 
 pub use client::{BlockLocation, Client, ClientOptions};
+pub use members::Loaded;
 pub use open_file::OpenFile;
+pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};
 pub use router::Connector;
 pub use stats::{ClientStats, ReadSource};

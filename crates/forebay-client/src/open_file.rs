@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use forebay_cluster::PlacementKey;
 use forebay_memory::Spans;
 use forebay_transport::{Flags, Payload};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
@@ -25,16 +26,20 @@ pub struct OpenFile {
     version: Arc<FileVersion>,
     id: FileId,
     layout: BlockLayout,
+    /// How many workers own each of its blocks.
+    replicas: u8,
     /// Only ever tried, never waited for: a read that finds it taken by another read of this handle goes unrecorded.
     streams: Mutex<Streams>,
 }
 
 impl OpenFile {
-    pub(crate) fn new(client: Arc<Shared>, version: FileVersion) -> Self {
+    pub(crate) fn new(client: Arc<Shared>, version: FileVersion, replicas: u8) -> Self {
         let block_size = client.options.block_size;
         let streams = Streams::new(version.size, block_size, client.options.prefetch);
         let layout = BlockLayout::new(version.size, block_size);
-        Self { id: version.id(), layout, streams: Mutex::new(streams), version: Arc::new(version), client }
+        let id = version.id();
+        client.router.replicate(id, replicas);
+        Self { id, layout, replicas, streams: Mutex::new(streams), version: Arc::new(version), client }
     }
 
     /// The version that this handle is pinned to.
@@ -81,12 +86,11 @@ impl OpenFile {
 
     fn try_piece(&self, piece: Piece) -> Option<(Spans, ReadSource)> {
         let key = BlockKey { file: self.id, index: piece.index };
-        let routes = self.client.router.routes();
-        if routes.local {
-            let link = &routes.links[routes.ring.owner(&key)?];
-            if let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length) {
-                return Some((spans, ReadSource::LocalMemory));
-            }
+        // Whoever owns the block: what the worker in this process holds is nearest.
+        if let Some(link) = &self.client.router.routes().local
+            && let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length)
+        {
+            return Some((spans, ReadSource::LocalMemory));
         }
         let spans = self.client.engine.try_read(&key, piece.offset, piece.length)?;
         Some((spans, ReadSource::Buffered))
@@ -162,10 +166,9 @@ impl OpenFile {
         })
     }
 
-    /// Whether the worker that owns a block is in this process.
+    /// Whether the worker in this process owns a block.
     fn is_local(&self, key: &BlockKey) -> bool {
-        let routes = self.client.router.routes();
-        routes.local && routes.ring.owner(key).is_some_and(|owner| routes.links[owner].local)
+        self.client.router.routes().is_local(PlacementKey::from(key), self.replicas)
     }
 
     /// Tells the streams of a read; starts what they want fetched ahead. Whether the read continues a stream.

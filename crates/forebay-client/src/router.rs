@@ -1,21 +1,22 @@
 //! Which worker to ask, and whom to ask next when it does not answer.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use forebay_cluster::{Backoff, Health, Member, Membership, PlacementKey, Ring};
+use forebay_cluster::{Backoff, Member, Membership, PlacementKey};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
-use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport, TransportKind};
-use forebay_types::{BlockKey, Failure, FailureKind, FileVersion};
+use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion};
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
+use moka::sync::Cache;
+use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::routes::{Closing, Link, Order, Routes};
 use crate::stats::ClientStats;
 
 /// Workers that are asked about one request when those before them answered that they cannot: three origins that are
@@ -38,28 +39,22 @@ pub trait Connector: Send + Sync + 'static {
     }
 }
 
-/// A link to a member, and whether it is worth using.
-pub(crate) struct Link {
-    pub(crate) member: Arc<str>,
-    pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) local: bool,
-    health: Mutex<Health>,
-}
-
-/// A ring and the links to its members, in step.
-pub(crate) struct Routes {
-    pub(crate) ring: Arc<Ring>,
-    pub(crate) links: Vec<Arc<Link>>,
-    /// Whether any link is local.
-    pub(crate) local: bool,
-}
+/// Files that several workers hold each block of, and that are open or were lately: what a client needs to know of them.
+const MOST_REPLICATED: u64 = 65_536;
 
 pub(crate) struct Router {
     membership: Arc<dyn Membership>,
     pub(crate) connector: Arc<dyn Connector>,
     routes: ArcSwap<Routes>,
-    backoff: Backoff,
+    closing: Closing,
+    pub(crate) backoff: Backoff,
     timeout: Duration,
+    /// How many workers hold each block of a file; one, of those that are not here.
+    replicas: Cache<FileId, u8>,
+    /// Whether there ever was a file with several.
+    replicates: AtomicBool,
+    /// Counts requests on files with several replicas.
+    turns: AtomicU64,
     pub(crate) stats: Arc<ClientStats>,
 }
 
@@ -70,48 +65,54 @@ impl Router {
         backoff: Backoff,
         timeout: Duration,
         stats: Arc<ClientStats>,
+        runtime: tokio::runtime::Handle,
     ) -> Self {
-        let routes = ArcSwap::from_pointee(Routes { ring: Arc::default(), links: Vec::new(), local: false });
-        let router = Self { membership, connector, routes, backoff, timeout, stats };
+        let routes = ArcSwap::from_pointee(Routes::none());
+        let closing = Closing { runtime, tasks: TaskTracker::new() };
+        let (replicas, replicates) = (Cache::new(MOST_REPLICATED), AtomicBool::new(false));
+        let turns = AtomicU64::new(0);
+        let router =
+            Self { membership, connector, routes, closing, backoff, timeout, replicas, replicates, turns, stats };
         router.routes();
         router
     }
 
     /// The routes as they are now.
     pub(crate) fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
-        let ring = self.membership.ring();
+        let topology = self.membership.topology();
         let routes = self.routes.load();
-        if Arc::ptr_eq(&routes.ring, &ring) { routes } else { self.reroute(ring) }
+        if Arc::ptr_eq(&routes.topology, &topology) { routes } else { self.reroute(&topology) }
     }
 
     #[cold]
-    fn reroute(&self, ring: Arc<Ring>) -> arc_swap::Guard<Arc<Routes>> {
-        self.routes.rcu(|old| {
-            let known: HashMap<&str, &Arc<Link>> = old.links.iter().map(|link| (&*link.member, link)).collect();
-            let link = |member: &Member| match known.get(&*member.name) {
-                Some(link) if link.transport.peer() == &*member.address => Arc::clone(link),
-                _ => Arc::new(self.link(member)),
-            };
-            let links: Vec<_> = ring.members().iter().map(link).collect();
-            Routes { local: links.iter().any(|link| link.local), ring: Arc::clone(&ring), links }
-        });
+    fn reroute(&self, topology: &Arc<forebay_cluster::Topology>) -> arc_swap::Guard<Arc<Routes>> {
+        self.routes.rcu(|old| old.renewed(topology, &*self.connector, &self.closing));
         self.routes.load()
     }
 
-    fn link(&self, member: &Member) -> Link {
-        let transport = self.connector.connect(member);
-        let local = transport.kind() == TransportKind::Local;
-        Link { member: Arc::clone(&member.name), transport, local, health: Mutex::default() }
+    /// A file that is opened has each of its blocks on so many workers.
+    pub(crate) fn replicate(&self, file: FileId, replicas: u8) {
+        if replicas > 1 {
+            self.replicas.insert(file, replicas);
+            self.replicates.store(true, Ordering::Relaxed);
+        } else if self.replicates.load(Ordering::Relaxed) {
+            self.replicas.invalidate(&file);
+        }
+    }
+
+    fn replicas_of(&self, file: FileId) -> u8 {
+        // Most clients never see a file with several, and do not pay for them.
+        if self.replicates.load(Ordering::Relaxed) { self.replicas.get(&file).unwrap_or(1) } else { 1 }
     }
 
     /// Calls about `key`, worker after worker, until one answers what settles the matter.
     ///
     /// `request` makes the request for the time that is left; `into` makes the buffer for each attempt.
     async fn call(&self, key: PlacementKey, mut request: Request) -> Result<Reply, Failure> {
-        let mut attempts = self.attempts(key);
+        let mut attempts = self.attempts(key, 1);
         while let Some((link, left)) = attempts.next() {
             request.deadline = left;
-            match attempts.judge(&link, link.transport.call(request.clone(), None).await) {
+            match attempts.judge(&link, self.counted(&link, request.clone(), None).await) {
                 Verdict::Settled(result) => return result,
                 Verdict::AskNext => {}
             }
@@ -158,43 +159,88 @@ impl Router {
         mut request: Request,
         buffers: Option<&Store>,
     ) -> Result<Reply, Failure> {
-        let mut attempts = self.attempts(PlacementKey::from(&request.block));
+        let replicas = self.replicas_of(request.block.file);
+        let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas);
         while let Some((link, left)) = attempts.next() {
             request.deadline = left;
-            let mut answer = link.transport.call(request.clone(), landing(&link, buffers, request.length).await?).await;
-            // A worker that has never heard of this version asks for its description; the description is not sent
-            // with each request because those that hit need none.
-            if matches!(&answer, Err(CallError::Service(failure)) if failure.kind() == FailureKind::NeedsDescription) {
-                let described = request.clone().with_body(version.encode().into());
-                answer = link.transport.call(described, landing(&link, buffers, request.length).await?).await;
+            let begun = (replicas > 1).then(|| Timed::begin(&link));
+            let answer = self.call_described(&link, version, &request, buffers).await?;
+            if let Some(begun) = begun {
+                begun.end(answer.is_ok());
             }
             match attempts.judge(&link, answer) {
-                Verdict::Settled(result) => return checked(result?, &request),
+                Verdict::Settled(result) => return complete(result?, &request),
                 Verdict::AskNext => {}
             }
         }
         Err(attempts.exhausted())
     }
 
-    /// A request to one member, without failover.
-    pub(crate) async fn ask_member(&self, link: &Link, request: Request) -> Result<Reply, Failure> {
-        Ok(link.transport.call(request, None).await?)
+    /// A request on a block to one member, with the description of its file version if it asks for that. It is not sent with
+    /// each request because those that hit need none.
+    ///
+    /// # Errors
+    /// When there is no memory to land the answer in.
+    pub(crate) async fn call_described(
+        &self,
+        link: &Link,
+        version: &FileVersion,
+        request: &Request,
+        buffers: Option<&Store>,
+    ) -> Result<Result<Reply, CallError>, Failure> {
+        let answer = self.counted(link, request.clone(), landing(link, buffers, request.length).await?).await;
+        match &answer {
+            Err(CallError::Service(failure)) if failure.kind() == FailureKind::NeedsDescription => {}
+            _ => return Ok(answer),
+        }
+        let described = request.clone().with_body(version.encode().into());
+        Ok(self.counted(link, described, landing(link, buffers, request.length).await?).await)
+    }
+
+    /// A call, and how long it took.
+    async fn counted(&self, link: &Link, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        let (op, began) = (request.op, Instant::now());
+        let answer = link.transport.call(request, into).await;
+        self.stats.called(link.local, op, &answer, began.elapsed());
+        answer
+    }
+
+    /// What the answer of one member, asked without failover, says about its health, and the answer.
+    pub(crate) fn note(&self, link: &Link, answer: Result<Reply, CallError>) -> Result<Reply, Failure> {
+        match &answer {
+            Err(CallError::Link(LinkError::OtherPath { .. })) => {}
+            Err(CallError::Link(error)) => self.unreachable(link, error),
+            Ok(_) | Err(CallError::Service(_)) => reached(link),
+        }
+        answer.map_err(Failure::from)
+    }
+
+    fn unreachable(&self, link: &Link, error: &LinkError) {
+        if link.health.lock().failed(Instant::now(), &self.backoff) {
+            warn!(worker = %link.member, %error, "worker cannot be reached, its blocks are read through others");
+        }
     }
 
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    fn attempts(&self, key: PlacementKey) -> Attempts<'_> {
+    /// Closes the links and waits until those that nobody used any more are closed, too.
+    pub(crate) async fn close(&self) {
+        let routes = Arc::clone(&self.routes.load());
+        futures::future::join_all(routes.all().map(|link| link.close())).await;
+        self.closing.tasks.close();
+        self.closing.tasks.wait().await;
+        self.connector.close().await;
+    }
+
+    fn attempts(&self, key: PlacementKey, replicas: u8) -> Attempts<'_> {
         let routes = Arc::clone(&self.routes());
-        let ranked = match routes.links.len() {
-            1 => vec![0],
-            _ => routes.ring.ranked(key),
-        };
+        let turn = if replicas > 1 { self.turns.fetch_add(1, Ordering::Relaxed) } else { 0 };
         Attempts {
             router: self,
+            order: routes.order(key, replicas, turn),
             routes,
-            ranked: ranked.into_iter(),
             passed_over: Vec::new(),
             started: Instant::now(),
             tries: 0,
@@ -206,8 +252,38 @@ impl Router {
     }
 }
 
+fn reached(link: &Link) {
+    if link.health.lock().succeeded() {
+        info!(worker = %link.member, "worker is back");
+    }
+}
+
+/// One request that a link's speed is judged by. Dropped before its end, it counts as one that failed.
+struct Timed<'a> {
+    link: &'a Link,
+    begun: Instant,
+    answered: bool,
+}
+
+impl<'a> Timed<'a> {
+    fn begin(link: &'a Link) -> Self {
+        link.latency.sent();
+        Self { link, begun: Instant::now(), answered: false }
+    }
+
+    fn end(mut self, answered: bool) {
+        self.answered = answered;
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        self.link.latency.ended(self.answered.then(|| self.begun.elapsed()));
+    }
+}
+
 /// A reply to a read must carry all the bytes: a service that sends fewer has a fault.
-fn checked(reply: Reply, request: &Request) -> Result<Reply, Failure> {
+pub(crate) fn complete(reply: Reply, request: &Request) -> Result<Reply, Failure> {
     let length = match &reply.payload {
         Payload::None => 0,
         Payload::Landed(span) => span.len(),
@@ -231,7 +307,7 @@ async fn landing(link: &Link, buffers: Option<&Store>, length: u32) -> Result<Op
 struct Attempts<'a> {
     router: &'a Router,
     routes: Arc<Routes>,
-    ranked: std::vec::IntoIter<usize>,
+    order: Order,
     /// Members that were left out because they failed lately: a last resort.
     passed_over: Vec<usize>,
     started: Instant,
@@ -263,7 +339,7 @@ impl Attempts<'_> {
             return Some((link, left));
         }
         let admitted = loop {
-            let Some(at) = self.ranked.next() else { break None };
+            let Some(at) = self.order.next(&self.routes) else { break None };
             if self.routes.links[at].health.lock().admit(now, &self.router.backoff) {
                 break Some(at);
             }
@@ -287,16 +363,12 @@ impl Attempts<'_> {
                 Verdict::AskNext
             }
             Err(CallError::Link(error)) => {
-                if link.health.lock().failed(Instant::now(), &self.router.backoff) {
-                    warn!(worker = %link.member, %error, "worker cannot be reached, its blocks are read through others");
-                }
+                self.router.unreachable(link, &error);
                 self.last = Some(CallError::Link(error).into());
                 Verdict::AskNext
             }
             answered => {
-                if link.health.lock().succeeded() {
-                    info!(worker = %link.member, "worker is back");
-                }
+                reached(link);
                 match answered.map_err(Failure::from) {
                     Err(failure) if failure.kind().is_transient() => {
                         self.answers += 1;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use forebay_engine::{BlockSource, Fetch, Fetched};
 use forebay_memory::{SpanMut, Spans};
 use forebay_store::Store;
-use forebay_transport::{Flags, Payload};
-use forebay_types::{Failure, FailureKind, SectorSums};
+use forebay_transport::{Flags, Payload, Reply};
+use forebay_types::{Failure, FailureKind, SectorRange, SectorSums};
 
 use crate::router::Router;
 
@@ -22,14 +22,14 @@ pub(crate) struct Workers(pub(crate) Arc<Router>);
 impl BlockSource for Workers {
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure> {
         let first = self.ask(fetch, Flags::SUMS, buffers).await?;
-        let wrong = match checked(fetch, first) {
+        let wrong = match checked(fetch.sectors, fetch.length(), first) {
             Ok(fetched) => return Ok(fetched),
             Err(sector) => sector,
         };
         self.0.stats.corrupt_sectors.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(block = %fetch.key, sector = wrong, "a sector arrived corrupt, its worker is asked to check it");
         let second = self.ask(fetch, Flags::SUMS.and(Flags::SCRUB), buffers).await?;
-        checked(fetch, second).map_err(|sector| {
+        checked(fetch.sectors, fetch.length(), second).map_err(|sector| {
             let message = format!("sector {sector} of block {} arrived corrupt twice", fetch.key);
             Failure::new(FailureKind::Corrupt, message)
         })
@@ -38,34 +38,39 @@ impl BlockSource for Workers {
 
 impl Workers {
     /// The bytes of `fetch`, and the sums to check them against, if they came along.
-    async fn ask(
-        &self,
-        fetch: &Fetch,
-        flags: Flags,
-        buffers: &Store,
-    ) -> Result<(Fetched, Option<SectorSums>), Failure> {
+    async fn ask(&self, fetch: &Fetch, flags: Flags, buffers: &Store) -> Result<Answered, Failure> {
         let (offset, length) = (fetch.offset(), fetch.length());
         let reply = self.0.read(&fetch.version, fetch.key, offset, length, flags, buffers).await?;
         self.0.stats.delivered(reply.provenance);
-        let from_cache = reply.provenance.memory.saturating_add(reply.provenance.disk);
-        let filled = match reply.payload {
-            Payload::Landed(filled) => filled,
-            Payload::Shared(spans) => copy_of(&spans, length, buffers).await?,
-            Payload::None => return Err(Failure::new(FailureKind::Internal, "a read was answered without bytes")),
-        };
-        let sums = SectorSums::from_bytes(reply.body).filter(|sums| !sums.is_empty());
-        Ok((Fetched { filled, sums: None, from_cache }, sums))
+        fetched_of(reply, length, buffers).await
     }
 }
 
-/// What was fetched, if it is what the sums say; the sector that is not. Bytes without sums the worker vouches for.
-fn checked(fetch: &Fetch, (fetched, sums): (Fetched, Option<SectorSums>)) -> Result<Fetched, u32> {
-    let Some(sums) = sums else { return Ok(fetched) };
-    if sums.len() != fetch.sectors.len() as usize {
-        return Err(fetch.sectors.start);
+/// Bytes that a worker sent, and their sums, if it sent them along.
+pub(crate) type Answered = (Fetched, Option<SectorSums>);
+
+/// What a reply brought.
+///
+/// # Errors
+/// When it brought nothing, or there is no memory for it.
+pub(crate) async fn fetched_of(reply: Reply, length: u32, buffers: &Store) -> Result<Answered, Failure> {
+    let from_cache = reply.provenance.memory.saturating_add(reply.provenance.disk);
+    let filled = match reply.payload {
+        Payload::Landed(filled) => filled,
+        Payload::Shared(spans) => copy_of(&spans, length, buffers).await?,
+        Payload::None => return Err(Failure::new(FailureKind::Internal, "a read was answered without bytes")),
+    };
+    let sums = SectorSums::from_bytes(reply.body).filter(|sums| !sums.is_empty());
+    Ok((Fetched { filled, sums: None, from_cache }, sums))
+}
+
+/// What was fetched of `sectors`, if it is what the sums say; the sector that is not. Bytes without sums the worker vouches
+/// for.
+fn checked(sectors: SectorRange, length: u32, (fetched, sums): Answered) -> Result<Fetched, u32> {
+    match sums {
+        Some(sums) => fetched.checked(sectors, length, sums),
+        None => Ok(fetched),
     }
-    sums.check(&fetched.filled).map_err(|sector| fetch.sectors.start + sector)?;
-    Ok(Fetched { sums: Some(sums), ..fetched })
 }
 
 /// A worker in this process answered in the place of one that is not: its memory is not ours to keep.

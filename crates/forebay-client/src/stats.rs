@@ -1,8 +1,10 @@
 //! What a client counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use forebay_transport::Provenance;
+use forebay_metrics::LatencyHistogram;
+use forebay_transport::{CallError, Op, Payload, Provenance, Reply};
 
 /// Where the bytes of a read came from, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,21 @@ pub struct ClientStats {
     pub corrupt_sectors: AtomicU64,
     /// Reads that failed.
     pub failed_reads: AtomicU64,
+    /// Requests for bytes to workers in other processes, over whatever path.
+    pub data: Calls,
+    /// Requests for attributes and listings to any worker.
+    pub metadata: Calls,
+}
+
+/// Requests to workers.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct Calls {
+    /// Those that no worker answered.
+    pub failures: AtomicU64,
+    /// Bytes that came with the answers.
+    pub bytes_received: AtomicU64,
+    /// From request to answer.
+    pub latency: LatencyHistogram,
 }
 
 impl ClientStats {
@@ -43,6 +60,28 @@ impl ClientStats {
             ReadSource::Buffered => &self.buffered,
         };
         counter.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A request ended; `local`: it was for a worker in this process.
+    pub fn called(&self, local: bool, op: Op, answer: &Result<Reply, CallError>, took: Duration) {
+        let calls = match op {
+            Op::Stat | Op::List => &self.metadata,
+            Op::Read | Op::Fill if !local => &self.data,
+            _ => return,
+        };
+        match answer {
+            Ok(reply) => {
+                let bytes = reply.body.len() as u64 + carried(&reply.payload);
+                calls.bytes_received.fetch_add(bytes, Ordering::Relaxed);
+            }
+            // The worker's answer is no, and it is an answer.
+            Err(CallError::Service(_)) => {}
+            Err(CallError::Link(_)) => {
+                calls.failures.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+        calls.latency.record(took);
     }
 
     pub(crate) fn delivered(&self, provenance: Provenance) {
@@ -55,5 +94,14 @@ impl ClientStats {
                 counter.fetch_add(u64::from(bytes), Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// The bytes of a read that came with its answer.
+fn carried(payload: &Payload) -> u64 {
+    match payload {
+        Payload::None => 0,
+        Payload::Landed(span) => span.len() as u64,
+        Payload::Shared(spans) => spans.iter().map(|span| span.len() as u64).sum(),
     }
 }

@@ -1,13 +1,27 @@
 //! Who is in the cluster, who owns what, and who can be reached. Pure: no I/O, no clock.
 //!
+//! * [`records`]: what the state of a cluster says, as it is stored;
+//! * [`MemberView`]: from what the state store tells to the [`Topology`] in use, with the last known one while it is away;
 //! * [`Ring`]: the members and, by weighted rendezvous hashing, the order in which they own a key;
-//! * [`Membership`]: where a ring comes from; [`StaticMembership`] is a configured list;
-//! * [`Health`]: whether a member that failed is worth another try yet.
+//! * [`Topology`]: a ring, who is leaving it and who is new, and whom to ask for a block before the origin;
+//! * [`Registration`]: what a worker says of itself: damped, active and warming, draining;
+//! * [`Membership`]: where a topology comes from; [`StaticMembership`] is a configured list;
+//! * [`Health`]: whether a member that failed is worth another try yet;
+//! * [`LatencyRecord`]: which of several replicas answers first.
 
 mod health;
+mod latency;
 mod member;
 mod placement;
+pub mod records;
+mod registration;
+mod topology;
+mod view;
 
 pub use health::{Backoff, Health};
+pub use latency::{LatencyRecord, favour};
 pub use member::{Member, Membership, StaticMembership};
-pub use placement::{PlacementKey, Ring};
+pub use placement::{PlacementKey, Ranked, Ring};
+pub use registration::{JoinHistory, Registration, Standing};
+pub use topology::{MOST_PEERS, Topology};
+pub use view::{Freshness, MemberView, topology_of};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::Ring;
+use crate::{Ring, Topology};
 
 /// A worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,25 +17,31 @@ pub struct Member {
 
 /// Where the list of members comes from. A snapshot costs one atomic increment; the list may change between two.
 pub trait Membership: Send + Sync + 'static {
-    /// The ring as it is now.
-    fn ring(&self) -> Arc<Ring>;
+    /// The members as they are now.
+    fn topology(&self) -> Arc<Topology>;
 }
 
 /// A list that never changes.
 #[derive(Debug)]
-pub struct StaticMembership(Arc<Ring>);
+pub struct StaticMembership(Arc<Topology>);
 
 impl StaticMembership {
     /// Workers at these addresses, all of one weight.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let member = |address: &str| Member { name: address.into(), address: address.into(), weight: 1.0 };
-        Self(Arc::new(Ring::new(addresses.into_iter().map(|address| member(address.as_ref())))))
+        Self::of(addresses.into_iter().map(|address| member(address.as_ref())))
+    }
+
+    /// These workers.
+    #[must_use]
+    pub fn of(members: impl IntoIterator<Item = Member>) -> Self {
+        Self(Arc::new(Topology::of(Ring::new(members))))
     }
 }
 
 impl Membership for StaticMembership {
-    fn ring(&self) -> Arc<Ring> {
+    fn topology(&self) -> Arc<Topology> {
         Arc::clone(&self.0)
     }
 }

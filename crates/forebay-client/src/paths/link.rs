@@ -227,7 +227,9 @@ impl Transport for WorkerLink {
         match request.op {
             Op::Read | Op::Fill => found.data.call(request, into).await,
             Op::Stat | Op::List => found.metadata.call(request, into).await,
-            Op::Ping | Op::Coverage | Op::Stats | Op::Paths => self.shared.tcp.call(request, into).await,
+            Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt => {
+                self.shared.tcp.call(request, into).await
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use forebay_metrics::LatencyHistogram;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
@@ -40,8 +41,8 @@ pub struct Traffic {
     pub calls: AtomicU64,
     /// Bytes that came with the answers.
     pub bytes_received: AtomicU64,
-    /// Nanoseconds from call to answer, of all calls together.
-    pub nanoseconds: AtomicU64,
+    /// From call to answer.
+    pub latency: LatencyHistogram,
 }
 
 impl PathStats {
@@ -53,7 +54,7 @@ impl PathStats {
         };
         traffic.calls.fetch_add(1, Ordering::Relaxed);
         traffic.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
-        traffic.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        traffic.latency.record(took);
     }
 
     /// There was a switch.

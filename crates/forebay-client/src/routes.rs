@@ -1,0 +1,162 @@
+//! The links to workers, in step with the members of the cluster.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay_cluster::{LatencyRecord, Member, PlacementKey, Ranked, Topology, favour};
+use forebay_transport::{Transport, TransportKind};
+use parking_lot::Mutex;
+use tokio_util::task::TaskTracker;
+
+use crate::router::Connector;
+
+/// Workers that are looked up for a request at first, besides its replicas: most requests need one, the others only when it
+/// fails.
+const AT_FIRST: usize = 2;
+
+/// A link to a member, and whether it is worth using. It is closed when nobody uses it any more.
+pub(crate) struct Link {
+    pub(crate) member: Arc<str>,
+    /// The address of the member; the transport may call its peer otherwise.
+    address: Arc<str>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) local: bool,
+    pub(crate) health: Mutex<forebay_cluster::Health>,
+    pub(crate) latency: LatencyRecord,
+    closing: Closing,
+    closed: AtomicBool,
+}
+
+/// Where links are closed that nobody waits for.
+#[derive(Clone)]
+pub(crate) struct Closing {
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Link {
+    fn new(member: &Member, connector: &dyn Connector, closing: &Closing) -> Self {
+        let transport = connector.connect(member);
+        let local = transport.kind() == TransportKind::Local;
+        Self {
+            member: Arc::clone(&member.name),
+            address: Arc::clone(&member.address),
+            transport,
+            local,
+            health: Mutex::default(),
+            latency: LatencyRecord::default(),
+            closing: closing.clone(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        self.transport.close().await;
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Relaxed) {
+            let transport = Arc::clone(&self.transport);
+            self.closing.tasks.spawn_on(async move { transport.close().await }, &self.closing.runtime);
+        }
+    }
+}
+
+/// The members as they are, and a link to each.
+pub(crate) struct Routes {
+    pub(crate) topology: Arc<Topology>,
+    /// In step with the members of the ring.
+    pub(crate) links: Vec<Arc<Link>>,
+    /// Links to those who are leaving.
+    pub(crate) leaving: Vec<Arc<Link>>,
+    /// Links to those who own nothing yet.
+    damped: Vec<Arc<Link>>,
+    /// The link to the worker in this process.
+    pub(crate) local: Option<Arc<Link>>,
+}
+
+impl Routes {
+    pub(crate) fn none() -> Self {
+        let (links, leaving, damped) = (Vec::new(), Vec::new(), Vec::new());
+        Self { topology: Arc::default(), links, leaving, damped, local: None }
+    }
+
+    /// Routes to the members of `topology`, with the links of these routes where they lead to the same address.
+    pub(crate) fn renewed(&self, topology: &Arc<Topology>, connector: &dyn Connector, closing: &Closing) -> Self {
+        let known: HashMap<&str, &Arc<Link>> = self.all().map(|link| (&*link.member, link)).collect();
+        let link = |member: &Member| match known.get(&*member.name) {
+            Some(link) if link.address == member.address => Arc::clone(link),
+            _ => Arc::new(Link::new(member, connector, closing)),
+        };
+        let links: Vec<_> = topology.ring.members().iter().map(link).collect();
+        let leaving: Vec<_> = topology.leaving.iter().map(link).collect();
+        let damped: Vec<_> = topology.damped.iter().map(link).collect();
+        let local = links.iter().chain(&leaving).chain(&damped).find(|link| link.local).map(Arc::clone);
+        Self { topology: Arc::clone(topology), links, leaving, damped, local }
+    }
+
+    /// Every link, of those who own nothing too.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
+        self.links.iter().chain(&self.leaving).chain(&self.damped)
+    }
+
+    /// The link to the member called `name`.
+    pub(crate) fn link(&self, name: &str) -> Option<&Arc<Link>> {
+        self.all().find(|link| &*link.member == name)
+    }
+
+    /// The links to the workers that own `key` when so many own each, in rendezvous order.
+    pub(crate) fn owners(&self, key: PlacementKey, replicas: u8) -> impl Iterator<Item = &Arc<Link>> {
+        let first = self.topology.ring.first(key, usize::from(replicas.max(1)));
+        first.into_iter().map(|at| &self.links[at])
+    }
+
+    /// Whether the worker in this process is one of the owners of `key`.
+    pub(crate) fn is_local(&self, key: PlacementKey, replicas: u8) -> bool {
+        self.local.is_some() && self.owners(key, replicas).any(|link| link.local)
+    }
+
+    /// Whom to ask about `key`, best first; `turn` counts requests.
+    pub(crate) fn order(&self, key: PlacementKey, replicas: u8, turn: u64) -> Order {
+        let replicas = usize::from(replicas.max(1));
+        let mut first = self.topology.ring.first(key, replicas + AT_FIRST);
+        let owners = replicas.min(first.len());
+        if owners > 1 {
+            let owners = &mut first[..owners];
+            // Nothing is nearer than the memory of this process.
+            match owners.iter().position(|at| self.links[*at].local) {
+                Some(local) => owners[..=local].rotate_right(1),
+                None => favour(owners, turn, |at| &self.links[at].latency),
+            }
+        }
+        Order { key, first, next: 0, rest: None }
+    }
+}
+
+/// Members in the order in which they are asked: the first few are looked up at once, the others when they are needed.
+pub(crate) struct Order {
+    key: PlacementKey,
+    first: Ranked,
+    next: usize,
+    rest: Option<std::vec::IntoIter<usize>>,
+}
+
+impl Order {
+    /// The next member.
+    pub(crate) fn next(&mut self, routes: &Routes) -> Option<usize> {
+        if let Some(at) = self.first.get(self.next) {
+            self.next += 1;
+            return Some(*at);
+        }
+        if self.first.len() >= routes.links.len() {
+            return None;
+        }
+        let (key, asked) = (self.key, self.first.len());
+        let rest = || routes.topology.ring.ranked(key).split_off(asked).into_iter();
+        self.rest.get_or_insert_with(rest).next()
+    }
+}
