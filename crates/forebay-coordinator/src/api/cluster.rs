@@ -1,0 +1,232 @@
+//! `/api/v1/cluster`, `/api/v1/stats`, `/api/v1/series` and `/api/v1/version`: eyes on the cluster, and who shall leave
+//! it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use forebay_cluster::records::members::{DRAINS, WORKERS, WorkerRecord};
+use forebay_state::{Transaction, encode_segment};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::{Body, Params, RequestBody};
+use super::fault::{ErrorBody, Fault};
+use crate::runner::wall_clock;
+use crate::series::{Plot, Window};
+use crate::service::{LeaderRecord, Service};
+
+/// The cluster as this coordinator sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ClusterStatus {
+    /// The coordinator that answers.
+    pub coordinator: String,
+    /// The release that it runs.
+    pub version: String,
+    /// The coordinator that runs jobs; absent while there is none, or while it is not known.
+    pub leader: Option<LeaderRecord>,
+    /// Where the state of the cluster is.
+    pub state_store: StoreStatus,
+    /// What a person should know, a sentence each.
+    pub warnings: Vec<String>,
+    /// Members with their shares, versions and health; their form is that of `forebay cluster status --format json`.
+    #[schema(value_type = Object)]
+    pub cluster: Value,
+}
+
+/// The state store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoreStatus {
+    /// Which one.
+    pub description: String,
+    /// Whether it answers.
+    pub reachable: bool,
+    /// Why not.
+    pub reason: Option<String>,
+}
+
+/// What the workers count, as of the last time they were asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WorkerStats {
+    /// When they were asked, in milliseconds since 1970.
+    pub as_of_ms: u64,
+    /// The workers, by name.
+    pub workers: Vec<OneWorker>,
+    /// The files of which most bytes were served, the most first.
+    pub hottest: Vec<HotFile>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OneWorker {
+    /// Its name.
+    pub name: String,
+    /// Its counters; absent if it did not answer.
+    #[schema(value_type = Option<Object>)]
+    pub stats: Option<Value>,
+    /// Why it did not.
+    pub error: Option<String>,
+}
+
+/// A file that is read much.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HotFile {
+    /// Its path.
+    pub path: String,
+    /// Bytes of it that all workers serve in a minute, by a sample of the reads of the last minutes.
+    pub bytes_per_minute: u64,
+}
+
+/// A worker that shall leave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Drain {
+    /// Its name.
+    pub worker: String,
+    /// When that was asked for, in milliseconds since 1970.
+    pub asked_ms: u64,
+}
+
+/// Asks a worker to leave: an empty object.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DrainRequest {}
+
+impl RequestBody for DrainRequest {}
+
+/// The release that a coordinator runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Version {
+    /// `0.1.0`.
+    pub version: String,
+    /// The version of this interface.
+    pub api: String,
+}
+
+/// Which plot.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhichPlot {
+    /// `recent` (15 minutes, the default) or `day`.
+    #[serde(default)]
+    window: Window,
+}
+
+/// The cluster: members, shares, versions, health, warnings
+#[utoipa::path(
+    get, path = "/cluster", tag = "cluster", operation_id = "get_cluster",
+    responses((status = OK, body = ClusterStatus))
+)]
+pub(crate) async fn status(State(service): State<Arc<Service>>) -> Json<ClusterStatus> {
+    let (leader, cluster) = tokio::join!(service.leader(), service.view().status());
+    let mut warnings = Vec::new();
+    let (leader, reason) = match leader {
+        Ok(leader) => (leader, None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    if let Some(reason) = &reason {
+        warnings.push(format!("the state store does not answer, what was last known is in use: {reason}"));
+    } else if leader.is_none() {
+        warnings.push("no coordinator leads at the moment: jobs wait".to_owned());
+    }
+    let told = cluster.get("warnings").and_then(Value::as_array).into_iter().flatten();
+    warnings.extend(told.filter_map(Value::as_str).map(str::to_owned));
+    let description = service.store().describe();
+    Json(ClusterStatus {
+        coordinator: service.name().to_owned(),
+        version: service.version().to_owned(),
+        leader,
+        state_store: StoreStatus { description, reachable: reason.is_none(), reason },
+        warnings,
+        cluster,
+    })
+}
+
+/// Ask a worker to hand over its share and leave
+///
+/// Its progress is in the cluster's status; it can be stopped when it is `drained`.
+#[utoipa::path(
+    put, path = "/cluster/drains/{worker}", tag = "cluster", operation_id = "drain_worker",
+    params(("worker" = String, Path, description = "the worker's name")),
+    request_body(content = DrainRequest, description = "an empty object"),
+    responses(
+        (status = OK, body = Drain),
+        (status = NOT_FOUND, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn drain(
+    State(service): State<Arc<Service>>,
+    Path(worker): Path<String>,
+    Body(DrainRequest {}): Body<DrainRequest>,
+) -> Result<Json<Drain>, Fault> {
+    let members = service.store().list(WORKERS).await?.entries;
+    let is_member = |value: &[u8]| WorkerRecord::decode(value).is_ok_and(|record| record.name == worker);
+    if !members.iter().any(|entry| is_member(&entry.value)) {
+        let message = format!("no worker `{worker}` is in the cluster");
+        return Err(Fault::not_found(message, "`forebay cluster status` lists the workers"));
+    }
+    let drain = Drain { worker, asked_ms: wall_clock() };
+    // A struct of a text and a number: its encoding cannot fail.
+    let value = serde_json::to_vec(&drain).unwrap_or_default();
+    let key = format!("{DRAINS}{}", encode_segment(&drain.worker));
+    service.store().commit(Transaction::new().put(key, value)).await?;
+    Ok(Json(drain))
+}
+
+/// Take a drained worker back, or stop draining it
+#[utoipa::path(
+    delete, path = "/cluster/drains/{worker}", tag = "cluster", operation_id = "undrain_worker",
+    params(("worker" = String, Path, description = "the worker's name")),
+    responses(
+        (status = NO_CONTENT),
+        (status = NOT_FOUND, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn undrain(
+    State(service): State<Arc<Service>>,
+    Path(worker): Path<String>,
+) -> Result<StatusCode, Fault> {
+    let key = format!("{DRAINS}{}", encode_segment(&worker));
+    let write = Transaction::new().if_present(&key).delete(&key);
+    match service.store().commit(write).await?.revision() {
+        Some(_) => Ok(StatusCode::NO_CONTENT),
+        None => {
+            let message = format!("nobody asked `{worker}` to leave");
+            Err(Fault::not_found(message, "`forebay cluster status` shows who is draining"))
+        }
+    }
+}
+
+/// What the workers count
+#[utoipa::path(
+    get, path = "/stats", tag = "cluster", operation_id = "get_worker_stats",
+    responses((status = OK, body = WorkerStats))
+)]
+pub(crate) async fn stats(State(service): State<Arc<Service>>) -> Json<WorkerStats> {
+    Json(service.worker_stats())
+}
+
+/// Throughput and hit ratio over time
+#[utoipa::path(
+    get, path = "/series", tag = "cluster", operation_id = "get_series", params(WhichPlot),
+    responses((status = OK, body = Plot), (status = BAD_REQUEST, body = ErrorBody))
+)]
+pub(crate) async fn series(
+    State(service): State<Arc<Service>>,
+    Params(WhichPlot { window }): Params<WhichPlot>,
+) -> Json<Plot> {
+    Json(service.plot(window))
+}
+
+/// The release that this coordinator runs
+#[utoipa::path(
+    get, path = "/version", tag = "cluster", operation_id = "get_version",
+    responses((status = OK, body = Version))
+)]
+pub(crate) async fn version(State(service): State<Arc<Service>>) -> Json<Version> {
+    Json(Version { version: service.version().to_owned(), api: "v1".to_owned() })
+}

@@ -1,0 +1,168 @@
+//! `/api/v1/jobs`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{OriginalUri, Path, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use forebay_types::FsPath;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::{Body, Params, RequestBody};
+use super::fault::{ErrorBody, Fault};
+use crate::jobs::{JobKind, JobReport, JobSpec, JobState};
+use crate::runner::{Runner, matching};
+use crate::service::Service;
+
+impl RequestBody for JobSpec {}
+
+/// What became of a job that was submitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Submitted {
+    /// The job.
+    pub job: JobReport,
+    /// False: a job of this kind for this path was under way already, and this is it.
+    pub created: bool,
+}
+
+/// Jobs, the newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobList {
+    /// The jobs.
+    pub jobs: Vec<JobReport>,
+}
+
+/// Which jobs.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// Only those for this path.
+    path: Option<String>,
+    /// Only of this kind.
+    kind: Option<JobKind>,
+    /// Only in this state.
+    state: Option<JobState>,
+}
+
+/// Which job to stop: a body, so that it takes more than a link.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StopRequest {}
+
+impl RequestBody for StopRequest {}
+
+/// Submit a job
+///
+/// A job of this kind for this path that has not ended is not started twice: it is answered as it is.
+#[utoipa::path(
+    post, path = "/jobs", tag = "jobs", operation_id = "submit_job", request_body = JobSpec,
+    responses(
+        (status = CREATED, body = Submitted, description = "it was taken"),
+        (status = OK, body = Submitted, description = "one was under way already"),
+        (status = TEMPORARY_REDIRECT, description = "ask the leader"),
+        (status = BAD_REQUEST, body = ErrorBody),
+        (status = TOO_MANY_REQUESTS, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn submit(
+    State(service): State<Arc<Service>>,
+    OriginalUri(uri): OriginalUri,
+    Body(spec): Body<JobSpec>,
+) -> Result<Response, Fault> {
+    let runner = match leading(&service, &uri).await? {
+        Leading::Here(runner) => runner,
+        Leading::Elsewhere(redirect) => return Ok(redirect),
+    };
+    let (job, created) = runner.submit(spec).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(Submitted { job, created })).into_response())
+}
+
+/// List jobs, the newest first
+#[utoipa::path(
+    get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(Wanted),
+    responses(
+        (status = OK, body = JobList),
+        (status = BAD_REQUEST, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn list(
+    State(service): State<Arc<Service>>,
+    Params(wanted): Params<Wanted>,
+) -> Result<Json<JobList>, Fault> {
+    let path = wanted.path.as_deref().map(path_of).transpose()?;
+    let mut jobs = matching(service.job_reports().await?, path.as_ref(), wanted.kind);
+    jobs.retain(|job| wanted.state.is_none_or(|state| job.state == state));
+    Ok(Json(JobList { jobs }))
+}
+
+/// How far a job is
+#[utoipa::path(
+    get, path = "/jobs/{id}", tag = "jobs", operation_id = "get_job",
+    params(("id" = String, Path, description = "the job's name")),
+    responses(
+        (status = OK, body = JobReport),
+        (status = NOT_FOUND, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn get(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<Json<JobReport>, Fault> {
+    let reports = service.job_reports().await?;
+    let found = reports.into_iter().find(|report| report.id == id);
+    found.map(Json).ok_or_else(|| crate::runner::RunnerError::NoJob(id).into())
+}
+
+/// Stop a job
+///
+/// One that has ended stays as it is.
+#[utoipa::path(
+    post, path = "/jobs/{id}/stop", tag = "jobs", operation_id = "stop_job",
+    params(("id" = String, Path, description = "the job's name")),
+    request_body(content = StopRequest, description = "an empty object"),
+    responses(
+        (status = OK, body = JobReport),
+        (status = TEMPORARY_REDIRECT, description = "ask the leader"),
+        (status = NOT_FOUND, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn stop(
+    State(service): State<Arc<Service>>,
+    OriginalUri(uri): OriginalUri,
+    Path(id): Path<String>,
+    Body(StopRequest {}): Body<StopRequest>,
+) -> Result<Response, Fault> {
+    match leading(&service, &uri).await? {
+        Leading::Here(runner) => Ok(Json(runner.stop(&id).await?).into_response()),
+        Leading::Elsewhere(redirect) => Ok(redirect),
+    }
+}
+
+/// Who runs jobs.
+enum Leading {
+    Here(Arc<Runner>),
+    Elsewhere(Response),
+}
+
+async fn leading(service: &Service, uri: &axum::http::Uri) -> Result<Leading, Fault> {
+    if let Some(runner) = service.runner() {
+        return Ok(Leading::Here(runner));
+    }
+    let no_leader = "no coordinator leads at the moment";
+    let leader = service.leader().await?.filter(|leader| leader.name != service.name());
+    let leader = leader.ok_or_else(|| Fault::unavailable(no_leader, "try again in a few seconds"))?;
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let location = format!("http://{}{path}", leader.address);
+    let headers: [(HeaderName, String); 1] = [(header::LOCATION, location)];
+    Ok(Leading::Elsewhere((StatusCode::TEMPORARY_REDIRECT, headers).into_response()))
+}
+
+/// A path that someone sent.
+pub(super) fn path_of(text: &str) -> Result<FsPath, Fault> {
+    FsPath::new(text).map_err(|error| Fault::invalid(error, "give an absolute path of the namespace, `/s3/data`"))
+}

@@ -1,0 +1,175 @@
+//! `/api/v1/mounts`: written into the state store, where every process of the cluster sees it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
+use forebay_state::{Condition, Entry, Transaction, encode_segment};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::extract::{Body, Params, RequestBody};
+use super::fault::{ErrorBody, Fault};
+use super::jobs::path_of;
+use crate::service::Service;
+
+/// Written by whoever adds a mount, under the condition that it is as it was before the others were looked at: of two
+/// mounts that cannot be together, added at once, one is refused.
+const LAST_ADDED: &str = "last-mount";
+/// How often it is tried anew when others add mounts at the same time.
+const MOST_TRIES: usize = 10;
+
+/// A path of the namespace and the origin behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mount {
+    /// Where in the namespace.
+    #[schema(example = "/s3")]
+    pub path: String,
+    /// The origin's URL, without credentials.
+    #[schema(example = "s3://bucket/prefix")]
+    pub origin: String,
+    /// Options of the origin. Credentials are references: `env:NAME`, `file:/PATH` or `role`.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+}
+
+// A body that is malformed may have a credential in the wrong place.
+impl RequestBody for Mount {
+    const MAY_BE_TOLD: bool = false;
+}
+
+/// The mounts, in the order of their paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MountList {
+    /// The mounts.
+    pub mounts: Vec<Mount>,
+}
+
+/// Which path.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AtPath {
+    /// A path of the namespace.
+    pub(super) path: String,
+}
+
+impl From<MountRecord> for Mount {
+    fn from(MountRecord { path, origin, options }: MountRecord) -> Self {
+        Self { path, origin, options }
+    }
+}
+
+/// Mount an origin
+///
+/// Seen by all processes within moments. Mounting the same again is no error.
+#[utoipa::path(
+    post, path = "/mounts", tag = "mounts", operation_id = "add_mount", request_body = Mount,
+    responses(
+        (status = CREATED, body = Mount),
+        (status = OK, body = Mount, description = "it was mounted already, just so"),
+        (status = BAD_REQUEST, body = ErrorBody),
+        (status = CONFLICT, body = ErrorBody, description = "another is mounted there, or this one with other options"),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn add(
+    State(service): State<Arc<Service>>,
+    Body(mount): Body<Mount>,
+) -> Result<(StatusCode, Json<Mount>), Fault> {
+    let path = path_of(&mount.path)?;
+    let record = MountRecord { path: path.to_string(), origin: mount.origin, options: mount.options };
+    record.check().map_err(|problem| Fault::invalid(problem, "correct the mount"))?;
+    let key = MountRecord::key(&encode_segment(path.as_bytes()));
+    for _ in 0..MOST_TRIES {
+        // Before the list: who adds a mount after this is noticed.
+        let last_added = service.store().get(LAST_ADDED).await?;
+        let entries = service.store().list(MOUNTS).await?.entries;
+        let others = decoded(&entries);
+        if let Some(known) = entries.iter().find(|entry| entry.key == key) {
+            let is_same = MountRecord::decode(&known.value).is_ok_and(|known| known == record);
+            return if is_same { Ok((StatusCode::OK, Json(record.into()))) } else { Err(taken(&record.path)) };
+        }
+        if let Some(other) = others.iter().find(|other| other.contradicts(&record)) {
+            return Err(contradicted(other));
+        }
+        service.check_mount(&record, &others).map_err(|message| Fault::invalid(message, "correct the mount"))?;
+        let nobody_else = match last_added {
+            Some(entry) => Condition::Unchanged(LAST_ADDED.to_owned(), entry.revision),
+            None => Condition::Absent(LAST_ADDED.to_owned()),
+        };
+        let write = Transaction::new().when(nobody_else).if_absent(&key);
+        let write = write.put(&key, record.encode()).put(LAST_ADDED, record.path.clone());
+        if service.store().commit(write).await?.revision().is_some() {
+            return Ok((StatusCode::CREATED, Json(record.into())));
+        }
+    }
+    Err(Fault::conflict("others add mounts at this moment", "try again"))
+}
+
+/// List mounts
+#[utoipa::path(
+    get, path = "/mounts", tag = "mounts", operation_id = "list_mounts",
+    responses((status = OK, body = MountList), (status = SERVICE_UNAVAILABLE, body = ErrorBody))
+)]
+pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Json<MountList>, Fault> {
+    let mounts = records(&service).await?.into_iter().map(Mount::from).collect();
+    Ok(Json(MountList { mounts }))
+}
+
+/// Remove a mount
+///
+/// The origin keeps everything; what is cached of it goes as it ages.
+#[utoipa::path(
+    delete, path = "/mounts", tag = "mounts", operation_id = "remove_mount", params(AtPath),
+    responses(
+        (status = NO_CONTENT),
+        (status = NOT_FOUND, body = ErrorBody),
+        (status = SERVICE_UNAVAILABLE, body = ErrorBody),
+    )
+)]
+pub(crate) async fn remove(
+    State(service): State<Arc<Service>>,
+    Params(AtPath { path }): Params<AtPath>,
+) -> Result<StatusCode, Fault> {
+    let path = path_of(&path)?;
+    let key = MountRecord::key(&encode_segment(path.as_bytes()));
+    let write = Transaction::new().if_present(&key).delete(&key);
+    match service.store().commit(write).await?.revision() {
+        Some(_) => Ok(StatusCode::NO_CONTENT),
+        None => Err(Fault::not_found(format!("nothing is mounted at {path}"), "list the mounts")),
+    }
+}
+
+fn contradicted(other: &MountRecord) -> Fault {
+    let MountRecord { path, origin, .. } = other;
+    let message = format!("{origin} is mounted at {path} with other options, and cached bytes go by the URL alone");
+    let remedy = format!("give it the options of {path}, or remove the mount at {path} first");
+    Fault::conflict(message, &remedy)
+}
+
+fn taken(path: &str) -> Fault {
+    let message = format!("something else is mounted at {path}");
+    Fault::conflict(message, "remove it first, or mount at another path")
+}
+
+async fn records(service: &Service) -> Result<Vec<MountRecord>, Fault> {
+    let mut records = decoded(&service.store().list(MOUNTS).await?.entries);
+    records.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(records)
+}
+
+fn decoded(entries: &[Entry]) -> Vec<MountRecord> {
+    let decode = |entry: &Entry| match MountRecord::decode(&entry.value) {
+        Ok(record) => Some(record),
+        Err(reason) => {
+            tracing::warn!(key = entry.key, reason, "a mount's record cannot be used");
+            None
+        }
+    };
+    entries.iter().filter_map(decode).collect()
+}

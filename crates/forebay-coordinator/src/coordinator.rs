@@ -1,0 +1,253 @@
+//! A coordinator: it answers for the cluster, and runs its jobs while it leads.
+//!
+//! Several may run. Each registers under `coordinators/NAME`, serves the REST interface and samples the workers'
+//! counters; one of them holds the key `leader` under a lease, and has the [`Runner`]. When it dies, the lease ends,
+//! the next one takes the key, and resumes the jobs from their records. What a deposed leader still writes is refused
+//! by the state store, since every write is under the condition that its own leadership is the present one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
+use parking_lot::{Mutex, RwLock};
+use tokio::net::TcpListener;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::api;
+use crate::cache::CacheAccess;
+use crate::jobs::JobReport;
+use crate::runner::{Runner, RunnerOptions};
+use crate::series::{STEP, Series};
+use crate::server::Server;
+use crate::service::{ClusterView, LEADER, LeaderRecord, MountCheck, Service};
+
+/// Under which key prefix coordinators register.
+const COORDINATORS: &str = "coordinators/";
+/// How long after a failure of the state store the next try is.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// How a coordinator runs.
+#[derive(Clone)]
+pub struct CoordinatorOptions {
+    /// Its name, unlike all others'.
+    pub name: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where others reach it, `HOST:PORT`; where it listens if not given.
+    pub advertise: Option<String>,
+    /// The release that it says it is.
+    pub version: String,
+    /// How long its leadership outlives it.
+    pub lease: Duration,
+    /// How much jobs take.
+    pub runner: RunnerOptions,
+    /// What mounts must fulfil.
+    pub mount_check: Option<Arc<MountCheck>>,
+    /// Further pages that it serves, such as `/metrics`.
+    pub pages: axum::Router,
+}
+
+/// Why a coordinator did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address} ({source}): stop what listens there, or set another `coordinator` address")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+/// A coordinator, while it runs. Dropping it ends it, too, without waiting.
+pub struct Coordinator {
+    address: SocketAddr,
+    service: Arc<Service>,
+    server: Option<Server>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl CoordinatorOptions {
+    /// Options with defaults for all but these.
+    #[must_use]
+    pub fn new(name: impl Into<String>, listen: SocketAddr, version: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            listen,
+            advertise: None,
+            version: version.into(),
+            lease: Duration::from_secs(10),
+            runner: RunnerOptions::default(),
+            mount_check: None,
+            pages: axum::Router::new(),
+        }
+    }
+}
+
+impl Coordinator {
+    /// Starts to listen, to answer and to campaign. The state store need not be reachable.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Listen`].
+    pub async fn start(
+        options: CoordinatorOptions,
+        store: Arc<dyn StateStore>,
+        cache: Arc<dyn CacheAccess>,
+        view: Arc<dyn ClusterView>,
+    ) -> Result<Self, CoordinatorError> {
+        let cannot_listen = |source| CoordinatorError::Listen { address: options.listen, source };
+        let listener = TcpListener::bind(options.listen).await.map_err(cannot_listen)?;
+        let address = listener.local_addr().map_err(cannot_listen)?;
+        let service = Arc::new(Service {
+            name: options.name.clone(),
+            version: options.version.clone(),
+            store,
+            cache,
+            view,
+            mount_check: options.mount_check.clone(),
+            runner: RwLock::default(),
+            series: Mutex::new(Series::default()),
+            stats: Mutex::default(),
+        });
+        let server = Server::start(listener, api::router(Arc::clone(&service)).merge(options.pages.clone()));
+        let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let record = LeaderRecord { name: options.name.clone(), address: advertised };
+        // A struct of texts: its encoding cannot fail.
+        let record = serde_json::to_vec(&record).unwrap_or_default();
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        tasks.spawn(lead(Arc::clone(&service), options.clone(), record.clone(), stop.clone()));
+        tasks.spawn(register(Arc::clone(&service), options.lease, record, stop.clone()));
+        tasks.spawn(sample(Arc::clone(&service), stop.clone()));
+        tasks.close();
+        tracing::info!(name = options.name, %address, "the coordinator answers");
+        Ok(Self { address, service, server: Some(server), stop, tasks })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether it leads.
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        self.service.runner().is_some()
+    }
+
+    /// The jobs that it runs or ran, if it leads.
+    #[must_use]
+    pub fn reports(&self) -> Vec<JobReport> {
+        self.service.runner().map_or(Vec::new(), |runner| runner.reports())
+    }
+
+    /// Lets go of its jobs and its leadership, for others to take over, and ends.
+    pub async fn close(mut self) {
+        self.stop.cancel();
+        self.tasks.wait().await;
+        if let Some(server) = self.server.take() {
+            server.close().await;
+        }
+    }
+}
+
+/// Campaigns, and runs jobs while it leads, until it is time to stop.
+async fn lead(service: Arc<Service>, options: CoordinatorOptions, record: Vec<u8>, stop: CancellationToken) {
+    let election = Election::new(Arc::clone(&service.store), LEADER, options.lease);
+    loop {
+        let leadership = tokio::select! {
+            leadership = election.campaign(record.clone()) => leadership,
+            () = stop.cancelled() => return,
+        };
+        let failed = match leadership {
+            Ok(leadership) => reign(&service, &options, leadership, &stop).await.err(),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = failed {
+            tracing::warn!(error, "this coordinator does not lead now, and tries again");
+        }
+        tokio::select! {
+            () = sleep(TRY_AGAIN) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Runs jobs until the leadership is lost or it is time to stop.
+async fn reign(
+    service: &Arc<Service>,
+    options: &CoordinatorOptions,
+    leadership: Leadership,
+    stop: &CancellationToken,
+) -> Result<(), String> {
+    let (store, cache) = (Arc::clone(&service.store), Arc::clone(&service.cache));
+    let started = Runner::start(&options.name, store, leadership.fence(), cache, options.runner).await;
+    let runner = match started {
+        Ok(runner) => Arc::new(runner),
+        Err(error) => {
+            leadership.resign().await;
+            return Err(error.to_string());
+        }
+    };
+    tracing::info!(name = options.name, "this coordinator leads");
+    *service.runner.write() = Some(Arc::clone(&runner));
+    tokio::select! {
+        () = leadership.lost() => tracing::warn!("the leadership is lost"),
+        () = runner.ended() => {}
+        () = stop.cancelled() => {}
+    }
+    *service.runner.write() = None;
+    runner.close().await;
+    leadership.resign().await;
+    Ok(())
+}
+
+/// Keeps this coordinator registered until it is time to stop.
+async fn register(service: Arc<Service>, ttl: Duration, record: Vec<u8>, stop: CancellationToken) {
+    let key = format!("{COORDINATORS}{}", encode_segment(service.name()));
+    loop {
+        let registered = async {
+            let lease = service.store.lease(ttl).await?;
+            let write = Transaction::new().put_leased(&key, record.clone(), lease.id());
+            service.store.commit(write).await?;
+            Ok::<_, StateError>(lease)
+        };
+        tokio::select! {
+            registered = registered => match registered {
+                Ok(lease) => tokio::select! {
+                    () = lease.lost() => tracing::warn!("the registration of this coordinator is lost"),
+                    () = stop.cancelled() => return lease.revoke().await,
+                },
+                Err(error) => tracing::warn!(%error, "this coordinator is not registered yet"),
+            },
+            () = stop.cancelled() => return,
+        }
+        tokio::select! {
+            () = sleep(TRY_AGAIN) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Samples the workers' counters until it is time to stop.
+async fn sample(service: Arc<Service>, stop: CancellationToken) {
+    let mut ticks = interval(STEP);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = async { ticks.tick().await; service.sample().await } => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,254 @@
+//! What a job counts, and the failures that it met.
+//!
+//! There are two books of each job. The *live* one has all that happened, and is what people see. The *settled* one has
+//! only what lies before the place that a resumed job starts from, so nothing is counted twice when a coordinator dies:
+//! what it had finished beyond that place is done again, and counted then.
+
+use forebay_types::{Failure, FailureKind, FsPath};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Paths that are named for each cause of failure, and of what was evicted.
+pub(super) const FIRST_PATHS: usize = 10;
+/// Causes that are told apart; what fails for yet another is counted together.
+const MOST_CAUSES: usize = 16;
+/// Characters of a path that is named; no key of Amazon's is longer.
+const MOST_PATH: usize = 1024;
+/// Characters of a cause's text.
+const MOST_TEXT: usize = 160;
+
+/// Files, and the bytes in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Tally {
+    /// How many.
+    pub files: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: Self) {
+        self.files = self.files.saturating_add(other.files);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+
+    fn sub(&mut self, other: Self) {
+        self.files = self.files.saturating_sub(other.files);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+    }
+}
+
+/// Everything that is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Counts {
+    /// Files that the present pass has come by.
+    pub(crate) seen: Tally,
+    /// Directories that the present pass has come by.
+    pub(crate) directories: u64,
+    /// Loaded, or freed. Bytes count as they come, a file with its last one.
+    pub(crate) done: Tally,
+    /// Passed over because they were cached whole.
+    pub(crate) skipped: Tally,
+    /// Bytes that came from the origin.
+    pub(crate) fetched: u64,
+    /// Bytes that were cached already.
+    pub(crate) held: u64,
+    /// Checked by the present audit.
+    pub(crate) audited: Tally,
+    /// Found missing by the present audit.
+    pub(crate) missing: Tally,
+    /// Loaded again because an audit found them missing.
+    pub(crate) repaired: Tally,
+    /// Of those, by the present audit.
+    pub(crate) repaired_now: Tally,
+    /// Files that were another version than the one first seen, and were loaded anew.
+    pub(crate) changed: u64,
+    /// Bytes dropped from the caches.
+    pub(crate) freed: u64,
+    /// Files of which more replicas were loaded than readers know of.
+    pub(crate) unread_replicas: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.each(other, Tally::add, |mine, other| *mine = mine.saturating_add(other));
+    }
+
+    pub(super) fn sub(&mut self, other: &Self) {
+        self.each(other, Tally::sub, |mine, other| *mine = mine.saturating_sub(other));
+    }
+
+    fn each(&mut self, other: &Self, tally: fn(&mut Tally, Tally), number: fn(&mut u64, u64)) {
+        tally(&mut self.seen, other.seen);
+        tally(&mut self.done, other.done);
+        tally(&mut self.skipped, other.skipped);
+        tally(&mut self.audited, other.audited);
+        tally(&mut self.missing, other.missing);
+        tally(&mut self.repaired, other.repaired);
+        tally(&mut self.repaired_now, other.repaired_now);
+        number(&mut self.directories, other.directories);
+        number(&mut self.fetched, other.fetched);
+        number(&mut self.held, other.held);
+        number(&mut self.changed, other.changed);
+        number(&mut self.freed, other.freed);
+        number(&mut self.unread_replicas, other.unread_replicas);
+    }
+
+    /// A new pass starts: what is counted by pass starts anew.
+    pub(super) fn next_pass(&mut self) {
+        (self.seen, self.directories) = (Tally::default(), 0);
+        (self.audited, self.missing) = (Tally::default(), Tally::default());
+        self.repaired_now = Tally::default();
+    }
+}
+
+/// Failures of one kind with one text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cause {
+    /// What a program can act on: `NOT_FOUND`, `PERMISSION_DENIED`, `UNAVAILABLE` …
+    pub kind: String,
+    /// What was said, without what differs from file to file.
+    pub message: String,
+    /// How many files, or directories, failed so.
+    pub count: u64,
+    /// The first of them.
+    pub first_paths: Vec<String>,
+}
+
+/// Failures by cause, the first met first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Failures {
+    /// How many altogether.
+    pub count: u64,
+    /// By cause.
+    pub causes: Vec<Cause>,
+}
+
+impl Failures {
+    /// `path` failed.
+    pub(crate) fn add(&mut self, path: &FsPath, failure: &Failure) {
+        self.count += 1;
+        let (mut kind, mut message) = (kind_name(failure.kind()), class_of(failure.message(), path));
+        let known = self.causes.iter().any(|cause| cause.kind == kind && cause.message == message);
+        if !known && self.causes.len() + 1 >= MOST_CAUSES {
+            (kind, message) = ("OTHER", "other causes".to_owned());
+        }
+        let at = self.causes.iter().position(|cause| cause.kind == kind && cause.message == message);
+        let at = at.unwrap_or_else(|| {
+            self.causes.push(Cause { kind: kind.to_owned(), message, count: 0, first_paths: Vec::new() });
+            self.causes.len() - 1
+        });
+        let cause = &mut self.causes[at];
+        cause.count += 1;
+        if cause.first_paths.len() < FIRST_PATHS {
+            cause.first_paths.push(shown(path));
+        }
+    }
+}
+
+/// The kind's name in JSON.
+fn kind_name(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::NotFound => "NOT_FOUND",
+        FailureKind::NotADirectory => "NOT_A_DIRECTORY",
+        FailureKind::IsADirectory => "IS_A_DIRECTORY",
+        FailureKind::PermissionDenied => "PERMISSION_DENIED",
+        FailureKind::VersionChanged => "VERSION_CHANGED",
+        FailureKind::Unavailable => "UNAVAILABLE",
+        FailureKind::TimedOut => "TIMED_OUT",
+        FailureKind::Corrupt => "CORRUPT",
+        FailureKind::InvalidArgument => "INVALID_ARGUMENT",
+        FailureKind::ReadOnly => "READ_ONLY",
+        FailureKind::OutOfResources => "OUT_OF_RESOURCES",
+        FailureKind::Unsupported => "UNSUPPORTED",
+        FailureKind::NameTooLong => "NAME_TOO_LONG",
+        FailureKind::NotCached => "NOT_CACHED",
+        _ => "INTERNAL",
+    }
+}
+
+/// A path as it is told: not longer than a record has room for.
+pub(super) fn shown(path: &FsPath) -> String {
+    let mut text = path.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MOST_PATH) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// The message without what tells one file's from another's: the path and its name, and numbers.
+fn class_of(message: &str, path: &FsPath) -> String {
+    let (path, name) = (path.to_string(), String::from_utf8_lossy(path.name()).into_owned());
+    let mut text = message.replace(&path, "…");
+    if let Some(below) = path.get(1..).filter(|below| !below.is_empty()) {
+        text = text.replace(below, "…");
+    }
+    if name.len() > 2 {
+        text = text.replace(&name, "…");
+    }
+    let mut class = String::new();
+    for word in text.split_inclusive(' ').take(MOST_TEXT) {
+        let trimmed = word.trim_end();
+        // Ids and offsets: a word with two digits in it, or a number.
+        let digits = trimmed.bytes().filter(u8::is_ascii_digit).count();
+        if digits > 1 && !trimmed.contains('…') {
+            class.push('#');
+            class.push_str(&word[trimmed.len()..]);
+        } else {
+            class.push_str(word);
+        }
+    }
+    if let Some((end, _)) = class.char_indices().nth(MOST_TEXT) {
+        class.truncate(end);
+        class.push('…');
+    }
+    class
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> FsPath {
+        FsPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn failures_of_one_cause_are_counted_together_with_their_first_paths() {
+        let mut failures = Failures::default();
+        for number in 0..1000 {
+            let path = path(&format!("/s3/part-{number:05}"));
+            let failure = Failure::new(FailureKind::PermissionDenied, format!("{path}: access denied"));
+            failures.add(&path, &failure);
+        }
+        failures.add(&path("/s3/x"), &Failure::new(FailureKind::Unavailable, "connection 4711 reset"));
+        assert_eq!(failures.count, 1001);
+        let [denied, reset] = &failures.causes[..] else { panic!("{failures:?}") };
+        assert_eq!((denied.count, denied.message.as_str()), (1000, "…: access denied"));
+        assert_eq!((denied.first_paths.len(), denied.first_paths[1].as_str()), (FIRST_PATHS, "/s3/part-00001"));
+        assert_eq!((reset.kind.as_str(), reset.message.as_str()), ("UNAVAILABLE", "connection # reset"));
+    }
+
+    #[test]
+    fn causes_are_bounded_whatever_the_failures_say() {
+        let mut failures = Failures::default();
+        for number in 0..5000u32 {
+            let word: String = number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+            failures.add(&path("/f"), &Failure::new(FailureKind::Internal, word.repeat(100)));
+        }
+        assert_eq!((failures.causes.len(), failures.count), (MOST_CAUSES, 5000));
+        assert_eq!(failures.causes.iter().map(|cause| cause.count).sum::<u64>(), 5000);
+        assert!(failures.causes.iter().all(|cause| cause.message.chars().count() <= MOST_TEXT + 1));
+    }
+
+    #[test]
+    fn what_was_added_can_be_taken_back() {
+        let some = Counts { fetched: 7, done: Tally { files: 1, bytes: 7 }, ..Counts::default() };
+        let mut counts = some;
+        counts.add(&some);
+        counts.sub(&some);
+        assert_eq!(counts, some);
+    }
+}

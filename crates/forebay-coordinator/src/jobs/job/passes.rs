@@ -1,0 +1,231 @@
+//! From item to item, and from pass to pass.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_transport::message::FreeReply;
+use forebay_types::{Failure, FailureKind, FileVersion, FsPath};
+
+use super::{Asker, Job, Question, Step, layout_of, one_file};
+use crate::jobs::counts::{Counts, Tally};
+use crate::jobs::rate::Rate;
+use crate::jobs::record::MOST_FAILED;
+use crate::jobs::state::{JobState, Pass};
+use crate::jobs::walk::{Found, Item, Next, Place, Walk};
+use crate::jobs::window::{FileWork, Slot, Stage};
+
+impl Job {
+    /// The next question of the pass, or the next pass.
+    pub(super) fn advance(&mut self, now: Instant) -> Step {
+        loop {
+            if let Some(item) = self.versions.pop_front()
+                && let Some(path) = self.window.work(item).map(|work| work.path.clone())
+            {
+                return self.ask(Asker::Version(item), Question::Stat { path, fresh: true });
+            }
+            let (block, ready_at) = self.next_block(now);
+            if let Some((block, question)) = block {
+                return self.ask(Asker::Block(block), question);
+            }
+            if self.batch.len() >= self.limits.batch || (!self.batch.is_empty() && self.must_flush()) {
+                return self.free_batch();
+            }
+            let mut waits = false;
+            if !self.walk_ended && self.window.len() < self.limits.items {
+                match self.walk.next() {
+                    Next::Item(item) => {
+                        self.begin(now, item);
+                        continue;
+                    }
+                    Next::Ask(ask) => return self.ask_for_walk(ask),
+                    Next::Wait => waits = true,
+                    Next::Fatal(failure) => {
+                        self.fatal = Some(failure);
+                        return self.next(now);
+                    }
+                    Next::End => {
+                        self.walk_ended = true;
+                        self.walk_is_over();
+                        continue;
+                    }
+                }
+            }
+            if self.walk_ended && self.window.is_empty() && !waits {
+                return self.next_pass(now);
+            }
+            let retry_at = self.later.peek().map(|Reverse((at, _))| *at);
+            let checkpoint_at = (!self.is_writing).then_some(self.checkpoint_at);
+            return Step::Wait([ready_at, retry_at, checkpoint_at].into_iter().flatten().min());
+        }
+    }
+
+    /// What was asked to be freed together was freed.
+    pub(super) fn freed(&mut self, now: Instant, items: &[u64], reply: FreeReply) {
+        let mut sum = Tally::default();
+        for (at, item) in items.iter().enumerate() {
+            let Some(work) = self.window.work(*item) else { continue };
+            let done = one_file(&work.version);
+            // Bytes are known for all together; the first stands for them.
+            let freed = if at == 0 { reply.bytes } else { 0 };
+            self.count(*item, &Counts { done, freed, ..Counts::default() });
+            sum.add(done);
+            self.finish(*item);
+        }
+        self.rate.add(now, sum);
+    }
+
+    /// The item is done, well or badly.
+    pub(super) fn finish(&mut self, item: u64) {
+        if let Some(slot) = self.window.get(item) {
+            slot.work = None;
+        }
+    }
+
+    /// The item is given up.
+    pub(super) fn give_up(&mut self, item: u64, failure: Failure) {
+        let Some(slot) = self.window.get(item) else { return };
+        if let Some(work) = slot.work.take() {
+            self.live.fail(&work.path, &failure);
+            slot.failure = Some((work.path, failure));
+        }
+    }
+
+    fn begin(&mut self, now: Instant, item: Item) {
+        let pass = self.record.pass;
+        let mut counts = Counts::default();
+        match item.found {
+            Found::Directory => counts.directories = 1,
+            Found::Failed(failure) => {
+                let is_news = match pass {
+                    Pass::Count => false,
+                    Pass::Work => true,
+                    Pass::Audit(_) => !self.live.has_failed(&item.path),
+                };
+                let mut slot = Slot::new(item.place, counts);
+                if is_news {
+                    self.live.fail(&item.path, &failure);
+                    slot.failure = Some((item.path, failure));
+                }
+                self.window.push(slot);
+                return self.settle();
+            }
+            Found::File { version, modified_nanos, replicas } => {
+                counts.seen = one_file(&version);
+                let metadata_only = self.load().is_some_and(|load| load.metadata_only);
+                let stage = match (pass, self.load()) {
+                    (Pass::Count, _) => None,
+                    (Pass::Work, Some(load)) if load.metadata_only => None,
+                    (Pass::Work, Some(load)) if load.skip_if_exists => Some(Stage::Peek),
+                    (Pass::Work, _) => Some(Stage::Load),
+                    (Pass::Audit(_), _) => Some(Stage::Check),
+                };
+                // An empty file has no blocks: nothing to load and nothing to check.
+                let frees = pass == Pass::Work && self.load().is_none();
+                if let Some(stage) = stage.filter(|_| version.size > 0 || frees) {
+                    return self.work_on(item.place, item.path, version, modified_nanos, replicas, stage);
+                }
+                let without_bytes = Tally { files: 1, bytes: 0 };
+                match pass {
+                    Pass::Count => {}
+                    Pass::Work => counts.done = without_bytes,
+                    Pass::Audit(_) => counts.audited = without_bytes,
+                }
+                if pass == Pass::Count || metadata_only {
+                    self.rate.add(now, without_bytes);
+                }
+            }
+        }
+        self.live.counts.add(&counts);
+        self.window.push(Slot::new(item.place, counts));
+        self.settle();
+    }
+
+    fn work_on(
+        &mut self,
+        place: Place,
+        path: FsPath,
+        version: FileVersion,
+        modified_nanos: i64,
+        replicas: u8,
+        stage: Stage,
+    ) {
+        let asked = self.load().and_then(|load| load.replicas);
+        let is_beyond = self.record.pass == Pass::Work && asked.is_some_and(|asked| asked > replicas.max(1));
+        let unread_replicas = u64::from(is_beyond);
+        let counts = Counts { seen: one_file(&version), unread_replicas, ..Counts::default() };
+        let replicas = asked.unwrap_or(replicas).max(1);
+        let work = FileWork {
+            path,
+            file: version.id(),
+            layout: layout_of(&version, self.limits.block_size),
+            version,
+            modified_nanos,
+            replicas,
+            stage,
+            next: 0,
+            outstanding: 0,
+            restarts: 0,
+            failure: None,
+            is_missing: false,
+            is_repaired: false,
+        };
+        self.live.counts.add(&counts);
+        let slot = Slot { work: Some(Box::new(work)), ..Slot::new(place, counts) };
+        let number = self.window.push(slot);
+        if self.load().is_some() { self.open.push_back(number) } else { self.batch.push(number) }
+    }
+
+    /// Nothing will join the batch before it is sent.
+    fn must_flush(&self) -> bool {
+        self.walk_ended || self.window.len() >= self.limits.items
+    }
+
+    fn free_batch(&mut self) -> Step {
+        let items = std::mem::take(&mut self.batch);
+        let window = &mut self.window;
+        let file = |item: &u64| window.work(*item).map(|work| (work.file, work.layout.blocks()));
+        let files: Arc<[_]> = items.iter().filter_map(file).collect();
+        self.ask(Asker::Batch(items), Question::Free { files })
+    }
+
+    fn walk_is_over(&mut self) {
+        if matches!(self.record.pass, Pass::Count | Pass::Work) {
+            self.record.total = Some(self.live.counts.seen);
+        }
+    }
+
+    fn next_pass(&mut self, now: Instant) -> Step {
+        let repaired = self.live.counts.repaired_now.files > 0;
+        let next = match self.record.pass {
+            Pass::Count => Some(Pass::Work),
+            Pass::Work => self.is_audited().then_some(Pass::Audit(0)),
+            Pass::Audit(round) => repaired.then_some(Pass::Audit(round + 1)),
+        };
+        let Some(pass) = next else { return self.conclude() };
+        self.record.pass = pass;
+        (self.walk, self.walk_ended) = (Walk::new(self.record.spec.path(), self.record.spec.index_file()), false);
+        self.place = Place::start();
+        self.live.next_pass();
+        self.record.book = self.live.clone();
+        self.rate = Rate::new(now);
+        self.checkpoint_at = now;
+        self.next(now)
+    }
+
+    /// Whether the workers shall check what was loaded.
+    fn is_audited(&self) -> bool {
+        let loads_bytes = self.load().is_some_and(|load| !load.metadata_only);
+        loads_bytes && self.live.counts.seen.files > 0 && self.live.failures.count < MOST_FAILED as u64
+    }
+
+    fn conclude(&mut self) -> Step {
+        let counts = &self.live.counts;
+        if self.live.failures.count == 0 && counts.seen.files == 0 {
+            let path = self.record.spec.path().clone();
+            let what = if self.record.spec.index_file() { "names no files" } else { "has no files in it" };
+            self.live.fail(&path, &Failure::new(FailureKind::NotFound, format!("{path} {what}")));
+        }
+        self.end(if self.live.failures.count == 0 { JobState::Succeeded } else { JobState::Failed })
+    }
+}

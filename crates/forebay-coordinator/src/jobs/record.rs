@@ -1,0 +1,151 @@
+//! A job as it is kept in the state store: enough for another coordinator to go on with it.
+
+use forebay_types::{Failure, FsPath};
+use serde::{Deserialize, Serialize};
+
+use super::counts::{Counts, FIRST_PATHS, Failures, Tally, shown};
+use super::spec::JobSpec;
+use super::state::{JobState, Pass};
+use super::walk::Cursor;
+
+/// Files that failed and are known by a hash, so that an audit does not report them again as evicted. A job with more
+/// failures is not audited: it has failed, and its report would be of no use.
+pub(super) const MOST_FAILED: usize = 1000;
+
+/// What a job counted, and names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Book {
+    pub(crate) counts: Counts,
+    pub(crate) failures: Failures,
+    /// The first files that the present audit found missing.
+    pub(crate) missing_paths: Vec<String>,
+    /// Hashes of the paths that failed.
+    failed: Vec<u64>,
+}
+
+impl Book {
+    pub(super) fn fail(&mut self, path: &FsPath, failure: &Failure) {
+        self.failures.add(path, failure);
+        if self.failed.len() < MOST_FAILED {
+            self.failed.push(hash(path));
+        }
+    }
+
+    /// Whether `path` has failed; right as long as no more than [`MOST_FAILED`] have.
+    pub(super) fn has_failed(&self, path: &FsPath) -> bool {
+        !self.failed.is_empty() && self.failed.contains(&hash(path))
+    }
+
+    pub(super) fn is_missing(&mut self, path: &FsPath) {
+        if self.missing_paths.len() < FIRST_PATHS {
+            self.missing_paths.push(shown(path));
+        }
+    }
+
+    pub(super) fn next_pass(&mut self) {
+        self.counts.next_pass();
+        self.missing_paths.clear();
+    }
+}
+
+/// FNV-1a (draft-eastlake-fnv): the same in every release, as it is kept.
+fn hash(path: &FsPath) -> u64 {
+    path.as_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A job. Times are milliseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    pub(crate) id: String,
+    pub(crate) spec: JobSpec,
+    pub(crate) state: JobState,
+    pub(crate) pass: Pass,
+    /// Everything before it is in `book`; a resumed job goes on here.
+    pub(crate) cursor: Cursor,
+    pub(crate) book: Book,
+    /// All files below the path, once that is known.
+    #[serde(default)]
+    pub(crate) total: Option<Tally>,
+    /// The version of the index file that is walked: its id.
+    #[serde(default)]
+    pub(crate) index: Option<String>,
+    #[serde(default)]
+    pub(crate) stop_asked: bool,
+    pub(crate) created: u64,
+    #[serde(default)]
+    pub(crate) started: Option<u64>,
+    #[serde(default)]
+    pub(crate) finished: Option<u64>,
+    /// When this was written.
+    pub(crate) updated: u64,
+    /// The coordinator that runs it, or ran it last.
+    #[serde(default)]
+    pub(crate) coordinator: String,
+}
+
+impl JobRecord {
+    /// A job that was taken at `now`, milliseconds since 1970.
+    #[must_use]
+    pub fn new(id: String, spec: JobSpec, now: u64) -> Self {
+        let counts_first = match &spec {
+            JobSpec::Load(load) => !load.partial_listing,
+            JobSpec::Free(_) => false,
+        };
+        Self {
+            id,
+            spec,
+            state: JobState::Waiting,
+            pass: if counts_first { Pass::Count } else { Pass::Work },
+            cursor: Cursor::default(),
+            book: Book::default(),
+            total: None,
+            index: None,
+            stop_asked: false,
+            created: now,
+            started: None,
+            finished: None,
+            updated: now,
+            coordinator: String::new(),
+        }
+    }
+
+    /// As it is stored.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        // serde_json fails for maps with keys that are no text and for values that refuse: there are none of either
+        // here, since the path of a spec was parsed from text.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The reverse of [`JobRecord::encode`].
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::spec::LoadSpec;
+    use forebay_types::FailureKind;
+
+    #[test]
+    fn a_record_comes_back_and_stays_small_whatever_fails() {
+        let mut record = JobRecord::new("load-1".into(), JobSpec::Load(LoadSpec::new(FsPath::root())), 7);
+        for number in 0..5000 {
+            let path = FsPath::new(format!("/{}/{number}", "d".repeat(200))).unwrap();
+            record.book.fail(&path, &Failure::new(FailureKind::Internal, "x"));
+            record.book.is_missing(&path);
+            assert!(number >= MOST_FAILED || record.book.has_failed(&path));
+        }
+        let bytes = record.encode();
+        assert!(bytes.len() < 64 << 10, "{}", bytes.len());
+        assert_eq!(JobRecord::decode(&bytes).unwrap(), record);
+    }
+}

@@ -1,0 +1,31 @@
+//! The coordinator of a cluster: jobs, mounts, cache policies, and eyes on all of it.
+//!
+//! Any number of coordinators may run; the state store elects one that runs jobs, and all answer. None is on the path
+//! of a read: without coordinators everything is served, and only jobs wait.
+//!
+//! * [`jobs`]: what a load or a free does, as a state machine without I/O and without a clock;
+//! * [`Runner`]: the shell around it: asks the cache, keeps records, resumes what another coordinator left;
+//! * [`api`]: the REST interface, described by OpenAPI; [`ApiClient`] speaks it;
+//! * [`Coordinator`]: start and end of all that, and the campaign for leadership;
+//! * [`CacheAccess`] and [`ClusterView`]: the seams to the cache and to who is in the cluster; [`fake`] is a cache for
+//!   tests.
+
+pub mod api;
+pub mod fake;
+pub mod jobs;
+
+mod cache;
+mod client;
+mod coordinator;
+mod runner;
+mod series;
+mod server;
+mod service;
+mod web;
+
+pub use cache::{CacheAccess, HeldBytes, Loaded};
+pub use client::{ApiClient, ApiError};
+pub use coordinator::{Coordinator, CoordinatorError, CoordinatorOptions};
+pub use runner::{Runner, RunnerError, RunnerOptions};
+pub use series::{Plot, Point, Throughput, Window};
+pub use service::{ClusterView, LeaderRecord, MountCheck};

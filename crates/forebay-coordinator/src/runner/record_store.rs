@@ -1,0 +1,60 @@
+//! The records of jobs in the state store: `jobs/<id>`.
+
+use std::sync::Arc;
+
+use forebay_state::{Condition, StateError, StateStore, Transaction};
+
+use crate::jobs::JobRecord;
+
+/// Records that are deleted in one transaction.
+pub(super) const MOST_AT_ONCE: usize = 50;
+const PREFIX: &str = "jobs/";
+
+pub(crate) struct RecordStore {
+    store: Arc<dyn StateStore>,
+    /// Under which writes are carried out; without one this only reads.
+    leads: Option<Condition>,
+}
+
+impl RecordStore {
+    pub(crate) fn new(store: Arc<dyn StateStore>, leads: Option<Condition>) -> Self {
+        Self { store, leads }
+    }
+
+    /// All jobs, the oldest first. What another version wrote and this one cannot read is left alone.
+    pub(crate) async fn list(&self) -> Result<Vec<JobRecord>, StateError> {
+        let mut records = Vec::new();
+        for entry in self.store.list(PREFIX).await?.entries {
+            match JobRecord::decode(&entry.value) {
+                Ok(record) if key(&record.id) == entry.key => records.push(record),
+                Ok(record) => tracing::warn!(key = entry.key, id = record.id, "a job's record has another's key"),
+                Err(error) => tracing::warn!(key = entry.key, %error, "a job's record cannot be read"),
+            }
+        }
+        records.sort_by(|a, b| a.created.cmp(&b.created).then_with(|| a.id.cmp(&b.id)));
+        Ok(records)
+    }
+
+    /// Whether it was written: not when this process does not lead.
+    pub(super) async fn save(&self, record: &JobRecord) -> Result<bool, StateError> {
+        let write = self.transaction().put(key(&record.id), record.encode());
+        Ok(self.store.commit(write).await?.revision().is_some())
+    }
+
+    /// Deletes up to [`MOST_AT_ONCE`] records, if this process leads.
+    pub(super) async fn delete(&self, ids: &[String]) -> Result<(), StateError> {
+        let write = ids.iter().fold(self.transaction(), |write, id| write.delete(key(id)));
+        self.store.commit(write).await.map(|_| ())
+    }
+
+    fn transaction(&self) -> Transaction {
+        match &self.leads {
+            Some(leads) => Transaction::new().when(leads.clone()),
+            None => Transaction::new(),
+        }
+    }
+}
+
+fn key(id: &str) -> String {
+    format!("{PREFIX}{id}")
+}

@@ -1,0 +1,347 @@
+//! Coordinators over a real state store and real sockets, as the command line and others meet them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_cluster::records::members::WorkerRecord;
+use forebay_coordinator::api::{Mount, Policy};
+use forebay_coordinator::fake::FakeCache;
+use forebay_coordinator::jobs::{JobKind, JobReport, JobSpec, JobState, LoadSpec};
+use forebay_coordinator::{ApiClient, ApiError, ClusterView, Coordinator, CoordinatorOptions, Window};
+use forebay_state::{FileOptions, FileStore, StateStore, Transaction};
+use forebay_types::FsPath;
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct View;
+
+#[async_trait::async_trait]
+impl ClusterView for View {
+    async fn status(&self) -> Value {
+        json!({ "members": [{ "name": "w1", "state": "active", "share": 1.0 }], "warnings": ["<b>w2</b> is away"] })
+    }
+}
+
+struct Cluster {
+    store: Arc<FileStore>,
+    cache: Arc<FakeCache>,
+    _directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(FileStore::open(directory.path(), FileOptions::default()).await.unwrap());
+        let cache = Arc::new(FakeCache::new(4 << 20));
+        for number in 0..20u64 {
+            cache.put(&format!("/s3/f{number:02}"), 1000 * number, 0);
+        }
+        Self { store, cache, _directory: directory }
+    }
+
+    async fn coordinator(&self, name: &str) -> (Coordinator, ApiClient) {
+        let mut options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
+        options.mount_check = Some(Arc::new(|mount, _| match mount.origin.starts_with("s3://") {
+            true => Ok(()),
+            false => Err("no origin has this scheme".to_owned()),
+        }));
+        let (store, cache) = (Arc::clone(&self.store), Arc::clone(&self.cache));
+        let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
+        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        (coordinator, client)
+    }
+}
+
+async fn leads(coordinator: &Coordinator) {
+    until(|| async { coordinator.is_leading().then_some(()) }).await;
+}
+
+async fn until<T, F: Future<Output = Option<T>>>(condition: impl Fn() -> F) -> T {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it does not happen");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn end(client: &ApiClient, id: &str) -> JobReport {
+    until(|| async { Some(client.job(id).await.unwrap()).filter(|job| job.state.is_final()) }).await
+}
+
+fn path(text: &str) -> FsPath {
+    FsPath::new(text).unwrap()
+}
+
+fn load() -> JobSpec {
+    JobSpec::Load(LoadSpec::new(path("/s3")))
+}
+
+fn refusal(error: ApiError) -> (u16, String, String) {
+    match error {
+        ApiError::Refused { status, code, message, remedy } => {
+            assert!(!remedy.is_empty());
+            (status, code, message)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The status and the body of a bare request.
+async fn bare(coordinator: &Coordinator, method: &str, at: &str, body: Option<(&str, Vec<u8>)>) -> (u16, String) {
+    let method: reqwest::Method = method.parse().unwrap();
+    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let mut request = http.request(method, format!("http://{}{at}", coordinator.address())).timeout(PATIENCE);
+    if let Some((media_type, body)) = body {
+        request = request.header("content-type", media_type).body(body);
+    }
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_job_is_submitted_watched_listed_and_found_again() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    let submitted = client.submit(&load()).await.unwrap();
+    assert!(submitted.created);
+    let job = end(&client, &submitted.job.id).await;
+    assert_eq!((job.state, job.progress.audited.files, job.exit_code), (JobState::Succeeded, 20, 0));
+    let found = client.jobs(Some(&path("/s3")), Some(JobKind::Load)).await.unwrap();
+    assert_eq!(found[0].id, job.id);
+    assert!(client.latest_job(&path("/s3"), JobKind::Free).await.unwrap().is_none());
+    assert!(client.job("none").await.unwrap_err().is_not_found());
+    let gone = client.submit(&JobSpec::Load(LoadSpec::new(path("/gone")))).await.unwrap();
+    assert_eq!(end(&client, &gone.job.id).await.failures.causes[0].kind, "NOT_FOUND");
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn who_does_not_lead_answers_reads_and_sends_writers_to_the_leader() {
+    let cluster = Cluster::new().await;
+    cluster.cache.slow_down(Duration::from_millis(20));
+    let (leader, at_leader) = cluster.coordinator("leader").await;
+    leads(&leader).await;
+    let (other, at_other) = cluster.coordinator("other").await;
+    let submitted = at_other.submit(&load()).await.unwrap();
+    assert_eq!(at_leader.job(&submitted.job.id).await.unwrap().coordinator, "leader");
+    assert_eq!(at_other.cluster().await.unwrap().leader.unwrap().name, "leader");
+    let seen = at_other.jobs(None, None).await.unwrap();
+    assert_eq!(seen[0].id, submitted.job.id);
+    // The leader goes in the middle of the job; the other one takes over and resumes it.
+    leader.close().await;
+    leads(&other).await;
+    cluster.cache.slow_down(Duration::ZERO);
+    let job = end(&at_other, &submitted.job.id).await;
+    assert_eq!((job.state, job.coordinator.as_str(), job.progress.done.files), (JobState::Succeeded, "other", 20));
+    other.close().await;
+    assert!(cluster.store.list("coordinators/").await.unwrap().entries.is_empty());
+}
+
+#[tokio::test]
+async fn a_job_is_stopped_by_any_coordinator() {
+    let cluster = Cluster::new().await;
+    cluster.cache.slow_down(Duration::from_millis(100));
+    let (leader, _) = cluster.coordinator("leader").await;
+    leads(&leader).await;
+    let (other, at_other) = cluster.coordinator("other").await;
+    let submitted = at_other.submit(&load()).await.unwrap();
+    at_other.stop(&submitted.job.id).await.unwrap();
+    assert_eq!(end(&at_other, &submitted.job.id).await.state, JobState::Stopped);
+    other.close().await;
+    leader.close().await;
+}
+
+#[tokio::test]
+async fn mounts_come_and_go_and_credentials_are_refused_without_being_told() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    let mount = |path: &str, origin: &str, options: &[(&str, &str)]| Mount {
+        path: path.into(),
+        origin: origin.into(),
+        options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+    };
+    let s3 = mount("/s3", "s3://bucket/prefix", &[("s3.secret_access_key", "env:SECRET"), ("s3.region", "eu")]);
+    assert_eq!(client.add_mount(&s3).await.unwrap(), s3);
+    assert_eq!(client.add_mount(&s3).await.unwrap(), s3, "the same again is no error");
+    let other = client.add_mount(&mount("/s3", "s3://other", &[])).await.unwrap_err();
+    assert_eq!(refusal(other).0, 409);
+    let secret = client.add_mount(&mount("/x", "s3://b", &[("s3.secret_access_key", "hunter2")])).await.unwrap_err();
+    assert!(!format!("{secret} {secret:?}").contains("hunter2"));
+    assert!(refusal(secret).2.contains("never stored in clear"));
+    let odd = client.add_mount(&mount("/x", "gopher://b", &[])).await.unwrap_err();
+    assert_eq!(refusal(odd), (400, "INVALID_ARGUMENT".into(), "no origin has this scheme".into()));
+    let misplaced = br#"{"path":"/x","origin":"s3://b","options":"hunter2"}"#.to_vec();
+    let (status, text) = bare(&coordinator, "POST", "/api/v1/mounts", Some(("application/json", misplaced))).await;
+    assert!(status == 400 && !text.contains("hunter2"), "{text}");
+    assert_eq!(client.mounts().await.unwrap(), [s3]);
+    client.remove_mount(&path("/s3")).await.unwrap();
+    assert!(client.remove_mount(&path("/s3")).await.unwrap_err().is_not_found());
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn an_origin_is_mounted_twice_only_with_the_same_options() {
+    let cluster = Cluster::new().await;
+    // Without a check of its embedder's.
+    let start = async |name: &str| {
+        let options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
+        let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
+        let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
+        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        (coordinator, client)
+    };
+    let ((one, at_one), (two, at_two)) = tokio::join!(start("one"), start("two"));
+    let mount = |path: &str, origin: &str, endpoint: &str| {
+        let options = [("s3.endpoint".to_owned(), endpoint.to_owned())].into();
+        Mount { path: path.into(), origin: origin.into(), options }
+    };
+    at_one.add_mount(&mount("/a", "s3://bucket", "http://one:9000")).await.unwrap();
+    at_one.add_mount(&mount("/b", "s3://bucket/", "http://one:9000")).await.unwrap();
+    at_one.add_mount(&mount("/c", "s3://bucket/c", "http://two:9000")).await.unwrap();
+    let refused = at_one.add_mount(&mount("/d", "s3://bucket", "http://two:9000")).await.unwrap_err();
+    assert!(refused.to_string().contains("remove the mount at /a first"), "{refused}");
+    let (status, _, message) = refusal(refused);
+    assert!(status == 409 && message.contains("mounted at /a with other options"), "{message}");
+    assert!(!message.contains("http://"), "{message}");
+    // Of two at once, at two coordinators, one is refused.
+    for round in 0..10 {
+        let origin = format!("s3://round-{round}");
+        let (first, second) =
+            (mount(&format!("/x{round}"), &origin, "http://x"), mount(&format!("/y{round}"), &origin, "http://y"));
+        let (first, second) = tokio::join!(at_one.add_mount(&first), at_two.add_mount(&second));
+        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+        assert_eq!(refusal(first.and(second).unwrap_err()).0, 409);
+    }
+    one.close().await;
+    two.close().await;
+}
+
+#[tokio::test]
+async fn policies_are_checked_set_and_removed() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    let policy = |ttl: &str| Policy { path: "/s3/a b".into(), metadata_ttl: Some(ttl.into()), ..Policy::default() };
+    let set = client.set_policy(&policy("300s")).await.unwrap();
+    assert_eq!(set.metadata_ttl.as_deref(), Some("5m"));
+    let refused = refusal(client.set_policy(&policy("soon")).await.unwrap_err());
+    assert!(refused.0 == 400 && refused.2.starts_with("metadata_ttl:"), "{refused:?}");
+    assert_eq!(client.policies().await.unwrap(), [set]);
+    client.remove_policy(&path("/s3/a b")).await.unwrap();
+    assert!(client.remove_policy(&path("/s3/a b")).await.unwrap_err().is_not_found());
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_known_can_be_asked_to_leave_and_taken_back() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    let record = WorkerRecord { name: "w1".into(), group: "default".into(), ..WorkerRecord::default() };
+    let write = Transaction::new().put(WorkerRecord::key("default", "w1"), record.encode());
+    cluster.store.commit(write).await.unwrap();
+    assert!(client.drain("w9").await.unwrap_err().is_not_found());
+    assert_eq!(client.drain("w1").await.unwrap().worker, "w1");
+    assert!(cluster.store.get("drains/w1").await.unwrap().is_some());
+    client.undrain("w1").await.unwrap();
+    assert!(client.undrain("w1").await.unwrap_err().is_not_found());
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn eyes_see_the_cluster_the_workers_and_the_plots() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    let status = client.cluster().await.unwrap();
+    assert_eq!((status.version.as_str(), status.state_store.reachable), ("9.9.9", true));
+    assert_eq!(status.cluster["members"][0]["name"], "w1");
+    assert_eq!(status.warnings, ["<b>w2</b> is away"]);
+    let stats = until(|| async { Some(client.stats().await.unwrap()).filter(|stats| stats.as_of_ms > 0) }).await;
+    assert_eq!(stats.workers[0].name, "w1");
+    assert_eq!(client.series(Window::Recent).await.unwrap().step_seconds, 5);
+    assert_eq!(client.series(Window::Day).await.unwrap().step_seconds, 120);
+    assert_eq!(client.version().await.unwrap().version, "9.9.9");
+    assert_eq!(bare(&coordinator, "GET", "/healthz", None).await.0, 200);
+    let (status, text) = bare(&coordinator, "GET", "/readyz", None).await;
+    assert_eq!(status, 200, "{text}");
+    let (status, document) = bare(&coordinator, "GET", "/api/v1/openapi.json", None).await;
+    assert_eq!((status, document), (200, forebay_coordinator::api::openapi_json()));
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn without_its_state_store_a_coordinator_lives_is_not_ready_and_says_why() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    cluster.store.close().await;
+    assert_eq!(bare(&coordinator, "GET", "/healthz", None).await.0, 200);
+    let (status, text) = bare(&coordinator, "GET", "/readyz", None).await;
+    let checks: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (status, checks["ready"].as_bool(), checks["checks"][0]["ok"].as_bool()),
+        (503, Some(false), Some(false))
+    );
+    let status = client.cluster().await.unwrap();
+    assert!(!status.state_store.reachable);
+    assert!(status.warnings[0].contains("last known is in use"), "{:?}", status.warnings);
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_in_one_form() {
+    let cluster = Cluster::new().await;
+    let (coordinator, _) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    let json = |text: &str| Some(("application/json", text.as_bytes().to_vec()));
+    let cases = [
+        ("GET", "/nowhere", None, 404, "NOT_FOUND"),
+        ("GET", "/api/v1/nowhere", None, 404, "NOT_FOUND"),
+        ("DELETE", "/api/v1/jobs", None, 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/api/v1/jobs", None, 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("POST", "/api/v1/jobs", Some(("text/plain", b"{}".to_vec())), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ("POST", "/api/v1/jobs", json("{"), 400, "INVALID_ARGUMENT"),
+        ("POST", "/api/v1/jobs", json(r#"{"kind":"load","path":"s3"}"#), 400, "INVALID_ARGUMENT"),
+        ("POST", "/api/v1/jobs", json(r#"{"kind":"load","path":"/s3","replicas":99}"#), 400, "INVALID_ARGUMENT"),
+        ("POST", "/api/v1/jobs", Some(("application/json", vec![b' '; 100_000])), 413, "TOO_LARGE"),
+        ("GET", "/api/v1/jobs?kind=steal", None, 400, "INVALID_ARGUMENT"),
+        ("GET", "/api/v1/series?window=year", None, 400, "INVALID_ARGUMENT"),
+        ("DELETE", "/api/v1/mounts?path=relative", None, 400, "INVALID_ARGUMENT"),
+        ("GET", "/api/v1/jobs/%FF", None, 400, "INVALID_ARGUMENT"),
+    ];
+    for (method, at, body, status, code) in cases {
+        let (found, text) = bare(&coordinator, method, at, body).await;
+        let fault: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{method} {at}: {error}: {text}"));
+        assert_eq!((found, fault["error"]["code"].as_str()), (status, Some(code)), "{method} {at}: {text}");
+        for part in ["message", "remedy"] {
+            assert!(fault["error"][part].as_str().is_some_and(|text| !text.is_empty()), "{method} {at}: {text}");
+        }
+    }
+    coordinator.close().await;
+}
+
+#[tokio::test]
+async fn the_page_is_served_with_nothing_from_elsewhere() {
+    let cluster = Cluster::new().await;
+    let (coordinator, _) = cluster.coordinator("one").await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut types = BTreeMap::new();
+    for at in ["/", "/forebay.css", "/forebay.js"] {
+        let response = http.get(format!("http://{}{at}", coordinator.address())).send().await.unwrap();
+        assert_eq!(response.status(), 200);
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert!(header("content-security-policy").starts_with("default-src 'none'"));
+        assert_eq!(header("x-content-type-options"), "nosniff");
+        types.insert(at, header("content-type"));
+        let text = response.text().await.unwrap();
+        let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
+        assert!(!elsewhere.contains("://") && !elsewhere.contains("innerHTML"), "{at}");
+    }
+    assert_eq!(types["/forebay.js"], "text/javascript; charset=utf-8");
+    coordinator.close().await;
+}
