@@ -17,9 +17,12 @@ use fuser::{
 };
 use tracing::debug;
 
+use crate::access_log::{Seen, What};
 use crate::filesystem::{Attempt, Described, Found, Listed, not_open, read_only};
+use crate::inode::ROOT;
 use crate::serving::{Shared, contained, send};
 use crate::stats::Operation;
+use crate::virtual_files::{FOR_EVER, Opened, VirtualFile, part};
 
 /// The largest read the kernel sends. FACTS: 256 KiB to 1 MiB is best, and more gains nothing.
 const MAX_READ: u32 = 1 << 20;
@@ -44,9 +47,34 @@ impl Device {
         Arc::clone(&self.shared)
     }
 
-    fn refuse_write(&self, answer: impl FnOnce(Errno)) {
-        answer(self.shared.failed(Operation::Write, &read_only()));
-        self.shared.counters.answered(Operation::Write, Duration::ZERO);
+    /// What the access log is to say of a request, if anybody reads it.
+    #[inline]
+    fn seen(&self, request: &Request, what: impl FnOnce() -> What) -> Option<Seen> {
+        self.shared.virtual_files.log().seen(request, what)
+    }
+
+    fn refuse_write(&self, request: &Request, ino: INodeNo, answer: impl FnOnce(Errno)) {
+        let (started, seen) = (Instant::now(), self.seen(request, || What::Inode(ino.0)));
+        let errno = self.shared.failed(Operation::Write, &read_only());
+        answer(errno);
+        self.shared.answered(Operation::Write, seen, Err(errno), started);
+    }
+
+    /// A read of a file that is in no origin. That of an access log may wait, and is not itself logged.
+    fn read_virtual(&self, handle: u64, offset: u64, size: u32, reply: ReplyData) {
+        match self.shared.virtual_files.opened(handle) {
+            Some(Opened::Text(text)) => reply.data(part(&text, offset, size)),
+            Some(Opened::Log(reader)) => {
+                let ended = self.shared.ended.clone();
+                let task = async move {
+                    if let Some(lines) = ended.run_until_cancelled(reader.next(size as usize)).await {
+                        reply.data(&lines);
+                    }
+                };
+                self.shared.tasks.spawn_on(task, &self.shared.runtime);
+            }
+            None => reply.error(Errno::EBADF),
+        }
     }
 }
 
@@ -72,22 +100,37 @@ impl fuser::Filesystem for Device {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent.0 == ROOT
+            && let Some(file) = VirtualFile::named(name.as_bytes())
+        {
+            let attributes = self.shared.virtual_attributes(file);
+            return reply.entry_with_ttls(&FOR_EVER, &FOR_EVER, &attributes, Generation(0));
+        }
+        let seen = self.seen(req, || What::Name(parent.0, name.as_bytes().into()));
         let (shared, name) = (self.shared(), Box::<[u8]>::from(name.as_bytes()));
         let work = async move { shared.files.lookup(parent.0, &name).await };
-        self.shared.serve(Operation::Lookup, work, |shared, found| match found {
+        self.shared.serve(Operation::Lookup, seen, work, |shared, found| match found {
             Ok(Found::Inode(inode)) => {
                 let attributes = shared.attributes(&inode);
                 reply.entry_with_ttls(&inode.attr_ttl, &inode.name_ttl, &attributes, Generation(0));
+                Ok(())
             }
-            Ok(Found::Nothing(ttl)) if ttl.is_zero() => reply.error(Errno::ENOENT),
+            Ok(Found::Nothing(ttl)) if ttl.is_zero() => {
+                reply.error(Errno::ENOENT);
+                Err(Errno::ENOENT)
+            }
             Ok(Found::Nothing(ttl)) => {
                 // Inode number 0 is how the kernel is told for how long there is none.
                 let none =
                     Described { ino: 0, attr: Attr::directory(), attr_ttl: Duration::ZERO, name_ttl: Duration::ZERO };
                 reply.entry_with_ttls(&Duration::ZERO, &ttl, &shared.attributes(&none), Generation(0));
+                Err(Errno::ENOENT)
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => {
+                reply.error(errno);
+                Err(errno)
+            }
         });
     }
 
@@ -95,29 +138,53 @@ impl fuser::Filesystem for Device {
         contained(Operation::Other, || self.shared.files.forget(ino.0, nlookup));
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        if let Some(file) = VirtualFile::at(ino.0) {
+            return reply.attr(&FOR_EVER, &self.shared.virtual_attributes(file));
+        }
+        let seen = self.seen(req, || What::Inode(ino.0));
         let shared = self.shared();
         let work = async move { shared.files.attributes(ino.0).await };
-        self.shared.serve(Operation::GetAttr, work, |shared, inode| match inode {
-            Ok(inode) => reply.attr(&inode.attr_ttl, &shared.attributes(&inode)),
-            Err(errno) => reply.error(errno),
+        self.shared.serve(Operation::GetAttr, seen, work, |shared, inode| match inode {
+            Ok(inode) => {
+                reply.attr(&inode.attr_ttl, &shared.attributes(&inode));
+                Ok(())
+            }
+            Err(errno) => {
+                reply.error(errno);
+                Err(errno)
+            }
         });
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if let Some(file) = VirtualFile::at(ino.0) {
+            contained(Operation::Open, || match self.shared.virtual_files.open(file, || self.shared.report()) {
+                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
+                Err(errno) => reply.error(errno),
+            });
+            return;
+        }
+        let seen = self.seen(req, || What::Inode(ino.0));
         let shared = self.shared();
         let work = async move { shared.files.open(ino.0, flags.0).await };
-        self.shared.serve(Operation::Open, work, |_, opened| match opened {
+        self.shared.serve(Operation::Open, seen, work, |_, opened| match opened {
             // An inode is one version, so its pages stay right. O_DIRECT needs no flag of ours: the kernel honours it.
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
-            Err(errno) => reply.error(errno),
+            Ok(handle) => {
+                reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
+                Ok(())
+            }
+            Err(errno) => {
+                reply.error(errno);
+                Err(errno)
+            }
         });
     }
 
     fn read(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -125,26 +192,38 @@ impl fuser::Filesystem for Device {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if VirtualFile::at(ino.0).is_some() {
+            return self.read_virtual(fh.0, offset, size, reply);
+        }
         contained(Operation::Read, || {
             let started = Instant::now();
+            let seen = self.seen(req, || What::Bytes(ino.0, size, offset));
             match self.shared.files.try_read(fh.0, offset, size) {
                 Attempt::Hit(spans) => {
                     self.shared.counters.read(spans.iter().map(|span| span.len()).sum(), true);
                     send(reply, &spans);
-                    self.shared.counters.answered(Operation::Read, started.elapsed());
+                    self.shared.answered(Operation::Read, seen, Ok(()), started);
                 }
                 Attempt::Miss(open) => {
                     let shared = self.shared();
                     let work = async move { shared.files.read(&open, offset, size).await };
-                    self.shared.serve(Operation::Read, work, |shared, read| match read {
+                    self.shared.serve(Operation::Read, seen, work, |shared, read| match read {
                         Ok(spans) => {
                             shared.counters.read(spans.iter().map(|span| span.len()).sum(), false);
                             send(reply, &spans);
+                            Ok(())
                         }
-                        Err(errno) => reply.error(errno),
+                        Err(errno) => {
+                            reply.error(errno);
+                            Err(errno)
+                        }
                     });
                 }
-                Attempt::NotOpen => reply.error(self.shared.failed(Operation::Read, &not_open())),
+                Attempt::NotOpen => {
+                    let errno = self.shared.failed(Operation::Read, &not_open());
+                    reply.error(errno);
+                    self.shared.answered(Operation::Read, seen, Err(errno), started);
+                }
             }
         });
     }
@@ -156,19 +235,23 @@ impl fuser::Filesystem for Device {
 
     fn release(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        if VirtualFile::at(ino.0).is_some() {
+            self.shared.virtual_files.release(fh.0);
+            return reply.ok();
+        }
         contained(Operation::Release, || {
-            let started = Instant::now();
+            let (started, seen) = (Instant::now(), self.seen(req, || What::Inode(ino.0)));
             self.shared.files.release(fh.0);
             reply.ok();
-            self.shared.counters.answered(Operation::Release, started.elapsed());
+            self.shared.answered(Operation::Release, seen, Ok(()), started);
         });
     }
 
@@ -176,18 +259,21 @@ impl fuser::Filesystem for Device {
         reply.ok();
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         contained(Operation::OpenDir, || {
-            let started = Instant::now();
-            match self.shared.files.open_directory(ino.0) {
+            let (started, seen) = (Instant::now(), self.seen(req, || What::Inode(ino.0)));
+            let opened = self.shared.files.open_directory(ino.0);
+            let told = opened.map_err(|failure| self.shared.failed(Operation::OpenDir, &failure));
+            match told {
                 Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-                Err(failure) => reply.error(self.shared.failed(Operation::OpenDir, &failure)),
+                Err(errno) => reply.error(errno),
             }
-            self.shared.counters.answered(Operation::OpenDir, started.elapsed());
+            self.shared.answered(Operation::OpenDir, seen, told.map(drop), started);
         });
     }
 
-    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let seen = self.seen(req, || What::Names(ino.0, offset));
         let shared = self.shared();
         let work = async move {
             let take = |listed: Listed<'_>| {
@@ -200,15 +286,19 @@ impl fuser::Filesystem for Device {
             let read = shared.files.read_directory(fh.0, offset, false, take).await;
             Ok((read.map_err(|failure| shared.failed(Operation::ReadDir, &failure)), reply))
         };
-        self.shared.serve(Operation::ReadDir, work, |_, read| match read {
-            Ok((Ok(()), reply)) => reply.ok(),
-            Ok((Err(errno), reply)) => reply.error(errno),
-            // The deadline passed, and the reply went with it: the kernel was told EIO.
-            Err(_) => {}
+        self.shared.serve(Operation::ReadDir, seen, work, |_, read| {
+            // If the deadline passed, the reply went with it: the kernel was told EIO.
+            let (read, reply) = read?;
+            match read {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+            read
         });
     }
 
-    fn readdirplus(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let seen = self.seen(req, || What::Names(ino.0, offset));
         let shared = self.shared();
         let work = async move {
             let take = |listed: Listed<'_>| {
@@ -220,20 +310,23 @@ impl fuser::Filesystem for Device {
             let read = shared.files.read_directory(fh.0, offset, true, take).await;
             Ok((read.map_err(|failure| shared.failed(Operation::ReadDir, &failure)), reply))
         };
-        self.shared.serve(Operation::ReadDir, work, |_, read| match read {
-            Ok((Ok(()), reply)) => reply.ok(),
-            Ok((Err(errno), reply)) => reply.error(errno),
-            // The deadline passed, and the reply went with it: the kernel was told EIO.
-            Err(_) => {}
+        self.shared.serve(Operation::ReadDir, seen, work, |_, read| {
+            // If the deadline passed, the reply went with it: the kernel was told EIO.
+            let (read, reply) = read?;
+            match read {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+            read
         });
     }
 
-    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, req: &Request, ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
         contained(Operation::ReleaseDir, || {
-            let started = Instant::now();
+            let (started, seen) = (Instant::now(), self.seen(req, || What::Inode(ino.0)));
             self.shared.files.release_directory(fh.0);
             reply.ok();
-            self.shared.counters.answered(Operation::ReleaseDir, started.elapsed());
+            self.shared.answered(Operation::ReleaseDir, seen, Ok(()), started);
         });
     }
 
@@ -280,8 +373,8 @@ impl fuser::Filesystem for Device {
 
     fn setattr(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _mode: Option<u32>,
         _uid: Option<u32>,
         _gid: Option<u32>,
@@ -296,50 +389,50 @@ impl fuser::Filesystem for Device {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.refuse_write(|errno| reply.error(errno));
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn mknod(&self, req: &Request, ino: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn mkdir(&self, req: &Request, ino: INodeNo, _: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn unlink(&self, req: &Request, ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn rmdir(&self, req: &Request, ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn symlink(&self, req: &Request, ino: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
     fn rename(
         &self,
-        _: &Request,
-        _: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _: &OsStr,
         _newparent: INodeNo,
         _newname: &OsStr,
         _flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.refuse_write(|errno| reply.error(errno));
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn link(&self, _: &Request, _: INodeNo, _newparent: INodeNo, _newname: &OsStr, reply: ReplyEntry) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn link(&self, req: &Request, ino: INodeNo, _newparent: INodeNo, _newname: &OsStr, reply: ReplyEntry) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
     fn write(
         &self,
-        _: &Request,
-        _: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _: FileHandle,
         _offset: u64,
         _data: &[u8],
@@ -348,40 +441,40 @@ impl fuser::Filesystem for Device {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.refuse_write(|errno| reply.error(errno));
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn create(&self, req: &Request, ino: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
     fn setxattr(
         &self,
-        _: &Request,
-        _: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _: &OsStr,
         _value: &[u8],
         _flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        self.refuse_write(|errno| reply.error(errno));
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.refuse_write(|errno| reply.error(errno));
+    fn removexattr(&self, req: &Request, ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 
     fn fallocate(
         &self,
-        _: &Request,
-        _: INodeNo,
+        req: &Request,
+        ino: INodeNo,
         _: FileHandle,
         _offset: u64,
         _length: u64,
         _mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.refuse_write(|errno| reply.error(errno));
+        self.refuse_write(req, ino, |errno| reply.error(errno));
     }
 }

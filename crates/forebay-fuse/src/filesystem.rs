@@ -25,6 +25,7 @@ use crate::inode::{Inode, InodeTable, Known, ROOT};
 use crate::listing::{At, Listing};
 use crate::options::MountOptions;
 use crate::stale::StaleNames;
+use crate::virtual_files::VirtualFile;
 
 /// Attributes of a version never change, and nor does what the kernel knows of the root.
 const FOR_EVER: Duration = Duration::from_secs(86_400);
@@ -177,7 +178,7 @@ impl FileSystem {
         let Some(version) = known.attr.version().cloned() else {
             return Err(Failure::new(FailureKind::IsADirectory, format!("{} is a directory", inode.path)));
         };
-        let file = self.client.open(version);
+        let file = self.client.open_replicated(version, known.attr.replicas);
         self.files.insert(FileHandle { file, inode }).ok_or_else(too_many_open)
     }
 
@@ -293,6 +294,11 @@ impl FileSystem {
         self.directories.remove(handle);
     }
 
+    /// The client whose namespace this is.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// How many inodes the kernel holds.
     pub(crate) fn held_inodes(&self) -> usize {
         self.inodes.len()
@@ -310,8 +316,12 @@ impl FileSystem {
         Err(Failure::new(FailureKind::Internal, format!("{path}: {MAX_EMPTY_PAGES} pages without a name")))
     }
 
-    /// `None` for a name that no file can have: the kernel would fail the whole listing for it.
+    /// `None` for a name that no file can have: the kernel would fail the whole listing for it; and for one that is hidden by
+    /// a file of ours.
     fn describe_entry(&self, parent: &FsPath, entry: &DirEntry, fresh_until: Instant, hold: bool) -> Option<Described> {
+        if parent.is_root() && VirtualFile::named(&entry.name).is_some() {
+            return None;
+        }
         let path = match parent.join(&entry.name) {
             Ok(path) => path,
             Err(error) => {

@@ -20,6 +20,8 @@ use parking_lot::{Mutex, RwLock};
 
 /// The root's number, by FUSE's definition.
 pub(crate) const ROOT: u64 = 1;
+/// Numbers up to here are the root's and those of files that are in no origin ([`crate::virtual_files`]).
+pub(crate) const LAST_RESERVED: u64 = 15;
 /// Enough that some tens of threads seldom meet.
 const SHARDS: usize = 64;
 
@@ -235,9 +237,9 @@ fn version_id(attr: &Attr) -> Option<FileId> {
     }
 }
 
-/// 0 means "no inode" to the kernel, 1 is the root.
+/// 0 means "no inode" to the kernel.
 fn unreserved(ino: u64) -> u64 {
-    if ino <= ROOT { ino + 2 } else { ino }
+    if ino <= LAST_RESERVED { ino + LAST_RESERVED + 1 } else { ino }
 }
 
 /// A keyed BLAKE3, so that nobody who chooses object names can make numbers meet.
@@ -266,7 +268,7 @@ mod tests {
             let tag = VersionTag::Modified { nanos: nanos as i64, inode: 0 };
             FileKind::File(FileVersion { origin: "file:///o".into(), path: b"p".as_slice().into(), size: 1, tag })
         });
-        Known::new(Attr { kind, modified_nanos: 0 }, now, Duration::from_secs(60))
+        Known::new(Attr { kind, ..Attr::directory() }, now, Duration::from_secs(60))
     }
 
     fn path(name: &str) -> FsPath {
@@ -353,7 +355,7 @@ mod tests {
                 match step {
                     Step::Lookup(name, version) => {
                         let ino = table.remember(&path(&name.to_string()), known(version, now)).ino;
-                        prop_assert!(ino > ROOT);
+                        prop_assert!(ino > LAST_RESERVED);
                         let held = model.entry(ino).or_insert((name, version, 0));
                         prop_assert_eq!((held.0, held.1), (name, version), "a held number has one meaning");
                         held.2 += 1;

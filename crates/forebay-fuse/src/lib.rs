@@ -7,9 +7,11 @@
 //!
 //! * `filesystem`: the file system itself; `inode`, `handles` and `listing` are what it holds;
 //! * `device` and `serving`: feed it from `/dev/fuse`; another carrier would stand beside them;
+//! * `stats`, `virtual_files` and `access_log`: what the mount counts, and the files at its root that tell of it;
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
 //! * `mount`: the threads, from start to end.
 
+mod access_log;
 mod attach;
 mod detach;
 mod device;
@@ -24,8 +26,9 @@ mod options;
 mod serving;
 mod stale;
 mod stats;
+mod virtual_files;
 
 pub use error::MountError;
 pub use mount::{Mount, Unmounted};
-pub use options::MountOptions;
-pub use stats::{LATENCY_BUCKETS, MountStats, Operation, OperationStats};
+pub use options::{MountOptions, ReportSource};
+pub use stats::{MountStats, Operation, OperationStats};

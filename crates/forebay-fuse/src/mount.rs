@@ -123,7 +123,13 @@ impl Mount {
     /// What it has counted.
     #[must_use]
     pub fn stats(&self) -> MountStats {
-        self.shared.counters.snapshot(self.shared.files.held_inodes())
+        self.shared.stats()
+    }
+
+    /// All that there is to tell, for as long as anybody asks: what `.stats.json` shows.
+    pub fn reporter(&self) -> impl Fn() -> serde_json::Value + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.report()
     }
 
     /// Resolves when the mount has ended: unmounted, by us or from outside, and nothing open any more.

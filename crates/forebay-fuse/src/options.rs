@@ -1,8 +1,11 @@
 //! What can be chosen of a mount.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_types::ByteSize;
+use serde_json::Value;
 
 /// What can be chosen of a mount. [`MountOptions::default`] suits most.
 #[derive(Clone, Debug)]
@@ -35,6 +38,31 @@ pub struct MountOptions {
     pub deadline: Duration,
     /// Names asked for at a time when a directory is read.
     pub list_page: u32,
+    /// What `.stats` shows besides what mount and client count.
+    pub report: ReportSource,
+}
+
+/// Counters of others, as a JSON object whenever somebody asks. Without any, by default.
+#[derive(Clone, Default)]
+pub struct ReportSource(Option<Arc<dyn Fn() -> Value + Send + Sync>>);
+
+impl ReportSource {
+    /// What `report` returns.
+    pub fn new(report: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(report)))
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn report(&self) -> Value {
+        self.0.as_ref().map_or_else(|| Value::Object(Default::default()), |report| report())
+    }
+}
+
+impl fmt::Debug for ReportSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "ReportSource(..)" } else { "ReportSource(none)" })
+    }
 }
 
 impl Default for MountOptions {
@@ -53,6 +81,7 @@ impl Default for MountOptions {
             negative_ttl: Duration::from_secs(1),
             deadline: Duration::from_secs(300),
             list_page: 1000,
+            report: ReportSource::default(),
         }
     }
 }

@@ -16,14 +16,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay_memory::Spans;
 use forebay_types::{Attr, Failure, FailureKind, FileKind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyData};
+use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
+use crate::access_log::Seen;
 use crate::filesystem::{Described, FileSystem};
-use crate::options::MountOptions;
-use crate::stats::{Counters, Operation};
+use crate::options::{MountOptions, ReportSource};
+use crate::stats::{Counters, MountStats, Operation};
+use crate::virtual_files::{VirtualFile, VirtualFiles};
 
 /// `st_blksize`, which `cp` and `cat` read at a time: the largest read that the kernel sends.
 const PREFERRED_READ: u32 = 1 << 20;
@@ -32,6 +35,7 @@ const PREFERRED_READ: u32 = 1 << 20;
 pub(crate) struct Shared {
     pub(crate) files: FileSystem,
     pub(crate) counters: Counters,
+    pub(crate) virtual_files: VirtualFiles,
     /// Requests that wait.
     pub(crate) tasks: TaskTracker,
     /// Cancelled when nobody waits for answers any more.
@@ -39,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     deadline: Duration,
     presentation: Presentation,
+    report: ReportSource,
 }
 
 /// What the kernel is told of every inode.
@@ -59,20 +64,43 @@ impl Shared {
         Arc::new(Self {
             files,
             counters: Counters::new(),
+            virtual_files: VirtualFiles::new(),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),
             runtime,
             deadline: options.deadline,
             presentation,
+            report: options.report.clone(),
         })
     }
 
-    /// Answers a request that may have to wait. `work` does what is asked, `answer` tells the kernel.
+    /// What has been counted.
+    pub(crate) fn stats(&self) -> MountStats {
+        self.counters.snapshot(self.files.held_inodes())
+    }
+
+    /// The same, with what the client and the process say.
+    pub(crate) fn report(&self) -> Value {
+        let mut report = self.files.client().report();
+        if let (Some(report), Value::Object(more)) = (report.as_object_mut(), self.report.report()) {
+            report.extend(more);
+            report.insert("fuse".to_owned(), self.stats().report());
+        }
+        report
+    }
+
+    /// The attributes of a file that is in no origin.
+    pub(crate) fn virtual_attributes(&self, file: VirtualFile) -> FileAttr {
+        file.attributes(self.presentation.uid, self.presentation.gid)
+    }
+
+    /// Answers a request that may have to wait. `work` does what is asked, `answer` tells the kernel and says what it told.
     pub(crate) fn serve<T, F>(
         self: &Arc<Self>,
         operation: Operation,
+        seen: Option<Seen>,
         work: F,
-        answer: impl FnOnce(&Shared, Result<T, Errno>) + Send + 'static,
+        answer: impl FnOnce(&Shared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
     ) where
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -88,8 +116,8 @@ impl Shared {
                     Err(shared.failed(operation, &failure))
                 }
             };
-            answer(&shared, outcome);
-            shared.counters.answered(operation, started.elapsed());
+            let told = answer(&shared, outcome);
+            shared.answered(operation, seen, told, started);
         });
         let first = contained(operation, || {
             let _context = self.runtime.enter();
@@ -101,6 +129,15 @@ impl Shared {
                 ended.run_until_cancelled(request).await;
             };
             self.tasks.spawn_on(task, &self.runtime);
+        }
+    }
+
+    /// Counts a request that was answered, and logs it for whoever wants to know.
+    pub(crate) fn answered(&self, operation: Operation, seen: Option<Seen>, told: Result<(), Errno>, since: Instant) {
+        let took = since.elapsed();
+        self.counters.answered(operation, took);
+        if let Some(seen) = seen {
+            self.virtual_files.log().answered(&seen, operation, told, took);
         }
     }
 
@@ -119,7 +156,7 @@ impl Shared {
     }
 
     pub(crate) fn attributes(&self, inode: &Described) -> FileAttr {
-        let Described { ino, attr: Attr { kind, modified_nanos }, .. } = inode;
+        let Described { ino, attr: Attr { kind, modified_nanos, .. }, .. } = inode;
         let (kind, perm, nlink) = match kind {
             FileKind::Directory => (FileType::Directory, 0o555, 2),
             FileKind::File(_) => (FileType::RegularFile, 0o444, 1),

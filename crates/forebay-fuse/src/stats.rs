@@ -7,7 +7,9 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use forebay_metrics::{LatencyHistogram, LatencySnapshot};
 use forebay_types::FailureKind;
+use serde_json::{Map, Value, json};
 
 /// What the kernel asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +70,8 @@ impl Operation {
     }
 }
 
-/// Latencies are counted by the position of their highest bit in nanoseconds; the last bucket is 2^38 ns (275 s) and
-/// more.
-pub const LATENCY_BUCKETS: usize = 40;
-const KINDS: usize = 16;
+/// Beyond the highest number of a [`FailureKind`].
+const KINDS: usize = 17;
 /// More than the threads that serve a mount on most machines.
 const SHARDS: usize = 16;
 
@@ -83,7 +83,7 @@ pub(crate) struct Counters {
 /// Two cache lines: adjacent ones are fetched in pairs.
 #[repr(align(128))]
 struct Shard {
-    latencies: [[Counter; LATENCY_BUCKETS]; Operation::ALL.len()],
+    latencies: [LatencyHistogram; Operation::ALL.len()],
     failures: [Counter; KINDS],
     read_bytes: Counter,
     read_hits: Counter,
@@ -111,10 +111,8 @@ impl Counter {
 pub struct OperationStats {
     /// Which.
     pub operation: Operation,
-    /// How often.
-    pub count: u64,
-    /// How often it took `2^(i-1)..2^i` nanoseconds, from the request's arrival to its answer.
-    pub latency: [u64; LATENCY_BUCKETS],
+    /// How long it took, from the request's arrival to its answer.
+    pub latency: LatencySnapshot,
 }
 
 /// What a mount counted since it was mounted.
@@ -138,14 +136,51 @@ impl MountStats {
     /// How often `operation` was asked for.
     #[must_use]
     pub fn count(&self, operation: Operation) -> u64 {
-        self.operations.iter().filter(|stats| stats.operation == operation).map(|stats| stats.count).sum()
+        self.operations.iter().filter(|stats| stats.operation == operation).map(|stats| stats.latency.count()).sum()
+    }
+
+    /// The same as a JSON object.
+    #[must_use]
+    pub fn report(&self) -> Value {
+        let operations = self.operations.iter().map(|stats| (stats.operation.name().to_owned(), json!(stats.latency)));
+        let mut failures = Map::new();
+        for (kind, count) in &self.failures {
+            let so_far = failures.entry(errno_name(kind.errno())).or_insert(json!(0));
+            *so_far = json!(so_far.as_u64().unwrap_or(0) + count);
+        }
+        json!({
+            "operations": operations.collect::<Map<_, _>>(),
+            "failures": failures,
+            "read_bytes": self.read_bytes,
+            "read_hits": self.read_hits,
+            "read_misses": self.read_misses,
+            "inodes": self.inodes,
+        })
+    }
+}
+
+/// The name of an error that a mount answers with.
+pub(crate) fn errno_name(errno: i32) -> &'static str {
+    match errno {
+        libc::ENOENT => "ENOENT",
+        libc::ENOTDIR => "ENOTDIR",
+        libc::EISDIR => "EISDIR",
+        libc::EACCES => "EACCES",
+        libc::ESTALE => "ESTALE",
+        libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::EINVAL => "EINVAL",
+        libc::EROFS => "EROFS",
+        libc::ENOMEM => "ENOMEM",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::ENAMETOOLONG => "ENAMETOOLONG",
+        _ => "EIO",
     }
 }
 
 impl Shard {
-    const fn zero() -> Self {
+    fn zero() -> Self {
         Self {
-            latencies: [const { [const { Counter::zero() }; LATENCY_BUCKETS] }; Operation::ALL.len()],
+            latencies: std::array::from_fn(|_| LatencyHistogram::new()),
             failures: [const { Counter::zero() }; KINDS],
             read_bytes: Counter::zero(),
             read_hits: Counter::zero(),
@@ -156,14 +191,12 @@ impl Shard {
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        Self { shards: [const { Shard::zero() }; SHARDS] }
+        Self { shards: std::array::from_fn(|_| Shard::zero()) }
     }
 
     /// One answered request.
     pub(crate) fn answered(&self, operation: Operation, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = (u64::BITS - nanos.leading_zeros()) as usize;
-        self.shard().latencies[operation as usize][bucket.min(LATENCY_BUCKETS - 1)].add(1);
+        self.shard().latencies[operation as usize].record(took);
     }
 
     /// One read that returned `bytes`; `hit`: at once.
@@ -181,9 +214,9 @@ impl Counters {
     pub(crate) fn snapshot(&self, inodes: usize) -> MountStats {
         let sum = |of: &dyn Fn(&Shard) -> u64| self.shards.iter().map(of).sum::<u64>();
         let operations = Operation::ALL.map(|operation| {
-            let latency: [u64; LATENCY_BUCKETS] =
-                std::array::from_fn(|bucket| sum(&|shard| shard.latencies[operation as usize][bucket].get()));
-            OperationStats { operation, count: latency.iter().sum(), latency }
+            let of = |shard: &Shard| shard.latencies[operation as usize].snapshot();
+            let latency = self.shards.iter().map(of).reduce(|sum, latency| sum.and(&latency)).unwrap_or_default();
+            OperationStats { operation, latency }
         });
         let failures = (1..KINDS)
             .map(|number| (number, sum(&|shard| shard.failures[number].get())))
@@ -228,16 +261,22 @@ mod tests {
         let stats = counters.snapshot(3);
         assert_eq!((stats.read_bytes, stats.read_hits, stats.read_misses, stats.inodes), (200, 20, 0, 3));
         assert_eq!(stats.count(Operation::Read), 20);
-        assert_eq!(stats.operations[Operation::Read as usize].latency[10], 20);
+        assert_eq!(stats.operations[Operation::Read as usize].latency.mean(), Some(Duration::from_nanos(1000)));
         assert_eq!(stats.failures, [(FailureKind::Internal, 20)]);
     }
 
     #[test]
-    fn the_shortest_and_the_longest_have_a_bucket() {
+    fn a_report_names_operations_and_errors() {
         let counters = Counters::new();
-        counters.answered(Operation::Open, Duration::ZERO);
-        counters.answered(Operation::Open, Duration::MAX);
-        let latency = &counters.snapshot(0).operations[Operation::Open as usize].latency;
-        assert_eq!((latency[0], latency[LATENCY_BUCKETS - 1]), (1, 1));
+        counters.answered(Operation::Open, Duration::from_micros(5));
+        // Both are EIO to a program.
+        counters.failed(FailureKind::Internal);
+        counters.failed(FailureKind::NotCached);
+        counters.failed(FailureKind::VersionChanged);
+        let report = counters.snapshot(1).report();
+        assert_eq!(report["operations"]["open"]["count"], 1);
+        assert_eq!(report["operations"]["read"]["count"], 0);
+        assert_eq!(report["failures"], json!({ "EIO": 2, "ESTALE": 1 }));
+        assert_eq!(report["inodes"], 1);
     }
 }

@@ -9,8 +9,8 @@ use forebay_memory::{Pool, PoolOptions, Span, Spans};
 use forebay_transport::message::{ListReply, ListRequest, StatReply};
 use forebay_transport::{Flags, Op, Provenance, Request, Response, Service};
 use forebay_types::{
-    Attr, BlockKey, BlockLayout, ByteSize, DirEntry, Failure, FailureKind, FileId, FileKind, FileVersion,
-    MIN_BLOCK_SIZE, VersionTag,
+    Attr, BlockKey, BlockLayout, ByteSize, DirEntry, Failure, FailureKind, FileId, FileVersion, MIN_BLOCK_SIZE,
+    VersionTag,
 };
 
 /// Small blocks, so that reads cross from one to the next.
@@ -173,7 +173,7 @@ impl Bucket {
 }
 
 fn file(object: &Object) -> Attr {
-    Attr { kind: FileKind::File(object.version.clone()), modified_nanos: MODIFIED_NANOS }
+    Attr { modified_nanos: MODIFIED_NANOS, ..Attr::file(object.version.clone()) }
 }
 
 fn directory_prefix(path: &[u8]) -> Vec<u8> {

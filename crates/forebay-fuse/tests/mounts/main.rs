@@ -9,3 +9,4 @@ mod names;
 mod reading;
 mod user;
 mod versions;
+mod virtual_files;

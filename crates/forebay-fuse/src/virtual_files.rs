@@ -1,0 +1,188 @@
+//! Files that are in no origin: what the mount tells of itself, at its root.
+//!
+//! | name | mode | what it holds |
+//! | --- | --- | --- |
+//! | `.stats` | 0444 | all counters, a line each: `fuse.read_bytes 4096` |
+//! | `.stats.json` | 0444 | the same as one JSON object, with the buckets of all latencies |
+//! | `.accesslog` | 0400 | a line for each request while it is open ([`crate::access_log`]) |
+//!
+//! They are not listed, so nothing that walks a tree meets them, and they hide files of the same names at the root of the
+//! namespace. Their size is said to be 0, as that of files in `/proc`: they are read past the page cache until they end. The
+//! access log never does.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{Errno, FileAttr, FileType, INodeNo};
+use serde_json::Value;
+
+use crate::access_log::{AccessLog, LogReader};
+use crate::handles::HandleTable;
+use crate::inode::{LAST_RESERVED, ROOT};
+
+/// How long the kernel may believe that they are there: always.
+pub(crate) const FOR_EVER: Duration = Duration::from_secs(86_400);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VirtualFile {
+    Stats,
+    StatsJson,
+    AccessLog,
+}
+
+/// What is open of them.
+pub(crate) struct VirtualFiles {
+    handles: HandleTable<Opened>,
+    log: AccessLog,
+}
+
+#[derive(Clone)]
+pub(crate) enum Opened {
+    /// What it held when it was opened.
+    Text(Arc<[u8]>),
+    Log(Arc<LogReader>),
+}
+
+impl VirtualFile {
+    const ALL: [Self; 3] = [Self::Stats, Self::StatsJson, Self::AccessLog];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stats => ".stats",
+            Self::StatsJson => ".stats.json",
+            Self::AccessLog => ".accesslog",
+        }
+    }
+
+    /// The one of this name in the root.
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        // Few names begin like that.
+        if name.first() != Some(&b'.') {
+            return None;
+        }
+        Self::ALL.into_iter().find(|file| file.name().as_bytes() == name)
+    }
+
+    /// The one with this inode number.
+    #[inline]
+    pub(crate) fn at(ino: u64) -> Option<Self> {
+        if ino > LAST_RESERVED {
+            return None;
+        }
+        Self::ALL.into_iter().find(|file| file.ino() == ino)
+    }
+
+    fn ino(self) -> u64 {
+        ROOT + 1 + self as u64
+    }
+
+    /// Of a mount that this user and group own.
+    pub(crate) fn attributes(self, uid: u32, gid: u32) -> FileAttr {
+        let now = SystemTime::now();
+        let perm = if self == Self::AccessLog { 0o400 } else { 0o444 };
+        FileAttr {
+            ino: INodeNo(self.ino()),
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            kind: FileType::RegularFile,
+            perm,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+impl VirtualFiles {
+    pub(crate) fn new() -> Self {
+        Self { handles: HandleTable::new(), log: AccessLog::default() }
+    }
+
+    /// What requests are told to.
+    pub(crate) fn log(&self) -> &AccessLog {
+        &self.log
+    }
+
+    /// A handle on `file`; `report` gives the counters.
+    pub(crate) fn open(&self, file: VirtualFile, report: impl FnOnce() -> Value) -> Result<u64, Errno> {
+        let opened = match file {
+            VirtualFile::Stats => {
+                let lines = forebay_metrics::lines(&report());
+                let text: String = lines.iter().map(|(name, value)| format!("{name} {value}\n")).collect();
+                Opened::Text(text.into_bytes().into())
+            }
+            VirtualFile::StatsJson => Opened::Text(format!("{}\n", report()).into_bytes().into()),
+            VirtualFile::AccessLog => Opened::Log(self.log.open().ok_or(Errno::EMFILE)?),
+        };
+        self.handles.insert(opened.clone()).ok_or_else(|| {
+            self.closed(&opened);
+            Errno::EMFILE
+        })
+    }
+
+    /// What a handle stands for.
+    pub(crate) fn opened(&self, handle: u64) -> Option<Opened> {
+        self.handles.with(handle, Opened::clone)
+    }
+
+    /// The handle is closed.
+    pub(crate) fn release(&self, handle: u64) {
+        if let Some(opened) = self.opened(handle) {
+            self.closed(&opened);
+        }
+        self.handles.remove(handle);
+    }
+
+    fn closed(&self, opened: &Opened) {
+        if let Opened::Log(reader) = opened {
+            self.log.close(reader);
+        }
+    }
+}
+
+/// The part of `text` that a read at `offset` gets.
+pub(crate) fn part(text: &[u8], offset: u64, size: u32) -> &[u8] {
+    let start = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
+    &text[start..text.len().min(start.saturating_add(size as usize))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_a_name_and_a_number_of_its_own() {
+        for file in VirtualFile::ALL {
+            assert_eq!(VirtualFile::named(file.name().as_bytes()), Some(file));
+            assert_eq!(VirtualFile::at(file.ino()), Some(file));
+            assert!(file.ino() > ROOT && file.ino() <= LAST_RESERVED);
+        }
+        assert_eq!((VirtualFile::named(b"stats"), VirtualFile::named(b".stats2")), (None, None));
+        assert_eq!(
+            (VirtualFile::at(ROOT), VirtualFile::at(LAST_RESERVED), VirtualFile::at(1 << 40)),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_opened_and_nothing_beyond_its_end() {
+        let files = VirtualFiles::new();
+        let handle = files.open(VirtualFile::Stats, || serde_json::json!({ "a": { "b": 1 } })).unwrap();
+        let Some(Opened::Text(text)) = files.opened(handle) else { panic!("it is text") };
+        assert_eq!(part(&text, 0, 100), b"a.b 1\n");
+        assert_eq!(
+            (part(&text, 4, 1), part(&text, 6, 1), part(&text, u64::MAX, u32::MAX)),
+            (&b"1"[..], &b""[..], &b""[..])
+        );
+        files.release(handle);
+        assert!(files.opened(handle).is_none());
+    }
+}

@@ -1,0 +1,30 @@
+//! What Forebay counts, for Prometheus and for people.
+//!
+//! A component counts with atomics of its own ([`LatencyHistogram`] is one) and gives out snapshots. Nothing here is told of
+//! each event, so nothing is counted twice and a scrape costs nothing to those who count: when somebody asks, whoever
+//! implements [`Collect`] turns snapshots into [`Families`], and `exposition` writes them down in the text format that
+//! Prometheus reads.
+//!
+//! * `latency`: durations in buckets, and what can be said of an interval;
+//! * `family`: metrics with names, units and labels, and the rules for their names;
+//! * `exposition`: the text;
+//! * `process`: what the kernel counts of this process;
+//! * `readiness`: whether, and if not why not;
+//! * `report`: the counters as lines for people;
+//! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
+
+mod exposition;
+mod family;
+mod latency;
+mod process;
+mod readiness;
+mod report;
+mod server;
+
+pub use exposition::{CONTENT_TYPE, Registry};
+pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
+pub use latency::{BOUNDS_NANOS, LatencyHistogram, LatencySnapshot};
+pub use process::ProcessStats;
+pub use readiness::Readiness;
+pub use report::lines;
+pub use server::{MetricsServer, Site, WebError, counters, routes, serve};

@@ -1,0 +1,274 @@
+//! The pages of a process about itself, over HTTP.
+//!
+//! | page | what |
+//! | --- | --- |
+//! | `/metrics` | all metrics, for Prometheus |
+//! | `/healthz` | 200: the process runs and answers |
+//! | `/readyz` | 200, or 503 with what is missing: `{"ready":false,"missing":{"mount":"…"}}` |
+//! | `/stats` | all counters as one JSON object, as `forebay stats` reads them |
+//!
+//! They tell and take no orders. A client that is slow, or one too many, is closed: nobody can keep the process busy.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::exposition::{CONTENT_TYPE, Registry};
+use crate::readiness::Readiness;
+
+/// Connections at once. Prometheus has one, people have some.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a client may take to send the head of a request.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// How long a connection may last: Prometheus makes another one.
+const LASTS_AT_MOST: Duration = Duration::from_secs(600);
+/// How long answers under way may take once the server is told to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long accepting rests after an error, such as too many open files, that would only come back at once.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// Why the pages cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum WebError {
+    /// The address cannot be listened on.
+    #[error("cannot serve metrics at {address}: {error}; choose another port, or 0 for a free one")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        error: std::io::Error,
+    },
+}
+
+/// What the pages show.
+#[derive(Clone)]
+pub struct Site {
+    registry: Arc<Registry>,
+    readiness: Readiness,
+    report: Arc<dyn Fn() -> Value + Send + Sync>,
+}
+
+impl Site {
+    /// `report` is what `/stats` shows.
+    pub fn new(registry: Registry, readiness: Readiness, report: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        Self { registry: Arc::new(registry), readiness, report: Arc::new(report) }
+    }
+}
+
+/// All pages.
+pub fn routes(site: Site) -> Router {
+    let health = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready));
+    counters(site.clone()).merge(health.with_state(site))
+}
+
+/// `/metrics` and `/stats`, for a server that knows by itself how it is.
+pub fn counters(site: Site) -> Router {
+    Router::new().route("/metrics", get(metrics)).route("/stats", get(stats)).with_state(site)
+}
+
+async fn metrics(State(site): State<Site>) -> Response {
+    match site.registry.text() {
+        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn ready(State(site): State<Site>) -> Response {
+    let missing = site.readiness.reasons();
+    let status = if missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({ "ready": missing.is_empty(), "missing": missing }))).into_response()
+}
+
+async fn stats(State(site): State<Site>) -> Json<Value> {
+    Json((site.report)())
+}
+
+/// A server of the pages. Dropping it ends its tasks without waiting for them.
+#[derive(Debug)]
+pub struct MetricsServer {
+    address: SocketAddr,
+    stop: CancellationToken,
+    serving: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Serves `pages` at `address`. Must be called within a tokio runtime.
+///
+/// # Errors
+/// [`WebError::Listen`].
+pub async fn serve(address: SocketAddr, pages: Router) -> Result<MetricsServer, WebError> {
+    let cannot = |error| WebError::Listen { address, error };
+    let listener = TcpListener::bind(address).await.map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(accept(listener, pages, stop.clone()));
+    Ok(MetricsServer { address, stop, serving: Mutex::new(Some(serving)) })
+}
+
+impl MetricsServer {
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it. Answers under way may finish, for a moment.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        let serving = self.serving.lock().take();
+        if let Some(serving) = serving {
+            // It panics only if accepting does, and then there is nothing left to wait for.
+            let _ = serving.await;
+        }
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if let Some(serving) = self.serving.lock().take() {
+            serving.abort();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, pages: Router, stop: CancellationToken) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            () = stop.cancelled() => break,
+        };
+        let Ok((stream, peer)) = accepted else {
+            tokio::time::sleep(ACCEPT_REST).await;
+            continue;
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            debug!(%peer, "closed a connection to the metrics: {MAX_CONNECTIONS} are open");
+            continue;
+        };
+        let (pages, stop) = (pages.clone(), stop.clone());
+        connections.spawn(async move {
+            let _place = place;
+            let _ = tokio::time::timeout(LASTS_AT_MOST, connection(stream, pages, stop)).await;
+        });
+    }
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(ENDS_WITHIN, all).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn connection(stream: TcpStream, pages: Router, stop: CancellationToken) {
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "a connection to the metrics ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::family::Families;
+
+    fn site() -> (Site, Readiness) {
+        let registry = Registry::new().with(|families: &mut Families| {
+            families.gauge("forebay_inodes", "Inodes").add([], 3u64);
+        });
+        let readiness = Readiness::new();
+        (Site::new(registry, readiness.clone(), || json!({ "answer": 42 })), readiness)
+    }
+
+    async fn get(address: SocketAddr, page: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {page} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    fn loopback() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[tokio::test]
+    async fn each_page_answers_and_readiness_says_what_is_missing() {
+        let (site, readiness) = site();
+        let server = serve(loopback(), routes(site)).await.unwrap();
+        let at = server.local_addr();
+        let metrics = get(at, "/metrics").await;
+        assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(CONTENT_TYPE), "{metrics}");
+        assert!(metrics.contains("\nforebay_inodes 3.0\n") && metrics.ends_with("# EOF\n"), "{metrics}");
+        assert!(get(at, "/healthz").await.ends_with("\r\n\r\nok\n"));
+        assert!(get(at, "/stats").await.ends_with("{\"answer\":42}"));
+        assert!(get(at, "/readyz").await.starts_with("HTTP/1.1 200"));
+        readiness.missing("mount", "it is being mounted");
+        let unready = get(at, "/readyz").await;
+        assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+        assert!(unready.ends_with(r#"{"missing":{"mount":"it is being mounted"},"ready":false}"#), "{unready}");
+        readiness.there("mount");
+        assert!(get(at, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(at, "/secret").await.starts_with("HTTP/1.1 404"));
+        let posted = get(at, "/metrics HTTP/1.1\r\nhost: a\r\n\r\nPOST /metrics").await;
+        assert!(posted.contains("405"), "{posted}");
+        server.close().await;
+        assert!(TcpStream::connect(at).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn those_who_say_nothing_take_no_more_than_their_places_and_hold_no_one_up_at_the_end() {
+        let server = serve(loopback(), routes(site().0)).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(server.local_addr()).await.unwrap());
+        }
+        let until = tokio::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            // One too many is closed without an answer, once the others have been accepted.
+            let mut late = TcpStream::connect(server.local_addr()).await.unwrap();
+            if late.read(&mut [0; 1]).await.unwrap_or(0) == 0 {
+                break;
+            }
+            assert!(tokio::time::Instant::now() < until, "it takes everybody");
+        }
+        let closed = tokio::time::timeout(Duration::from_secs(10), server.close()).await;
+        assert!(closed.is_ok(), "it waits for those who say nothing");
+        drop(silent);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_told_by_its_number() {
+        let server = serve(loopback(), routes(site().0)).await.unwrap();
+        let error = serve(server.local_addr(), routes(site().0)).await.unwrap_err().to_string();
+        assert!(error.contains(&server.local_addr().to_string()), "{error}");
+    }
+}
