@@ -88,6 +88,43 @@ impl Scalar for ClusterName {
     }
 }
 
+/// The name of a cache group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GroupName(String);
+
+impl Default for GroupName {
+    fn default() -> Self {
+        Self("default".to_owned())
+    }
+}
+
+impl GroupName {
+    /// The name as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Scalar for GroupName {
+    fn form() -> String {
+        "name".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.len() > MAX_CLUSTER_LEN || text.chars().any(char::is_control) {
+            return Err(format!(
+                "`{text}` is not the name of a group: 1 to {MAX_CLUSTER_LEN} bytes of text on one line"
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn toml(&self) -> String {
+        quoted(&self.0)
+    }
+}
+
 /// Where a worker listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {

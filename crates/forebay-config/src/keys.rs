@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
-use crate::endpoints::{ClusterName, Disk, Host, HostPort, Interface, Mount};
+use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
 use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, WriteMode};
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -50,10 +50,48 @@ keys! {
         cluster_name "cluster.name": ClusterName = ClusterName::forebay();
         /// The workers, where no membership service names them.
         cluster_workers "cluster.workers": Vec<HostPort> = vec![], example "[\"node1:29999\", \"node2:29999\"]";
-        /// Where workers and clients find the coordinator. Read by the cluster features.
+        /// The cache group: workers of one group share a ring, and a mount reads from the workers of its group.
+        cluster_cache_group "cluster.cache_group": GroupName = GroupName::default();
+        /// The place that this machine stands in, shown by `forebay cluster status`: a rack, an availability zone.
+        cluster_zone "cluster.zone": Option<String> = None, example "\"rack-7\"";
+        /// The etcd that the cluster's state is kept in. Empty: workers are those of `cluster.workers`.
+        cluster_etcd_endpoints "cluster.etcd.endpoints": Vec<String> = vec![],
+            example "[\"http://etcd1:2379\", \"http://etcd2:2379\"]";
+        /// The user that etcd knows us by.
+        cluster_etcd_user "cluster.etcd.user": Option<String> = None, example "\"forebay\"";
+        /// A file with that user's password.
+        cluster_etcd_password_file "cluster.etcd.password_file": Option<PathBuf> = None,
+            example "\"/etc/forebay/etcd-password\"";
+        /// The certificates that sign etcd's, PEM. Unset: the system's.
+        cluster_etcd_ca_file "cluster.etcd.ca_file": Option<PathBuf> = None, example "\"/etc/forebay/etcd-ca.pem\"";
+        /// Our certificate for etcd, PEM.
+        cluster_etcd_cert_file "cluster.etcd.cert_file": Option<PathBuf> = None, example "\"/etc/forebay/etcd.pem\"";
+        /// The key of that certificate, PEM.
+        cluster_etcd_key_file "cluster.etcd.key_file": Option<PathBuf> = None, example "\"/etc/forebay/etcd-key.pem\"";
+        /// Longest time for one request to etcd.
+        cluster_etcd_timeout "cluster.etcd.timeout": Duration = secs(5), in ms(100)..=HOUR;
+        /// Directories of this worker that mounts of the cluster may show, and name files with credentials in. Whoever reaches a
+        /// coordinator can add mounts.
+        cluster_mounts_directories "cluster.mounts.directories": Vec<String> = vec![],
+            example "[\"/run/secrets\", \"/data\"]";
+        /// How long a worker that died stays in the ring, at most; a coordinator that died leads no longer.
+        cluster_lease_ttl "cluster.lease_ttl": Duration = secs(10), in secs(2)..=HOUR;
+    }
+    section "Coordinator: jobs, the REST API and the web page" {
+        /// Where the command line finds the coordinator. Unset: on this machine.
         coordinator_hostname "coordinator.hostname": Option<Host> = None, example "\"coordinator1\"";
-        /// The coordinator's port. Read by the cluster features.
+        /// The coordinator's port.
         coordinator_port "coordinator.port": u16 = 19999;
+        /// The address that the coordinator listens on.
+        coordinator_bind_host "coordinator.bind.host": Host = Host::any();
+        /// Where the coordinator keeps the cluster's state without etcd. Unset: beside the run state.
+        coordinator_state_dir "coordinator.state_dir": Option<PathBuf> = None, example "\"/var/lib/forebay/state\"";
+        /// Blocks that jobs load at once.
+        coordinator_job_concurrency "coordinator.job.concurrency": u32 = 64, in 1..=65_536;
+        /// Further replicas that blocks of the most read files get by themselves, for as long as they are; 0: none.
+        coordinator_hot_replicas "coordinator.hot.replicas": u32 = 0, in 0..=15;
+        /// How much of a file one worker must serve in a minute for it to be one of those.
+        coordinator_hot_threshold "coordinator.hot.threshold": ByteSize = ByteSize::gib(10), in SECTOR..=MOST_BYTES;
     }
     section "Mounts: what the namespace shows" {
         /// Origins and where each shows: `s3://`, `gs://`, `az://`, `http(s)://`, `file://`.
@@ -64,6 +102,8 @@ keys! {
         block_size "block.size": ByteSize = BLOCK, in SMALLEST_BLOCK..=BLOCK;
     }
     section "Worker: a cache node" {
+        /// The worker's name: what places its blocks, so it must not change. Unset: its host and port.
+        worker_name "worker.name": Option<String> = None, example "\"node1\"";
         /// The name or address that clients reach this worker by. Unset: the machine's host name.
         worker_hostname "worker.hostname": Option<Host> = None, example "\"node1\"";
         /// The address that the worker listens on.
@@ -74,7 +114,9 @@ keys! {
         worker_rpc_bind_device "worker.rpc.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// Serve blocks over TCP on this interface's address. Unset: as `worker.rpc.bind.device`.
         worker_data_bind_device "worker.data.bind.device": Option<Interface> = None, example "\"ib0\"";
-        /// Serve metrics and the web UI on this interface's address. Unset: as `worker.rpc.bind.device`.
+        /// The port for `/metrics`, `/healthz` and `/readyz`; 0 takes a free one, and so does the default if it is taken.
+        worker_web_port "worker.web.port": u16 = 30000;
+        /// Serve metrics on this interface's address. Unset: as `worker.rpc.bind.device`.
         worker_web_bind_device "worker.web.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// Serve the REST API on this interface's address. Unset: as `worker.rpc.bind.device`.
         worker_rest_bind_device "worker.rest.bind.device": Option<Interface> = None, example "\"ib0\"";
@@ -103,6 +145,12 @@ keys! {
         worker_max_requests "worker.max_requests": u32 = 4096, in 1..=1_000_000;
         /// This worker's share of the blocks, relative to the others'. Unset: by its capacity.
         worker_weight "worker.weight": Option<u32> = None, in Some(1)..=Some(1_000_000), example "100";
+        /// How long a worker that joins asks the previous owner of a block before the origin.
+        worker_warmup "worker.warmup": Duration = secs(600), in Duration::ZERO..=DAY;
+        /// How long another worker may take for a block before the origin is asked in its place.
+        worker_peer_timeout "worker.peer_timeout": Duration = secs(2), in ms(1)..=HOUR;
+        /// Most bytes a second that a worker hands over when it leaves; 0: as fast as it goes.
+        worker_drain_bandwidth "worker.drain.bandwidth": ByteSize = ByteSize::bytes(0);
     }
     section "Origin: the object store behind a mount" {
         /// Requests to origins in progress at once, for each worker.
@@ -139,6 +187,11 @@ keys! {
         metadata_cache_entries "metadata.cache_entries": u32 = 1_000_000, in 1..=1_000_000_000;
     }
     section "Client: whoever reads" {
+        /// The port for a mount's `/metrics`, `/healthz` and `/readyz`; 0 takes a free one, and so does the default if it is
+        /// taken.
+        client_web_port "client.web.port": u16 = 49999;
+        /// The address that a mount serves them on.
+        client_web_bind_host "client.web.bind.host": Host = Host::any();
         /// Memory for blocks that were prefetched from workers in other processes.
         client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MOST_BYTES;
         /// Most blocks to prefetch ahead of each sequential stream; 0 turns prefetch off.

@@ -30,7 +30,7 @@ mod rules;
 mod table;
 mod value;
 
-pub use endpoints::{ClusterName, Disk, Host, HostPort, Interface, Mount};
+pub use endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
 pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;
 pub use keys::{Config, KEYS, Key};

@@ -102,7 +102,7 @@ fn every_problem_is_reported_at_once_each_with_its_place() {
             "unknown environment variable FOREBAY_WORKER_MEMORY_SISE: did you mean `FOREBAY_WORKER_MEMORY_SIZE`?",
             "flag -o wroker.rpc.port=1: unknown key `wroker.rpc.port`: did you mean `worker.rpc.port`?",
             "flag -o worker.rpc.port: write it as `-o key=value`, as in `-o worker.memory.size=4GiB`",
-            "flag -o worker=1: `worker` is a section, not a key: its keys start with `worker.`, as in `worker.hostname`",
+            "flag -o worker=1: `worker` is a section, not a key: its keys start with `worker.`, as in `worker.name`",
             "forebay.toml:3: bad value for `worker.rpc.port`: `70000` is not a whole number from 0 to 65535",
             "forebay.toml:6: bad value for `origin.request_timeout`: `5` is not a duration: write a number and a unit, \
          as in `500ms`, `30s`, `5m`, `1h`",

@@ -33,8 +33,8 @@ fn pool(size: ByteSize, huge_pages: bool) -> Result<Pool, PoolError> {
     Pool::new(PoolOptions { huge_pages, ..PoolOptions::fixed(size.max(LEAST_POOL)) })
 }
 
-/// The configuration allows no block size beyond a `u32`.
-fn block_size(config: &Config) -> u32 {
+/// Bytes of a block: the same for store, worker, client and the hellos of both. The configuration allows none beyond a `u32`.
+pub(crate) fn block_size(config: &Config) -> u32 {
     u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE)
 }
 
@@ -49,6 +49,7 @@ pub(crate) async fn worker_store(config: &Config, prewarm: bool) -> anyhow::Resu
     let percent = |value: u32| u8::try_from(value).unwrap_or(100);
     let options = StoreOptions {
         disks: disks.map(|disk| DiskOptions { dir: disk.path.clone(), size: disk.size }).collect(),
+        block_size: block_size(config),
         io: match config.worker_disk_io {
             DiskIo::Auto => IoBackend::Auto,
             DiskIo::Uring => IoBackend::Uring,
@@ -68,7 +69,8 @@ pub(crate) async fn worker_store(config: &Config, prewarm: bool) -> anyhow::Resu
     Ok(Store::open(options).await?)
 }
 
-fn origin_options(loaded: &Loaded) -> OriginOptions {
+/// How an origin is talked to when its mount says nothing else.
+pub(crate) fn origin_options(loaded: &Loaded) -> OriginOptions {
     let config = &loaded.config;
     let path_style = (loaded.origin("origin.s3.path_style") != Source::Default).then_some(config.origin_s3_path_style);
     OriginOptions {
@@ -84,6 +86,7 @@ fn origin_options(loaded: &Loaded) -> OriginOptions {
             profile: config.origin_s3_profile.clone(),
             path_style,
             anonymous: config.origin_s3_anonymous,
+            keys: None,
         },
         allow_http: config.origin_allow_http,
     }
@@ -132,14 +135,13 @@ pub(crate) fn worker(
 /// # Errors
 /// When it cannot listen there.
 pub(crate) fn server(config: &Config, address: SocketAddr, service: Arc<dyn Service>) -> Result<TcpServer, TcpError> {
+    let defaults = ServerOptions::new(address, config.cluster_name.as_str(), block_size(config));
     let options = ServerOptions {
         max_connections: config.worker_max_connections as usize,
         max_requests: config.worker_max_requests as usize,
-        keepalive: config
-            .network_tcp_keepalive
-            .min(ServerOptions::new(address, config.cluster_name.as_str()).keepalive),
+        keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
         takes_files: config.worker_disk_serve == DiskServe::Splice,
-        ..ServerOptions::new(address, config.cluster_name.as_str())
+        ..defaults
     };
     TcpServer::bind(options, service)
 }
@@ -152,7 +154,7 @@ pub(crate) fn worker_addresses(config: &Config) -> anyhow::Result<Vec<SocketAddr
     let port = config.worker_rpc_port;
     let rpc = match config.worker_rpc_bind_device.as_ref().or(config.network_group_network.as_ref()) {
         Some(interface) => SocketAddr::new(address_of_interface(interface)?, port),
-        None => address_of_host(&config.worker_rpc_bind_host, port)?,
+        None => address_of_host("worker.rpc.bind.host", &config.worker_rpc_bind_host, port)?,
     };
     let mut addresses = vec![rpc];
     if let Some(interface) = &config.worker_data_bind_device {
@@ -164,11 +166,15 @@ pub(crate) fn worker_addresses(config: &Config) -> anyhow::Result<Vec<SocketAddr
     Ok(addresses)
 }
 
-fn address_of_host(host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
+/// The address of `host`, which the setting `key` names.
+///
+/// # Errors
+/// When it has none.
+pub(crate) fn address_of_host(key: &str, host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
     let found = (host.as_str(), port).to_socket_addrs();
     found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
-        let next = "set worker.rpc.bind.host to an address of this machine, or 0.0.0.0 for all";
-        Fault::new(Exit::Usage, format!("worker.rpc.bind.host: `{host}` has no address"), next).into()
+        let next = format!("set {key} to an address of this machine, or 0.0.0.0 for all");
+        Fault::new(Exit::Usage, format!("{key}: `{host}` has no address"), next).into()
     })
 }
 
@@ -179,7 +185,10 @@ pub(crate) fn first_address(interfaces: &[if_addrs::Interface], name: &str) -> O
 }
 
 /// The interface's first address.
-fn address_of_interface(interface: &Interface) -> anyhow::Result<IpAddr> {
+///
+/// # Errors
+/// When it is not there or has none.
+pub(crate) fn address_of_interface(interface: &Interface) -> anyhow::Result<IpAddr> {
     let all = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
     first_address(&all, interface.as_str()).ok_or_else(|| {
         let mut names: Vec<&str> = all.iter().map(|found| found.name.as_str()).collect();
@@ -190,13 +199,61 @@ fn address_of_interface(interface: &Interface) -> anyhow::Result<IpAddr> {
     })
 }
 
-struct TcpConnector {
+/// Connects to workers over TCP.
+pub(crate) struct TcpConnector {
     options: forebay_tcp::ClientOptions,
+}
+
+impl TcpConnector {
+    /// Links as the configuration wants them.
+    ///
+    /// # Errors
+    /// When the interface that they are to leave by has no address.
+    pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self { options: tcp_options(config)? })
+    }
 }
 
 impl Connector for TcpConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
         Arc::new(TcpTransport::new(Arc::clone(&member.address), self.options.clone()))
+    }
+}
+
+fn tcp_options(config: &Config) -> anyhow::Result<forebay_tcp::ClientOptions> {
+    let defaults = forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config));
+    let interface = config.client_network_data_bind_device.as_ref().or(config.network_group_network.as_ref());
+    Ok(forebay_tcp::ClientOptions {
+        connections: config.client_connections_per_worker as usize,
+        connect_timeout: defaults.connect_timeout.min(config.client_request_timeout),
+        keepalive: config.network_tcp_keepalive,
+        dead_after: config.network_tcp_dead_after,
+        bind: interface.map(address_of_interface).transpose()?,
+        ..defaults
+    })
+}
+
+/// Connects to the worker in this process directly, and to others as `others` does.
+struct MixedConnector {
+    name: Arc<str>,
+    service: Arc<dyn Service>,
+    others: Arc<dyn Connector>,
+}
+
+impl Connector for MixedConnector {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        match member.name == self.name {
+            true => Arc::new(LocalTransport::new(Arc::clone(&self.service))),
+            false => self.others.connect(member),
+        }
+    }
+
+    fn report(&self) -> serde_json::Value {
+        self.others.report()
+    }
+
+    fn close(&self) -> futures::future::BoxFuture<'_, ()> {
+        self.others.close()
     }
 }
 
@@ -234,22 +291,19 @@ async fn client(
     Ok(Client::new(membership, connector, buffers, options, tokio::runtime::Handle::current()))
 }
 
-/// A client of the workers at `addresses`, over TCP.
+/// The worker in this process that a client reads from directly, and its name.
+pub(crate) type Own = (Arc<str>, Arc<dyn Service>);
+
+/// A client of the workers of `membership`, over TCP and RDMA; of `own`, if it is one of them, directly.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
-pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyhow::Result<Client> {
-    let defaults = forebay_tcp::ClientOptions::new(config.cluster_name.as_str());
-    let interface = config.client_network_data_bind_device.as_ref().or(config.network_group_network.as_ref());
-    let options = forebay_tcp::ClientOptions {
-        connections: config.client_connections_per_worker as usize,
-        connect_timeout: defaults.connect_timeout.min(config.client_request_timeout),
-        keepalive: config.network_tcp_keepalive,
-        dead_after: config.network_tcp_dead_after,
-        bind: interface.map(address_of_interface).transpose()?,
-        ..defaults
-    };
-    let membership = Arc::new(StaticMembership::new(addresses));
+pub(crate) async fn remote_client(
+    config: &Config,
+    membership: Arc<dyn Membership>,
+    own: Option<Own>,
+) -> anyhow::Result<Client> {
+    let options = tcp_options(config)?;
     let buffers = match crate::rdma::is_wanted_for_data(config) {
         true => Pool::new(PoolOptions {
             initial: config.network_rdma_data_buffer_pool_initial_size,
@@ -262,6 +316,10 @@ pub(crate) async fn remote_client(config: &Config, addresses: &[String]) -> anyh
     let connector: Arc<dyn Connector> = match crate::rdma::RdmaConnector::start(config, &buffers, &options).await? {
         Some(rdma) => Arc::new(rdma),
         None => Arc::new(TcpConnector { options }),
+    };
+    let connector = match own {
+        Some((name, service)) => Arc::new(MixedConnector { name, service, others: connector }),
+        None => connector,
     };
     // The other half holds what was read and may be read again by others, and what is in flight.
     let budget = ByteSize::bytes(buffers.capacity().as_u64() / 2);

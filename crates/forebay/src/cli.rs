@@ -2,7 +2,10 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, completions, conf, doctor, fs, mount, stats, umount, up, version, worker};
+use crate::commands::{
+    bench, cluster, completions, conf, coordinator, doctor, fs, job, mount, mounts, policy, profile, stats, umount, up,
+    version, worker,
+};
 use crate::exit;
 
 /// A distributed read cache between object stores and the programs that read them
@@ -34,10 +37,16 @@ fn after_long() -> String {
 pub(crate) enum Command {
     Up(up::Args),
     Worker(worker::Args),
+    Coordinator(coordinator::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Fs(fs::Args),
+    Job(job::Args),
+    Mounts(mounts::Args),
+    Policy(policy::Args),
+    Cluster(cluster::Args),
     Stats(stats::Args),
+    Profile(profile::Args),
     Bench(bench::Args),
     Conf(conf::Args),
     Doctor(doctor::Args),
@@ -63,10 +72,16 @@ impl Command {
         match self {
             Self::Up(args) => up::run(args),
             Self::Worker(args) => worker::run(&args),
+            Self::Coordinator(args) => coordinator::run(&args),
             Self::Mount(args) => mount::run(args),
             Self::Umount(args) => umount::run(&args),
             Self::Fs(args) => fs::run(args),
+            Self::Job(args) => job::run(args),
+            Self::Mounts(args) => mounts::run(&args),
+            Self::Policy(args) => policy::run(args),
+            Self::Cluster(args) => cluster::run(args),
             Self::Stats(args) => stats::run(&args),
+            Self::Profile(args) => profile::run(&args),
             Self::Bench(args) => bench::run(args),
             Self::Conf(args) => conf::run(&args),
             Self::Doctor(args) => doctor::run(&args),

@@ -1,11 +1,17 @@
 //! The commands, a file each: what it takes, and what it does.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod conf;
+pub(crate) mod coordinator;
 pub(crate) mod doctor;
 pub(crate) mod fs;
+pub(crate) mod job;
 pub(crate) mod mount;
+pub(crate) mod mounts;
+pub(crate) mod policy;
+pub(crate) mod profile;
 pub(crate) mod stats;
 pub(crate) mod umount;
 pub(crate) mod up;

@@ -28,6 +28,26 @@ impl RdmaArgs {
     }
 }
 
+/// `--etcd` and `--cache-group`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ClusterArgs {
+    /// The etcd that the cluster's state is in [default: cluster.etcd.endpoints, none]
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    etcd: Vec<String>,
+    /// The cache group: its workers share a ring [default: cluster.cache_group, default]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cache_group: Option<String>,
+}
+
+impl ClusterArgs {
+    /// The settings that it stands for.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        let etcd = (!self.etcd.is_empty()).then(|| format!("cluster.etcd.endpoints={}", self.etcd.join(",")));
+        let group = self.cache_group.as_ref().map(|group| format!("cluster.cache_group={group}"));
+        etcd.into_iter().chain(group).collect()
+    }
+}
+
 /// `--config` and `-o`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ConfigArgs {

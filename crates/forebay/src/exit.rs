@@ -28,6 +28,14 @@ pub(crate) enum Exit {
     Denied = 5,
     /// Something is in the way: already mounted, or still in use.
     Busy = 6,
+    /// A job loaded everything, and some of it was evicted again meanwhile.
+    Evicted = 7,
+    /// A job failed: some of it could not be done.
+    JobFailed = 8,
+    /// A job was stopped.
+    JobStopped = 9,
+    /// A job has not ended.
+    JobNotEnded = 10,
     /// Interrupted by a signal.
     Interrupted = 130,
 }
@@ -42,6 +50,10 @@ Exit codes:
   4    a worker or the origin cannot be reached or did not answer in time; another try may work
   5    permission denied, by the system or by the origin
   6    in the way: already mounted, or still in use
+  7    a job succeeded, and some of what it loaded was evicted again meanwhile
+  8    a job failed: some of it could not be done
+  9    a job was stopped
+  10   a job has not ended
   130  interrupted";
 
 /// An error of this crate's own: with its code and its remedy.

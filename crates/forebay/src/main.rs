@@ -3,20 +3,31 @@
 
 mod assembly;
 mod cli;
+mod cluster;
 mod commands;
 mod config_args;
 mod control;
+mod coordinating;
+mod coordinator_args;
 mod daemon;
 mod exit;
+mod hot;
 mod logging;
 mod meaning;
+mod measured;
+mod metrics;
 mod mounted;
+mod namespaces;
+mod neighbours;
+mod node;
 mod output;
 mod process;
 mod rdma;
+mod report;
 mod runtime;
 mod signals;
 mod state;
+mod web;
 
 use std::process::ExitCode;
 

@@ -3,9 +3,11 @@
 use std::error::Error;
 use std::io;
 
+use forebay_coordinator::{ApiError, CoordinatorError};
 use forebay_fuse::MountError;
 use forebay_memory::PoolError;
 use forebay_origin::OriginError;
+use forebay_state::StateError;
 use forebay_store::StoreError;
 use forebay_tcp::TcpError;
 use forebay_worker::NamespaceError;
@@ -25,6 +27,15 @@ pub(crate) struct Meaning {
 pub(crate) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
     if let Some(error) = cause.downcast_ref() {
         return Some(of_mount(error));
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return Some(of_api(error));
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return Some(Meaning { exit: of_state(error), separator: ": " });
+    }
+    if cause.is::<CoordinatorError>() {
+        return Some(Meaning { exit: Exit::Busy, separator: ": " });
     }
     let store = cause.downcast_ref().map(of_store);
     let tcp = || cause.downcast_ref().map(of_tcp);
@@ -48,6 +59,28 @@ fn of_mount(error: &MountError) -> Meaning {
         _ => ": ",
     };
     Meaning { exit, separator }
+}
+
+fn of_api(error: &ApiError) -> Meaning {
+    let exit = match error {
+        error if error.is_unavailable() => Exit::Unavailable,
+        error if error.is_not_found() => Exit::NotFound,
+        ApiError::Refused { status: 409, .. } => Exit::Busy,
+        ApiError::Address(_) | ApiError::Refused { status: 400..500, .. } => Exit::Usage,
+        _ => Exit::Failed,
+    };
+    Meaning { exit, separator: ": " }
+}
+
+fn of_state(error: &StateError) -> Exit {
+    match error {
+        error if error.is_unavailable() => Exit::Unavailable,
+        StateError::InUse { .. } => Exit::Busy,
+        StateError::Refused { .. } => Exit::Denied,
+        StateError::Options { .. } => Exit::Usage,
+        StateError::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,
+        _ => Exit::Failed,
+    }
 }
 
 fn of_store(error: &StoreError) -> Exit {

@@ -6,12 +6,14 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use forebay_client::Client;
 use forebay_config::Loaded;
-use forebay_fuse::{Mount, Unmounted, mount_table};
+use forebay_fuse::{Mount, MountOptions, ReportSource, Unmounted, mount_table};
+use forebay_registry::Members;
 use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -21,7 +23,8 @@ use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
 use crate::signals::Signals;
 use crate::state::{self, Claim, Role, RunState};
-use crate::{assembly, daemon, logging, process};
+use crate::web::Web;
+use crate::{assembly, cluster, daemon, logging, process};
 
 /// How long readers that still have files open may finish after a signal, before the process ends and they get errors.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
@@ -48,6 +51,10 @@ struct Summary {
     pid_file: PathBuf,
     log: Option<PathBuf>,
     workers: Vec<String>,
+    /// Where the coordinator is, if this process has one.
+    coordinator: Option<String>,
+    /// Where it answers to `/metrics`.
+    web: Option<String>,
     /// What was found and put right on the way.
     notes: Vec<String>,
 }
@@ -98,6 +105,9 @@ impl Summary {
             if let Some(log) = &self.log {
                 writeln!(out, "  log      {}", log.display())?;
             }
+            if let Some(coordinator) = &self.coordinator {
+                writeln!(out, "  web page http://{coordinator}/")?;
+            }
             writeln!(out, "  unmount  forebay umount {}", self.mountpoint)?;
         }
         Ok(out.flush()?)
@@ -145,6 +155,12 @@ pub(crate) struct Offer {
     pub(crate) workers: Vec<String>,
     /// The command that mounts.
     pub(crate) role: Role,
+    /// Who is in the cluster, where that may change.
+    pub(crate) members: Option<Arc<Members>>,
+    /// Where the coordinator in this process is reached.
+    pub(crate) coordinator: Option<String>,
+    /// What this process reports besides what the mount and its client do.
+    pub(crate) report: ReportSource,
 }
 
 impl Place {
@@ -171,6 +187,11 @@ impl Place {
         Ok(Self { mountpoint, claim, notes })
     }
 
+    /// Where it is.
+    pub(crate) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
     /// Mounts, and serves until the mount has ended.
     ///
     /// # Errors
@@ -185,21 +206,28 @@ impl Place {
     ) -> anyhow::Result<()> {
         let mount = signals.unless_any(self.mount(offer, loaded)).await?;
         let socket = self.claim.control_socket();
-        let client = offer.client.clone();
-        let control = Control::serve(&socket, move || client.report());
+        let control = Control::serve(&socket, mount.reporter());
         if let Err(error) = &control {
             warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
         }
-        self.announce(offer, loaded, log, control.is_ok().then_some(socket), in_background)?;
+        let web = Web::of_mount(loaded, mount.reporter()).await;
+        let advertised = web.as_ref().map(|web| web.advertised.clone());
+        self.announce(offer, loaded, log, control.is_ok().then_some(socket), advertised, in_background)?;
         tokio::select! {
             () = mount.wait() => info!("unmounted from outside"),
             signal = signals.next() => {
                 info!(signal, "unmounting");
+                if let Some(web) = &web {
+                    web.missing("mount", "it is being unmounted");
+                }
                 end(mount, signals).await?;
             }
         }
         if let Ok(control) = control {
             control.close().await;
+        }
+        if let Some(web) = web {
+            web.close().await;
         }
         Ok(())
     }
@@ -209,6 +237,13 @@ impl Place {
         let root = offer.client.list(&FsPath::root(), None, 1).await;
         root.map_err(|failure| failure.context("cannot list the root"))?;
         let options = assembly::mount_options(loaded, offer.source.clone());
+        let (counted, known, members) = (offer.report.clone(), offer.client.clone(), offer.members.clone());
+        let report = ReportSource::new(move || {
+            let mut report = counted.report();
+            report["cluster"] = cluster::report(&known.topology(), members.as_deref());
+            report
+        });
+        let options = MountOptions { report, ..options };
         let (client, mountpoint) = (offer.client.clone(), self.mountpoint.clone());
         let runtime = tokio::runtime::Handle::current();
         let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
@@ -222,6 +257,7 @@ impl Place {
         loaded: &Loaded,
         log: Option<PathBuf>,
         control: Option<PathBuf>,
+        web: Option<String>,
         in_background: bool,
     ) -> anyhow::Result<()> {
         let pid = std::process::id();
@@ -233,6 +269,8 @@ impl Place {
             mountpoint: mountpoint.clone(),
             source: offer.source.clone(),
             workers: offer.workers.clone(),
+            coordinator: offer.coordinator.clone(),
+            web: web.clone(),
             control,
             block_size: loaded.config.block_size.as_u64(),
             log: log.clone(),
@@ -243,7 +281,8 @@ impl Place {
         if in_background {
             let (source, workers, notes) = (offer.source.clone(), offer.workers.clone(), self.notes.clone());
             let pid_file = self.claim.pid_file().to_owned();
-            daemon::ready(&Summary { mountpoint, source, pid, pid_file, log, workers, notes })?;
+            let coordinator = offer.coordinator.clone();
+            daemon::ready(&Summary { mountpoint, source, pid, pid_file, log, workers, coordinator, web, notes })?;
         }
         Ok(())
     }

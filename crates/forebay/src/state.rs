@@ -47,6 +47,12 @@ pub(crate) struct RunState {
     /// Where the process answers for itself, if it does.
     #[serde(default)]
     pub(crate) control: Option<PathBuf>,
+    /// Where its coordinator is reached, if it has one.
+    #[serde(default)]
+    pub(crate) coordinator: Option<String>,
+    /// Where it answers to `/metrics`, if it does.
+    #[serde(default)]
+    pub(crate) web: Option<String>,
     /// Bytes in a block.
     pub(crate) block_size: u64,
     /// Where the process logs; `None`: to its standard error.
@@ -71,6 +77,15 @@ pub(crate) fn find(mountpoint: &Path) -> Option<RunState> {
         let text = std::fs::read(directory.join(&name)).ok()?;
         serde_json::from_slice(&text).ok()
     })
+}
+
+/// The states of all mounts of live processes on this machine.
+pub(crate) fn all() -> Vec<RunState> {
+    let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
+    let files = directories.filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
+    let states = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json"));
+    let states = states.filter_map(|file| serde_json::from_slice(&std::fs::read(file.path()).ok()?).ok());
+    states.filter(RunState::is_alive).collect()
 }
 
 /// The claim of this process on a mountpoint. Dropping it removes its files.
@@ -170,15 +185,45 @@ fn lock(path: &Path, mountpoint: &Path) -> anyhow::Result<File> {
 /// # Errors
 /// When no directory for it can be made.
 pub(crate) fn default_log(mountpoint: &Path) -> anyhow::Result<PathBuf> {
+    let directory = lasting_directory("/var/log/forebay", Path::new(""), 0o755)?;
+    Ok(directory.join(format!("{}.log", name_of(mountpoint))))
+}
+
+/// Where a coordinator of this cluster keeps its state when the configuration names no directory.
+///
+/// # Errors
+/// When no directory for it can be made.
+pub(crate) fn cluster_state(cluster: &str) -> anyhow::Result<PathBuf> {
+    lasting_directory("/var/lib/forebay", &Path::new("state").join(name_of(Path::new(cluster))), 0o700)
+}
+
+/// Where the process that serves a mountpoint keeps the state of its jobs and further mounts.
+///
+/// # Errors
+/// When no directory for it can be made.
+pub(crate) fn mount_state(mountpoint: &Path) -> anyhow::Result<PathBuf> {
+    lasting_directory("/var/lib/forebay", &Path::new("mounts").join(name_of(mountpoint)), 0o700)
+}
+
+/// The directory `below` the system's directory, for root, or this user's; made if need be. The run directory's where neither
+/// can be had.
+fn lasting_directory(system: &str, below: &Path, mode: u32) -> anyhow::Result<PathBuf> {
     let directory = if rustix::process::geteuid().is_root() {
-        Some(PathBuf::from("/var/log/forebay"))
+        Some(PathBuf::from(system))
     } else {
         let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
         std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home).map(|state| state.join("forebay"))
     };
-    let made = directory.filter(|directory| make_directory(directory, 0o755).is_ok());
-    let directory = made.map_or_else(run_directory, Ok)?;
-    Ok(directory.join(format!("{}.log", name_of(mountpoint))))
+    let made = directory.map(|directory| directory.join(below));
+    let made = made.filter(|directory| make_directory(directory, mode).is_ok());
+    made.map_or_else(
+        || {
+            let directory = run_directory()?.join(below);
+            make_directory(&directory, mode).with_context(|| format!("cannot make {}", directory.display()))?;
+            Ok(directory)
+        },
+        Ok,
+    )
 }
 
 /// A file name for a mountpoint: its last name for people, and a hash of all of it.
@@ -250,6 +295,8 @@ mod tests {
             source: "file:///data".to_owned(),
             workers: vec!["127.0.0.1:1".to_owned()],
             control: None,
+            coordinator: None,
+            web: None,
             block_size: 4 << 20,
             log: None,
             since: "2026-01-01T00:00:00Z".to_owned(),

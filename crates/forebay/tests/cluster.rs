@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 
 use rustix::process::Signal;
-use support::{Fixture, eventually, forebay, is_mounted, is_running, ran, run, signal, succeed};
+use support::{BIG, Fixture, bytes, eventually, forebay, is_mounted, is_running, ran, run, signal, succeed};
 
 #[test]
 fn a_mount_reads_what_two_workers_serve() {
@@ -19,7 +19,7 @@ fn a_mount_reads_what_two_workers_serve() {
         succeed(["fs".as_ref(), "location".as_ref(), "--json".as_ref(), mountpoint.join("dir/deep/big").as_os_str()]);
     let owners = rows.lines().filter(|line| line.contains("\"owner\":true")).count();
     assert_eq!(owners, 3, "{rows}");
-    let stats = succeed(["stats".as_ref(), "--json".as_ref(), mountpoint.as_os_str()]);
+    let stats = succeed(["stats".as_ref(), "--all".as_ref(), "--json".as_ref(), mountpoint.as_os_str()]);
     // One of each worker, and the mount's own.
     assert_eq!(stats.lines().count(), 3, "{stats}");
     let own: serde_json::Value = serde_json::from_str(stats.lines().last().unwrap()).unwrap();
@@ -106,6 +106,46 @@ fn a_mount_without_any_worker_is_refused() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.err.contains("127.0.0.1:1"), "{ran:?}");
     assert!(!is_mounted(&fixture.mountpoint()));
+}
+
+#[test]
+fn a_worker_with_another_block_size_is_refused_by_name() {
+    let mut fixture = Fixture::new();
+    let smaller = ["-o", "block.size=1MiB"];
+    let (_, address) = fixture.worker(&smaller);
+    // The commands and a mount would ask for blocks by number, which stand for other places of the file there.
+    let read = run(["fs", "cat", "--workers", &address, "/dir/deep/big"]);
+    assert!(read.code != 0 && read.out.is_empty(), "{}", read.err);
+    let mount = |more: &[&str]| {
+        let mut command = forebay();
+        command.arg("mount").arg(fixture.mountpoint()).args(["--workers", &address, "--json"]);
+        ran(command.args(["-o", &fixture.log_setting()]).args(more).output().unwrap())
+    };
+    let refused = mount(&[]);
+    assert_eq!(refused.code, 4, "{refused:?}");
+    for err in [&read.err, &refused.err] {
+        assert!(err.contains("`block.size` is 1MiB, ours is 4MiB") && err.contains("one value"), "{err}");
+    }
+    assert!(!is_mounted(&fixture.mountpoint()));
+    let mounted = mount(&smaller);
+    assert_eq!(mounted.code, 0, "{mounted:?}");
+    fixture.remember(mounted);
+    fixture.assert_mounted_files_are_right();
+}
+
+#[test]
+fn a_worker_that_is_started_with_another_block_size_serves_nothing_of_its_disk() {
+    let mut fixture = Fixture::new();
+    let disk = format!("worker.disks={}:64MiB", fixture.path("cache").display());
+    for size in ["block.size=1MiB", "block.size=4MiB"] {
+        let (worker, address) = fixture.worker(&["-o", &disk, "-o", size]);
+        let mut command = forebay();
+        command.args(["fs", "cat", "--workers", &address, "-o", size, "/dir/deep/big"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success() && output.stdout == bytes(BIG), "{size}");
+        signal(fixture.child_pid(worker), Signal::TERM);
+        assert!(fixture.wait(worker).success());
+    }
 }
 
 #[test]

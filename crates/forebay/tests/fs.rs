@@ -221,10 +221,10 @@ fn paths_of_the_namespace_are_asked_of_named_workers() {
     assert_eq!(succeed(["fs", "cat", "--workers", &address, "/small"]), "hello\n");
     let workers = format!("cluster.workers={address}");
     assert_eq!(succeed(["fs", "cat", "-o", &workers, "/small"]), "hello\n");
-    let json = json_lines(&succeed(["stats", "--workers", &address, "--json"]));
+    let json = json_lines(&succeed(["stats", "--workers", &address, "--all", "--json"]));
     assert_eq!(json[0]["name"].as_str(), Some(address.as_str()));
     assert!(json[0]["worker"]["requests"]["read"].as_u64().unwrap() > 0, "{json:?}");
-    assert!(succeed(["stats", "-o", &workers]).contains("worker.bytes_memory"));
+    assert!(succeed(["stats", "--all", "-o", &workers]).contains("worker.bytes_memory"));
 }
 
 #[test]

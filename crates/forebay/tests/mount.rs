@@ -56,7 +56,8 @@ fn what_is_said_without_json_names_process_log_and_how_to_unmount() {
         format!("file://{} is mounted at {}", fixture.source().display(), fixture.mountpoint().display())
     );
     assert!(lines[1].contains("process") && lines[2].ends_with(fixture.path("log").to_str().unwrap()), "{lines:?}");
-    assert!(lines[3].ends_with(&format!("forebay umount {}", fixture.mountpoint().display())), "{lines:?}");
+    assert!(lines[3].contains("web page http://127.0.0.1:"), "{lines:?}");
+    assert!(lines[4].ends_with(&format!("forebay umount {}", fixture.mountpoint().display())), "{lines:?}");
     succeed(["umount".as_ref(), fixture.mountpoint().as_os_str()]);
 }
 
@@ -264,6 +265,6 @@ fn blocks_on_disk_are_found_again_by_the_next_process() {
 }
 
 fn stats(fixture: &Fixture) -> serde_json::Value {
-    let line = succeed(["stats".as_ref(), "--json".as_ref(), fixture.mountpoint().as_os_str()]);
+    let line = succeed(["stats".as_ref(), "--all".as_ref(), "--json".as_ref(), fixture.mountpoint().as_os_str()]);
     serde_json::from_str(line.lines().next().unwrap()).unwrap()
 }

@@ -6,30 +6,26 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context as _;
+use forebay_client::Client;
 use forebay_config::Loaded;
-use forebay_store::Store;
-use forebay_tcp::TcpServer;
 use forebay_transport::Service;
 use forebay_types::{ByteSize, FsPath};
-use forebay_worker::Worker;
 use tracing::warn;
 
+use crate::cluster::Cluster;
 use crate::config_args::ConfigArgs;
+use crate::coordinating::Coordinating;
 use crate::exit::{Exit, Fault};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
+use crate::node::{Node, NodeOptions};
 use crate::signals::Signals;
-use crate::state::Role;
+use crate::state::{self, Role};
 use crate::{assembly, runtime};
-
-/// How long what is queued for the disks may take to be written at the end. What is not is read again from the origin.
-const FLUSH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Mount an object store or a directory, cached by this machine
 ///
-/// Runs a worker and a mount in one process, with nothing else to set up. Goes to the background once the mount
+/// Runs a worker, a mount and a coordinator in one process, with nothing else to set up. Goes to the background once the mount
 /// answers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -91,53 +87,78 @@ async fn up(
 ) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let place = Place::take(mountpoint)?;
-    let node = signals.unless_any(Node::start(loaded, origin)).await?;
-    let client = assembly::local_client(&loaded.config, Arc::clone(&node.worker) as Arc<dyn Service>).await?;
-    let workers = vec![node.server.local_addr().to_string()];
-    let offer = Offer { client, source: origin.to_owned(), workers, role: Role::Up };
-    let served = place.serve(&offer, loaded, log, in_background, &mut signals).await;
-    offer.client.close().await;
-    drop(offer);
-    node.close().await;
+    let directory = state::mount_state(place.mountpoint())?;
+    let cluster = Cluster::in_files(&loaded.config, directory).await?;
+    let served = signals.unless_any(start(loaded, origin, &cluster)).await;
+    let served = match served {
+        Ok(node) => {
+            let served = serve(&place, loaded, origin, &cluster, &node, log, in_background, &mut signals).await;
+            node.close().await;
+            served
+        }
+        Err(error) => Err(error),
+    };
+    cluster.close().await;
     served
 }
 
-/// The worker and its server.
-struct Node {
-    store: Store,
-    worker: Arc<Worker>,
-    server: TcpServer,
+async fn start(loaded: &Loaded, origin: &str, cluster: &Cluster) -> anyhow::Result<Node> {
+    assembly::probe_origin(loaded, origin).await?;
+    // On a machine that does other work, memory is taken as it is needed.
+    let told = loaded.origin("worker.memory.prewarm") != forebay_config::Origin::Default;
+    let options = NodeOptions {
+        loaded,
+        addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        mounts: vec![forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }],
+        prewarm: told && loaded.config.worker_memory_prewarm,
+        cluster: Some(cluster),
+        shared: false,
+    };
+    Node::start(options).await
 }
 
-impl Node {
-    async fn start(loaded: &Loaded, origin: &str) -> anyhow::Result<Self> {
-        assembly::probe_origin(loaded, origin).await?;
-        let origin = assembly::open_origin(loaded, origin)?;
-        // On a machine that does other work, memory is taken as it is needed.
-        let told = loaded.origin("worker.memory.prewarm") != forebay_config::Origin::Default;
-        let prewarm = told && loaded.config.worker_memory_prewarm;
-        let store = assembly::worker_store(&loaded.config, prewarm).await?;
-        let worker = assembly::worker(&loaded.config, store.clone(), vec![(FsPath::root(), origin)])?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let server = assembly::server(&loaded.config, address, Arc::clone(&worker) as Arc<dyn Service>)
-            .context("cannot start the worker's server")?;
-        Ok(Self { store, worker, server })
+#[expect(clippy::too_many_arguments, reason = "all that a mount is made of")]
+async fn serve(
+    place: &Place,
+    loaded: &Loaded,
+    origin: &str,
+    cluster: &Cluster,
+    node: &Node,
+    log: Option<PathBuf>,
+    in_background: bool,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
+    let config = &loaded.config;
+    let client = assembly::local_client(config, Arc::clone(node.worker()) as Arc<dyn Service>).await?;
+    let coordinating = coordinator(loaded, cluster, &client).await;
+    let workers = node.addresses().map(|address| address.to_string()).collect();
+    let coordinator = coordinating.as_ref().map(|coordinating| coordinating.address().to_string());
+    let report = node.measured().source();
+    let offer =
+        Offer { client, source: origin.to_owned(), workers, role: Role::Up, members: None, coordinator, report };
+    let served = place.serve(&offer, loaded, log, in_background, signals).await;
+    if let Some(coordinating) = coordinating {
+        coordinating.close().await;
     }
-
-    async fn close(self) {
-        self.server.close().await;
-        close_worker(self.worker, self.store).await;
-    }
+    offer.client.close().await;
+    served
 }
 
-/// Ends a worker whose servers are closed: what is queued for its disks is written, as far as there is time.
-pub(crate) async fn close_worker(worker: Arc<Worker>, store: Store) {
-    worker.close().await;
-    if tokio::time::timeout(FLUSH_WITHIN, store.flush()).await.is_err() {
-        warn!("the disks are too slow to write all that is queued: the rest is not kept");
+/// The coordinator, for this machine only; at a free port if the configured one is taken. A mount without is a mount, too.
+async fn coordinator(loaded: &Loaded, cluster: &Cluster, client: &Client) -> Option<Coordinating> {
+    let ports = [loaded.config.coordinator_port, 0];
+    let mut problem = None;
+    for port in ports {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match Coordinating::start(loaded, cluster, client.clone(), address, None).await {
+            Ok(coordinating) => return Some(coordinating),
+            Err(error) => problem = Some(error),
+        }
     }
-    drop(worker);
-    store.close().await;
+    if let Some(error) = problem {
+        warn!(error = format!("{error:#}"), "there is no coordinator: `forebay job` and the web page do not work");
+    }
+    None
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use tracing::{info, warn};
 use super::cards::{Machine, report};
 use super::trace::Tracing;
 use super::{is_wanted, library, or_tcp};
+use crate::assembly;
 
 /// How often it is looked whether a pool has grown beyond what is registered.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(500);
@@ -89,7 +90,7 @@ impl RdmaConnector {
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
             trace,
-            ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str())
+            ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
         };
         let ucx = library(config)?.version().to_string();
         let names: Vec<_> = data.iter().chain(&metadata).map(|outlet| outlet.lane.name()).collect();

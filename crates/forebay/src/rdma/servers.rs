@@ -88,7 +88,11 @@ impl Servers {
             let options = forebay_rdma::ServerOptions {
                 max_connections: config.worker_max_connections as usize,
                 trace: trace.clone(),
-                ..forebay_rdma::ServerOptions::new(place.address, config.cluster_name.as_str())
+                ..forebay_rdma::ServerOptions::new(
+                    place.address,
+                    config.cluster_name.as_str(),
+                    assembly::block_size(config),
+                )
             };
             let server = match RdmaServer::bind(lane, options, Arc::clone(&service)).await {
                 Ok(server) => server,
@@ -119,6 +123,7 @@ impl Servers {
             listener["bytes_received"] = json!(bytes_received);
             listener["replies"] = json!(replies);
             listener["bytes_sent"] = json!(bytes_sent);
+            listener["latency"] = json!(server.latency());
             listener
         };
         json!({ "ucx": self.paths.ucx, "listeners": self.servers.iter().map(server).collect::<Vec<_>>() })

@@ -39,13 +39,14 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut targets = Targets::new(&args.workers)?;
     let target = targets.find(&args.path).await?;
-    let version = target.version().await?;
+    let attr = target.stat(false).await?;
+    let (version, replicas) = (target.version().await?, attr.replicas);
     let (file, layout) = (version.id(), target.client.layout(version.size));
     let mut out = output::stdout();
     if !args.json.json {
         heading(&mut out)?;
     }
-    let asks = (0..layout.blocks()).map(|index| locate(&target.client, file, index));
+    let asks = (0..layout.blocks()).map(|index| locate(&target.client, file, index, replicas));
     let mut answers = stream::iter(asks).buffered(AT_ONCE);
     while let Some((index, locations)) = answers.next().await {
         for location in locations.iter().filter(|location| is_worth_a_row(location)) {
@@ -59,8 +60,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn locate(client: &Client, file: FileId, index: u64) -> (u64, Vec<BlockLocation>) {
-    (index, client.locate(BlockKey { file, index }).await)
+async fn locate(client: &Client, file: FileId, index: u64, replicas: u8) -> (u64, Vec<BlockLocation>) {
+    (index, client.locate(BlockKey { file, index }, replicas).await)
 }
 
 /// The owner always; others when they hold something.

@@ -1,21 +1,24 @@
 //! What the PATHs of `forebay fs` mean.
 //!
 //! A path below a live mount stands for the file that the mount shows there; its run state says where the workers are.
-//! With `--workers`, or with `cluster.workers` in the configuration and no mount around the path, it is a path of the
-//! namespace. Either way the workers are asked over TCP, not through the mount.
+//! With `--workers`, or with `cluster.workers` or `cluster.etcd.endpoints` in the configuration and no mount around the path,
+//! it is a path of the namespace. Either way the workers are asked over TCP, not through the mount.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_client::Client;
+use forebay_cluster::{Member, Membership as _, StaticMembership};
 use forebay_config::{Loaded, RdmaFallback};
 use forebay_fuse::mount_table::{self, MountState};
 use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
 
+use crate::cluster::Cluster;
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
-use crate::{assembly, logging, state};
+use crate::{assembly, control, logging, state};
 
 /// What is registered at start by a command that must use RDMA.
 const REGISTERED: ByteSize = ByteSize::mib(64);
@@ -96,7 +99,7 @@ pub(crate) struct Targets {
     loaded: Loaded,
     /// Whether workers were named on the command line: then no mount is looked for.
     explicit: bool,
-    clients: Vec<(Vec<String>, Client)>,
+    clients: Vec<(Vec<Member>, Client)>,
 }
 
 impl Targets {
@@ -117,10 +120,16 @@ impl Targets {
         {
             let state = served_by(&mountpoint)?;
             let path = below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?;
-            let client = self.client(&state.workers, Some(state.block_size)).await?;
+            let client = self.client(members_of(&state).await, Some(state.block_size)).await?;
             return Ok(Target { client, path, shown });
         }
         let workers: Vec<String> = self.loaded.config.cluster_workers.iter().map(ToString::to_string).collect();
+        if workers.is_empty()
+            && let Some(members) = self.members_of_cluster().await?
+        {
+            let path = FsPath::new(&shown)?;
+            return Ok(Target { client: self.client(members, None).await?, path, shown });
+        }
         if workers.is_empty() {
             let what = format!("{} is not below a forebay mount, and no workers are named", path.display());
             let next = "give a path below a mount (`findmnt -t fuse.forebay` lists them), or name the workers with \
@@ -128,7 +137,8 @@ impl Targets {
             return Err(Fault::new(Exit::Usage, what, next).into());
         }
         let path = FsPath::new(&shown)?;
-        Ok(Target { client: self.client(&workers, None).await?, path, shown })
+        let members = workers.iter().map(|address| member(address, address, 1.0)).collect();
+        Ok(Target { client: self.client(members, None).await?, path, shown })
     }
 
     /// A client of the workers that serve `place`: a mountpoint, or, without one, those of the configuration.
@@ -153,8 +163,17 @@ impl Targets {
         Ok(served_by(&mountpoint)?.control)
     }
 
-    async fn client(&mut self, workers: &[String], block_size: Option<u64>) -> anyhow::Result<Client> {
-        if let Some((_, client)) = self.clients.iter().find(|(known, _)| known == workers) {
+    /// The workers of the configured group, if the configuration names a cluster's state.
+    async fn members_of_cluster(&self) -> anyhow::Result<Option<Vec<Member>>> {
+        let Some(cluster) = Cluster::open(&self.loaded.config).await? else { return Ok(None) };
+        let told = cluster.told().await;
+        let members = cluster.members().topology().ring.members().to_vec();
+        cluster.close().await;
+        told.map(|()| Some(members))
+    }
+
+    async fn client(&mut self, members: Vec<Member>, block_size: Option<u64>) -> anyhow::Result<Client> {
+        if let Some((_, client)) = self.clients.iter().find(|(known, _)| *known == members) {
             return Ok(client.clone());
         }
         let mut config = self.loaded.config.clone();
@@ -170,8 +189,9 @@ impl Targets {
         if let Some(bytes) = block_size {
             config.block_size = ByteSize::bytes(bytes);
         }
-        let client = assembly::remote_client(&config, workers).await?;
-        self.clients.push((workers.to_vec(), client.clone()));
+        let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
+        let client = assembly::remote_client(&config, membership, None).await?;
+        self.clients.push((members, client.clone()));
         Ok(client)
     }
 
@@ -181,6 +201,30 @@ impl Targets {
             client.close().await;
         }
     }
+}
+
+fn member(name: &str, address: &str, weight: f64) -> Member {
+    Member { name: name.into(), address: address.into(), weight }
+}
+
+/// The workers that a mount reads from, with their weights, as its process knows them now; as it knew them when it mounted, if
+/// it does not say.
+async fn members_of(state: &state::RunState) -> Vec<Member> {
+    let told = match &state.control {
+        Some(control) => control::ask(control).await.ok(),
+        None => None,
+    };
+    let told = told.as_ref().and_then(|report| report["cluster"]["members"].as_array());
+    let members = told
+        .into_iter()
+        .flatten()
+        .filter_map(|told| Some(member(told["name"].as_str()?, told["address"].as_str()?, told["weight"].as_f64()?)));
+    let members: Vec<Member> = members.collect();
+    // The worker in the mount's own process has no address there; the run state has.
+    if members.is_empty() || state.role == state::Role::Up {
+        return state.workers.iter().map(|address| member(address, address, 1.0)).collect();
+    }
+    members
 }
 
 /// The state of the live process behind `mountpoint`.

@@ -1,0 +1,241 @@
+//! `forebay cluster`: who is there, who owns how much, and who shall leave.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Subcommand;
+use forebay_coordinator::ApiClient;
+use forebay_coordinator::api::ClusterStatus;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use crate::coordinator_args::CoordinatorArgs;
+use crate::exit::{Exit, Fault};
+use crate::output::{self, JsonArg};
+use crate::runtime;
+use crate::signals::Signals;
+
+/// How often the progress of a drain is asked for.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// Show the cluster, and have workers leave it
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay cluster status
+  forebay cluster drain node7:29999")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show the workers: their state, their share of the blocks, what they hold, their version
+    #[command(after_help = "\
+Example:
+  forebay cluster status
+  forebay cluster status --json | jq '.cluster.members[] | select(.state != \"active\").name'")]
+    Status {
+        #[command(flatten)]
+        json: JsonArg,
+        #[command(flatten)]
+        coordinator: CoordinatorArgs,
+    },
+    /// Have a worker hand over what it holds, and wait until it can be stopped
+    ///
+    /// It owns no blocks from now on, and answers for those that it has. Interrupting this command ends the waiting only.
+    #[command(after_help = "\
+Example:
+  forebay cluster drain node7:29999")]
+    Drain {
+        /// Its name, as `forebay cluster status` shows it
+        worker: String,
+        /// Do not wait
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        coordinator: CoordinatorArgs,
+    },
+    /// Have a worker that was to leave stay
+    #[command(after_help = "\
+Example:
+  forebay cluster undrain node7:29999")]
+    Undrain {
+        /// Its name
+        worker: String,
+        #[command(flatten)]
+        coordinator: CoordinatorArgs,
+    },
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When the coordinator cannot be reached, or knows no such worker.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    runtime::block_on(async {
+        match args.command {
+            Command::Status { json, coordinator } => status(&coordinator.client(None)?, json.json).await,
+            Command::Drain { worker, no_wait, coordinator } => {
+                let client = coordinator.client(None)?;
+                client.drain(&worker).await?;
+                if no_wait {
+                    output::say(&format!("{worker} hands over what it holds"));
+                    return Ok(());
+                }
+                Signals::take()?.unless_any(drained(&client, &worker)).await
+            }
+            Command::Undrain { worker, coordinator } => {
+                coordinator.client(None)?.undrain(&worker).await?;
+                output::say(&format!("{worker} stays"));
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn status(client: &ApiClient, json: bool) -> anyhow::Result<()> {
+    let status = client.cluster().await?;
+    let stats = client.stats().await?;
+    let mut out = output::stdout();
+    if json {
+        let mut value = serde_json::to_value(&status)?;
+        value["stats"] = serde_json::to_value(&stats)?;
+        output::json_line(&mut out, &value)?;
+        return Ok(out.flush()?);
+    }
+    let health = |name: &str| {
+        let told = stats.workers.iter().find(|worker| worker.name == name);
+        match told.map(|worker| (&worker.stats, &worker.error)) {
+            Some((Some(stats), _)) => ("answers", held(stats)),
+            Some((None, Some(_))) => ("no answer", String::new()),
+            _ => ("not asked", String::new()),
+        }
+    };
+    print(&mut out, &status, health)?;
+    Ok(out.flush()?)
+}
+
+/// Bytes that a worker holds, in memory and on disk.
+fn held(stats: &Value) -> String {
+    let bytes = |value: &Value| value.as_u64().map(|bytes| HumanBytes(bytes).to_string()).unwrap_or_default();
+    let memory = bytes(&stats["store"]["memory"]["run_bytes"]);
+    let disk: u64 =
+        stats["store"]["disks"].as_array().into_iter().flatten().filter_map(|disk| disk["run_bytes"].as_u64()).sum();
+    if disk == 0 { memory } else { format!("{memory} + {}", HumanBytes(disk)) }
+}
+
+fn print<'a>(
+    out: &mut impl Write,
+    status: &ClusterStatus,
+    health: impl Fn(&str) -> (&'a str, String),
+) -> std::io::Result<()> {
+    let leader = status.leader.as_ref().map_or_else(|| "none".to_owned(), |leader| leader.name.clone());
+    let store = if status.state_store.reachable { "reachable" } else { "unreachable" };
+    writeln!(
+        out,
+        "coordinator {} (leads: {leader}), state in {}, {store}",
+        status.coordinator, status.state_store.description
+    )?;
+    let heads = ["WORKER", "GROUP", "STATE", "HEALTH", "SHARE", "WEIGHT", "HOLDS", "VERSION", "ZONE"];
+    let members = status.cluster["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let row = |member: &Value| {
+        let name = text(&member["name"]);
+        let (answers, holds) = health(&name);
+        let mut state = text(&member["state"]);
+        if member["warming"] == true {
+            state += ", warming";
+        }
+        if let Some(total) = member["drain"]["bytes_total"].as_u64() {
+            let done = member["drain"]["bytes_done"].as_u64().unwrap_or(0);
+            state += &format!(" {}%", done * 100 / total.max(1));
+        }
+        let share = member["share"].as_f64().map_or("-".to_owned(), |share| format!("{:.1}%", share * 100.0));
+        let weight = member["weight"].as_f64().map_or("-".to_owned(), |weight| weight.to_string());
+        let group = text(&member["group"]);
+        [name, group, state, answers.to_owned(), share, weight, holds, text(&member["version"]), text(&member["zone"])]
+    };
+    let rows: Vec<[String; 9]> = members.iter().map(row).collect();
+    let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([heads[at].len()]).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    writeln!(out, "{}", line(&mut heads.into_iter()))?;
+    for row in &rows {
+        writeln!(out, "{}", line(&mut row.iter().map(String::as_str)))?;
+    }
+    for warning in &status.warnings {
+        writeln!(out, "warning: {warning}")?;
+    }
+    Ok(())
+}
+
+/// Waits until a worker has handed over everything.
+async fn drained(client: &ApiClient, worker: &str) -> anyhow::Result<()> {
+    let bar = ProgressBar::new(0).with_message(worker.to_owned());
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
+        bar.set_style(style);
+    }
+    let mut misses = 0;
+    loop {
+        let status = client.cluster().await?;
+        let members = status.cluster["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+        match members.iter().find(|member| member["name"] == worker) {
+            None => {
+                misses += 1;
+                if misses > 3 {
+                    bar.abandon();
+                    let what = format!("{worker} is gone before it had handed over everything");
+                    return Err(Fault::new(Exit::Failed, what, "what it held comes from the origin again").into());
+                }
+            }
+            Some(member) if member["state"] == "drained" => {
+                bar.finish_and_clear();
+                let moved = member["drain"]["bytes_moved"].as_u64().unwrap_or(0);
+                let moved = HumanBytes(moved);
+                output::say(&format!("{worker} has handed over all it held ({moved} moved) and can be stopped"));
+                return Ok(());
+            }
+            Some(member) => {
+                bar.set_length(member["drain"]["bytes_total"].as_u64().unwrap_or(0));
+                bar.set_position(member["drain"]["bytes_done"].as_u64().unwrap_or(0));
+            }
+        }
+        tokio::time::sleep(ASK_EVERY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_coordinator::api::StoreStatus;
+    use serde_json::json;
+
+    #[test]
+    fn a_status_is_a_table_with_its_warnings() {
+        let members = json!([
+            {"name": "node1:29999", "group": "default", "state": "active", "warming": true, "share": 0.5, "weight": 64.0, "version": "0.1.0"},
+            {"name": "n2:1", "group": "default", "state": "draining", "share": 0.0, "weight": 1.0, "drain": {"bytes_total": 8, "bytes_done": 4}},
+        ]);
+        let status = ClusterStatus {
+            coordinator: "c1".into(),
+            version: "0.1.0".into(),
+            leader: None,
+            state_store: StoreStatus { description: "etcd at e1".into(), reachable: false, reason: None },
+            warnings: vec!["the last known ring is in use".into()],
+            cluster: json!({ "members": members }),
+        };
+        let mut out = Vec::new();
+        print(&mut out, &status, |_| ("answers", "1GiB".into())).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "coordinator c1 (leads: none), state in etcd at e1, unreachable");
+        assert!(lines[2].starts_with("node1:29999  default  active, warming"), "{text}");
+        assert!(lines[3].contains("draining 50%") && lines[4].contains("last known ring"), "{text}");
+        assert!(text.lines().all(|line| !line.ends_with(' ')));
+    }
+}

@@ -1,0 +1,90 @@
+//! `forebay coordinator`: jobs, the REST interface and the web page, in the foreground.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use forebay_config::Loaded;
+use tracing::{info, warn};
+
+use crate::cluster::{self, Cluster};
+use crate::config_args::{ClusterArgs, ConfigArgs};
+use crate::coordinating::Coordinating;
+use crate::signals::Signals;
+use crate::{assembly, logging, node, output, runtime};
+
+/// Run the coordinator: jobs, the REST API and the web page
+///
+/// Answers `forebay job`, `forebay mounts`, `forebay policy` and `forebay cluster`, and shows the cluster in a browser, until
+/// SIGTERM or Ctrl-C. Several may run: with etcd, one of them is elected to run the jobs, and another goes on with them when
+/// it dies. Without etcd it keeps its state in files and concerns the workers of `cluster.workers`. No read needs it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay coordinator --etcd http://etcd1:2379,http://etcd2:2379
+  forebay coordinator -o cluster.workers=node1:29999,node2:29999
+  curl http://localhost:19999/api/v1/cluster")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When it cannot start.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let loaded = args.config.load(args.cluster.settings())?;
+    logging::start(&loaded.config)?;
+    runtime::block_on(serve(&loaded))
+}
+
+async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
+    let mut signals = Signals::take()?;
+    let mut config = loaded.config.clone();
+    // It moves no data itself.
+    config.network_rdma_data_enabled = false;
+    config.network_rdma_metadata_enabled = false;
+    config.client_prefetch_max_part_number = 0;
+    let cluster = match Cluster::open(&config).await? {
+        Some(cluster) => cluster,
+        None => Cluster::in_files(&config, cluster::state_directory(&config)?).await?,
+    };
+    let members = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
+    let client = assembly::remote_client(&config, members, None).await?;
+    let address =
+        assembly::address_of_host("coordinator.bind.host", &config.coordinator_bind_host, config.coordinator_port)?;
+    let started = Coordinating::start(loaded, &cluster, client.clone(), address, advertised(loaded, address)?).await;
+    let coordinating = match started {
+        Ok(coordinating) => coordinating,
+        Err(error) => {
+            client.close().await;
+            cluster.close().await;
+            return Err(error);
+        }
+    };
+    let address = coordinating.address();
+    output::say(&format!("coordinator listening on {address}"));
+    info!(%address, state = cluster.store().describe(), "coordinator listening");
+    let signal = signals.next().await;
+    info!(signal, "ending");
+    let end = async {
+        coordinating.close().await;
+        client.close().await;
+        cluster.close().await;
+    };
+    tokio::select! {
+        () = end => info!("ended"),
+        signal = signals.next() => warn!(signal, "ending at once"),
+    }
+    Ok(())
+}
+
+/// Where others reach the coordinator, if that is not where it listens. With port 0 that is known only when it does.
+fn advertised(loaded: &Loaded, address: SocketAddr) -> anyhow::Result<Option<String>> {
+    if !address.ip().is_unspecified() || address.port() == 0 {
+        return Ok(None);
+    }
+    Ok(Some(format!("{}:{}", node::hostname_or(loaded.config.worker_hostname.as_ref())?, address.port())))
+}

@@ -1,0 +1,119 @@
+//! `forebay mounts`: which origins the cluster shows where.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use clap::Subcommand;
+use forebay_coordinator::api::Mount;
+use forebay_types::FsPath;
+use serde_json::json;
+
+use crate::coordinator_args::CoordinatorArgs;
+use crate::exit::{Exit, Fault};
+use crate::output::{self, JsonArg};
+use crate::runtime;
+
+/// Add, list and remove mounts of the cluster
+///
+/// Workers see a change within moments, mounts show it when names that they remember are asked again (`metadata.ttl`); nothing
+/// is restarted.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  forebay mounts add /s3 s3://bucket/prefix
+  forebay mounts list")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show an origin at a path of the namespace
+    #[command(after_help = "\
+Credentials are never stored: an option that needs one says where the workers find it, as env:NAME, file:/PATH or role.
+
+Example:
+  forebay mounts add /s3 s3://bucket/prefix
+  forebay mounts add /minio s3://bucket -o s3.endpoint=http://minio:9000 -o allow_http=true \\
+      -o s3.access_key_id=env:MINIO_KEY -o s3.secret_access_key=file:/run/secrets/minio")]
+    Add {
+        /// A path of the namespace, as in /s3
+        path: String,
+        /// What shows there: s3://…, gs://…, az://…, http(s)://…, file:///…
+        origin: String,
+        /// An option of the origin; may be repeated
+        #[arg(short = 'o', value_name = "KEY=VALUE")]
+        options: Vec<String>,
+        #[command(flatten)]
+        coordinator: CoordinatorArgs,
+    },
+    /// List the mounts
+    #[command(after_help = "\
+Example:
+  forebay mounts list --coordinator coordinator1:19999")]
+    List {
+        #[command(flatten)]
+        json: JsonArg,
+        #[command(flatten)]
+        coordinator: CoordinatorArgs,
+    },
+    /// Show an origin no more; nothing of it is deleted
+    #[command(after_help = "\
+Example:
+  forebay mounts remove /s3")]
+    Remove {
+        /// Its path in the namespace
+        path: String,
+        #[command(flatten)]
+        coordinator: CoordinatorArgs,
+    },
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What the coordinator refuses.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    runtime::block_on(mounts(&args.command))
+}
+
+async fn mounts(command: &Command) -> anyhow::Result<()> {
+    let mut out = output::stdout();
+    match command {
+        Command::Add { path, origin, options, coordinator } => {
+            let options = options.iter().map(|option| pair(option)).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+            let mount = Mount { path: path.clone(), origin: origin.clone(), options };
+            let mount = coordinator.client(None)?.add_mount(&mount).await?;
+            writeln!(out, "{} shows {}", mount.path, mount.origin)?;
+        }
+        Command::List { json, coordinator } => {
+            let mounts = coordinator.client(None)?.mounts().await?;
+            let width = mounts.iter().map(|mount| mount.path.len()).max().unwrap_or(0);
+            for mount in mounts {
+                if json.json {
+                    let Mount { path, origin, options } = mount;
+                    output::json_line(&mut out, &json!({"path": path, "origin": origin, "options": options}))?;
+                    continue;
+                }
+                let options: Vec<String> = mount.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                let line = format!("{:width$}  {}  {}", mount.path, mount.origin, options.join(" "));
+                writeln!(out, "{}", line.trim_end())?;
+            }
+        }
+        Command::Remove { path, coordinator } => {
+            coordinator.client(None)?.remove_mount(&FsPath::new(path)?).await?;
+            writeln!(out, "{path} is removed")?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// The two sides of `KEY=VALUE`.
+pub(crate) fn pair(option: &str) -> anyhow::Result<(String, String)> {
+    let pair = option.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| {
+        // It may be a credential that lost its name: it is not shown.
+        Fault::new(Exit::Usage, "an option is not KEY=VALUE", "write it as in `-o s3.region=eu-central-1`").into()
+    })
+}

@@ -1,0 +1,407 @@
+//! What is shown of an interval: pure, from two sets of reports to numbers.
+//!
+//! A number is of all processes that report together. It is unknown, and not zero, where none of them counts it.
+
+use std::time::Duration;
+
+use forebay_metrics::LatencySnapshot;
+use serde_json::{Map, Value, json};
+
+use crate::report::{Listener, OriginOperation, Report};
+
+/// A group of columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Section {
+    Usage,
+    Fuse,
+    Meta,
+    Cache,
+    RemoteCache,
+    Rdma,
+    Object,
+}
+
+impl Section {
+    /// The letters of all of them.
+    pub(super) const LETTERS: &'static str = "ufmcreo";
+
+    /// The one with this letter.
+    pub(super) fn of(letter: char) -> Option<Self> {
+        Some(match letter {
+            'u' => Self::Usage,
+            'f' => Self::Fuse,
+            'm' => Self::Meta,
+            'c' => Self::Cache,
+            'r' => Self::RemoteCache,
+            'e' => Self::Rdma,
+            'o' => Self::Object,
+            _ => return None,
+        })
+    }
+
+    /// Its name in the heading and in JSON.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Usage => "usage",
+            Self::Fuse => "fuse",
+            Self::Meta => "meta",
+            Self::Cache => "cache",
+            Self::RemoteCache => "remotecache",
+            Self::Rdma => "rdma",
+            Self::Object => "object",
+        }
+    }
+}
+
+/// How a number is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// A share of one CPU, or of all bytes, in percent.
+    Percent,
+    /// Bytes, or bytes a second.
+    Bytes,
+    /// Things a second.
+    Count,
+    /// Milliseconds.
+    Millis,
+}
+
+/// A column.
+#[derive(Clone, Copy)]
+pub(super) struct Column {
+    pub(super) section: Section,
+    pub(super) name: &'static str,
+    pub(super) format: Format,
+    /// From which verbosity on it is shown.
+    level: u8,
+    value: fn(&Interval<'_>) -> Option<f64>,
+}
+
+impl Column {
+    /// What it shows; `None` is unknown.
+    pub(super) fn value(&self, interval: &Interval<'_>) -> Option<f64> {
+        (self.value)(interval)
+    }
+}
+
+const fn column(
+    section: Section,
+    name: &'static str,
+    format: Format,
+    level: u8,
+    value: fn(&Interval<'_>) -> Option<f64>,
+) -> Column {
+    Column { section, name, format, level, value }
+}
+
+/// All of them, in their order.
+const COLUMNS: [Column; 36] = {
+    use Format::{Bytes, Count, Millis, Percent};
+    use Section::{Cache, Fuse, Meta, Object, Rdma, RemoteCache, Usage};
+    [
+        column(Usage, "cpu", Percent, 0, |i| Some(100.0 * i.rate(|r| Some(r.process?.cpu_seconds))?)),
+        column(Usage, "mem", Bytes, 0, |i| i.gauge(|r| Some(r.process?.resident_bytes as f64))),
+        column(Usage, "buf", Bytes, 0, |i| i.gauge(buffers)),
+        column(Fuse, "ops", Count, 0, |i| i.per_second(&i.latency(fuse)?)),
+        column(Fuse, "lat", Millis, 0, |i| i.mean(&i.latency(fuse)?)),
+        column(Fuse, "p99", Millis, 1, |i| i.p99(&i.latency(fuse)?)),
+        column(Fuse, "read", Bytes, 0, |i| i.rate(|r| Some(r.fuse.as_ref()?.read_bytes as f64))),
+        column(Fuse, "write", Bytes, 0, |i| i.rate(|r| r.fuse.as_ref().map(|_| 0.0))),
+        column(Meta, "ops", Count, 0, |i| i.per_second(&i.latency(meta)?)),
+        column(Meta, "lat", Millis, 0, |i| i.mean(&i.latency(meta)?)),
+        column(Meta, "p99", Millis, 1, |i| i.p99(&i.latency(meta)?)),
+        column(Cache, "hit", Bytes, 0, |i| i.rate(|r| Some(read(r)?.0))),
+        column(Cache, "hit%", Percent, 0, |i| {
+            let (hit, all) = (i.rate(|r| Some(read(r)?.0))?, i.rate(|r| Some(read(r)?.1))?);
+            Some(if all > 0.0 { 100.0 * hit / all } else { 0.0 })
+        }),
+        column(Cache, "evict", Count, 1, |i| i.rate(evicted)),
+        column(RemoteCache, "recv", Bytes, 0, |i| i.rate(|r| Some(r.client.as_ref()?.data.bytes_received as f64))),
+        column(RemoteCache, "ops", Count, 0, |i| i.per_second(&i.latency(remote)?)),
+        column(RemoteCache, "lat", Millis, 0, |i| i.mean(&i.latency(remote)?)),
+        column(RemoteCache, "p99", Millis, 1, |i| i.p99(&i.latency(remote)?)),
+        column(RemoteCache, "fail", Count, 1, |i| i.rate(|r| Some(r.client.as_ref()?.data.failures as f64))),
+        column(Rdma, "write", Bytes, 0, |i| i.rate(|r| listeners(r, |listener| listener.bytes_sent))),
+        column(Rdma, "read", Bytes, 0, |i| i.rate(|r| listeners(r, |listener| listener.bytes_received))),
+        column(Rdma, "w_ops", Count, 0, |i| i.rate(|r| listeners(r, |listener| listener.replies))),
+        column(Rdma, "lat", Millis, 0, |i| i.mean(&i.latency(rdma_write)?)),
+        column(Rdma, "p99", Millis, 1, |i| i.p99(&i.latency(rdma_write)?)),
+        column(Rdma, "recv", Bytes, 0, |i| i.rate(rdma_received)),
+        column(Rdma, "r_ops", Count, 1, |i| i.per_second(&i.latency(rdma_read)?)),
+        column(Rdma, "r_lat", Millis, 1, |i| i.mean(&i.latency(rdma_read)?)),
+        column(Rdma, "r_p99", Millis, 1, |i| i.p99(&i.latency(rdma_read)?)),
+        column(Object, "get", Bytes, 0, |i| i.rate(received)),
+        column(Object, "get_c", Count, 0, |i| i.per_second(&i.latency(gets)?)),
+        column(Object, "lat", Millis, 0, |i| i.mean(&i.latency(gets)?)),
+        column(Object, "p99", Millis, 1, |i| i.p99(&i.latency(gets)?)),
+        column(Object, "list_c", Count, 1, |i| i.per_second(&i.latency(lists)?)),
+        column(Object, "retry", Count, 1, |i| i.rate(retries)),
+        column(Object, "put", Bytes, 0, |i| i.rate(|r| origins(r, |_| LatencySnapshot::default()).map(|_| 0.0))),
+        column(Object, "del_c", Count, 0, |i| i.rate(|r| origins(r, |_| LatencySnapshot::default()).map(|_| 0.0))),
+    ]
+};
+
+/// The columns of these sections at this verbosity.
+pub(super) fn chosen(sections: &[Section], verbosity: u8) -> Vec<Column> {
+    let of = |section: &Section| {
+        let section = *section;
+        COLUMNS.into_iter().filter(move |column| column.section == section && column.level <= verbosity)
+    };
+    sections.iter().flat_map(of).collect()
+}
+
+/// Two reports of each process, and the time between them.
+pub(super) struct Interval<'a> {
+    pairs: Vec<(&'a Report, &'a Report)>,
+    seconds: f64,
+}
+
+impl<'a> Interval<'a> {
+    /// Of those who reported at both ends.
+    pub(super) fn new(before: &'a [(String, Report)], after: &'a [(String, Report)], length: Duration) -> Self {
+        let earlier = |name: &str| before.iter().find(|(other, _)| other == name).map(|(_, report)| report);
+        let pairs = after.iter().filter_map(|(name, report)| Some((earlier(name)?, report))).collect();
+        Self { pairs, seconds: length.as_secs_f64().max(f64::EPSILON) }
+    }
+
+    /// The sum of a gauge at the end.
+    fn gauge(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
+        self.pairs.iter().filter_map(|(_, after)| value(after)).reduce(|sum, value| sum + value)
+    }
+
+    /// How fast a counter grew. That of a process that was started anew began at zero.
+    fn rate(&self, counter: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
+        let grown = |(before, after): &(&Report, &Report)| {
+            let (before, after) = (counter(before).unwrap_or(0.0), counter(after)?);
+            Some(if after >= before { after - before } else { after })
+        };
+        let all = self.pairs.iter().filter_map(grown).reduce(|sum, grown| sum + grown)?;
+        Some(all / self.seconds)
+    }
+
+    /// The durations of the interval.
+    fn latency(&self, of: impl Fn(&Report) -> Option<LatencySnapshot>) -> Option<LatencySnapshot> {
+        let between = |(before, after): &(&Report, &Report)| Some(of(after)?.since(&of(before).unwrap_or_default()));
+        self.pairs.iter().filter_map(between).reduce(|sum, latency| sum.and(&latency))
+    }
+
+    fn per_second(&self, latency: &LatencySnapshot) -> Option<f64> {
+        Some(latency.count() as f64 / self.seconds)
+    }
+
+    fn mean(&self, latency: &LatencySnapshot) -> Option<f64> {
+        Some(latency.mean().map_or(0.0, millis))
+    }
+
+    fn p99(&self, latency: &LatencySnapshot) -> Option<f64> {
+        Some(latency.quantile(0.99).map_or(0.0, millis))
+    }
+}
+
+fn millis(took: Duration) -> f64 {
+    took.as_secs_f64() * 1e3
+}
+
+fn all<'a>(latencies: impl IntoIterator<Item = &'a LatencySnapshot>) -> LatencySnapshot {
+    latencies.into_iter().fold(LatencySnapshot::default(), |sum, latency| sum.and(latency))
+}
+
+/// Memory for blocks that is in use: a worker's, or what a client fetched.
+fn buffers(report: &Report) -> Option<f64> {
+    let worker = report.parts().filter_map(|part| Some(part.store.as_ref()?.memory.used));
+    let client = report.buffers.iter().map(|buffers| buffers.used);
+    worker.chain(client).reduce(|sum, used| sum + used).map(|used| used as f64)
+}
+
+fn fuse(report: &Report) -> Option<LatencySnapshot> {
+    Some(all(report.fuse.as_ref()?.operations.values()))
+}
+
+/// A mount's questions, or those that a worker answered.
+fn meta(report: &Report) -> Option<LatencySnapshot> {
+    if let Some(client) = &report.client {
+        return Some(client.metadata.latency.clone());
+    }
+    report.worker.as_ref()?;
+    Some(all(["stat", "list"].iter().filter_map(|operation| report.requests.get(*operation))))
+}
+
+/// Bytes read: those that were here already, and all. Here is this process for a mount, the caches for a worker.
+fn read(report: &Report) -> Option<(f64, f64)> {
+    let (hit, rest) = match (&report.client, &report.worker) {
+        (Some(client), _) => {
+            (client.local_memory + client.buffered, client.worker_memory + client.worker_disk + client.origin)
+        }
+        (None, Some(worker)) => (worker.bytes_memory + worker.bytes_disk, worker.bytes_origin + worker.bytes_peers),
+        (None, None) => return None,
+    };
+    Some((hit as f64, (hit + rest) as f64))
+}
+
+fn evicted(report: &Report) -> Option<f64> {
+    let stores = report.parts().filter_map(|part| part.store.as_ref());
+    let of =
+        stores.map(|store| store.memory.runs_evicted + store.disks.iter().map(|disk| disk.runs_evicted).sum::<u64>());
+    let client = report.buffers.iter().map(|buffers| buffers.runs_evicted);
+    of.chain(client).reduce(|sum, evicted| sum + evicted).map(|evicted| evicted as f64)
+}
+
+fn remote(report: &Report) -> Option<LatencySnapshot> {
+    Some(report.client.as_ref()?.data.latency.clone())
+}
+
+fn listeners(report: &Report, of: impl Fn(&Listener) -> u64) -> Option<f64> {
+    let rdma: Vec<_> = report.parts().filter_map(|part| part.rdma.as_ref()).collect();
+    let all = rdma.iter().flat_map(|rdma| &rdma.listeners).map(of).sum::<u64>();
+    (!rdma.is_empty()).then_some(all as f64)
+}
+
+fn rdma_write(report: &Report) -> Option<LatencySnapshot> {
+    let rdma: Vec<_> = report.parts().filter_map(|part| part.rdma.as_ref()).collect();
+    let latency = all(rdma.iter().flat_map(|rdma| &rdma.listeners).map(|listener| &listener.latency));
+    (!rdma.is_empty()).then_some(latency)
+}
+
+fn rdma_received(report: &Report) -> Option<f64> {
+    let received =
+        |part: &Report| part.rdma.as_ref().map(|rdma| rdma.paths.as_ref().map_or(0, |paths| paths.rdma.bytes_received));
+    report.parts().filter_map(received).reduce(|sum, bytes| sum + bytes).map(|bytes| bytes as f64)
+}
+
+fn rdma_read(report: &Report) -> Option<LatencySnapshot> {
+    let rdma: Vec<_> = report.parts().filter_map(|part| part.rdma.as_ref()).collect();
+    let latency = all(rdma.iter().filter_map(|rdma| rdma.paths.as_ref()).map(|paths| &paths.rdma.latency));
+    (!rdma.is_empty()).then_some(latency)
+}
+
+/// Bytes from origins: as a worker in the process received them, or else as the client's reads caused them.
+fn received(report: &Report) -> Option<f64> {
+    let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
+    if workers.is_empty() {
+        return Some(report.client.as_ref()?.origin as f64);
+    }
+    Some(workers.iter().flat_map(|part| &part.origins).map(|origin| origin.counts.bytes).sum::<u64>() as f64)
+}
+
+fn retries(report: &Report) -> Option<f64> {
+    let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
+    let retries = workers.iter().flat_map(|part| &part.origins).map(|origin| origin.counts.retries).sum::<u64>();
+    (!workers.is_empty()).then_some(retries as f64)
+}
+
+fn origins(report: &Report, of: impl Fn(&OriginOperation) -> LatencySnapshot) -> Option<LatencySnapshot> {
+    let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
+    let operations = workers.iter().flat_map(|part| &part.origins).flat_map(|origin| &origin.counts.operations);
+    let latency = operations.map(of).fold(LatencySnapshot::default(), |sum, latency| sum.and(&latency));
+    (!workers.is_empty()).then_some(latency)
+}
+
+fn of_operation(report: &Report, names: &[&str]) -> Option<LatencySnapshot> {
+    let is_one = |of: &OriginOperation| names.contains(&&*of.operation);
+    origins(report, |of| if is_one(of) { of.latency.clone() } else { LatencySnapshot::default() })
+}
+
+fn gets(report: &Report) -> Option<LatencySnapshot> {
+    of_operation(report, &["read"])
+}
+
+fn lists(report: &Report) -> Option<LatencySnapshot> {
+    of_operation(report, &["stat", "list"])
+}
+
+/// The interval as an object: a member for each section, the unknown left out.
+pub(super) fn json(columns: &[Column], interval: &Interval<'_>, time: &str) -> Value {
+    let mut object = Map::new();
+    object.insert("time".to_owned(), json!(time));
+    object.insert("seconds".to_owned(), json!(interval.seconds));
+    for column in columns {
+        let section = object.entry(column.section.name()).or_insert_with(|| json!({}));
+        if let Some(value) = column.value(interval) {
+            section[column.name] = json!(value);
+        }
+    }
+    Value::Object(object)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::metrics::tests::everything;
+
+    pub(crate) fn reports(of: Value) -> Vec<(String, Report)> {
+        vec![("a".to_owned(), Report::of(&of).unwrap())]
+    }
+
+    fn shown(before: Value, after: Value) -> Value {
+        let (before, after) = (reports(before), reports(after));
+        let sections: Vec<Section> = Section::LETTERS.chars().filter_map(Section::of).collect();
+        json(&chosen(&sections, 1), &Interval::new(&before, &after, Duration::from_secs(2)), "now")
+    }
+
+    #[test]
+    fn a_row_is_the_difference_of_two_reports_by_the_second() {
+        let row = shown(everything(10), everything(30));
+        let number =
+            |pointer: &str| row.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("{pointer}: {row}"));
+        for (pointer, expected) in [
+            ("/usage/cpu", 1000.0),
+            ("/usage/mem", f64::from(1 << 30)),
+            // Two operations, ten more of each a second.
+            ("/fuse/ops", 20.0),
+            ("/fuse/lat", 0.1),
+            ("/fuse/read", 40960.0),
+            ("/fuse/write", 0.0),
+            ("/meta/ops", 10.0),
+            ("/cache/hit", 20.0),
+            ("/cache/hit%", 40.0),
+            ("/remotecache/recv", 40960.0),
+            ("/remotecache/ops", 10.0),
+            ("/rdma/write", 40960.0),
+            ("/rdma/read", 640.0),
+            ("/rdma/w_ops", 10.0),
+            ("/rdma/lat", 0.1),
+            ("/rdma/recv", 40960.0),
+            ("/object/get", 40960.0),
+            ("/object/get_c", 10.0),
+            ("/object/put", 0.0),
+        ] {
+            assert!((number(pointer) - expected).abs() < 1e-9, "{pointer} is {}, not {expected}", number(pointer));
+        }
+        assert!((0.1..0.1125).contains(&number("/fuse/p99")), "{row}");
+        assert_eq!(row["seconds"], 2.0);
+    }
+
+    #[test]
+    fn what_is_not_counted_is_unknown_and_what_did_not_happen_is_zero() {
+        let worker = || json!({ "worker": {}, "process": {} });
+        let row = shown(worker(), worker());
+        assert_eq!(row["fuse"], json!({}));
+        assert_eq!(row["object"]["get_c"], 0.0);
+        assert_eq!(row["object"]["lat"], 0.0);
+        let mount = || json!({ "client": { "origin": 7 }, "fuse": {} });
+        let row = shown(mount(), mount());
+        assert_eq!(row["object"], json!({ "get": 0.0 }));
+    }
+
+    #[test]
+    fn processes_add_up_and_one_that_was_started_anew_counts_from_zero() {
+        let two = |first: Value, second: Value| {
+            let named = |name: &str, of: &Value| (name.to_owned(), Report::of(of).unwrap());
+            vec![named("a", &first), named("b", &second)]
+        };
+        let before = two(everything(10), everything(10));
+        let after = two(everything(12), everything(4));
+        let interval = Interval::new(&before, &after, Duration::from_secs(1));
+        let read = COLUMNS.iter().find(|column| column.section == Section::Fuse && column.name == "read").unwrap();
+        assert_eq!(read.value(&interval), Some(6.0 * 4096.0));
+        // Who is there only at the end is left out: all that it ever did was not done now.
+        let interval = Interval::new(&before[..1], &after, Duration::from_secs(1));
+        assert_eq!(read.value(&interval), Some(2.0 * 4096.0));
+    }
+
+    #[test]
+    fn the_rdma_section_has_what_it_is_known_for_at_any_verbosity() {
+        let names: Vec<_> = chosen(&[Section::Rdma], 0).iter().map(|column| column.name).collect();
+        assert_eq!(names, ["write", "read", "w_ops", "lat", "recv"]);
+    }
+}

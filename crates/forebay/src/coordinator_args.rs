@@ -1,0 +1,64 @@
+//! Where the commands that talk to a coordinator find it.
+
+use std::path::{Path, PathBuf};
+
+use forebay_config::Loaded;
+use forebay_coordinator::ApiClient;
+
+use crate::config_args::ConfigArgs;
+use crate::exit::{Exit, Fault};
+use crate::{logging, state};
+
+/// Which coordinator to ask.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CoordinatorArgs {
+    /// The coordinator [default: coordinator.hostname, or that of the `forebay up` on this machine]
+    #[arg(long, value_name = "HOST:PORT")]
+    coordinator: Option<String>,
+    /// The configuration file [default: $FOREBAY_CONFIG, else /etc/forebay/forebay.toml if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl CoordinatorArgs {
+    /// A client of the coordinator. `path`, as a person wrote it, says which where several mounts have one.
+    ///
+    /// # Errors
+    /// When there is none to be found, or more than one.
+    pub(crate) fn client(&self, path: Option<&Path>) -> anyhow::Result<ApiClient> {
+        let config = ConfigArgs { config: self.config.clone(), settings: Vec::new() };
+        let loaded = config.load([])?;
+        logging::start_quiet(&loaded.config)?;
+        Ok(ApiClient::new(&self.address(&loaded, path)?)?)
+    }
+
+    fn address(&self, loaded: &Loaded, path: Option<&Path>) -> anyhow::Result<String> {
+        if let Some(address) = &self.coordinator {
+            return Ok(address.clone());
+        }
+        if let Some(host) = &loaded.config.coordinator_hostname {
+            let host = host.to_string();
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            return Ok(format!("{host}:{}", loaded.config.coordinator_port));
+        }
+        let mounted = |state: &state::RunState| path.is_some_and(|path| path.starts_with(&state.mountpoint));
+        let with_one = state::all().into_iter().filter(|state| state.coordinator.is_some());
+        let mut found: Vec<_> = with_one.collect();
+        if found.iter().any(mounted) {
+            found.retain(mounted);
+        }
+        let next = "name one with `--coordinator HOST:PORT`, or as `coordinator.hostname`";
+        match &found[..] {
+            [state] => Ok(state.coordinator.clone().unwrap_or_default()),
+            [] => {
+                let what = "no coordinator is named, and no `forebay up` runs on this machine";
+                Err(Fault::new(Exit::Usage, what, next).into())
+            }
+            several => {
+                let mounts: Vec<_> = several.iter().map(|state| state.mountpoint.as_str()).collect();
+                let what = format!("several mounts on this machine have a coordinator: {}", mounts.join(", "));
+                Err(Fault::new(Exit::Usage, what, format!("{next}, or give a path below one of them")).into())
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! A worker's service, with a clock: how long requests from other processes take, by what they ask for, and what else of the
+//! process belongs into a worker's report.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_fuse::ReportSource;
+use forebay_metrics::{LatencyHistogram, ProcessStats};
+use forebay_tcp::TcpServer;
+use forebay_transport::{Op, Request, Response, Service};
+use forebay_types::{BlockKey, Failure, FileId};
+use futures::FutureExt as _;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+/// How long a question for the counters may take; it is answered at once.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// What is told apart, and what it is called.
+const OPERATIONS: [(Op, &str); 6] = [
+    (Op::Read, "read"),
+    (Op::Fill, "fill"),
+    (Op::Stat, "stat"),
+    (Op::List, "list"),
+    (Op::Free, "free"),
+    (Op::Adopt, "adopt"),
+];
+
+/// Measures what goes to `service`.
+pub(crate) struct Measured {
+    service: Arc<dyn Service>,
+    latency: [LatencyHistogram; OPERATIONS.len()],
+    /// One of each server over TCP.
+    connections: Mutex<Vec<Gauge>>,
+}
+
+type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
+
+impl Measured {
+    /// Of nothing yet.
+    pub(crate) fn new(service: Arc<dyn Service>) -> Arc<Self> {
+        let latency = std::array::from_fn(|_| LatencyHistogram::new());
+        Arc::new(Self { service, latency, connections: Mutex::default() })
+    }
+
+    /// Counts the connections of `server` in, too.
+    pub(crate) fn served_by(&self, server: &TcpServer) {
+        self.connections.lock().push(Box::new(server.connection_gauge()));
+    }
+
+    /// What the worker counts, and this process.
+    pub(crate) fn report(&self) -> Value {
+        let block = BlockKey { file: FileId([0; 16]), index: 0 };
+        // A worker answers this from its counters, without waiting.
+        let answer = self.service.handle(Request::on_block(Op::Stats, block, 0, 0, AT_ONCE), false).now_or_never();
+        let report = answer.and_then(Result::ok).and_then(|response| serde_json::from_slice(&response.body).ok());
+        self.with_process(report.unwrap_or_default())
+    }
+
+    /// The same as a part of the report of a mount in this process.
+    pub(crate) fn source(self: Arc<Self>) -> ReportSource {
+        ReportSource::new(move || {
+            let mut node = self.report();
+            let process = node["process"].take();
+            json!({ "process": process, "node": node })
+        })
+    }
+
+    fn with_process(&self, mut report: Value) -> Value {
+        let latencies =
+            OPERATIONS.iter().zip(&self.latency).map(|((_, name), latency)| ((*name).to_owned(), json!(latency)));
+        if !report.is_object() {
+            report = json!({});
+        }
+        report["requests"] = latencies.collect::<Map<_, _>>().into();
+        report["connections"] = json!(self.connections.lock().iter().map(|gauge| gauge()).sum::<usize>());
+        report["process"] = json!(ProcessStats::now());
+        report
+    }
+
+    fn answered(&self, op: Op, since: Instant) {
+        if let Some(at) = OPERATIONS.iter().position(|(known, _)| *known == op) {
+            self.latency[at].record(since.elapsed());
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Service for Measured {
+    fn try_handle(&self, request: &Request) -> Option<Response> {
+        let began = Instant::now();
+        let response = self.service.try_handle(request)?;
+        self.answered(request.op, began);
+        Some(response)
+    }
+
+    async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
+        let (op, began) = (request.op, Instant::now());
+        let answer = self.service.handle(request, takes_files).await;
+        self.answered(op, began);
+        match answer {
+            Ok(response) if op == Op::Stats => {
+                let report = serde_json::from_slice(&response.body).unwrap_or_default();
+                Ok(Response::of_body(self.with_process(report).to_string().into()))
+            }
+            answer => answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Report;
+
+    struct Counters;
+
+    #[async_trait::async_trait]
+    impl Service for Counters {
+        fn try_handle(&self, request: &Request) -> Option<Response> {
+            (request.op == Op::Read).then(|| Response::of_body(Default::default()))
+        }
+
+        async fn handle(&self, _request: Request, _takes_files: bool) -> Result<Response, Failure> {
+            Ok(Response::of_body(r#"{"worker":{"bytes_disk":7}}"#.into()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_workers_report_has_its_latencies_and_its_process() {
+        let measured = Measured::new(Arc::new(Counters));
+        let request = |op| Request::on_path(op, Default::default(), AT_ONCE);
+        assert!(measured.try_handle(&request(Op::Read)).is_some() && measured.try_handle(&request(Op::Stat)).is_none());
+        measured.handle(request(Op::Stat), false).await.unwrap();
+        let asked = measured.handle(request(Op::Stats), false).await.unwrap();
+        for report in [serde_json::from_slice(&asked.body).unwrap(), measured.report()] {
+            let report = Report::of(&report).unwrap();
+            assert_eq!(report.requests.iter().filter(|(_, latency)| latency.count() == 1).count(), 2);
+            assert_eq!((report.worker.unwrap().bytes_disk, report.connections), (7, Some(0)));
+            assert!(report.process.unwrap().resident_bytes > 0);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The other workers, as a worker's seams want them: whom to ask before the origin, and who takes over what it has.
+
+use std::sync::Arc;
+
+use forebay_client::{Connector, Peers};
+use forebay_cluster::{Backoff, MOST_PEERS, Membership};
+use forebay_config::Config;
+use forebay_engine::{Fetch, Fetched};
+use forebay_store::Store;
+use forebay_types::{BlockKey, Failure, SectorRange};
+use forebay_worker::{AdoptOutcome, DrainTargets};
+
+/// Links of the worker in this process to the others.
+pub(crate) struct Neighbours(Peers);
+
+impl Neighbours {
+    /// The links of the worker `me`.
+    pub(crate) fn new(
+        config: &Config,
+        me: &str,
+        membership: Arc<dyn Membership>,
+        connector: Arc<dyn Connector>,
+    ) -> Self {
+        let backoff = Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff };
+        let runtime = tokio::runtime::Handle::current();
+        // All that are asked for one block have so much together, so that each one's end is seen, and noted.
+        let within = config.worker_peer_timeout / (MOST_PEERS as u32 + 1);
+        Self(Peers::new(me, membership, connector, backoff, within, runtime))
+    }
+
+    /// Ends the links.
+    pub(crate) async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+#[async_trait::async_trait]
+impl forebay_worker::Peers for Neighbours {
+    async fn cached(&self, fetch: &Fetch, replicas: u8, buffers: &Store) -> Option<Fetched> {
+        self.0.cached(fetch, replicas, buffers).await
+    }
+
+    async fn cached_by(
+        &self,
+        from: &str,
+        key: BlockKey,
+        sectors: SectorRange,
+        block_length: u32,
+        buffers: &Store,
+    ) -> Result<Option<Fetched>, Failure> {
+        self.0.cached_by(from, key, sectors, block_length, buffers).await
+    }
+}
+
+#[async_trait::async_trait]
+impl DrainTargets for Neighbours {
+    async fn adopt(&self, key: BlockKey, sectors: SectorRange, block_length: u32) -> Result<AdoptOutcome, Failure> {
+        match self.0.hand_over(key, sectors, block_length).await? {
+            0 => Ok(AdoptOutcome::Held),
+            bytes => Ok(AdoptOutcome::Adopted(bytes)),
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! A cache node in the life of its process: what `worker`, `up` and a mount that shares its cache have in common.
+//!
+//! It is a block store, the worker over it, and what listens for others. In a cluster it is also the node's registration, its
+//! links to the other workers, and the mounts and policies that the cluster agreed on, which may change at any time.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use forebay_cluster::Membership as _;
+use forebay_cluster::records::members::{Addresses, Capacity, DrainProgress, WorkerRecord};
+use forebay_config::{Config, Host, Loaded};
+use forebay_registry::{Registered, RegisteredOptions};
+use forebay_store::Store;
+use forebay_tcp::TcpServer;
+use forebay_transport::Service;
+use forebay_worker::{DrainOptions, DrainVerdict, Worker};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::cluster::Cluster;
+use crate::measured::Measured;
+use crate::namespaces::{self, Namespaces};
+use crate::neighbours::Neighbours;
+use crate::{assembly, rdma};
+
+/// How long what is queued for the disks may take to be written at the end. What is not is read again from the origin.
+const FLUSH_WITHIN: Duration = Duration::from_secs(20);
+/// How long until what could not be handed over is tried again.
+const DRAIN_AGAIN: Duration = Duration::from_secs(5);
+/// How long a mount waits for the registration of its own worker.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
+/// How often a worker that is to leave looks whether it is out of the ring yet.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A cache node that listens.
+pub(crate) struct Node {
+    store: Store,
+    worker: Arc<Worker>,
+    /// The worker, as servers ask it.
+    measured: Arc<Measured>,
+    servers: Vec<TcpServer>,
+    rdma: Option<Arc<rdma::Servers>>,
+    namespaces: Option<Namespaces>,
+    joined: Option<Joined>,
+}
+
+/// What a node is to be.
+pub(crate) struct NodeOptions<'a> {
+    /// The configuration.
+    pub(crate) loaded: &'a Loaded,
+    /// Where it listens: for requests, and for data where that is elsewhere.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// What it shows whatever the cluster says.
+    pub(crate) mounts: Vec<forebay_config::Mount>,
+    /// Whether it takes all of its memory at once.
+    pub(crate) prewarm: bool,
+    /// The cluster whose mounts and policies it shows.
+    pub(crate) cluster: Option<&'a Cluster>,
+    /// Whether other machines may use it: it listens for RDMA where that is asked for, and is registered in its cluster.
+    pub(crate) shared: bool,
+}
+
+impl Node {
+    /// Starts a node. What was started of one that cannot be is ended again.
+    ///
+    /// # Errors
+    /// When memory, disks, origins or addresses cannot be had.
+    pub(crate) async fn start(options: NodeOptions<'_>) -> anyhow::Result<Self> {
+        let config = &options.loaded.config;
+        let mounts = namespaces::configured(options.loaded, &options.mounts)?;
+        let store = assembly::worker_store(config, options.prewarm).await?;
+        let worker = match assembly::worker(config, store.clone(), mounts.clone()) {
+            Ok(worker) => worker,
+            Err(error) => {
+                store.close().await;
+                return Err(error);
+            }
+        };
+        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>);
+        let mut node =
+            Self { store, worker, measured, servers: Vec::new(), rdma: None, namespaces: None, joined: None };
+        if let Some(cluster) = options.cluster {
+            node.namespaces = Some(Namespaces::follow(options.loaded, cluster, &node.worker, mounts));
+        }
+        match node.listen(&options).await {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                node.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn listen(&mut self, options: &NodeOptions<'_>) -> anyhow::Result<()> {
+        let config = &options.loaded.config;
+        let service = || Arc::clone(&self.measured) as Arc<dyn Service>;
+        if options.shared {
+            self.rdma = rdma::Servers::start(config, self.store.pool(), service()).await?.map(Arc::new);
+        }
+        if let Some(rdma) = &self.rdma {
+            let reported = Arc::clone(rdma);
+            self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
+        }
+        for address in &options.addresses {
+            let server = assembly::server(config, *address, service()).context("cannot start the worker's server")?;
+            self.measured.served_by(&server);
+            self.servers.push(server);
+        }
+        self.worker.watch_hot_blocks(config.coordinator_hot_replicas > 0);
+        Ok(())
+    }
+
+    /// Joins the cluster: other workers are asked before the origin, and clients find this one. `web` is where it answers to
+    /// `/metrics`.
+    ///
+    /// # Errors
+    /// When this machine's name is not to be had and none is configured.
+    pub(crate) fn join(&mut self, config: &Config, cluster: &Cluster, web: Option<String>) -> anyhow::Result<()> {
+        let addresses = self.advertised(config, web)?;
+        let name = config.worker_name.clone().unwrap_or_else(|| addresses.rpc.clone());
+        let capacity = Capacity {
+            memory: config.worker_memory_size.as_u64(),
+            disk: config.worker_disks.iter().map(|disk| disk.size.as_u64()).sum(),
+        };
+        let record = WorkerRecord {
+            name: name.clone(),
+            group: config.cluster_cache_group.as_str().to_owned(),
+            addresses,
+            capacity,
+            block_size: config.block_size.as_u64(),
+            weight: config.worker_weight.map_or_else(|| capacity.weight(), f64::from),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            zone: config.cluster_zone.clone(),
+            since: unix_seconds(),
+            ..WorkerRecord::default()
+        };
+        let membership = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
+        let connector = Arc::new(assembly::TcpConnector::new(config)?);
+        let neighbours = Arc::new(Neighbours::new(config, &name, membership, connector));
+        // A pass over two peers that do not answer must not take longer than one.
+        self.worker.ask_peers(Arc::clone(&neighbours) as _, config.worker_peer_timeout);
+        // Clients that read from it expect it to know the mounts.
+        let told = self.namespaces.as_ref().map(Namespaces::told);
+        let told = async move {
+            if let Some(told) = told {
+                told.await;
+            }
+        };
+        let options = RegisteredOptions { ttl: config.cluster_lease_ttl, warmup: config.worker_warmup };
+        let registered = Arc::new(Registered::start(Arc::clone(cluster.store()), record, options, told));
+        let stop = CancellationToken::new();
+        let leaving = Leaving {
+            name: name.clone(),
+            worker: Arc::clone(&self.worker),
+            neighbours: Arc::clone(&neighbours),
+            registered: Arc::clone(&registered),
+            members: Arc::clone(cluster.members()),
+            options: DrainOptions {
+                bandwidth: Some(config.worker_drain_bandwidth).filter(|bandwidth| bandwidth.as_u64() > 0),
+                ..DrainOptions::default()
+            },
+        };
+        let leaving = tokio::spawn(leaving.whenever_asked(stop.clone()));
+        self.joined = Some(Joined { name, neighbours, registered, stop, leaving });
+        Ok(())
+    }
+
+    /// Waits until the worker is registered, or until that seems to take too long and others are there to read from.
+    ///
+    /// # Errors
+    /// When it is not registered and nobody else is.
+    pub(crate) async fn registered(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        let Some(joined) = &self.joined else { return Ok(()) };
+        let mut standing = joined.registered.standing();
+        let name = &joined.name;
+        let listed = async {
+            let _ = standing.wait_for(Option::is_some).await;
+            while cluster.members().topology().member(name).is_none() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        match tokio::time::timeout(REGISTERED_WITHIN, listed).await {
+            Ok(()) => Ok(()),
+            Err(_) => cluster.told().await,
+        }
+    }
+
+    /// The worker.
+    pub(crate) fn worker(&self) -> &Arc<Worker> {
+        &self.worker
+    }
+
+    /// The worker with what is measured of it: its report is that of the node.
+    pub(crate) fn measured(&self) -> Arc<Measured> {
+        Arc::clone(&self.measured)
+    }
+
+    /// Its name in the cluster, once it has joined.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.joined.as_ref().map(|joined| joined.name.as_str())
+    }
+
+    /// Where it listens, for requests first.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.servers.iter().map(TcpServer::local_addr)
+    }
+
+    /// Where others reach it.
+    fn advertised(&self, config: &Config, web: Option<String>) -> anyhow::Result<Addresses> {
+        let reach = |address: SocketAddr| -> anyhow::Result<String> {
+            if config.worker_hostname.is_none() && !address.ip().is_unspecified() {
+                return Ok(address.to_string());
+            }
+            let host = hostname_or(config.worker_hostname.as_ref())?;
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            Ok(format!("{host}:{}", address.port()))
+        };
+        let mut tcp = self.addresses().map(reach);
+        let rpc = tcp.next().context("a worker that listens nowhere cannot join a cluster")??;
+        let tcp_data = tcp.collect::<anyhow::Result<_>>()?;
+        let rdma = self.rdma.iter().flat_map(|rdma| &rdma.paths.data);
+        let rdma_data = rdma.map(|path| format!("{}:{}", path.host, path.port)).collect();
+        Ok(Addresses { rpc, tcp_data, rdma_data, web })
+    }
+
+    /// Leaves the cluster, ends what listens, and writes what is queued for the disks, as far as there is time.
+    pub(crate) async fn close(self) {
+        if let Some(joined) = self.joined {
+            joined.close().await;
+        }
+        futures::future::join_all(self.servers.iter().map(TcpServer::close)).await;
+        drop(self.servers);
+        if let Some(rdma) = &self.rdma {
+            rdma.close().await;
+        }
+        if let Some(namespaces) = self.namespaces {
+            namespaces.close().await;
+        }
+        self.worker.close().await;
+        if tokio::time::timeout(FLUSH_WITHIN, self.store.flush()).await.is_err() {
+            warn!("the disks are too slow to write all that is queued: the rest is not kept");
+        }
+        drop(self.worker);
+        self.store.close().await;
+    }
+}
+
+/// What a node has in a cluster.
+struct Joined {
+    name: String,
+    neighbours: Arc<Neighbours>,
+    registered: Arc<Registered>,
+    stop: CancellationToken,
+    leaving: JoinHandle<()>,
+}
+
+impl Joined {
+    async fn close(self) {
+        self.stop.cancel();
+        // First the others learn that it goes.
+        self.registered.close().await;
+        // It does not panic, and if it did that has been told.
+        let _ = self.leaving.await;
+        self.neighbours.close().await;
+    }
+}
+
+/// Hands over what the worker holds when it is asked to leave.
+struct Leaving {
+    name: String,
+    worker: Arc<Worker>,
+    neighbours: Arc<Neighbours>,
+    registered: Arc<Registered>,
+    members: Arc<forebay_registry::Members>,
+    options: DrainOptions,
+}
+
+impl Leaving {
+    async fn whenever_asked(self, stop: CancellationToken) {
+        let mut leave = self.registered.leave();
+        loop {
+            tokio::select! {
+                asked = leave.wait_for(|leave| *leave) => if asked.is_err() { return },
+                () = stop.cancelled() => return,
+            }
+            let over = stop.child_token();
+            let taken_back = async {
+                let _ = leave.wait_for(|leave| !*leave).await;
+                over.cancel();
+            };
+            tokio::join!(taken_back_or(taken_back, &over), self.hand_over(&over));
+            if stop.is_cancelled() {
+                return;
+            }
+        }
+    }
+
+    /// Hands over again and again, until it is all done and nobody wants it back, or `over` says so.
+    async fn hand_over(&self, over: &CancellationToken) {
+        // Until all others know, they would give it back.
+        while self.members.topology().ring.position(&self.name).is_some() && !over.is_cancelled() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        info!(worker = self.name, "handing over what this worker holds");
+        while !over.is_cancelled() {
+            let verdict = self.pass(over).await;
+            info!(worker = self.name, ?verdict, "handed over");
+            if verdict == DrainVerdict::Complete {
+                // What is read through it from now on stays behind, and its new owners have their own.
+                over.cancelled().await;
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(DRAIN_AGAIN) => {}
+                () = over.cancelled() => {}
+            }
+        }
+    }
+
+    async fn pass(&self, over: &CancellationToken) -> DrainVerdict {
+        let (tell, mut told) = watch::channel(forebay_worker::DrainProgress::default());
+        let targets = Arc::clone(&self.neighbours) as Arc<dyn forebay_worker::DrainTargets>;
+        let tell_on = async {
+            while told.changed().await.is_ok() {
+                let progress = *told.borrow_and_update();
+                self.registered.drained(recorded(progress), progress.verdict == DrainVerdict::Complete);
+            }
+        };
+        let work = async move { self.worker.drain(targets, self.options, &tell, over).await };
+        let (progress, ()) = tokio::join!(work, tell_on);
+        self.registered.drained(recorded(progress), progress.verdict == DrainVerdict::Complete);
+        progress.verdict
+    }
+}
+
+async fn taken_back_or(taken_back: impl Future<Output = ()>, over: &CancellationToken) {
+    tokio::select! {
+        () = taken_back => {}
+        () = over.cancelled() => {}
+    }
+}
+
+fn recorded(progress: forebay_worker::DrainProgress) -> DrainProgress {
+    DrainProgress {
+        bytes_total: progress.bytes_total,
+        bytes_done: progress.bytes_done,
+        bytes_moved: progress.bytes_adopted,
+        failed: progress.runs_failed,
+    }
+}
+
+/// The configured name of this machine, or the one that it has.
+///
+/// # Errors
+/// When it has none.
+pub(crate) fn hostname_or(configured: Option<&Host>) -> anyhow::Result<String> {
+    if let Some(host) = configured {
+        return Ok(host.to_string());
+    }
+    let name = rustix::system::uname().nodename().to_str().map(str::to_owned);
+    name.ok().filter(|name| !name.is_empty()).context("this machine has no host name; set worker.hostname")
+}
+
+fn unix_seconds() -> u64 {
+    // A clock before 1970 is one that was never set.
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

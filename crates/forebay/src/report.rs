@@ -1,0 +1,275 @@
+//! The counters of a process as it reports them, with types: what `forebay stats` reads from `/stats`, from `.stats.json`, from a
+//! mount's socket or from a worker, and what metrics are made of.
+//!
+//! All of it may be missing: a worker has no mount, a mount no origin, and another version of the program counts something
+//! else.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay_metrics::{LatencySnapshot, ProcessStats};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What a process reports.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Report {
+    pub(crate) process: Option<ProcessStats>,
+    pub(crate) fuse: Option<Fuse>,
+    pub(crate) client: Option<Client>,
+    /// A client's memory.
+    pub(crate) buffers: Option<Memory>,
+    pub(crate) rdma: Option<Rdma>,
+    pub(crate) worker: Option<Worker>,
+    pub(crate) store: Option<Store>,
+    pub(crate) origins: Vec<Origin>,
+    /// A worker's requests from other processes, by what they asked for.
+    pub(crate) requests: BTreeMap<String, LatencySnapshot>,
+    /// Connections of a worker over TCP.
+    pub(crate) connections: Option<u64>,
+    /// What a mount knows of the members of its cluster.
+    pub(crate) cluster: Option<Cluster>,
+    /// What a coordinator counts.
+    pub(crate) coordinator: Option<Coordinator>,
+    /// The worker in the process of a mount.
+    pub(crate) node: Option<Box<Report>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cluster {
+    pub(crate) members: Vec<Value>,
+    /// Where the membership service is out of reach: what is known may be old.
+    pub(crate) last_known: Option<LastKnown>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Coordinator {
+    pub(crate) leads: bool,
+    /// By their state.
+    pub(crate) jobs: BTreeMap<String, u64>,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct LastKnown {
+    pub(crate) seconds: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Fuse {
+    pub(crate) operations: BTreeMap<String, LatencySnapshot>,
+    pub(crate) failures: BTreeMap<String, u64>,
+    pub(crate) read_bytes: u64,
+    pub(crate) read_hits: u64,
+    pub(crate) read_misses: u64,
+    pub(crate) inodes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Client {
+    pub(crate) local_memory: u64,
+    pub(crate) buffered: u64,
+    pub(crate) worker_memory: u64,
+    pub(crate) worker_disk: u64,
+    pub(crate) origin: u64,
+    pub(crate) prefetched: u64,
+    pub(crate) failovers: u64,
+    pub(crate) corrupt_sectors: u64,
+    pub(crate) failed_reads: u64,
+    pub(crate) data: Calls,
+    pub(crate) metadata: Calls,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Calls {
+    pub(crate) failures: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) latency: LatencySnapshot,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Memory {
+    pub(crate) capacity: u64,
+    pub(crate) used: u64,
+    pub(crate) runs_evicted: u64,
+    pub(crate) corrupt_sectors: u64,
+    pub(crate) waits: u64,
+    pub(crate) failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Rdma {
+    /// Of a worker.
+    pub(crate) listeners: Vec<Listener>,
+    /// Of a mount.
+    pub(crate) paths: Option<Paths>,
+    pub(crate) workers: Vec<WorkerPaths>,
+    pub(crate) cards: Vec<Card>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Listener {
+    pub(crate) card: String,
+    pub(crate) registered_bytes: u64,
+    pub(crate) connections: u64,
+    pub(crate) requests: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) replies: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) latency: LatencySnapshot,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Card {
+    pub(crate) card: String,
+    pub(crate) registered_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Paths {
+    pub(crate) fell_back: u64,
+    pub(crate) failed_back: u64,
+    pub(crate) rdma: Traffic,
+    pub(crate) tcp: Traffic,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Traffic {
+    pub(crate) bytes_received: u64,
+    pub(crate) latency: LatencySnapshot,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct WorkerPaths {
+    pub(crate) worker: String,
+    pub(crate) data: Vec<Path>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Path {
+    pub(crate) rdma: bool,
+    pub(crate) up: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Worker {
+    pub(crate) requests: BTreeMap<String, u64>,
+    pub(crate) failures: u64,
+    pub(crate) bytes_memory: u64,
+    pub(crate) bytes_disk: u64,
+    pub(crate) bytes_origin: u64,
+    pub(crate) bytes_peers: u64,
+    pub(crate) bytes_adopted: u64,
+    pub(crate) blocks_freed: u64,
+    pub(crate) bytes_freed: u64,
+    pub(crate) fetches: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Store {
+    pub(crate) blocks: u64,
+    pub(crate) memory: Memory,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) disk_queue_bytes: u64,
+    pub(crate) disk_write_skipped: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Disk {
+    pub(crate) dir: PathBuf,
+    pub(crate) capacity: u64,
+    pub(crate) used: u64,
+    pub(crate) runs_evicted: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) corrupt_sectors: u64,
+    pub(crate) read_errors: u64,
+    pub(crate) write_errors: u64,
+    pub(crate) degraded: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Origin {
+    pub(crate) counts: OriginCounts,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct OriginCounts {
+    pub(crate) bytes: u64,
+    pub(crate) retries: u64,
+    pub(crate) errors: u64,
+    pub(crate) operations: Vec<OriginOperation>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct OriginOperation {
+    pub(crate) operation: String,
+    pub(crate) outcomes: Vec<(String, u64)>,
+    pub(crate) latency: LatencySnapshot,
+}
+
+impl Report {
+    /// What `report` says.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(crate) fn of(report: &Value) -> Result<Self, serde_json::Error> {
+        Self::deserialize(report)
+    }
+
+    /// It, and that of the worker in the same process.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.node.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_components_report_is_understood() {
+        let counts = forebay_worker::WorkerCounts { bytes_disk: 5, ..Default::default() };
+        let store = forebay_store::StoreStats::default();
+        let client = forebay_client::ClientStats::default();
+        let paths = forebay_client::paths::PathStats::default();
+        let report = serde_json::json!({
+            "worker": counts, "store": store, "client": client, "rdma": { "paths": paths }, "buffers": store.memory,
+            "process": ProcessStats::now(),
+        });
+        let report = Report::of(&report).unwrap();
+        assert_eq!(report.worker.unwrap().bytes_disk, 5);
+        assert_eq!(report.client.unwrap().data.latency.count(), 0);
+        assert!(report.process.unwrap().threads > 0);
+        assert!(report.rdma.unwrap().paths.is_some());
+    }
+
+    #[test]
+    fn a_process_without_rdma_or_mount_reports_less() {
+        let report = Report::of(&serde_json::json!({ "rdma": null, "worker": { "news": 1 }, "more": [] })).unwrap();
+        assert!(report.rdma.is_none() && report.fuse.is_none() && report.worker.is_some());
+        assert!(Report::of(&serde_json::json!([1])).is_err());
+    }
+}
