@@ -3,8 +3,9 @@
 SHELL := bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-long test-rdma lint fmt clippy doc deny bench
+.PHONY: help setup build demo test test-long test-rdma lint fmt clippy doc deny bench simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +18,7 @@ build: ## Build the release binary: target/release/forebay
 
 demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-demo
-	target/release/forebay-demo
+	"$(BINARIES)/forebay-demo"
 
 test: setup ## Unit, property, conformance and end-to-end tests, and those of test-rdma
 	scripts/test.sh
@@ -44,4 +45,8 @@ deny:
 
 bench: setup ## Measure this machine, about 20 minutes: the tables of docs/BENCHMARKS.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
-	target/release/forebay-bench $(ARGS)
+	"$(BINARIES)/forebay-bench" $(ARGS)
+
+simulate: ## Placement, membership and jobs with 10,000 workers and a billion files, in virtual time (ARGS="--help" tells more)
+	$(CARGO) build --release -p forebay-simulate
+	"$(BINARIES)/forebay-simulate" $(ARGS)

@@ -153,7 +153,7 @@ step_attributes_and_listings_go_over_verbs_when_they_are_asked_to() {
     grep 'RDMA server listening.*10.77.0.1:29995.*rxe0:1 metadata' worker0.log
     start_mount 10.77.0.1:29999 "${metadata[@]}" -o network.rdma.metadata.device=rxe1
     compare_files
-    "$FOREBAY" stats mnt --json | tail -1 | tee stats
+    "$FOREBAY" stats mnt --all --json | tail -1 | tee stats
     grep '"metadata":\[{"path":"rxe1:1 metadata to rxe0:1","rdma":true,"up":true}' stats
     grep '"tcp":{"bytes_received":0,"calls":0' stats
 }

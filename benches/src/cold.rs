@@ -222,7 +222,9 @@ fn amplification(fixture: &Fixture, keys: &[String], progress: &Progress) -> any
 /// Waits until nothing is being fetched.
 fn settle(mount: &MountProcess) -> anyhow::Result<()> {
     let deadline = Instant::now() + SETTLE;
-    while mount.stats()?["worker"]["fetches"].as_u64().context("`forebay stats --json` has no worker.fetches")? > 0 {
+    while mount.stats()?["worker"]["fetches"].as_u64().context("`forebay stats --all --json` has no worker.fetches")?
+        > 0
+    {
         anyhow::ensure!(Instant::now() < deadline, "fetches go on {SETTLE:?} after the last read");
         std::thread::sleep(Duration::from_millis(20));
     }

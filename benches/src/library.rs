@@ -49,7 +49,10 @@ struct Tcp;
 
 impl Connector for Tcp {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
-        Arc::new(TcpTransport::new(Arc::clone(&member.address), forebay_tcp::ClientOptions::new(FOREBAY)))
+        Arc::new(TcpTransport::new(
+            Arc::clone(&member.address),
+            forebay_tcp::ClientOptions::new(FOREBAY, MAX_BLOCK_SIZE),
+        ))
     }
 }
 

@@ -205,5 +205,5 @@ fn origin_bytes(mount: &MountProcess) -> anyhow::Result<u64> {
 
 fn counter(mount: &MountProcess, pointer: &str) -> anyhow::Result<u64> {
     let value = mount.stats()?.pointer(pointer).and_then(serde_json::Value::as_u64);
-    value.with_context(|| format!("`forebay stats --json` has no {pointer}"))
+    value.with_context(|| format!("`forebay stats --all --json` has no {pointer}"))
 }

@@ -10,7 +10,7 @@ use forebay_memory::{Pool, PoolOptions};
 use forebay_rdma::{Lane, Library, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
-use forebay_types::ByteSize;
+use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
 use tokio::runtime::Runtime;
 
 use crate::fixture::Fixture;
@@ -100,11 +100,15 @@ impl Link {
 }
 
 fn ucx_transport(server: &ServerProcess, lane: &Arc<Lane>) -> RdmaTransport {
-    RdmaTransport::new(server.address.as_str(), Arc::clone(lane), forebay_rdma::ClientOptions::new(CLUSTER))
+    RdmaTransport::new(
+        server.address.as_str(),
+        Arc::clone(lane),
+        forebay_rdma::ClientOptions::new(CLUSTER, MAX_BLOCK_SIZE),
+    )
 }
 
 fn tcp_transport(server: &ServerProcess) -> TcpTransport {
-    TcpTransport::new(server.address.as_str(), forebay_tcp::ClientOptions::new(CLUSTER))
+    TcpTransport::new(server.address.as_str(), forebay_tcp::ClientOptions::new(CLUSTER, MAX_BLOCK_SIZE))
 }
 
 /// Measures it.

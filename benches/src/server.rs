@@ -99,12 +99,12 @@ pub(crate) fn run(transports: &[String]) -> anyhow::Result<()> {
     };
     if let Some(library) = library {
         let lane = Arc::new(Lane::start(library, lane_options(transports, &pool))?);
-        let options = forebay_rdma::ServerOptions::new(address, CLUSTER);
+        let options = forebay_rdma::ServerOptions::new(address, CLUSTER, MAX_BLOCK_SIZE);
         let server = runtime.block_on(RdmaServer::bind(lane, options, service))?;
         until_end(server.local_addr())?;
         runtime.block_on(server.close());
     } else {
-        let options = ServerOptions::new(address, CLUSTER);
+        let options = ServerOptions::new(address, CLUSTER, MAX_BLOCK_SIZE);
         let server = runtime.block_on(async { TcpServer::bind(options, service) })?;
         until_end(server.local_addr())?;
         runtime.block_on(server.close());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use forebay_memory::{Pool, PoolOptions};
 use forebay_tcp::{ClientOptions, TcpTransport};
 use forebay_transport::{Op, Reply, Request, Transport};
-use forebay_types::{BlockKey, ByteSize, FileId};
+use forebay_types::{BlockKey, ByteSize, FileId, MAX_BLOCK_SIZE};
 use tokio::runtime::Runtime;
 
 use crate::fio::count;
@@ -40,7 +40,7 @@ pub(crate) fn measure(
     progress.say("The TCP transport alone");
     let (iperf, server) = (Iperf::start()?, ServerProcess::start(&[])?);
     let transport: Arc<dyn Transport> =
-        Arc::new(TcpTransport::new(server.address.as_str(), ClientOptions::new(CLUSTER)));
+        Arc::new(TcpTransport::new(server.address.as_str(), ClientOptions::new(CLUSTER, MAX_BLOCK_SIZE)));
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(64)))?;
     let time = fixture.settings.time;
     let rows: Vec<_> = SIZES.iter().flat_map(|size| DEPTHS.iter().map(move |depth| (*size, *depth))).collect();

@@ -17,7 +17,7 @@ impl Counters {
         let stats = mount.stats()?;
         let bytes = |pointer: &str| {
             let value = stats.pointer(pointer).and_then(serde_json::Value::as_u64);
-            value.with_context(|| format!("`forebay stats --json` has no {pointer}"))
+            value.with_context(|| format!("`forebay stats --all --json` has no {pointer}"))
         };
         Ok(Self {
             memory: bytes("/worker/bytes_memory")?,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use forebay_testkit::{DataSet, FaultProxy, S3Server};
 use tempfile::TempDir;
@@ -47,6 +48,25 @@ impl Bucket {
         let path = self.path_of(key);
         std::fs::create_dir_all(path.parent().expect("a key is below the bucket")).expect("the object's directory");
         std::fs::rename(draft, path).expect("placing an object");
+    }
+
+    /// Puts an object with this text.
+    ///
+    /// # Panics
+    /// When it cannot be written.
+    pub fn put_text(&self, key: &str, text: &str) {
+        let path = self.path_of(key);
+        std::fs::create_dir_all(path.parent().expect("a key is below the bucket")).expect("the object's directory");
+        std::fs::write(path, text).expect("writing an object");
+    }
+
+    /// Makes an object look as if it had been written an hour ago.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn age(&self, key: &str) {
+        let object = std::fs::File::options().write(true).open(self.path_of(key)).expect("the object");
+        object.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("setting its time");
     }
 
     /// Removes an object.

@@ -5,6 +5,7 @@
 //! * [`Tree`]: the files that a test puts into a bucket, and what they must read as;
 //! * [`Setup`]: how to start a [`Worker`] or a [`Mount`], the two guards that end their process, unmount, and, when the
 //!   test fails, show the log;
+//! * [`Cluster`]: an etcd and a bucket, and how to start the processes of one cluster; [`Coordinator`]: one of them;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
 //! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
 //!
@@ -12,9 +13,12 @@
 //! machine cannot run says so by [`skipped`] and passes.
 
 mod bucket;
+mod cluster;
+mod coordinator;
 mod disks;
 mod fio;
 mod mount;
+mod network;
 mod program;
 pub mod reading;
 mod setup;
@@ -24,9 +28,12 @@ mod wait;
 mod worker;
 
 pub use bucket::{BUCKET, Bucket};
+pub use cluster::{BLOCK, Cluster, Running};
+pub use coordinator::Coordinator;
 pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use mount::{Mount, is_mounted};
+pub use network::{Host, Network, Relay};
 pub use program::{Finished, beside_tests, ended, finish, forebay, resident, signal};
 pub use setup::Setup;
 pub use tree::{Tree, TreeFile};

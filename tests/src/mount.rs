@@ -152,7 +152,7 @@ impl Mount {
     #[must_use]
     #[track_caller]
     pub fn counter(&self, pointer: &str) -> u64 {
-        let answer = self.ask(&["stats", "--json"]).succeeded();
+        let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
         let worker = answer.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let stats: Value = serde_json::from_slice(worker).expect("the counters as JSON");
         stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
@@ -165,7 +165,7 @@ impl Mount {
     #[must_use]
     #[track_caller]
     pub fn own_stats(&self) -> Value {
-        let answer = self.ask(&["stats", "--json"]).succeeded();
+        let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
         let own = answer.text().lines().last().map(serde_json::from_str);
         own.expect("a line").expect("the counters as JSON")
     }

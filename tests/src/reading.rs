@@ -13,12 +13,14 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use rustix::fs::{Advice, OFlags};
 
-use crate::TreeFile;
+use crate::{TreeFile, eventually};
 
 /// What `O_DIRECT` wants offsets, lengths and buffers to be multiples of, everywhere.
 const ALIGNMENT: usize = 4096;
 /// What `cp` and `cat` read at a time.
 const CHUNK: usize = 1 << 20;
+/// How long readers may take for what they are waited for.
+const GO_ON_WITHIN: Duration = Duration::from_secs(30);
 
 /// Reads a file from its start to its end, as `cat` does, and compares every byte.
 ///
@@ -52,6 +54,20 @@ pub fn verify_direct(path: &Path, data: DataSet, size: u64) {
     while offset < size {
         file.verify(path, data, size, offset, CHUNK);
         offset += CHUNK as u64;
+    }
+}
+
+/// As [`verify_direct`], from the end to the start: such a reader is not read ahead for, so that nothing of what it gets was
+/// kept by the mount.
+///
+/// # Panics
+/// As [`verify`].
+#[track_caller]
+pub fn verify_backwards(path: &Path, data: DataSet, size: u64) {
+    const LENGTH: u64 = 64 << 10;
+    let file = DirectFile::open(path).unwrap_or_else(|error| panic!("opening {}: {error}", path.display()));
+    for chunk in (0..size.div_ceil(LENGTH)).rev() {
+        file.verify(path, data, size, chunk * LENGTH, LENGTH as usize);
     }
 }
 
@@ -223,6 +239,16 @@ impl Progress {
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Waits until `more` reads came back right.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[track_caller]
+    pub fn reads_on(&self, more: u64) {
+        let target = self.reads() + more;
+        eventually("readers go on", GO_ON_WITHIN, || self.reads() >= target);
     }
 }
 

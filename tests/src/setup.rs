@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::{Bucket, Mount, Worker};
+use crate::{Bucket, Coordinator, Mount, Worker};
 
 /// Options, and the environment that they are started in.
 #[derive(Clone, Debug, Default)]
@@ -24,11 +24,24 @@ impl Setup {
         Self::default().option("client.memory.size=64MiB")
     }
 
+    /// Adds a flag with a value.
+    #[must_use]
+    pub fn argument(mut self, flag: &str, value: &str) -> Self {
+        self.arguments.extend([flag.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// Adds a flag that has none.
+    #[must_use]
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.arguments.push(flag.to_owned());
+        self
+    }
+
     /// Adds a setting, `key=value`.
     #[must_use]
-    pub fn option(mut self, setting: &str) -> Self {
-        self.arguments.extend(["-o".to_owned(), setting.to_owned()]);
-        self
+    pub fn option(self, setting: &str) -> Self {
+        self.argument("-o", setting)
     }
 
     /// Adds settings.
@@ -76,6 +89,43 @@ impl Setup {
     pub fn worker_meeting(self, bucket: &Bucket, watch: impl FnMut(&str)) -> Worker {
         let mounts = format!("mounts=/={}", bucket.url());
         Worker::start(self.options(&[&mounts, "worker.rpc.bind.host=127.0.0.1"]), watch)
+    }
+
+    /// Starts a worker of a cluster.
+    ///
+    /// # Panics
+    /// When it does not listen in time.
+    #[must_use]
+    #[track_caller]
+    pub fn member(self, name: &str) -> Worker {
+        let name = format!("worker.name={name}");
+        Worker::start(self.options(&[&name, "worker.rpc.bind.host=127.0.0.1", "worker.hostname=127.0.0.1"]), |_| ())
+    }
+
+    /// Starts a coordinator of a cluster.
+    ///
+    /// # Panics
+    /// When it does not listen in time.
+    #[must_use]
+    #[track_caller]
+    pub fn coordinator(self) -> Coordinator {
+        Coordinator::start(&self)
+    }
+
+    /// Mounts what the workers of a cluster serve.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    #[track_caller]
+    pub fn mount_cluster(self) -> Mount {
+        self.prepare_mount_cluster().started()
+    }
+
+    /// A mount of a cluster that is not started yet.
+    #[must_use]
+    pub fn prepare_mount_cluster(self) -> Mount {
+        Mount::new(self, vec!["mount".to_owned()])
     }
 
     /// Mounts the bucket with `forebay up`.

@@ -120,7 +120,7 @@ impl Worker {
     #[must_use]
     #[track_caller]
     pub fn stats(&self) -> Value {
-        let answer = self.ask(&["stats", "--json"]).succeeded();
+        let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
         serde_json::from_slice(&answer.stdout).expect("the counters as JSON")
     }
 
@@ -160,14 +160,28 @@ impl Worker {
         });
     }
 
-    /// Runs `forebay COMMAND --workers ADDRESS`.
+    /// Waits until it knows this path of the namespace.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[track_caller]
+    pub fn wait_for(&self, path: &str) {
+        eventually(&format!("the worker shows {path}"), END_WITHIN, || self.ask(&["fs", "stat", path]).code == Some(0));
+    }
+
+    /// Runs `forebay COMMAND --workers ADDRESS`, with the worker's block size: it answers nobody who has another.
     ///
     /// # Panics
     /// When that takes too long.
     #[must_use]
     #[track_caller]
     pub fn ask(&self, command: &[&str]) -> Finished {
-        finish(forebay(&[]).args(command).args(["--workers", &self.address.to_string()]), END_WITHIN)
+        let mut asking = forebay(&[]);
+        asking.args(command).args(["--workers", &self.address.to_string()]);
+        if let Some(setting) = self.setup.arguments.iter().rfind(|setting| setting.starts_with("block.size=")) {
+            asking.args(["-o", setting]);
+        }
+        finish(&mut asking, END_WITHIN)
     }
 
     /// Where its latest process logs.

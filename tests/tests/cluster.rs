@@ -16,6 +16,9 @@ use serde_json::Value;
 const SOON: Duration = Duration::from_secs(30);
 /// Small blocks, so that each of three workers owns some of every file.
 const BLOCKS: &str = "block.size=1MiB";
+/// The same in bytes.
+const BLOCK_SIZE: u32 = 1 << 20;
+const DEFAULT_BLOCK_SIZE: u32 = 4 << 20;
 /// A mount that notices within a second that a worker is silent, and comes back to it soon.
 const IMPATIENT: [&str; 4] =
     [BLOCKS, "network.tcp.keepalive=200ms", "network.tcp.dead_after=1s", "client.retry.max_backoff=1s"];
@@ -218,14 +221,17 @@ fn peer(hello: Hello, mut answer: impl FnMut() -> Vec<u8> + Send + 'static) -> S
 }
 
 #[test]
-fn a_mount_of_a_worker_of_another_version_or_cluster_says_which() {
-    let ours = Hello::ours("forebay");
+fn a_mount_of_a_worker_of_another_version_cluster_or_block_size_says_which() {
+    let ours = Hello::ours("forebay", DEFAULT_BLOCK_SIZE);
     let newer = Hello { protocol: PROTOCOL + 1, version: "9.8.7".to_owned(), ..ours.clone() };
     let refused = Setup::without_origin().prepare_mount(&peer(newer, Vec::new)).start();
     refused.failed(4, &[&format!("protocol {}", PROTOCOL + 1), "9.8.7", "the same release"]);
-    let elsewhere = Hello { cluster: "elsewhere".to_owned(), ..ours };
+    let elsewhere = Hello { cluster: "elsewhere".to_owned(), ..ours.clone() };
     let refused = Setup::without_origin().prepare_mount(&peer(elsewhere, Vec::new)).start();
     refused.failed(4, &["`elsewhere`", "`forebay`"]);
+    let smaller = Hello { block_size: BLOCK_SIZE, ..ours };
+    let refused = Setup::without_origin().prepare_mount(&peer(smaller, Vec::new)).start();
+    refused.failed(4, &["`block.size` is 1MiB", "ours is 4MiB"]);
 }
 
 #[test]
@@ -236,7 +242,7 @@ fn a_worker_that_answers_garbage_is_passed_over() {
     let worker = Setup::of(&bucket).option(BLOCKS).worker(&bucket);
     let mut random = StdRng::seed_from_u64(5);
     let mut turn = 0;
-    let liar = peer(Hello::ours("forebay"), move || {
+    let liar = peer(Hello::ours("forebay", BLOCK_SIZE), move || {
         turn += 1;
         let mut bytes = vec![0; 50_000];
         random.fill_bytes(&mut bytes);
@@ -329,7 +335,7 @@ fn garbage_on_the_data_port_costs_its_sender_the_connection_and_no_reader_anythi
         for round in 0..200 {
             let mut stream = TcpStream::connect(worker.address()).unwrap();
             if round % 3 != 0 {
-                stream.write_all(&Hello::ours("forebay").encode()).unwrap();
+                stream.write_all(&Hello::ours("forebay", DEFAULT_BLOCK_SIZE).encode()).unwrap();
             }
             let mut bytes = vec![0; random.random_range(1..100_000)];
             random.fill_bytes(&mut bytes);

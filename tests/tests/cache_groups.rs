@@ -1,0 +1,109 @@
+//! Cache groups: the workers of one group share what they hold, a mount may be one of them, and groups do not see each other.
+
+use std::time::Duration;
+
+use forebay_e2e::reading::{self, read_while};
+use forebay_e2e::{Cluster, Mount, Setup, Tree, eventually};
+
+const SOON: Duration = Duration::from_secs(30);
+const MIB: u64 = 1 << 20;
+
+/// A mount that is a worker of the group `g`, too.
+fn sharing(cluster: &Cluster, name: &str) -> Mount {
+    let name = format!("worker.name={name}");
+    let listens = ["worker.rpc.bind.host=127.0.0.1", "worker.rpc.port=0", "worker.hostname=127.0.0.1"];
+    let shares = |setup: Setup| setup.argument("--cache-group", "g").argument("--memory", "64MiB");
+    shares(cluster.setup()).options(&listens).option(&name).option("client.memory.size=8MiB").mount_cluster()
+}
+
+/// Waits until the bucket shows at `/s3` and can be read in all of it.
+#[track_caller]
+fn wait_for(mount: &Mount, tree: &Tree) {
+    let known = |path: &str| mount.path(&format!("s3/{path}")).symlink_metadata().is_ok();
+    eventually("the mount shows the bucket", SOON, || tree.files.iter().all(|file| known(&file.path)));
+}
+
+#[test]
+fn mounts_of_one_group_share_what_they_read() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let tree = Tree::of_equal_files(16, MIB);
+    tree.put_into(&cluster.bucket, "");
+    let coordinator = cluster.coordinator();
+    coordinator.add_mount(&cluster, "/s3");
+    let first = sharing(&cluster, "m1");
+    let second = sharing(&cluster, "m2");
+    coordinator.wait_for_active(&["m1", "m2"]);
+    for mount in [&first, &second] {
+        wait_for(mount, &tree);
+    }
+    eventually("both know each other", SOON, || {
+        [&first, &second].iter().all(|mount| mount.log_text().contains("have changed workers=2"))
+    });
+    tree.verify(&first.path("s3"));
+    let gets = cluster.bucket.gets();
+    assert!(gets > 0);
+    tree.verify(&second.path("s3"));
+    assert_eq!(cluster.bucket.gets(), gets, "what one has read, the other does not fetch again");
+
+    let reader = cluster.setup().argument("--cache-group", "g").flag("--no-sharing");
+    let reader = reader.option("client.memory.size=8MiB").mount_cluster();
+    tree.verify(&reader.path("s3"));
+    assert_eq!(cluster.bucket.gets(), gets, "one that only reads has it from the others");
+    let status = coordinator.status();
+    let members = status["cluster"]["members"].as_array().unwrap();
+    assert_eq!(members.len(), 2, "one that only reads is no worker: {status}");
+    assert!(members.iter().all(|member| member["group"] == "g"), "{status}");
+
+    // A mount that ends takes its part of the cache along, and no reader notices.
+    read_while(&reader.path("s3"), tree.file("file00"), 2, |progress| {
+        progress.reads_on(50);
+        first.terminate();
+        coordinator.wait_for_active(&["m2"]);
+        progress.reads_on(50);
+    });
+    tree.verify(&second.path("s3"));
+    for file in &tree.files {
+        reading::verify_direct(&reader.path(&format!("s3/{}", file.path)), file.data, file.size);
+    }
+}
+
+#[test]
+fn groups_of_one_cluster_share_mounts_and_no_workers() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let tree = Tree::of_equal_files(8, MIB);
+    tree.put_into(&cluster.bucket, "");
+    let coordinator = cluster.coordinator();
+    coordinator.add_mount(&cluster, "/s3");
+    let of_group = |group: &str| cluster.setup().memory("64MiB").argument("--cache-group", group);
+    let red = of_group("red").member("w-red");
+    let blue = of_group("blue").member("w-blue");
+    coordinator.wait_for_active(&["w-blue", "w-red"]);
+    red.wait_for("/s3");
+    blue.wait_for("/s3");
+    let mount_of = |group: &str| cluster.setup().argument("--cache-group", group).flag("--no-sharing").mount_cluster();
+    let (of_red, of_blue) = (mount_of("red"), mount_of("blue"));
+    tree.verify(&of_red.path("s3"));
+    let gets = cluster.bucket.gets();
+    assert_eq!(blue.bytes_served(), 0);
+    tree.verify(&of_blue.path("s3"));
+    assert!(cluster.bucket.gets() >= 2 * gets * 9 / 10, "each group has a cache of its own");
+    assert!(blue.bytes_served() > 0);
+    let located = of_blue.ask_of("s3/file00", &["fs", "location", "--json"]).succeeded().text();
+    assert!(located.contains("w-blue") && !located.contains("w-red"), "{located}");
+    let status = coordinator.status();
+    for name in ["w-red", "w-blue"] {
+        let members = status["cluster"]["members"].as_array().unwrap();
+        let member = members.iter().find(|member| member["name"] == name).unwrap();
+        assert_eq!(member["share"].as_f64(), Some(1.0), "each owns all blocks of its group: {status}");
+    }
+}
+
+#[test]
+fn a_mount_of_a_group_without_workers_says_so_in_time() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let mut mount = cluster.setup().argument("--cache-group", "nobody").flag("--no-sharing").prepare_mount_cluster();
+    let finished = mount.start();
+    assert_eq!(finished.code, Some(4), "{}", finished.stderr);
+    assert!(finished.took < SOON, "{:?}", finished.took);
+    assert!(finished.stderr.contains("no workers") && finished.stderr.contains("next:"), "{}", finished.stderr);
+}
