@@ -229,6 +229,13 @@ impl ClusterView for View {
                     "{damped} of the workers of group `{group}` came and went too often, and own nothing for a while"
                 ));
             }
+            let nobody_stays = records.iter().all(|record| record.state != WorkerState::Active);
+            if nobody_stays && records.iter().any(|record| record.state == WorkerState::Draining) {
+                warnings.push(format!(
+                    "no worker of group `{group}` stays: those that leave own its blocks until another one joins, or `forebay cluster \
+                     undrain` keeps one"
+                ));
+            }
             let versions: std::collections::BTreeSet<_> = records.iter().map(|record| &record.version).collect();
             if versions.len() > 1 {
                 warnings.push(format!("the workers of group `{group}` run {} different releases", versions.len()));
