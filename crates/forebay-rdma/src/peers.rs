@@ -28,6 +28,8 @@ use crate::wire::{self, Packed};
 
 /// How long a connection that is to be closed stays open for the reason to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long the peer has to hear the reason and to close the connection itself.
+const LINGER: Duration = Duration::from_millis(300);
 
 /// The server's side of a lane.
 pub(crate) struct Peers {
@@ -151,7 +153,11 @@ impl Peers {
         tokio::select! {
             status = endpoint.failed() => tracing::debug!(peer = peer.name, %status, "RDMA connection ended"),
             // What it is told of the reason should arrive; a peer that takes nothing does not hold this up.
-            () = peer.done.notified() => drop(tokio::time::timeout(FAREWELL, endpoint.flush()).await),
+            () = peer.done.notified() => {
+                let _ = tokio::time::timeout(FAREWELL, endpoint.flush()).await;
+                // Flushed is not arrived: over TCP, a close at once may overtake what the peer has not read yet.
+                let _ = tokio::time::timeout(LINGER, endpoint.failed()).await;
+            }
             reason = watch => tracing::warn!(peer = peer.name, reason, "closed an RDMA connection"),
         }
         endpoint.close(true).await;
