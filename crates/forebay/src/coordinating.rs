@@ -86,8 +86,14 @@ impl Coordinating {
             ..CoordinatorOptions::new(name, address, env!("CARGO_PKG_VERSION"))
         };
         let cache = Arc::new(Cache(client.clone()));
-        let coordinator =
-            Coordinator::start(options, Arc::clone(cluster.store()), cache, Arc::clone(&view) as _).await?;
+        let started = Coordinator::start(options, Arc::clone(cluster.store()), cache, Arc::clone(&view) as _).await;
+        let coordinator = match started {
+            Ok(coordinator) => coordinator,
+            Err(error) => {
+                view.close().await;
+                return Err(error.into());
+            }
+        };
         let coordinator = Arc::new(coordinator);
         // Nobody else sets it.
         let _ = itself.set(Arc::downgrade(&coordinator));
@@ -107,10 +113,7 @@ impl Coordinating {
         if let Some(coordinator) = Arc::into_inner(self.coordinator) {
             coordinator.close().await;
         }
-        let workers = self.view.workers.lock().take();
-        if let Some(workers) = workers {
-            workers.close().await;
-        }
+        self.view.close().await;
     }
 }
 
@@ -199,6 +202,16 @@ struct View {
     /// The workers of all groups; taken when it ends.
     workers: parking_lot::Mutex<Option<Table<WorkerRecord>>>,
     members: Arc<Members>,
+}
+
+impl View {
+    /// Ends the watching of the workers.
+    async fn close(&self) {
+        let workers = self.workers.lock().take();
+        if let Some(workers) = workers {
+            workers.close().await;
+        }
+    }
 }
 
 #[async_trait::async_trait]
