@@ -3,6 +3,8 @@
 //! An implementation brings a [`Fixture`], which puts and deletes objects behind the origin's back, and calls
 //! [`check`].
 
+mod changes;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +12,8 @@ use std::time::{Duration, Instant};
 use forebay_types::{Attr, Failure, FailureKind, FileVersion};
 
 use crate::Origin;
+#[cfg(test)]
+pub(crate) use changes::all_verbs;
 
 /// An empty origin and the means to change it.
 #[async_trait::async_trait]
@@ -36,6 +40,7 @@ pub async fn check(fixture: &dyn Fixture) {
     files_and_directories_are_told_apart(fixture).await;
     a_directory_shadows_a_file(fixture).await;
     nonsense_is_refused(fixture).await;
+    changes::check(fixture).await;
 }
 
 async fn names_and_sizes_are_those_that_were_put(fixture: &dyn Fixture) {

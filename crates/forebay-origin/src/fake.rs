@@ -2,7 +2,9 @@
 //!
 //! It keeps to the [`Origin`] contract (the conformance suite runs against it), counts what it is asked, so that a test
 //! can say "one miss, one GET", and does on demand what real origins do at bad moments: fail, stall, take long, break
-//! off in the middle of a body.
+//! off in the middle of a body. Parts of uploads may be of any size here, so that tests need no large files.
+
+mod changes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -10,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, VersionTag};
+use forebay_types::{Attr, DirEntry, Failure, FileVersion, VersionTag};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::names::{check_path, check_read, is_posix_name, not_a_directory, not_found, version_changed};
+use crate::names::{check_path, check_read, invalid, is_posix_name, not_a_directory, not_found, version_changed};
 use crate::{ListPage, Origin, OriginCounts};
 
 /// An origin in memory. Cheap to clone: clones are the same origin.
@@ -35,6 +37,8 @@ struct State {
     faults: VecDeque<Fault>,
     counts: FakeCounts,
     reads: Vec<(Vec<u8>, Range<u64>)>,
+    uploads: BTreeMap<String, changes::Upload>,
+    completed: BTreeMap<String, Attr>,
 }
 
 struct Object {
@@ -43,10 +47,18 @@ struct Object {
 }
 
 struct Fault {
-    only_reads: bool,
+    operations: Operations,
     /// For a read: how many bytes are delivered before the failure.
     after_bytes: usize,
     failure: Failure,
+}
+
+/// Which operations a fault is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operations {
+    Any,
+    Reads,
+    Changes,
 }
 
 /// What a [`FakeOrigin`] was asked so far.
@@ -60,6 +72,24 @@ pub struct FakeCounts {
     pub lists: u64,
     /// Calls of [`Origin::stat`].
     pub stats: u64,
+    /// Calls of [`Origin::put`].
+    pub puts: u64,
+    /// Calls of [`Origin::begin_upload`].
+    pub begins: u64,
+    /// Calls of [`Origin::upload_part`].
+    pub parts: u64,
+    /// Calls of [`Origin::complete_upload`].
+    pub completes: u64,
+    /// Calls of [`Origin::abort_upload`].
+    pub aborts: u64,
+    /// Calls of [`Origin::copy`].
+    pub copies: u64,
+    /// Calls of [`Origin::remove`].
+    pub removes: u64,
+    /// Calls of [`Origin::make_directory`] and [`Origin::remove_directory`].
+    pub directories: u64,
+    /// Bytes that successful puts and parts brought.
+    pub uploaded: u64,
 }
 
 /// Holds back the operations of a [`FakeOrigin`]; dropping it lets them go.
@@ -85,11 +115,8 @@ impl FakeOrigin {
     /// Stores or replaces an object: each put is a new version, also with the same bytes.
     pub fn put(&self, path: impl AsRef<[u8]>, bytes: impl Into<Bytes>) -> FileVersion {
         let mut state = self.state.lock();
-        state.generation += 1;
-        let object = Object { bytes: bytes.into(), generation: state.generation };
-        let version = self.version_of(path.as_ref(), &object);
-        state.objects.insert(path.as_ref().to_vec(), object);
-        version
+        state.store(path.as_ref(), bytes.into());
+        self.version_of(path.as_ref(), &state.objects[path.as_ref()])
     }
 
     /// Makes a directory that is there even with nothing in it, as a `dir/` marker does.
@@ -118,12 +145,17 @@ impl FakeOrigin {
 
     /// The next `count` operations of any kind fail.
     pub fn fail_next(&self, count: usize, failure: &Failure) {
-        self.add_faults(count, false, 0, failure);
+        self.add_faults(count, Operations::Any, 0, failure);
     }
 
     /// The next `count` reads deliver `after_bytes` bytes into the caller's buffer and then fail.
     pub fn fail_next_reads(&self, count: usize, after_bytes: usize, failure: &Failure) {
-        self.add_faults(count, true, after_bytes, failure);
+        self.add_faults(count, Operations::Reads, after_bytes, failure);
+    }
+
+    /// The next `count` changes (puts, uploads, copies, removals, directories) fail, and change nothing.
+    pub fn fail_next_changes(&self, count: usize, failure: &Failure) {
+        self.add_faults(count, Operations::Changes, 0, failure);
     }
 
     /// Forgets the faults that are still to come.
@@ -156,8 +188,14 @@ impl FakeOrigin {
         self.state.lock().reads.clone()
     }
 
-    fn add_faults(&self, count: usize, only_reads: bool, after_bytes: usize, failure: &Failure) {
-        let fault = || Fault { only_reads, after_bytes, failure: failure.clone() };
+    /// The file of each upload that was begun and neither completed nor aborted.
+    #[must_use]
+    pub fn uploads(&self) -> Vec<Vec<u8>> {
+        self.state.lock().uploads.values().map(|upload| upload.path.clone()).collect()
+    }
+
+    fn add_faults(&self, count: usize, operations: Operations, after_bytes: usize, failure: &Failure) {
+        let fault = || Fault { operations, after_bytes, failure: failure.clone() };
         self.state.lock().faults.extend(std::iter::repeat_with(fault).take(count));
     }
 
@@ -176,10 +214,11 @@ impl FakeOrigin {
     }
 
     /// The wait and the fault that are programmed for an operation.
-    async fn enter(&self, is_read: bool) -> Option<Fault> {
+    async fn enter(&self, asked: Operations) -> Option<Fault> {
         let (delay, fault) = {
             let mut state = self.state.lock();
-            let due = state.faults.iter().position(|fault| is_read || !fault.only_reads);
+            let is_due = |fault: &Fault| fault.operations == Operations::Any || fault.operations == asked;
+            let due = state.faults.iter().position(is_due);
             (state.delay, due.and_then(|index| state.faults.remove(index)))
         };
         if !delay.is_zero() {
@@ -211,6 +250,11 @@ impl Drop for Held<'_> {
 }
 
 impl State {
+    fn store(&mut self, path: &[u8], bytes: Bytes) {
+        self.generation += 1;
+        self.objects.insert(path.to_vec(), Object { bytes, generation: self.generation });
+    }
+
     fn is_directory(&self, path: &[u8]) -> bool {
         path.is_empty() || self.directories.contains(path) || {
             let prefix = [path, b"/"].concat();
@@ -240,14 +284,17 @@ impl Origin for FakeOrigin {
 
     fn counts(&self) -> OriginCounts {
         let counts = FakeOrigin::counts(self);
-        let requests = counts.gets + counts.lists + counts.stats;
-        OriginCounts { requests, bytes: counts.bytes, ..OriginCounts::default() }
+        let asked = counts.gets + counts.lists + counts.stats;
+        let uploads = counts.begins + counts.parts + counts.completes + counts.aborts;
+        let changes = counts.puts + uploads + counts.copies + counts.removes + counts.directories;
+        let FakeCounts { bytes, uploaded, .. } = counts;
+        OriginCounts { requests: asked + changes, bytes, uploaded, ..OriginCounts::default() }
     }
 
     async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {
         check_path(&self.url, path)?;
         self.state.lock().counts.stats += 1;
-        if let Some(fault) = self.enter(false).await {
+        if let Some(fault) = self.enter(Operations::Any).await {
             return Err(fault.failure);
         }
         let state = self.state.lock();
@@ -262,13 +309,10 @@ impl Origin for FakeOrigin {
         let start = match token.map(str::parse) {
             None => 0,
             Some(Ok(start)) => start,
-            Some(Err(_)) => {
-                let message = format!("{}: not a listing token of this origin", self.url);
-                return Err(Failure::new(FailureKind::InvalidArgument, message));
-            }
+            Some(Err(_)) => return Err(invalid(&self.url, path, "not a listing token of this origin")),
         };
         self.state.lock().counts.lists += 1;
-        if let Some(fault) = self.enter(false).await {
+        if let Some(fault) = self.enter(Operations::Any).await {
             return Err(fault.failure);
         }
         let state = self.state.lock();
@@ -297,7 +341,7 @@ impl Origin for FakeOrigin {
             state.counts.gets += 1;
             state.reads.push((version.path.to_vec(), range.clone()));
         }
-        let fault = self.enter(true).await;
+        let fault = self.enter(Operations::Reads).await;
         let mut state = self.state.lock();
         let bytes = match state.objects.get(&*version.path) {
             Some(object) if self.version_of(&version.path, object) == *version => object.bytes.clone(),
@@ -314,10 +358,69 @@ impl Origin for FakeOrigin {
         state.counts.bytes += wanted.len() as u64;
         Ok(())
     }
+
+    fn takes_changes(&self) -> bool {
+        true
+    }
+
+    async fn put(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        let length = bytes.len() as u64;
+        self.change(
+            path,
+            |counts| counts.puts += 1,
+            |state| {
+                self.store_file(state, path, bytes)?;
+                state.counts.uploaded += length;
+                self.attr_in(state, path)
+            },
+        )
+        .await
+    }
+
+    async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
+        self.change(path, |counts| counts.begins += 1, |state| self.begin(state, path)).await
+    }
+
+    async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
+        let add = |state: &mut State| self.add_part(state, path, upload, number, bytes);
+        self.change(path, |counts| counts.parts += 1, add).await
+    }
+
+    async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
+        let complete = |state: &mut State| self.complete(state, path, upload, size, parts);
+        self.change(path, |counts| counts.completes += 1, complete).await
+    }
+
+    async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
+        let abort = |state: &mut State| {
+            state.uploads.remove(upload);
+            Ok(())
+        };
+        self.change(path, |counts| counts.aborts += 1, abort).await
+    }
+
+    async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
+        check_path(&self.url, from)?;
+        self.change(to, |counts| counts.copies += 1, |state| self.copy_file(state, from, to)).await
+    }
+
+    async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
+        self.change(path, |counts| counts.removes += 1, |state| self.remove_file(state, path)).await
+    }
+
+    async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
+        self.change(path, |counts| counts.directories += 1, |state| self.add_directory(state, path)).await
+    }
+
+    async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        self.change(path, |counts| counts.directories += 1, |state| self.drop_directory(state, path)).await
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_types::FailureKind;
+
     use super::*;
 
     #[tokio::test]
@@ -332,6 +435,23 @@ mod tests {
         assert_eq!(origin.read(&version, 0..10, &mut into).await, Ok(()));
         assert_eq!(&into, b"0123456789");
         assert_eq!(origin.counts(), FakeCounts { gets: 2, bytes: 10, ..FakeCounts::default() });
+    }
+
+    #[tokio::test]
+    async fn faults_of_changes_leave_reads_alone_and_change_nothing() {
+        let origin = FakeOrigin::new("fake://test");
+        let down = Failure::new(FailureKind::Unavailable, "down");
+        origin.fail_next_changes(2, &down);
+        assert_eq!(origin.stat(b"").await, Ok(Attr::directory()));
+        assert_eq!(Origin::put(&origin, b"a", Bytes::from_static(b"1")).await, Err(down.clone()));
+        assert_eq!(origin.begin_upload(b"a").await, Err(down));
+        assert_eq!((origin.version("a"), origin.uploads().len()), (None, 0));
+        let upload = origin.begin_upload(b"a").await.unwrap();
+        assert_eq!(origin.uploads(), [b"a"]);
+        origin.abort_upload(b"a", &upload).await.unwrap();
+        assert!(origin.uploads().is_empty());
+        let counts = origin.counts();
+        assert_eq!((counts.puts, counts.begins, counts.aborts, counts.uploaded), (1, 2, 1, 0));
     }
 
     #[tokio::test]

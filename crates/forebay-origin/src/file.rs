@@ -11,8 +11,14 @@
 //! it), so that no swap of a link in between gets past it. Listings leave out links that lead outside or nowhere,
 //! and whatever is neither file nor directory.
 //!
+//! **Changes** (`file/changes.rs`) are renames of hidden files that lie in the origin's root until they are whole; uploads in
+//! parts (`file/uploads.rs`) are hidden directories there. No path leads to them, and no listing shows them.
+//!
 //! **Listings** hold one page in memory: the token is the directory's own position cookie (`getdents64`'s `d_off`), the
 //! one that NFS servers rely on.
+
+mod changes;
+mod uploads;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,16 +31,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileKind, FileVersion, VersionTag};
-use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
+use rustix::fs::{Access, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::names::{check_path, check_read, is_posix_name, not_a_directory, not_found, shown, version_changed};
+use crate::names::{
+    check_part, check_parts, check_path, check_read, invalid, is_posix_name, not_a_directory, not_found, shown,
+    version_changed,
+};
 use crate::stats::{Operation, OriginStats, Outcome};
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
 
 /// Bytes that one `getdents64` fills: about 200 names.
 const DIRENT_BUFFER: usize = 8 << 10;
+/// What the names of hidden files begin with; only in the root.
+const HIDDEN: &[u8] = b".forebay-upload-";
+/// The least rate at which file systems take or copy bytes, those that are far away included: a longer time than the
+/// deadline is allowed for what is large.
+const SLOWEST: u64 = 16 << 20;
 
 /// A directory as an origin.
 pub struct FileOrigin {
@@ -46,6 +61,8 @@ struct Inner {
     url: Arc<str>,
     /// Absolute, without symbolic links.
     root: PathBuf,
+    is_writable: bool,
+    completed: uploads::Completed,
     stats: Arc<OriginStats>,
 }
 
@@ -58,7 +75,9 @@ impl FileOrigin {
         let directory = |source| OriginError::Directory { url: url.to_owned(), source };
         let root = root.canonicalize().map_err(directory)?;
         std::fs::read_dir(&root).map_err(directory)?;
-        let inner = Inner { url: url.into(), root, stats: Arc::default() };
+        let is_writable = rustix::fs::access(&root, Access::WRITE_OK | Access::EXEC_OK).is_ok();
+        let inner = Inner { url: url.into(), root, is_writable, completed: Default::default(), stats: Arc::default() };
+        inner.remove_left_over();
         Ok(Self { inner: Arc::new(inner), deadline: options.retry_deadline })
     }
 
@@ -70,16 +89,26 @@ impl FileOrigin {
         path: &[u8],
         work: impl FnOnce(&Inner) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
+        self.blocking_for(operation, path, self.deadline, work).await
+    }
+
+    async fn blocking_for<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        path: &[u8],
+        deadline: Duration,
+        work: impl FnOnce(&Inner) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
         let inner = Arc::clone(&self.inner);
         let started = Instant::now();
         let task = tokio::task::spawn_blocking(move || work(&inner));
         let place = || shown(&self.inner.url, path);
-        let result = match tokio::time::timeout(self.deadline, task).await {
+        let result = match tokio::time::timeout(deadline, task).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => Err(Failure::new(FailureKind::Internal, format!("{}: {error}", place()))),
             Err(_) => Err(Failure::new(
                 FailureKind::TimedOut,
-                format!("{}: the file system did not answer within {:?}", place(), self.deadline),
+                format!("{}: the file system did not answer within {deadline:?}", place()),
             )),
         };
         let outcome = result.as_ref().map_or_else(|failure| Outcome::of(failure.kind()), |_| Outcome::Ok);
@@ -88,6 +117,20 @@ impl FileOrigin {
             self.inner.stats.count_error();
         }
         result
+    }
+
+    /// As [`FileOrigin::blocking`], for changes that move `bytes` bytes. Its deadline given up for, a change may still come
+    /// about.
+    async fn changing<T: Send + 'static>(
+        &self,
+        operation: Operation,
+        path: &[u8],
+        bytes: u64,
+        work: impl FnOnce(&Inner) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.inner.check_change(path)?;
+        let deadline = self.deadline + Duration::from_secs(bytes / SLOWEST);
+        self.blocking_for(operation, path, deadline, work).await
     }
 }
 
@@ -116,10 +159,7 @@ impl Origin for FileOrigin {
         let cookie = match token.map(str::parse) {
             None => 0,
             Some(Ok(cookie)) => cookie,
-            Some(Err(_)) => {
-                let message = format!("{}: not a listing token of this origin", shown(&self.inner.url, path));
-                return Err(Failure::new(FailureKind::InvalidArgument, message));
-            }
+            Some(Err(_)) => return Err(invalid(&self.inner.url, path, "not a listing token of this origin")),
         };
         let owned = path.to_vec();
         self.blocking(Operation::List, path, move |inner| inner.list(&owned, cookie, max.max(1))).await
@@ -135,11 +175,75 @@ impl Origin for FileOrigin {
         self.inner.stats.count_bytes(bytes.len() as u64);
         Ok(())
     }
+
+    fn takes_changes(&self) -> bool {
+        self.inner.is_writable
+    }
+
+    async fn put(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        let (owned, length) = (path.to_vec(), bytes.len());
+        let put = move |inner: &Inner| inner.put(&owned, &bytes);
+        let attr = self.changing(Operation::Put, path, length as u64, put).await?;
+        self.inner.stats.count_uploaded(length);
+        Ok(attr)
+    }
+
+    async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
+        let owned = path.to_vec();
+        self.changing(Operation::Begin, path, 0, move |inner| inner.begin_upload(&owned)).await
+    }
+
+    async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
+        check_part(&self.inner.url, path, number)?;
+        let (owned, upload, length) = (path.to_vec(), upload.to_owned(), bytes.len());
+        let add = move |inner: &Inner| inner.upload_part(&owned, &upload, number, &bytes);
+        let tag = self.changing(Operation::Part, path, length as u64, add).await?;
+        self.inner.stats.count_uploaded(length);
+        Ok(tag)
+    }
+
+    async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
+        check_parts(&self.inner.url, path, parts)?;
+        let (owned, upload, parts) = (path.to_vec(), upload.to_owned(), parts.to_vec());
+        let complete = move |inner: &Inner| inner.complete_upload(&owned, &upload, size, &parts);
+        self.changing(Operation::Complete, path, size, complete).await
+    }
+
+    async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
+        let (owned, upload) = (path.to_vec(), upload.to_owned());
+        self.changing(Operation::Abort, path, 0, move |inner| inner.abort_upload(&owned, &upload)).await
+    }
+
+    async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
+        check_path(&self.inner.url, from)?;
+        self.inner.check_change(to)?;
+        let size = self.stat(from).await?.size();
+        let (from, owned) = (from.to_vec(), to.to_vec());
+        self.changing(Operation::Copy, to, size, move |inner| inner.copy(&from, &owned)).await
+    }
+
+    async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
+        let owned = path.to_vec();
+        self.changing(Operation::Remove, path, 0, move |inner| inner.remove(&owned)).await
+    }
+
+    async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
+        let owned = path.to_vec();
+        self.changing(Operation::Put, path, 0, move |inner| inner.make_directory(&owned)).await
+    }
+
+    async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        let owned = path.to_vec();
+        self.changing(Operation::Remove, path, 0, move |inner| inner.remove_directory(&owned)).await
+    }
 }
 
 impl Inner {
     /// Finds `path`, links followed, inside the root; the descriptor is a mere reference (`O_PATH`).
     fn open(&self, path: &[u8]) -> Result<(OwnedFd, Stat), Failure> {
+        if path.starts_with(HIDDEN) {
+            return Err(not_found(&self.url, path));
+        }
         let full = if path.is_empty() { self.root.clone() } else { self.root.join(OsStr::from_bytes(path)) };
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let fd = rustix::fs::open(full, flags, Mode::empty()).map_err(|error| self.failure(path, error))?;
@@ -191,7 +295,7 @@ impl Inner {
             let entry = entry.map_err(|error| self.failure(path, error))?;
             let name = entry.file_name().to_bytes();
             let next = entry.next_entry_cookie();
-            if is_posix_name(name) {
+            if is_posix_name(name) && !(path.is_empty() && name.starts_with(HIDDEN)) {
                 let child = if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
                 // A name that vanished meanwhile, or that leads outside or nowhere, is not listed.
                 if let Some(attr) = self.open(&child).ok().and_then(|(_, stat)| self.attr(&child, &stat)) {
@@ -242,8 +346,15 @@ impl Inner {
         let (kind, remedy) = match error {
             // Below a file there is nothing.
             Errno::NOENT | Errno::NOTDIR => return not_found(&self.url, path),
-            Errno::ACCESS | Errno::PERM => {
-                (FailureKind::PermissionDenied, "; give the user that runs this process leave to read it")
+            Errno::ACCESS | Errno::PERM => (
+                FailureKind::PermissionDenied,
+                "; give the user that runs this process leave to read, or to change, it",
+            ),
+            Errno::NOSPC | Errno::DQUOT => (FailureKind::NoSpace, "; make room on the origin's file system"),
+            Errno::FBIG => (FailureKind::TooLarge, ""),
+            Errno::ROFS => (FailureKind::ReadOnly, ""),
+            Errno::XDEV => {
+                (FailureKind::CrossDevice, "; another file system is mounted there: make it an origin of its own")
             }
             Errno::NAMETOOLONG => (FailureKind::NameTooLong, ""),
             Errno::LOOP => (FailureKind::InvalidArgument, "; its symbolic links go in a circle"),
@@ -267,95 +378,4 @@ fn nanos(seconds: i64, nanos: u64) -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::OriginOptions;
-    use std::os::unix::fs::symlink;
-
-    fn origin(root: &Path) -> FileOrigin {
-        FileOrigin::new("file:///t", root, &OriginOptions::default()).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_symbolic_link_is_followed_inside_the_origin_and_refused_outside_of_it() {
-        let outside = tempfile::tempdir().unwrap();
-        std::fs::write(outside.path().join("secret"), b"s").unwrap();
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("sub")).unwrap();
-        std::fs::write(root.path().join("sub/file"), b"inside").unwrap();
-        symlink("sub/file", root.path().join("relative")).unwrap();
-        symlink(root.path().join("sub/file"), root.path().join("absolute")).unwrap();
-        symlink(outside.path().join("secret"), root.path().join("escape")).unwrap();
-        symlink(outside.path(), root.path().join("escape-dir")).unwrap();
-        symlink("nowhere", root.path().join("dangling")).unwrap();
-        symlink("loop", root.path().join("loop")).unwrap();
-
-        let origin = origin(root.path());
-        for inside in ["relative", "absolute"] {
-            let attr = origin.stat(inside.as_bytes()).await.unwrap();
-            let mut into = [0; 6];
-            origin.read(attr.version().unwrap(), 0..6, &mut into).await.unwrap();
-            assert_eq!(&into, b"inside", "{inside}");
-        }
-        for escape in ["escape", "escape-dir", "escape-dir/secret"] {
-            let failure = origin.stat(escape.as_bytes()).await.unwrap_err();
-            assert_eq!(failure.kind(), FailureKind::PermissionDenied, "{failure}");
-        }
-        assert_eq!(origin.stat(b"dangling").await.unwrap_err().kind(), FailureKind::NotFound);
-        assert_eq!(origin.stat(b"loop").await.unwrap_err().kind(), FailureKind::InvalidArgument);
-        let page = origin.list(b"", None, 100).await.unwrap();
-        let mut names: Vec<_> = page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.name)).collect();
-        names.sort();
-        assert_eq!(names, ["absolute", "relative", "sub"]);
-    }
-
-    #[tokio::test]
-    async fn names_are_any_bytes() {
-        let root = tempfile::tempdir().unwrap();
-        let name = b"\xff\xfe odd\n\"name";
-        std::fs::write(root.path().join(OsStr::from_bytes(name)), b"x").unwrap();
-        let origin = origin(root.path());
-        assert_eq!(&*origin.list(b"", None, 10).await.unwrap().entries[0].name, name);
-        assert_eq!(origin.stat(name).await.unwrap().size(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_file_rewritten_in_place_with_its_old_times_is_another_version() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("f");
-        std::fs::write(&path, b"old").unwrap();
-        let origin = origin(root.path());
-        let version = origin.stat(b"f").await.unwrap().version().unwrap().clone();
-        let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        // The clock of the file system may need a tick to tell the two writes apart.
-        loop {
-            let file = File::options().write(true).open(&path).unwrap();
-            file.write_all_at(b"new", 0).unwrap();
-            file.set_modified(modified).unwrap();
-            let mut into = [0; 3];
-            match origin.read(&version, 0..3, &mut into).await {
-                Err(failure) => break assert_eq!(failure.kind(), FailureKind::VersionChanged),
-                Ok(()) => assert!(Instant::now() < deadline, "the change was never seen"),
-            }
-        }
-    }
-
-    #[test]
-    fn a_file_is_no_origin() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(
-            FileOrigin::new("file:///t", file.path(), &OriginOptions::default()),
-            Err(OriginError::Directory { .. })
-        ));
-    }
-
-    #[tokio::test]
-    async fn pipes_and_sockets_are_not_there() {
-        let root = tempfile::tempdir().unwrap();
-        let _socket = std::os::unix::net::UnixListener::bind(root.path().join("socket")).unwrap();
-        let origin = origin(root.path());
-        assert_eq!(origin.stat(b"socket").await.unwrap_err().kind(), FailureKind::NotFound);
-        assert!(origin.list(b"", None, 10).await.unwrap().entries.is_empty());
-    }
-}
+mod tests;

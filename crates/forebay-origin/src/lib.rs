@@ -1,8 +1,8 @@
 //! Origins: the durable stores behind a mount.
 //!
-//! A worker that misses a range asks the [`Origin`] behind it: one small trait with three verbs, `stat`, `list` and
-//! `read`. Its contract is written at the trait, and `conformance` is the one test suite that every implementation
-//! runs:
+//! A worker that misses a range asks the [`Origin`] behind it: one trait with three verbs for reading, `stat`, `list` and
+//! `read`, and those that change it, which not every origin takes. Its contract is written at the trait, and
+//! `conformance` is the one test suite that every implementation runs:
 //!
 //! * [`ObjectStoreOrigin`]: S3, GCS, Azure and plain http(s), over the `object_store` crate;
 //! * [`FileOrigin`]: a directory of this machine;
@@ -32,7 +32,8 @@ pub use open::open;
 pub use options::{OriginError, OriginOptions, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};
 
-use forebay_types::{Attr, DirEntry, Failure, FileVersion};
+use bytes::Bytes;
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion};
 
 /// A durable store of immutable file versions, seen as a tree of directories and files.
 ///
@@ -53,7 +54,15 @@ use forebay_types::{Attr, DirEntry, Failure, FileVersion};
 ///   their names say. `Unavailable` and `TimedOut` come only after the implementation's own retries.
 /// * **Cancellation.** Dropping a future gives up the operation; bytes may have been written into `into`, and nothing
 ///   is written after the drop returns.
-/// * Every operation ends within the implementation's configured deadline.
+/// * Every operation ends within the implementation's configured deadline; changes get more time the more bytes they move.
+/// * **Changes.** An origin that [`Origin::takes_changes`] has the verbs below it; the others answer `ReadOnly` to each. A file
+///   appears, or is replaced, whole and at once, and never in part: readers see the version before or the version after. What a
+///   change answers is what the origin has from then on, so a `stat` right after it says the same, unless somebody else has
+///   changed it since. Names that the origin cannot hold are `InvalidArgument`, files beyond its limits `TooLarge`, a full
+///   origin is `NoSpace`. Nothing here checks for races between writers: the last one wins, with one whole version. Directories
+///   above a new name need not be there: they are implied, or made where they are real. A change that is given up, or fails with
+///   `TimedOut` or `Unavailable`, may have been made, or be made yet; every verb may be asked again then, where `Exists` and
+///   `NotFound`, of directories, may mean that it was.
 #[async_trait::async_trait]
 pub trait Origin: Send + Sync + 'static {
     /// The URL this origin was opened with, normalised (no trailing slash): [`FileVersion::origin`] is this.
@@ -86,8 +95,99 @@ pub trait Origin: Send + Sync + 'static {
     /// `into` holds after a failure is unspecified.
     async fn read(&self, version: &FileVersion, range: Range<u64>, into: &mut [u8]) -> Result<(), Failure>;
 
+    /// Whether this origin can be written.
+    fn takes_changes(&self) -> bool {
+        false
+    }
+
+    /// Makes `path` a file of these bytes.
+    ///
+    /// # Errors
+    /// `IsADirectory` where there is one; see the trait's contract for the rest.
+    async fn put(&self, path: &[u8], _bytes: Bytes) -> Result<Attr, Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Begins the upload of `path` in parts; the answer names the upload. Nothing of it can be seen before it is complete.
+    ///
+    /// # Errors
+    /// See the trait's contract.
+    async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Takes part `number`, from 1 to 10,000, of an upload; the answer is its tag. All parts but the last have at least 5 MiB. A
+    /// part that is sent again replaces the one before.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such upload (any more); see the trait's contract for the rest.
+    async fn upload_part(&self, path: &[u8], _upload: &str, _number: u32, _bytes: Bytes) -> Result<String, Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Makes `path` a file of `size` bytes from the parts with these tags, the first part's first. Asked again after an answer
+    /// was lost, it answers the same.
+    ///
+    /// # Errors
+    /// As for [`Origin::upload_part`]; `InvalidArgument` for a tag that is not that of the part as it was sent last; `Corrupt`
+    /// when the parts do not add up to `size`, and then nothing is changed.
+    async fn complete_upload(
+        &self,
+        path: &[u8],
+        _upload: &str,
+        _size: u64,
+        _parts: &[String],
+    ) -> Result<Attr, Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Gives an upload up and frees what it holds; no failure when there is none.
+    ///
+    /// # Errors
+    /// See the trait's contract.
+    async fn abort_upload(&self, path: &[u8], _upload: &str) -> Result<(), Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Makes `to` a file with the bytes that `from` has now.
+    ///
+    /// # Errors
+    /// `NotFound` when `from` is not a file, `IsADirectory` when `to` is a directory; see the trait's contract for the rest.
+    async fn copy(&self, from: &[u8], _to: &[u8]) -> Result<Attr, Failure> {
+        Err(read_only(self.url(), from))
+    }
+
+    /// Removes the file `path`; no failure when it is not there.
+    ///
+    /// # Errors
+    /// `IsADirectory` where that can be told; see the trait's contract for the rest.
+    async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Makes `path` a directory that is there even with nothing in it.
+    ///
+    /// # Errors
+    /// `Exists` when there is anything of that name; see the trait's contract for the rest.
+    async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
+        Err(read_only(self.url(), path))
+    }
+
+    /// Removes the directory `path`.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotADirectory` for a file; `NotEmpty` when there is a name in it; see the trait's contract for the rest.
+    async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        Err(read_only(self.url(), path))
+    }
+
     /// What this origin has counted since it was opened.
     fn counts(&self) -> OriginCounts;
+}
+
+fn read_only(url: &str, path: &[u8]) -> Failure {
+    let message = format!("{}: this kind of origin takes no changes", names::shown(url, path));
+    Failure::new(FailureKind::ReadOnly, message)
 }
 
 /// One page of a directory.

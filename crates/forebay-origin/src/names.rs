@@ -3,6 +3,9 @@
 use forebay_types::{Failure, FailureKind, FileVersion, MAX_NAME_LEN};
 use std::ops::Range;
 
+/// The most parts of an upload: S3's bound.
+pub(crate) const MAX_PARTS: u32 = 10_000;
+
 /// Whether a POSIX file can have this name.
 pub(crate) fn is_posix_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..")
@@ -33,6 +36,28 @@ pub(crate) fn check_path(url: &str, path: &[u8]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Checks a path that is to be changed: the root, which always is, is not.
+pub(crate) fn check_change(url: &str, path: &[u8]) -> Result<(), Failure> {
+    if path.is_empty() {
+        return Err(invalid(url, path, "the root of an origin cannot be changed"));
+    }
+    check_path(url, path)
+}
+
+/// Checks the number of a part.
+pub(crate) fn check_part(url: &str, path: &[u8], number: u32) -> Result<(), Failure> {
+    match number {
+        1..=MAX_PARTS => Ok(()),
+        _ => Err(invalid(url, path, &format!("an upload has parts 1 to {MAX_PARTS}, and no part {number}"))),
+    }
+}
+
+/// Checks how many parts there are.
+pub(crate) fn check_parts(url: &str, path: &[u8], parts: &[String]) -> Result<(), Failure> {
+    // 10,000 parts are far below 2^32.
+    check_part(url, path, u32::try_from(parts.len()).unwrap_or(u32::MAX))
 }
 
 /// Checks that a read's version, range and buffer fit together.
@@ -73,6 +98,47 @@ pub(crate) fn version_changed(url: &str, path: &[u8]) -> Failure {
         FailureKind::VersionChanged,
         format!("{place}: replaced or deleted since it was opened; open it again"),
     )
+}
+
+/// The failure for writing a file where a directory is.
+pub(crate) fn is_a_directory(url: &str, path: &[u8]) -> Failure {
+    Failure::new(FailureKind::IsADirectory, format!("{}: it is a directory", shown(url, path)))
+}
+
+/// The failure for making what is there.
+pub(crate) fn exists(url: &str, path: &[u8]) -> Failure {
+    Failure::new(FailureKind::Exists, format!("{}: there is something of that name", shown(url, path)))
+}
+
+/// The failure for removing a directory that has names in it.
+pub(crate) fn not_empty(url: &str, path: &[u8]) -> Failure {
+    Failure::new(FailureKind::NotEmpty, format!("{}: the directory is not empty", shown(url, path)))
+}
+
+/// The failure for an upload that is not under way.
+pub(crate) fn no_such_upload(url: &str, path: &[u8]) -> Failure {
+    let place = shown(url, path);
+    Failure::new(
+        FailureKind::NotFound,
+        format!("{place}: there is no such upload (any more): it was completed, given up or cleared away"),
+    )
+}
+
+/// The failure for a part's tag that the upload does not have.
+pub(crate) fn no_such_part(url: &str, path: &[u8], number: usize) -> Failure {
+    invalid(url, path, &format!("the upload has no part {number} with that tag: it was sent again, or never"))
+}
+
+/// The failure for a file that is not as long as it should be.
+pub(crate) fn not_of_size(url: &str, path: &[u8], size: u64, found: u64) -> Failure {
+    let place = shown(url, path);
+    let message = format!("{place}: {found} bytes came together at the origin, not {size}");
+    Failure::new(FailureKind::Corrupt, message)
+}
+
+/// The failure for what makes no sense.
+pub(crate) fn invalid(url: &str, path: &[u8], what: &str) -> Failure {
+    Failure::new(FailureKind::InvalidArgument, format!("{}: {what}", shown(url, path)))
 }
 
 /// The URL and the path as a person reads them.

@@ -6,20 +6,26 @@
 //! * **`stat`** asks two things at once, HEAD for the file and a listing of one key for the directory, since either may
 //!   exist and the directory shadows the file.
 //! * **Listings** take one page of the origin at a time (`object/listing.rs`).
+//! * **Changes** (`object/changes.rs`) are whole objects and uploads in parts, and answer what a HEAD says of them afterwards;
+//!   large objects are copied in parts (`object/copy.rs`); directories of their own are markers (`object/markers.rs`).
 //! * Every attempt has a permit and a time limit, and failures are tried again (`object/attempts.rs`); what the origin
 //!   said is kept whole (`object/exchange.rs`) and explained (`object/failure.rs`).
 //!
 //! Keys are text: a path that is not UTF-8 is not there. Nor are names with control characters, which the client cannot
 //! send.
 //!
-//! Plain http servers are origins too, with less: listings need WebDAV and come in one piece, a path is a file if HEAD
-//! says so, and without entity tag and time of modification two versions of one length look the same.
+//! Plain http servers are origins too, with less: they take no changes, listings need WebDAV and come in one piece, a
+//! path is a file if HEAD says so, and without entity tag and time of modification two versions of one length look the
+//! same.
 
 mod attempts;
 mod build;
+mod changes;
+mod copy;
 mod exchange;
 mod failure;
 mod listing;
+mod markers;
 mod profile;
 
 use std::borrow::Cow;
@@ -28,16 +34,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, VersionTag};
 use futures::StreamExt;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, GetResult, ObjectMeta};
+use object_store::{Attributes, GetOptions, GetRange, GetResult, ObjectMeta};
 use tracing::warn;
 use url::Url;
 
-use crate::names::{check_path, check_read, not_a_directory, not_found, shown};
+use crate::names::{check_path, check_read, invalid, not_a_directory, not_found, shown};
 use crate::retry::Verdict;
 use crate::stats::Operation;
 use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
@@ -49,6 +56,17 @@ use listing::{Given, Listed, Position, RawPage, is_usable_name, merge, quoted, w
 
 /// The most keys that S3 puts on a page.
 const MAX_PAGE: usize = 1000;
+
+/// Which keys a page is to have.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    prefix: &'a str,
+    /// The token of the page before.
+    after: Option<&'a str>,
+    max: usize,
+    /// Keys at any depth; otherwise names, directories among them.
+    is_deep: bool,
+}
 
 /// An object store as an origin.
 pub struct ObjectStoreOrigin {
@@ -97,30 +115,40 @@ impl ObjectStoreOrigin {
 
     /// The file of this name, or `NotFound`.
     async fn head(&self, path: &[u8]) -> Result<Attr, Failure> {
+        self.head_with_metadata(path).await.map(|(attr, _)| attr)
+    }
+
+    async fn head_with_metadata(&self, path: &[u8]) -> Result<(Attr, Attributes), Failure> {
         let (_, key) = self.key(path)?;
+        self.head_key(path, &key).await
+    }
+
+    async fn head_key(&self, path: &[u8], key: &Path) -> Result<(Attr, Attributes), Failure> {
         let mut attempts = self.requests.attempts(Operation::Stat, path);
         loop {
             let exchange = Exchange::default();
             let attempt = async {
                 let options = GetOptions { head: true, extensions: exchange.extensions(), ..GetOptions::default() };
-                let result = self.client.store.get_opts(&key, options).await;
-                let ObjectMeta { size, e_tag, last_modified, .. } =
-                    result.map_err(|error| self.problem(path, &exchange, &error))?.meta;
-                Ok(self.attr(path, size, e_tag.as_deref().map(quoted).as_deref(), whole_seconds(last_modified)))
+                let result = self.client.store.get_opts(key, options).await;
+                let GetResult { meta, attributes, .. } =
+                    result.map_err(|error| self.problem(path, &exchange, &error))?;
+                let ObjectMeta { size, e_tag, last_modified, .. } = meta;
+                let etag = e_tag.as_deref().map(quoted);
+                Ok((self.attr(path, size, etag.as_deref(), whole_seconds(last_modified)), attributes))
             };
             match attempts.run(attempt).await {
-                Ok(attr) => return Ok(attr),
+                Ok(found) => return Ok(found),
                 Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
             }
         }
     }
 
-    /// One page of the keys that start with `prefix`, in the origin's own terms.
-    async fn page(&self, path: &[u8], prefix: &str, after: Option<&str>, max: usize) -> Result<RawPage, Failure> {
+    /// One page of the keys that start with a prefix, in the origin's own terms.
+    async fn page(&self, path: &[u8], wanted: Wanted<'_>) -> Result<RawPage, Failure> {
         let mut attempts = self.requests.attempts(Operation::List, path);
         loop {
             let exchange = Exchange::for_listing();
-            match attempts.run(self.page_once(path, prefix, after, max, &exchange)).await {
+            match attempts.run(self.page_once(path, wanted, &exchange)).await {
                 Ok(page) => return Ok(page),
                 Err(problem) => {
                     let is_credentials = self.client.flavor != Flavor::Http && !exchange.observed().sent;
@@ -130,19 +158,13 @@ impl ObjectStoreOrigin {
         }
     }
 
-    async fn page_once(
-        &self,
-        path: &[u8],
-        prefix: &str,
-        after: Option<&str>,
-        max: usize,
-        exchange: &Exchange,
-    ) -> Result<RawPage, Problem> {
+    async fn page_once(&self, path: &[u8], wanted: Wanted<'_>, exchange: &Exchange) -> Result<RawPage, Problem> {
+        let Wanted { prefix, after, max, is_deep } = wanted;
         let Some(pages) = &self.client.pages else {
             return self.webdav_page(path, prefix, exchange).await;
         };
         let options = PaginatedListOptions {
-            delimiter: Some(Cow::Borrowed("/")),
+            delimiter: (!is_deep).then_some(Cow::Borrowed("/")),
             max_keys: Some(max.clamp(1, MAX_PAGE)),
             page_token: after.map(str::to_owned),
             extensions: if self.client.flavor == Flavor::S3 {
@@ -184,20 +206,22 @@ impl ObjectStoreOrigin {
         }
     }
 
-    /// Whether the origin has the directory `path`: whether any key, a marker included, starts with it.
+    /// Whether the origin has the directory `path`: whether any key, a marker included, starts with it. Any key at any depth, as
+    /// file gateways leave the marker out when they are asked for names.
     async fn has_directory(&self, path: &[u8]) -> Result<bool, Failure> {
         let (key, _) = self.key(path)?;
         let prefix = directory_prefix(&key);
         let mut after = None;
         loop {
-            let page = self.page(path, &prefix, after.as_deref(), 1).await?;
+            let wanted = Wanted { prefix: &prefix, after: after.as_deref(), max: 1, is_deep: true };
+            let page = self.page(path, wanted).await?;
             if !page.objects.is_empty() || !page.prefixes.is_empty() {
                 return Ok(true);
             }
             // A page may be empty although more follow, after many deletions for example.
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(false),
+                None => return self.has_unlisted_marker(path).await,
             }
         }
     }
@@ -275,8 +299,7 @@ impl ObjectStoreOrigin {
     }
 
     fn bad_token(&self, path: &[u8]) -> Failure {
-        let message = format!("{}: not a listing token of this origin", shown(&self.requests.url, path));
-        Failure::new(FailureKind::InvalidArgument, message)
+        invalid(&self.requests.url, path, "not a listing token of this origin")
     }
 
     /// The failure for listing something without entries: a file, or nothing.
@@ -335,12 +358,13 @@ impl Origin for ObjectStoreOrigin {
         let is_first = token.is_none();
         let page = if is_first || position.after.is_some() {
             let wanted = max.saturating_sub(position.held.len()).max(1);
-            self.page(path, &prefix, position.after.as_deref(), wanted).await?
+            let after = position.after.as_deref();
+            self.page(path, Wanted { prefix: &prefix, after, max: wanted, is_deep: false }).await?
         } else {
             RawPage::default()
         };
         let is_nothing = page.objects.is_empty() && page.prefixes.is_empty() && page.next.is_none();
-        if is_first && is_nothing && !path.is_empty() {
+        if is_first && is_nothing && !path.is_empty() && !self.has_directory(path).await? {
             return Err(self.why_empty(path).await);
         }
         // WebDAV's one page holds all there is.
@@ -376,6 +400,46 @@ impl Origin for ObjectStoreOrigin {
                 Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
             }
         }
+    }
+
+    fn takes_changes(&self) -> bool {
+        self.client.writer.is_some()
+    }
+
+    async fn put(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        self.put_file(path, bytes).await
+    }
+
+    async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
+        self.begin(path).await
+    }
+
+    async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
+        self.send_part(path, upload, number, bytes).await
+    }
+
+    async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
+        self.complete(path, upload, size, parts).await
+    }
+
+    async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
+        self.abort(path, upload).await
+    }
+
+    async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
+        self.copy_file(from, to).await
+    }
+
+    async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
+        self.remove_file(path).await
+    }
+
+    async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
+        self.put_marker(path).await
+    }
+
+    async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        self.remove_marker(path).await
     }
 }
 

@@ -17,10 +17,35 @@ pub(crate) enum Operation {
     List,
     /// Bytes of a file.
     Read,
+    /// A whole file, or the marker of a directory.
+    Put,
+    /// The beginning of an upload in parts.
+    Begin,
+    /// A part of an upload.
+    Part,
+    /// The end of an upload: its parts become a file.
+    Complete,
+    /// The end of an upload that is given up.
+    Abort,
+    /// A copy made by the origin itself.
+    Copy,
+    /// The removal of a file, or of a directory.
+    Remove,
 }
 
 impl Operation {
-    const ALL: [Self; 3] = [Self::Stat, Self::List, Self::Read];
+    const ALL: [Self; 10] = [
+        Self::Stat,
+        Self::List,
+        Self::Read,
+        Self::Put,
+        Self::Begin,
+        Self::Part,
+        Self::Complete,
+        Self::Abort,
+        Self::Copy,
+        Self::Remove,
+    ];
 
     /// Its name in logs and metrics.
     pub(crate) fn name(self) -> &'static str {
@@ -28,6 +53,13 @@ impl Operation {
             Self::Stat => "stat",
             Self::List => "list",
             Self::Read => "read",
+            Self::Put => "put",
+            Self::Begin => "begin",
+            Self::Part => "part",
+            Self::Complete => "complete",
+            Self::Abort => "abort",
+            Self::Copy => "copy",
+            Self::Remove => "remove",
         }
     }
 }
@@ -38,7 +70,8 @@ impl Operation {
 pub(crate) enum Outcome {
     /// As was hoped.
     Ok,
-    /// With an answer that is none of the origin's fault: there is no such file, or it is another version by now.
+    /// With an answer that is none of the origin's fault: there is no such file, it is another version by now, there is a
+    /// directory of that name.
     Refused,
     /// With "slow down".
     Throttled,
@@ -52,7 +85,12 @@ impl Outcome {
     /// That of a failure of this kind.
     pub(crate) fn of(kind: FailureKind) -> Self {
         match kind {
-            FailureKind::NotFound | FailureKind::VersionChanged => Self::Refused,
+            FailureKind::NotFound
+            | FailureKind::VersionChanged
+            | FailureKind::IsADirectory
+            | FailureKind::NotADirectory
+            | FailureKind::Exists
+            | FailureKind::NotEmpty => Self::Refused,
             FailureKind::TimedOut => Self::TimedOut,
             _ => Self::Failed,
         }
@@ -76,6 +114,7 @@ impl Outcome {
 pub(crate) struct OriginStats {
     operations: [OperationStats; Operation::ALL.len()],
     bytes: AtomicU64,
+    uploaded: AtomicU64,
     retries: AtomicU64,
     errors: AtomicU64,
 }
@@ -93,11 +132,13 @@ pub struct OriginCounts {
     pub requests: u64,
     /// Bytes of file contents received by reads that succeeded.
     pub bytes: u64,
+    /// Bytes of file contents taken by puts and parts that succeeded.
+    pub uploaded: u64,
     /// Attempts that followed a failed one.
     pub retries: u64,
     /// Answers that said "slow down".
     pub throttles: u64,
-    /// Operations that failed in the end, `NotFound` and `VersionChanged` aside: those are answers.
+    /// Operations that failed in the end, those aside whose failure is an answer: `NotFound`, `VersionChanged`, `Exists` ….
     pub errors: u64,
     /// The attempts, by what they asked for.
     pub operations: Vec<OriginOperation>,
@@ -106,7 +147,7 @@ pub struct OriginCounts {
 /// The attempts at one kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OriginOperation {
-    /// `stat`, `list` or `read`.
+    /// `stat`, `list`, `read`; of changes `put`, `begin`, `part`, `complete`, `abort`, `copy`, `remove`.
     pub operation: &'static str,
     /// How they ended, and how many: `ok`, `refused` (an answer, as that there is no such file), `throttled`, `timed_out`,
     /// `failed`.
@@ -136,6 +177,7 @@ impl OriginStats {
         OriginCounts {
             requests: sum(&Outcome::ALL),
             bytes: get(&self.bytes),
+            uploaded: get(&self.uploaded),
             retries: get(&self.retries),
             throttles: sum(&[Outcome::Throttled]),
             errors: get(&self.errors),
@@ -152,6 +194,10 @@ impl OriginStats {
 
     pub(crate) fn count_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_uploaded(&self, bytes: usize) {
+        self.uploaded.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn count_retry(&self) {

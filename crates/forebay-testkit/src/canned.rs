@@ -20,6 +20,8 @@ pub struct CannedRequest {
     pub target: String,
     /// The headers.
     pub headers: HeaderMap,
+    /// The body.
+    pub body: Bytes,
 }
 
 impl CannedRequest {
@@ -110,9 +112,10 @@ impl CannedServer {
 impl<F: Fn(&CannedRequest) -> CannedResponse + Send + Sync + 'static> Handler for Answers<F> {
     async fn handle(&self, request: Request<Incoming>, _: &Connection) -> Result<Response<Body>, std::io::Error> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let (parts, _) = request.into_parts();
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
         let target = parts.uri.path_and_query().map_or_else(String::new, ToString::to_string);
-        let request = CannedRequest { method: parts.method.to_string(), target, headers: parts.headers };
+        let request = CannedRequest { method: parts.method.to_string(), target, headers: parts.headers, body };
         let canned = (self.answer)(&request);
         let mut response = Response::builder().status(canned.status);
         for (name, value) in &canned.headers {

@@ -71,9 +71,19 @@ struct Shared {
     released: watch::Sender<u64>,
 }
 
+/// Which requests a fault is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Requests {
+    Any,
+    /// GETs of objects.
+    Reads,
+    /// Neither GET nor HEAD.
+    Changes,
+}
+
 #[derive(Default)]
 struct Programme {
-    faults: VecDeque<(Fault, bool)>,
+    faults: VecDeque<(Fault, Requests)>,
     latency: Duration,
 }
 
@@ -108,12 +118,18 @@ impl FaultProxy {
 
     /// The next `count` requests of any kind go wrong like this.
     pub fn inject(&self, count: usize, fault: Fault) {
-        self.state.programme.lock().faults.extend(std::iter::repeat_n((fault, false), count));
+        self.state.programme.lock().faults.extend(std::iter::repeat_n((fault, Requests::Any), count));
     }
 
     /// The next `count` GETs of objects go wrong like this.
     pub fn inject_reads(&self, count: usize, fault: Fault) {
-        self.state.programme.lock().faults.extend(std::iter::repeat_n((fault, true), count));
+        self.state.programme.lock().faults.extend(std::iter::repeat_n((fault, Requests::Reads), count));
+    }
+
+    /// The next `count` requests that change something (PUT, POST, DELETE) go wrong like this. The server is asked all the same,
+    /// but for [`Fault::Status`]: it is the answer that gets lost, the whole of it with `after: 0`.
+    pub fn inject_changes(&self, count: usize, fault: Fault) {
+        self.state.programme.lock().faults.extend(std::iter::repeat_n((fault, Requests::Changes), count));
     }
 
     /// Forgets the faults to come and the latency, and lets stalled bodies go on.
@@ -163,10 +179,15 @@ impl Handler for Forward {
     ) -> Result<Response<Body>, std::io::Error> {
         let shared = &self.0;
         let is_object_get = is_object_get(&request);
+        let is_change = !matches!(*request.method(), Method::GET | Method::HEAD);
         shared.count(&request, is_object_get);
         let (fault, latency) = {
             let mut programme = shared.programme.lock();
-            let due = programme.faults.iter().position(|(_, only_reads)| is_object_get || !only_reads);
+            let due = programme.faults.iter().position(|(_, requests)| match requests {
+                Requests::Any => true,
+                Requests::Reads => is_object_get,
+                Requests::Changes => is_change,
+            });
             (due.and_then(|index| programme.faults.remove(index)).map(|(fault, _)| fault), programme.latency)
         };
         if !latency.is_zero() {
@@ -179,7 +200,14 @@ impl Handler for Forward {
         uri.scheme = Some(Scheme::HTTP);
         uri.authority = Some(shared.upstream.clone());
         *request.uri_mut() = Uri::from_parts(uri).map_err(std::io::Error::other)?;
-        let (parts, body) = shared.client.request(request).await.map_err(std::io::Error::other)?.into_parts();
+        let response = shared.client.request(request).await.map_err(std::io::Error::other)?;
+        if let (true, Some(Fault::Reset { after: 0 } | Fault::Short { after: 0 })) = (is_change, fault) {
+            if matches!(fault, Some(Fault::Reset { .. })) {
+                connection.reset_when_closed();
+            }
+            return Err(std::io::Error::other("kept back by the fault proxy"));
+        }
+        let (parts, body) = response.into_parts();
         let body = Passing {
             upstream: Box::pin(body.into_data_stream().map_err(std::io::Error::other)),
             shared: Arc::clone(shared),

@@ -1,19 +1,26 @@
-//! A real S3 server on a directory: `s3s` for the protocol and the signatures, `s3s-fs` for multipart uploads and
-//! buckets, and methods of our own where `s3s-fs` 0.14 is not what a cache must be tested against. It
+//! A real S3 server on a directory: `s3s` for the protocol and the signatures, `s3s-fs` for buckets, and methods of our own
+//! where `s3s-fs` 0.14 is not what a cache must be tested against. It
 //!
 //! * ignores `If-Match` on GET, gives listings without entity tags, and keeps entity tags in files beside the objects,
 //!   written after them, so a reader can get the old tag with the new bytes;
 //! * reads the whole object for the tag when that file is missing, and streams in pieces of 4 KiB;
 //! * walks the whole bucket for each page of a listing, and shows directories as objects to HEAD;
-//! * cannot store keys longer than about 150 bytes, since their base64 form has to be a file name.
+//! * cannot store keys longer than about 150 bytes, since their base64 form has to be a file name;
+//! * completes an upload by reading and writing every byte, computes MD5 on the way, and takes parts of any size;
+//! * forgets a directory's marker with the last object below it.
 //!
 //! Ours (`s3/backend.rs`): the tag is made of the inode, the modification time and the size of the very file that is
-//! open, so it always belongs to the bytes; replacing is a rename; listings page through a directory in order.
+//! open, so it always belongs to the bytes, and ends with the number of parts, as S3's does; replacing is a rename
+//! (`s3/draft.rs`); uploads are joined in the kernel (`s3/uploads.rs`); listings page through a directory in order; what a
+//! file has no place for is kept in extended attributes (`s3/kept.rs`).
 //!
 //! Bytes of a bucket are plain files below `DIRECTORY/BUCKET/`, so a test may put them there itself.
 
 mod backend;
 mod directory;
+mod draft;
+mod kept;
+mod uploads;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +36,7 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 
 use crate::loopback::{Body, Connection, Handler, LoopbackServer};
 use backend::Backend;
+use uploads::Uploads;
 
 /// How to start an [`S3Server`].
 #[derive(Clone, Debug)]
@@ -69,6 +77,7 @@ impl S3ServerOptions {
 /// A running S3 server; it ends when dropped.
 pub struct S3Server {
     server: LoopbackServer,
+    uploads: Arc<Uploads>,
     directory: PathBuf,
     options: S3ServerOptions,
 }
@@ -87,13 +96,14 @@ impl S3Server {
     /// # Errors
     /// As [`S3Server::start`].
     pub fn start_with(directory: &Path, options: S3ServerOptions) -> anyhow::Result<Self> {
-        let backend =
-            Backend::new(directory).with_context(|| format!("cannot serve the directory {}", directory.display()))?;
+        let uploads = Arc::<Uploads>::default();
+        let backend = Backend::new(directory, Arc::clone(&uploads))
+            .with_context(|| format!("cannot serve the directory {}", directory.display()))?;
         let mut builder = S3ServiceBuilder::new(backend);
         builder.set_auth(SimpleAuth::from_single(options.access_key.clone(), options.secret_key.clone()));
         let handler = Arc::new(S3Handler { service: builder.build(), latency: options.latency });
         let server = LoopbackServer::start("s3", options.port, handler)?;
-        Ok(Self { server, directory: directory.to_owned(), options })
+        Ok(Self { server, uploads, directory: directory.to_owned(), options })
     }
 
     /// Makes a bucket; one that is there stays as it is.
@@ -102,6 +112,12 @@ impl S3Server {
     /// When the directory cannot be made.
     pub fn create_bucket(&self, name: &str) -> std::io::Result<()> {
         std::fs::create_dir_all(self.directory.join(name))
+    }
+
+    /// The uploads in parts that were begun and neither completed nor aborted, each as `BUCKET/KEY`.
+    #[must_use]
+    pub fn uploads(&self) -> Vec<String> {
+        self.uploads.names()
     }
 
     /// `http://127.0.0.1:PORT`.

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use forebay_testkit::{DataSet, Fault, FaultProxy, S3Server};
 use futures::TryStreamExt;
 use object_store::aws::AmazonS3Builder;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, Error, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
+    Attribute, BackoffConfig, Error, GetOptions, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, RetryConfig,
 };
 use tempfile::TempDir;
 
@@ -31,6 +33,7 @@ fn client(endpoint: &str, server: &S3Server, max_retries: usize) -> Arc<dyn Obje
         .with_access_key_id(server.access_key())
         .with_secret_access_key(server.secret_key())
         .with_retry(retry)
+        .with_disable_bulk_delete(true)
         .with_allow_http(true);
     Arc::new(builder.build().unwrap())
 }
@@ -68,9 +71,14 @@ async fn a_condition_on_the_entity_tag_is_kept() {
     assert!(matches!(store.get_opts(&key, unchanged).await, Err(Error::NotModified { .. })));
 }
 
+/// The files of the server's own directory that are no buckets.
+fn drafts(directory: &TempDir) -> usize {
+    std::fs::read_dir(directory.path()).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_file()).count()
+}
+
 #[tokio::test]
 async fn an_upload_in_parts_is_one_object() {
-    let (server, _directory) = server();
+    let (server, directory) = server();
     let store = client(&server.url(), &server, 0);
     let key = Path::from("dir/parts");
     let data = DataSet::new(2);
@@ -79,10 +87,88 @@ async fn an_upload_in_parts_is_one_object() {
     for index in 0..3 {
         upload.put_part(PutPayload::from(data.expected(index * part..(index + 1) * part))).await.unwrap();
     }
-    upload.complete().await.unwrap();
+    assert_eq!((server.uploads(), drafts(&directory)), (vec!["bucket/dir/parts".to_owned()], 3));
+    assert!(matches!(store.head(&key).await, Err(Error::NotFound { .. })));
+    let completed = upload.complete().await.unwrap();
     let bytes = store.get(&key).await.unwrap().bytes().await.unwrap();
     assert_eq!(bytes.len() as u64, 3 * part);
     assert_eq!(data.first_difference(0, &bytes), None);
+    assert!(completed.e_tag.as_ref().unwrap().ends_with("-3\""), "{completed:?}");
+    let listed: Vec<_> = store.list(None).try_collect().await.unwrap();
+    assert_eq!((&store.head(&key).await.unwrap().e_tag, &listed[0].e_tag), (&completed.e_tag, &completed.e_tag));
+    assert_eq!((server.uploads().len(), drafts(&directory)), (0, 0));
+}
+
+#[tokio::test]
+async fn an_upload_has_the_parts_that_were_sent_last_and_in_the_order_of_the_list() {
+    let (server, directory) = server();
+    let builder = AmazonS3Builder::new().with_endpoint(server.url()).with_bucket_name("bucket").with_allow_http(true);
+    let builder = builder.with_access_key_id(server.access_key()).with_secret_access_key(server.secret_key());
+    let store = builder.with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }).build().unwrap();
+    let key = Path::from("a");
+    let attributes = [(Attribute::Metadata("Mark".into()), "x y")].into_iter().collect();
+    let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+    let id = store.create_multipart_opts(&key, options).await.unwrap();
+    let put = |number, byte: u8, length| store.put_part(&key, &id, number, vec![byte; length].into());
+    let last = put(1, b'z', 3).await.unwrap();
+    let first = put(0, b'a', 5 << 20).await.unwrap();
+    let again = put(0, b'b', 5 << 20).await.unwrap();
+    assert_eq!(drafts(&directory), 2);
+    for (parts, code) in [
+        (vec![first, last.clone()], "InvalidPart"),
+        (vec![last.clone(), again.clone()], "InvalidPart"),
+        (vec![again.clone(), last.clone(), last.clone()], "InvalidPart"),
+    ] {
+        let error = store.complete_multipart(&key, &id, parts).await.unwrap_err();
+        assert!(error.to_string().contains(code), "{error}");
+    }
+    store.complete_multipart(&key, &id, vec![again, last]).await.unwrap();
+    let object = store.get(&key).await.unwrap();
+    assert_eq!(object.attributes.get(&Attribute::Metadata("mark".into())).unwrap().as_ref(), "x y");
+    let bytes = object.bytes().await.unwrap();
+    assert_eq!((bytes.len(), bytes[0], &bytes[5 << 20..]), ((5 << 20) + 3, b'b', &b"zzz"[..]));
+    for gone in [put(0, b'a', 1).await.map(drop), store.abort_multipart(&key, &id).await] {
+        assert!(gone.unwrap_err().to_string().contains("NoSuchUpload"));
+    }
+
+    let id = store.create_multipart(&key).await.unwrap();
+    let put = |number| store.put_part(&key, &id, number, PutPayload::from_static(b"too small"));
+    let parts = vec![put(0).await.unwrap(), put(1).await.unwrap()];
+    let error = store.complete_multipart(&key, &id, parts).await.unwrap_err();
+    assert!(error.to_string().contains("EntityTooSmall"), "{error}");
+    store.abort_multipart(&key, &id).await.unwrap();
+    assert_eq!((server.uploads().len(), drafts(&directory)), (0, 0));
+    assert_eq!(store.head(&key).await.unwrap().size, (5 << 20) + 3, "the object is as it was");
+}
+
+#[tokio::test]
+async fn what_may_only_be_made_anew_does_not_replace() {
+    let (server, _directory) = server();
+    let store = client(&server.url(), &server, 0);
+    let key = Path::from("a");
+    let only_new = || PutOptions::from(PutMode::Create);
+    store.put_opts(&key, PutPayload::from_static(b"1"), only_new()).await.unwrap();
+    let again = store.put_opts(&key, PutPayload::from_static(b"2"), only_new()).await;
+    assert!(matches!(again, Err(Error::AlreadyExists { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn a_marker_that_somebody_put_stays_when_the_last_object_goes() {
+    let (server, directory) = server();
+    let store = client(&server.url(), &server, 0);
+    // The client's paths end in a slash only so.
+    let marker = Path::from("x/y").join("");
+    store.put(&marker, PutPayload::default()).await.unwrap();
+    let below = Path::from("x/y/z");
+    store.put(&below, PutPayload::from_static(b"1")).await.unwrap();
+    assert_eq!(store.head(&marker).await.unwrap().size, 0);
+    assert!(store.head(&Path::from("x").join("")).await.is_err(), "an implied directory is no object");
+    store.delete(&below).await.unwrap();
+    assert!(directory.path().join("bucket/x/y").is_dir());
+    store.put(&below, PutPayload::from_static(b"1")).await.unwrap();
+    store.delete(&marker).await.unwrap();
+    store.delete(&below).await.unwrap();
+    assert!(!directory.path().join("bucket/x").exists());
 }
 
 #[tokio::test]

@@ -20,19 +20,22 @@ pub struct Attr {
     pub modified_nanos: i64,
     /// How many workers hold each of its blocks, 1 to [`crate::MAX_REPLICAS`]: a wish of the namespace's, not the origin's.
     pub replicas: u8,
+    /// Whether the namespace takes changes here. False for what only exists to lead to mounts, and for origins that cannot be
+    /// written.
+    pub writable: bool,
 }
 
 impl Attr {
     /// A directory that is implied by the keys below it.
     #[must_use]
     pub fn directory() -> Self {
-        Self { kind: FileKind::Directory, modified_nanos: 0, replicas: 1 }
+        Self { kind: FileKind::Directory, modified_nanos: 0, replicas: 1, writable: false }
     }
 
     /// A file of this version, without a time of modification.
     #[must_use]
     pub fn file(version: FileVersion) -> Self {
-        Self { kind: FileKind::File(version), modified_nanos: 0, replicas: 1 }
+        Self { kind: FileKind::File(version), modified_nanos: 0, replicas: 1, writable: false }
     }
 
     /// The file version, if this is a file.

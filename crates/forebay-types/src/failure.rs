@@ -39,6 +39,18 @@ pub enum FailureKind {
     Internal = 15,
     /// The worker does not hold these bytes, and was asked for nothing but what it holds.
     NotCached = 16,
+    /// There is something of that name.
+    Exists = 17,
+    /// The directory has names in it.
+    NotEmpty = 18,
+    /// There is no room to stage what is written.
+    NoSpace = 19,
+    /// Larger than the origin takes.
+    TooLarge = 20,
+    /// This is not possible with what an object store keeps: hard links, modes, special files.
+    NotPermitted = 21,
+    /// From one origin to another.
+    CrossDevice = 22,
 }
 
 impl FailureKind {
@@ -46,7 +58,7 @@ impl FailureKind {
     #[must_use]
     pub fn from_wire(number: u16) -> Self {
         use FailureKind::*;
-        const KINDS: [FailureKind; 16] = [
+        const KINDS: [FailureKind; 22] = [
             NotFound,
             NotADirectory,
             IsADirectory,
@@ -63,6 +75,12 @@ impl FailureKind {
             NameTooLong,
             Internal,
             NotCached,
+            Exists,
+            NotEmpty,
+            NoSpace,
+            TooLarge,
+            NotPermitted,
+            CrossDevice,
         ];
         KINDS.into_iter().find(|kind| *kind as u16 == number).unwrap_or(Internal)
     }
@@ -82,6 +100,12 @@ impl FailureKind {
             Self::OutOfResources => libc::ENOMEM,
             Self::Unsupported => libc::EOPNOTSUPP,
             Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::Exists => libc::EEXIST,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::NoSpace => libc::ENOSPC,
+            Self::TooLarge => libc::EFBIG,
+            Self::NotPermitted => libc::EPERM,
+            Self::CrossDevice => libc::EXDEV,
             Self::Unavailable | Self::Corrupt | Self::NeedsDescription | Self::Internal | Self::NotCached => libc::EIO,
         }
     }
@@ -139,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_kind_survives_the_wire() {
-        for number in 1..=15 {
+        for number in 1..=22 {
             assert_eq!(FailureKind::from_wire(number) as u16, number);
         }
         assert_eq!(FailureKind::from_wire(9999), FailureKind::Internal);

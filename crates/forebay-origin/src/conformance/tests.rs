@@ -144,7 +144,8 @@ async fn the_s3_origin_conforms_on_versitygw() {
 
 #[tokio::test]
 async fn the_s3_origin_conforms_on_a_flat_store_with_shadowing_and_markers() {
-    let server = FlatS3::start();
-    let origin = Arc::new(s3_origin(&server.url(), "s3://bucket", ("a", "s"), |_| {}));
-    check(&Flat { origin, server }).await;
+    for server in [FlatS3::start(), FlatS3::start_hiding_markers()] {
+        let origin = Arc::new(s3_origin(&server.url(), "s3://bucket", ("a", "s"), |_| {}));
+        check(&Flat { origin, server }).await;
+    }
 }

@@ -20,6 +20,17 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// The longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
+/// The slowest line that uploads are waited for on: 1 MiB/s for each request.
+const SLOWEST_UPLOAD: u64 = 1 << 20;
+/// How much longer than others those requests may take in which the origin itself works: joining parts, copying an object. S3
+/// says "several minutes" of the former.
+pub(crate) const AT_WORK: Duration = Duration::from_secs(300);
+
+/// How much longer than others a request may take that brings so many bytes.
+pub(crate) fn for_upload(bytes: usize) -> Duration {
+    Duration::from_secs(bytes as u64 / SLOWEST_UPLOAD)
+}
+
 /// What all operations of an origin share.
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -39,6 +50,7 @@ pub(crate) struct Attempts<'a> {
     operation: Operation,
     path: &'a [u8],
     retry: RetryState,
+    request_timeout: Duration,
 }
 
 impl Requests {
@@ -61,7 +73,14 @@ impl Requests {
 
     /// Starts an operation; its deadline runs from now.
     pub(crate) fn attempts<'a>(&'a self, operation: Operation, path: &'a [u8]) -> Attempts<'a> {
-        Attempts { requests: self, operation, path, retry: RetryState::new(self.policy, Instant::now()) }
+        self.attempts_with(operation, path, Duration::ZERO)
+    }
+
+    /// As [`Requests::attempts`], where each attempt, and the operation with it, may take so much longer.
+    pub(crate) fn attempts_with<'a>(&'a self, operation: Operation, path: &'a [u8], longer: Duration) -> Attempts<'a> {
+        let policy = RetryPolicy { deadline: self.policy.deadline + longer, ..self.policy };
+        let retry = RetryState::new(policy, Instant::now());
+        Attempts { requests: self, operation, path, retry, request_timeout: self.request_timeout + longer }
     }
 }
 
@@ -76,7 +95,7 @@ impl Attempts<'_> {
             return Err(Problem::new(Verdict::Final, FailureKind::TimedOut, message));
         };
         let started = Instant::now();
-        let until = deadline.min(started + requests.request_timeout);
+        let until = deadline.min(started + self.request_timeout);
         let result = tokio::time::timeout_at(until.into(), attempt).await.unwrap_or_else(|_| {
             let (took, endpoint) = (until - started, &requests.setting.endpoint);
             let message = format!("{}: {endpoint} did not answer within {took:.1?}", place());
@@ -113,7 +132,7 @@ impl Attempts<'_> {
             tokio::time::sleep(wait).await;
             return Ok(());
         }
-        if matches!(failure.kind(), FailureKind::NotFound | FailureKind::VersionChanged) {
+        if Outcome::of(failure.kind()) == Outcome::Refused {
             return Err(failure);
         }
         warn!(%url, operation, attempt, %failure, "origin request failed");

@@ -2,6 +2,10 @@
 //!
 //! Settings come from the options first, then from the environment, then (S3) from the profile. The client's own
 //! retries are off, since ours, in `attempts.rs`, know the limit on requests, the deadline and the metrics.
+//!
+//! Changes have a client of their own, with the credentials of the first. Its time limits are longer, as the client's "no
+//! byte came for so long" also counts while a request is being sent, and a part of 64 MiB may take longer than that; and
+//! what it sends is told from requests for credentials by the connection (`exchange.rs`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +15,11 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
+use object_store::multipart::MultipartStore;
 use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
 use url::Url;
 
+use super::attempts::AT_WORK;
 use super::exchange::ObservingConnector;
 use super::failure::Setting;
 use super::profile::{Profile, ProfileFiles};
@@ -37,9 +43,29 @@ pub(crate) struct Client {
     /// `None` for http.
     pub(crate) pages: Option<Arc<dyn PaginatedListStore>>,
     pub(crate) setting: Setting,
+    /// `None` for http.
+    pub(crate) writer: Option<Writer>,
     /// What all keys of this origin start with: empty, or ending in `/`.
     pub(crate) prefix: String,
 }
+
+/// The client for changes.
+pub(crate) struct Writer {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) uploads: Arc<dyn MultipartStore>,
+    /// The largest object that the origin copies by itself, in one request.
+    pub(crate) largest_copy: u64,
+}
+
+impl Writer {
+    fn new<S: ObjectStore + MultipartStore>(store: S, largest_copy: u64) -> Self {
+        let store = Arc::new(store);
+        Self { store: store.clone(), uploads: store, largest_copy }
+    }
+}
+
+/// S3's bound for CopyObject.
+const LARGEST_S3_COPY: u64 = 5 << 30;
 
 /// Environment variables.
 pub(crate) type Variables = HashMap<String, String>;
@@ -141,14 +167,23 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     for (key, value) in client_settings(options, plain_allowed) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
-    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let refuse = |error: object_store::Error| settings(url, error.to_string());
+    let store = Arc::new(builder.clone().build().map_err(refuse)?);
+    // Not every server deletes many objects with one request, and then its answer names keys, which the client refuses to
+    // read when they end in `/`.
+    builder = builder.with_disable_bulk_delete(true).with_credentials(Arc::clone(store.credentials()));
+    builder = builder.with_http_connector(ObservingConnector::for_changes());
+    for (key, value) in settings_for_changes(options) {
+        builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+    }
+    let writer = Some(Writer::new(builder.build().map_err(refuse)?, LARGEST_S3_COPY));
     let setting = Setting {
         endpoint: endpoint.unwrap_or_else(|| format!("https://s3.{region}.amazonaws.com")),
         bucket: format!("bucket `{bucket}`"),
         region: Some(region),
         credentials,
     };
-    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, prefix: prefix(url)? })
+    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, writer, prefix: prefix(url)? })
 }
 
 const KEY_PROVIDERS_OF_CONTAINERS: [&str; 2] =
@@ -185,7 +220,14 @@ fn build_gcs(url: &Url, options: &OriginOptions, variables: &Variables) -> Resul
     for (key, value) in client_settings(options, options.allow_http) {
         builder = builder.with_config(GoogleConfigKey::Client(key), value);
     }
-    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let refuse = |error: object_store::Error| settings(url, error.to_string());
+    let store = Arc::new(builder.clone().build().map_err(refuse)?);
+    builder = builder.with_credentials(Arc::clone(store.credentials()));
+    builder = builder.with_http_connector(ObservingConnector::for_changes());
+    for (key, value) in settings_for_changes(options) {
+        builder = builder.with_config(GoogleConfigKey::Client(key), value);
+    }
+    let writer = Some(Writer::new(builder.build().map_err(refuse)?, u64::MAX));
     let setting = Setting {
         endpoint: "https://storage.googleapis.com".to_owned(),
         bucket: format!("bucket `{bucket}`"),
@@ -194,7 +236,7 @@ fn build_gcs(url: &Url, options: &OriginOptions, variables: &Variables) -> Resul
             "the environment (GOOGLE_APPLICATION_CREDENTIALS) or this machine's service account".to_owned(),
         ),
     };
-    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, prefix: prefix(url)? })
+    Ok(Client { flavor: Flavor::S3, store: store.clone(), pages: Some(store), setting, writer, prefix: prefix(url)? })
 }
 
 fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
@@ -209,7 +251,14 @@ fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Res
     for (key, value) in client_settings(options, options.allow_http) {
         builder = builder.with_config(AzureConfigKey::Client(key), value);
     }
-    let store = Arc::new(builder.build().map_err(|error| settings(url, error.to_string()))?);
+    let refuse = |error: object_store::Error| settings(url, error.to_string());
+    let store = Arc::new(builder.clone().build().map_err(refuse)?);
+    builder = builder.with_credentials(Arc::clone(store.credentials()));
+    builder = builder.with_http_connector(ObservingConnector::for_changes());
+    for (key, value) in settings_for_changes(options) {
+        builder = builder.with_config(AzureConfigKey::Client(key), value);
+    }
+    let writer = Some(Writer::new(builder.build().map_err(refuse)?, u64::MAX));
     let container = if url.username().is_empty() { bucket(url)? } else { url.username().to_owned() };
     let setting = Setting {
         endpoint: "Azure Blob Storage".to_owned(),
@@ -220,7 +269,14 @@ fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Res
                 .to_owned(),
         ),
     };
-    Ok(Client { flavor: Flavor::Azure, store: store.clone(), pages: Some(store), setting, prefix: prefix(url)? })
+    Ok(Client {
+        flavor: Flavor::Azure,
+        store: store.clone(),
+        pages: Some(store),
+        setting,
+        writer,
+        prefix: prefix(url)?,
+    })
 }
 
 fn build_http(url: &Url, options: &OriginOptions) -> Result<Client, OriginError> {
@@ -236,7 +292,7 @@ fn build_http(url: &Url, options: &OriginOptions) -> Result<Client, OriginError>
     let host = url.host_str().unwrap_or_default();
     let setting =
         Setting { endpoint: host.to_owned(), bucket: format!("site `{host}`"), region: None, credentials: None };
-    Ok(Client { flavor: Flavor::Http, store, pages: None, setting, prefix: String::new() })
+    Ok(Client { flavor: Flavor::Http, store, pages: None, setting, writer: None, prefix: String::new() })
 }
 
 fn no_retries() -> RetryConfig {
@@ -253,6 +309,12 @@ fn client_settings(options: &OriginOptions, plain_allowed: bool) -> [(ClientConf
         (ClientConfigKey::Timeout, millis(options.request_timeout + options.connect_timeout)),
         (ClientConfigKey::PoolMaxIdlePerHost, options.max_concurrency.to_string()),
     ]
+}
+
+/// What is different for changes: only our own time limits hold.
+fn settings_for_changes(options: &OriginOptions) -> [(ClientConfigKey, String); 2] {
+    let longest = options.request_timeout + options.connect_timeout + AT_WORK;
+    [ClientConfigKey::ReadTimeout, ClientConfigKey::Timeout].map(|key| (key, format!("{}ms", longest.as_millis())))
 }
 
 /// Plain http needs leave, except to this machine itself.

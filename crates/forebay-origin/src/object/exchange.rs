@@ -4,6 +4,11 @@
 //! bucket's region, the server's clock. And its parser of listings gives up on a whole page because of one key that is
 //! no path. So every request carries an [`Exchange`], and [`ObservingConnector`] puts a layer around the HTTP client that
 //! notes refusals in it and takes listings out whole, for `listing.rs` to read.
+//!
+//! The client lets few of the requests that change something carry anything. Their exchange is the one that the task is
+//! [watching](Exchange::watch), which is told from requests for credentials, made by the same task, as changes go through a
+//! connection of their own, whose credentials are another client's. An answer to a change may say 200 and be an error
+//! all the same: S3 begins to answer before it has joined the parts or copied the object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,10 +38,14 @@ pub(crate) struct Exchange(Arc<Mutex<Observed>>);
 pub(crate) struct Observed {
     /// The request reached the HTTP client: its credentials had been found.
     pub(crate) sent: bool,
-    /// The status of the answer; 0 before there is one.
+    /// The status of the answer, as it was sent; 0 before there is one.
     pub(crate) status: u16,
     /// The answer, if it was not a success.
     pub(crate) refusal: Option<Refusal>,
+    /// The request changes something.
+    pub(crate) is_change: bool,
+    /// The entity tag of what a copy made.
+    pub(crate) etag: Option<String>,
     wants_listing: bool,
     listing: Option<Bytes>,
 }
@@ -63,7 +72,45 @@ struct ErrorBody {
     region: Option<String>,
 }
 
+impl Refusal {
+    fn of(status: u16, error: ErrorBody) -> Self {
+        let ErrorBody { code, message, region } = error;
+        Self { status, code, message, region, ..Self::default() }
+    }
+}
+
+/// What a change is answered with, as far as it matters here.
+#[derive(Debug, serde::Deserialize)]
+enum Answer {
+    Error(ErrorBody),
+    CopyObjectResult(Copied),
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Copied {
+    #[serde(rename = "ETag")]
+    etag: Option<String>,
+}
+
+tokio::task_local! {
+    static WATCHING: Exchange;
+}
+
 impl Exchange {
+    /// For a request that changes something.
+    pub(crate) fn for_change() -> Self {
+        let exchange = Self::default();
+        exchange.0.lock().is_change = true;
+        exchange
+    }
+
+    /// Notes in this exchange what comes of the requests that `work` sends.
+    pub(crate) async fn watch<T>(&self, work: impl Future<Output = T>) -> T {
+        WATCHING.scope(self.clone(), work).await
+    }
+
     /// For a listing, which is to be taken out whole.
     pub(crate) fn for_listing() -> Self {
         let exchange = Self::default();
@@ -91,47 +138,76 @@ impl Exchange {
 
 /// Connects as the object store's client does by itself, with the observing layer around.
 #[derive(Debug, Default)]
-pub(crate) struct ObservingConnector(ReqwestConnector);
+pub(crate) struct ObservingConnector {
+    connector: ReqwestConnector,
+    for_changes: bool,
+}
+
+impl ObservingConnector {
+    /// For a client that is used for changes only, and gets its credentials elsewhere.
+    pub(crate) fn for_changes() -> Self {
+        Self { for_changes: true, ..Self::default() }
+    }
+}
 
 impl HttpConnector for ObservingConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(ObservingService(self.0.connect(options)?)))
+        let client = self.connector.connect(options)?;
+        Ok(HttpClient::new(ObservingService { client, for_changes: self.for_changes }))
     }
 }
 
 #[derive(Debug)]
-struct ObservingService(HttpClient);
+struct ObservingService {
+    client: HttpClient,
+    for_changes: bool,
+}
 
 #[async_trait::async_trait]
 impl HttpService for ObservingService {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         // Requests for credentials go through here too; they carry no exchange and are none of our business.
-        let Some(exchange) = request.extensions().get::<Exchange>().cloned() else {
-            return self.0.execute(request).await;
+        let carried = request.extensions().get::<Exchange>().cloned();
+        let watching = || WATCHING.try_with(Exchange::clone).ok().filter(|_| self.for_changes);
+        let Some(exchange) = carried.or_else(watching) else {
+            return self.client.execute(request).await;
         };
         exchange.0.lock().sent = true;
-        let response = self.0.execute(request).await?;
-        let (parts, body) = response.into_parts();
+        let response = self.client.execute(request).await?;
+        let (mut parts, body) = response.into_parts();
         exchange.0.lock().status = parts.status.as_u16();
+        let Observed { is_change, wants_listing, .. } = exchange.observed();
+        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        if parts.status.is_success() && is_change {
+            let text = collect(body, MAX_ERROR).await?;
+            match quick_xml::de::from_reader(text.trim_ascii_start()).unwrap_or(Answer::Other) {
+                Answer::Error(error) => {
+                    exchange.0.lock().refusal = Some(Refusal::of(parts.status.as_u16(), error));
+                    // For the client to see that it is one.
+                    parts.status = 500.try_into().unwrap_or(parts.status);
+                }
+                Answer::CopyObjectResult(copied) => exchange.0.lock().etag = copied.etag,
+                Answer::Other => exchange.0.lock().etag = header("etag"),
+            }
+            return Ok(HttpResponse::from_parts(parts, Bytes::copy_from_slice(text.trim_ascii_start()).into()));
+        }
         if parts.status.is_success() {
-            if !exchange.0.lock().wants_listing {
+            if !wants_listing {
                 return Ok(HttpResponse::from_parts(parts, body));
             }
             let listing = collect(body, MAX_LISTING).await?;
             exchange.0.lock().listing = Some(listing);
             return Ok(HttpResponse::from_parts(parts, Bytes::from_static(EMPTY_LISTING).into()));
         }
-        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         // The status alone says enough if the body cannot be had.
         let text = collect(body, MAX_ERROR).await.unwrap_or_default();
         let error: ErrorBody = quick_xml::de::from_reader(&text[..]).unwrap_or_default();
+        let refusal = Refusal::of(parts.status.as_u16(), error);
         exchange.0.lock().refusal = Some(Refusal {
-            status: parts.status.as_u16(),
-            code: error.code,
-            message: error.message,
-            region: header("x-amz-bucket-region").or(error.region),
+            region: header("x-amz-bucket-region").or(refusal.region),
             retry_after: header("retry-after").and_then(|value| value.parse().ok()).map(Duration::from_secs),
             date: header("date"),
+            ..refusal
         });
         Ok(HttpResponse::from_parts(parts, text.into()))
     }

@@ -7,7 +7,7 @@ use forebay_types::{Failure, FailureKind};
 use object_store::client::{HttpError, HttpErrorKind};
 
 use super::exchange::{Observed, Refusal};
-use crate::names::{not_found, shown, version_changed};
+use crate::names::{is_a_directory, no_such_upload, not_found, shown, version_changed};
 use crate::retry::Verdict;
 
 /// A failed attempt.
@@ -55,7 +55,7 @@ pub(crate) fn diagnose(
     error: &object_store::Error,
 ) -> Problem {
     if let Some(refusal) = &observed.refusal {
-        return diagnose_refusal(url, path, setting, refusal);
+        return diagnose_refusal(url, path, setting, refusal, observed.is_change);
     }
     let place = shown(url, path);
     let cause = root_cause(error);
@@ -91,7 +91,10 @@ pub(crate) fn diagnose(
     }
 }
 
-fn diagnose_refusal(url: &str, path: &[u8], setting: &Setting, refusal: &Refusal) -> Problem {
+fn diagnose_refusal(url: &str, path: &[u8], setting: &Setting, refusal: &Refusal, is_change: bool) -> Problem {
+    if let Some(problem) = refused_change(url, path, refusal).filter(|_| is_change) {
+        return problem;
+    }
     let place = shown(url, path);
     let Setting { endpoint, bucket, .. } = setting;
     let credentials = setting.credentials.as_deref().unwrap_or("no credentials");
@@ -130,6 +133,10 @@ fn diagnose_refusal(url: &str, path: &[u8], setting: &Setting, refusal: &Refusal
         (_, "ExpiredToken" | "TokenRefreshRequired" | "InvalidToken") => {
             denied(format!("the session token from {credentials} is no longer valid; get a new one"))
         }
+        (401 | 403, _) | (_, "AccessDenied") if is_change => denied(format!(
+            "access denied with {credentials} ({said}); changing it needs the permissions s3:PutObject, s3:DeleteObject and \
+             s3:AbortMultipartUpload (storage.objects.create and .delete, Storage Blob Data Contributor) on {bucket}"
+        )),
         (401 | 403, _) => denied(format!(
             "access denied with {credentials} ({said}); reading needs the permissions s3:GetObject and s3:ListBucket \
              (storage.objects.get and .list, Storage Blob Data Reader) on {bucket}"
@@ -146,6 +153,37 @@ fn diagnose_refusal(url: &str, path: &[u8], setting: &Setting, refusal: &Refusal
         }
         _ => misconfigured(format!("{endpoint} refused the request ({said})")),
     }
+}
+
+/// The refusals that only a change meets. File gateways, which cannot hold the file `a` and the directory `a` at once, have
+/// codes of their own: the latter two rows have versitygw's and MinIO's.
+fn refused_change(url: &str, path: &[u8], refusal: &Refusal) -> Option<Problem> {
+    let (place, said) = (shown(url, path), said(refusal));
+    let failed = |kind, message: String| Failure::new(kind, format!("{place}: {message}"));
+    let failure = match (refusal.status, refusal.code.as_str()) {
+        (_, "NoSuchUpload" | "InvalidBlockList") => no_such_upload(url, path),
+        (413, _) | (_, "EntityTooLarge" | "RequestBodyTooLarge") => {
+            failed(FailureKind::TooLarge, format!("larger than the origin takes ({said})"))
+        }
+        (507, _) | (_, "QuotaExceeded" | "BucketQuotaExceeded" | "InsufficientStorage" | "XMinioStorageFull") => {
+            failed(
+                FailureKind::NoSpace,
+                format!("the origin is full ({said}); make room there, or have its quota raised"),
+            )
+        }
+        (_, "KeyTooLongError") => failed(FailureKind::NameTooLong, format!("the key is too long ({said})")),
+        (405, _) => failed(FailureKind::ReadOnly, format!("the origin takes no changes ({said})")),
+        // Two requests for one key at the same moment: either may come first, and then the other.
+        (409, "OperationAborted" | "ConditionalRequestConflict") => {
+            return Some(Problem::transient(format!("{place}: another request changes it at this moment ({said})")));
+        }
+        (_, "ExistingObjectIsDirectory" | "XMinioObjectExistsAsDirectory") => is_a_directory(url, path),
+        (_, "ObjectParentIsFile" | "XMinioParentIsObject") => {
+            failed(FailureKind::NotADirectory, format!("a name above it is a file ({said})"))
+        }
+        _ => return None,
+    };
+    Some(Problem { verdict: Verdict::Final, failure })
 }
 
 fn is_wrong_region(setting: &Setting, refusal: &Refusal) -> bool {

@@ -46,8 +46,40 @@ pub(crate) struct FlatS3 {
 
 #[derive(Default)]
 struct Objects {
-    by_key: BTreeMap<String, (Vec<u8>, u64)>,
+    by_key: BTreeMap<String, Object>,
+    uploads: BTreeMap<String, Upload>,
     generation: u64,
+    /// Listings of names leave the marker of the directory itself out, as file gateways' do.
+    hides_markers: bool,
+}
+
+#[derive(Clone, Default)]
+struct Object {
+    bytes: Vec<u8>,
+    etag: String,
+    /// `x-amz-meta-forebay-upload`.
+    mark: String,
+}
+
+struct Upload {
+    key: String,
+    mark: String,
+    /// By number: entity tag and bytes.
+    parts: BTreeMap<u32, (String, Vec<u8>)>,
+}
+
+#[derive(serde::Deserialize)]
+struct CompleteMultipartUpload {
+    #[serde(rename = "Part")]
+    parts: Vec<CompletedPart>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct CompletedPart {
+    part_number: u32,
+    #[serde(rename = "ETag")]
+    etag: String,
 }
 
 impl FlatS3 {
@@ -55,6 +87,12 @@ impl FlatS3 {
         let objects = Arc::new(Mutex::new(Objects::default()));
         let served = Arc::clone(&objects);
         Self { objects, server: CannedServer::start(move |request| served.lock().answer(request)).unwrap() }
+    }
+
+    pub(crate) fn start_hiding_markers() -> Self {
+        let server = Self::start();
+        server.objects.lock().hides_markers = true;
+        server
     }
 
     pub(crate) fn url(&self) -> String {
@@ -66,10 +104,7 @@ impl FlatS3 {
     }
 
     pub(crate) fn put(&self, key: &str, bytes: &[u8]) {
-        let mut objects = self.objects.lock();
-        objects.generation += 1;
-        let generation = objects.generation;
-        objects.by_key.insert(key.to_owned(), (bytes.to_vec(), generation));
+        self.objects.lock().put(key, bytes.to_vec(), "", "");
     }
 
     pub(crate) fn delete(&self, key: &str) {
@@ -78,23 +113,107 @@ impl FlatS3 {
 }
 
 impl Objects {
-    fn answer(&self, request: &CannedRequest) -> CannedResponse {
+    fn put(&mut self, key: &str, bytes: Vec<u8>, suffix: &str, mark: &str) -> String {
+        let etag = format!("\"{}{suffix}\"", self.next());
+        self.by_key.insert(key.to_owned(), Object { bytes, etag: etag.clone(), mark: mark.to_owned() });
+        etag
+    }
+
+    fn next(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    fn answer(&mut self, request: &CannedRequest) -> CannedResponse {
         let url = Url::parse(&format!("http://h{}", request.target)).unwrap();
         let query: BTreeMap<String, String> = url.query_pairs().into_owned().collect();
         if query.contains_key("list-type") {
             return self.list(&query);
         }
         let path = url.path().strip_prefix("/bucket/").unwrap();
-        let key = object_store::path::Path::from_url_path(path).unwrap();
-        let Some((bytes, generation)) = self.by_key.get(key.as_ref()) else {
+        let mut key = String::from(object_store::path::Path::from_url_path(path).unwrap());
+        if path.ends_with('/') {
+            key.push('/');
+        }
+        match &*request.method {
+            "GET" | "HEAD" => self.read(request, &key),
+            "PUT" if query.contains_key("uploadId") => self.part(request, &key, &query),
+            "PUT" => self.write(request, &key),
+            "POST" if query.contains_key("uploads") => {
+                let id = self.next().to_string();
+                let mark = request.header("x-amz-meta-forebay-upload").to_owned();
+                self.uploads.insert(id.clone(), Upload { key, mark, parts: BTreeMap::new() });
+                let body =
+                    format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>");
+                CannedResponse::new(200, body)
+            }
+            "POST" => self.complete(request, &key, &query["uploadId"]),
+            "DELETE" => match query.get("uploadId") {
+                Some(id) if self.uploads.remove(id).is_none() => CannedResponse::s3_error(404, "NoSuchUpload", "gone"),
+                Some(_) => CannedResponse::new(204, ""),
+                None => {
+                    self.by_key.remove(&key);
+                    CannedResponse::new(204, "")
+                }
+            },
+            other => panic!("{other}"),
+        }
+    }
+
+    fn write(&mut self, request: &CannedRequest, key: &str) -> CannedResponse {
+        let source = request.header("x-amz-copy-source");
+        if source.is_empty() {
+            let etag = self.put(key, request.body.to_vec(), "", "");
+            return CannedResponse::new(200, "").with("etag", etag);
+        }
+        let source = object_store::path::Path::from_url_path(source.strip_prefix("bucket/").unwrap()).unwrap();
+        let Some(Object { bytes, .. }) = self.by_key.get(source.as_ref()).cloned() else {
             return CannedResponse::s3_error(404, "NoSuchKey", "gone");
         };
-        let etag = format!("\"{generation}\"");
+        let etag = self.put(key, bytes, "", "").replace('"', "&quot;");
+        CannedResponse::new(200, format!("\n <CopyObjectResult><ETag>{etag}</ETag></CopyObjectResult>"))
+    }
+
+    fn part(&mut self, request: &CannedRequest, key: &str, query: &BTreeMap<String, String>) -> CannedResponse {
+        let etag = format!("\"part-{}\"", self.next());
+        match self.uploads.get_mut(&query["uploadId"]).filter(|upload| upload.key == key) {
+            Some(upload) => {
+                let number = query["partNumber"].parse().unwrap();
+                upload.parts.insert(number, (etag.clone(), request.body.to_vec()));
+                CannedResponse::new(200, "").with("etag", etag)
+            }
+            None => CannedResponse::s3_error(404, "NoSuchUpload", "gone"),
+        }
+    }
+
+    fn complete(&mut self, request: &CannedRequest, key: &str, id: &str) -> CannedResponse {
+        let Some(upload) = self.uploads.get(id).filter(|upload| upload.key == key) else {
+            return CannedResponse::s3_error(404, "NoSuchUpload", "gone");
+        };
+        let list: CompleteMultipartUpload = quick_xml::de::from_reader(&request.body[..]).unwrap();
+        let (mut whole, count) = (Vec::new(), list.parts.len());
+        for CompletedPart { part_number, etag } in list.parts {
+            match upload.parts.get(&part_number) {
+                Some((known, bytes)) if *known == etag => whole.extend_from_slice(bytes),
+                _ => return CannedResponse::s3_error(400, "InvalidPart", "not that one"),
+            }
+        }
+        let mark = self.uploads.remove(id).unwrap().mark;
+        let etag = self.put(key, whole, &format!("-{count}"), &mark).replace('"', "&quot;");
+        let body = format!("<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>");
+        CannedResponse::new(200, body)
+    }
+
+    fn read(&self, request: &CannedRequest, key: &str) -> CannedResponse {
+        let Some(Object { bytes, etag, mark }) = self.by_key.get(key) else {
+            return CannedResponse::s3_error(404, "NoSuchKey", "gone");
+        };
         if !matches!(request.header("if-match"), "" | "*") && request.header("if-match") != etag {
             return CannedResponse::s3_error(412, "PreconditionFailed", "other etag");
         }
         let dated = |response: CannedResponse| {
-            response.with("etag", etag.clone()).with("last-modified", "Mon, 06 May 2024 07:08:09 GMT")
+            let dated = response.with("etag", etag).with("last-modified", "Mon, 06 May 2024 07:08:09 GMT");
+            if mark.is_empty() { dated } else { dated.with("x-amz-meta-forebay-upload", mark) }
         };
         if request.method == "HEAD" {
             return dated(CannedResponse::new(200, "").with("content-length", bytes.len().to_string()));
@@ -115,18 +234,23 @@ impl Objects {
             .keys()
             .filter_map(|key| {
                 let rest = key.strip_prefix(prefix)?;
+                if get("delimiter").is_empty() {
+                    return Some(key.clone());
+                }
                 Some(rest.split_once('/').map_or_else(|| key.clone(), |(directory, _)| format!("{prefix}{directory}/")))
             })
             .filter(|name| name.as_str() > after)
+            .filter(|name| !(self.hides_markers && name == prefix && !get("delimiter").is_empty()))
             .collect();
         let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let mut body = String::from("<ListBucketResult>");
         for name in names.iter().take(max) {
             let key = escape(name);
-            match self.by_key.get(name).filter(|_| !name.ends_with('/') || name == prefix) {
-                Some((bytes, generation)) => {
+            let is_object = !name.ends_with('/') || name == prefix || get("delimiter").is_empty();
+            match self.by_key.get(name).filter(|_| is_object) {
+                Some(Object { bytes, etag, .. }) => {
                     body += &format!(
-                        "<Contents><Key>{key}</Key><Size>{}</Size><ETag>\"{generation}\"</ETag>\
+                        "<Contents><Key>{key}</Key><Size>{}</Size><ETag>{etag}</ETag>\
                      <LastModified>2024-05-06T07:08:09.000Z</LastModified></Contents>",
                         bytes.len()
                     )

@@ -1,5 +1,8 @@
 //! Faults and refusals, over real sockets.
 
+mod changes;
+mod clouds;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

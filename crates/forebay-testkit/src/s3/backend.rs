@@ -5,17 +5,17 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
-use futures::StreamExt;
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use s3s_fs::FileSystem;
-use tokio::io::AsyncWriteExt;
 
-use super::directory::{Directories, entity_tag, keys_after, object_path};
+use super::directory::{Directories, keys_after, object_path};
+use super::draft::Drafts;
+use super::kept::{Kept, has_marker};
+use super::uploads::Uploads;
 
 /// Bytes of a file that are read at a time.
 const CHUNK: u64 = 512 << 10;
@@ -26,21 +26,23 @@ pub(super) struct Backend {
     files: FileSystem,
     root: PathBuf,
     directories: Arc<Directories>,
-    uploads: AtomicU64,
-    last_modified: AtomicI64,
+    drafts: Arc<Drafts>,
+    uploads: Arc<Uploads>,
+}
+
+/// An object that is open; all that is said of it comes from this one open file.
+struct Opened {
+    file: File,
+    metadata: Metadata,
+    kept: Kept,
 }
 
 impl Backend {
-    pub(super) fn new(root: &Path) -> anyhow::Result<Self> {
+    pub(super) fn new(root: &Path, uploads: Arc<Uploads>) -> anyhow::Result<Self> {
         let root = root.canonicalize()?;
         let files = FileSystem::new(&root).map_err(|error| anyhow::anyhow!("{error:?}"))?;
-        Ok(Self {
-            files,
-            root,
-            directories: Arc::default(),
-            uploads: AtomicU64::new(0),
-            last_modified: AtomicI64::new(0),
-        })
+        let drafts = Arc::new(Drafts::new(&root));
+        Ok(Self { files, root, directories: Arc::default(), drafts, uploads })
     }
 
     fn bucket(&self, name: &str) -> S3Result<PathBuf> {
@@ -48,85 +50,86 @@ impl Backend {
         if path.is_dir() { Ok(path) } else { Err(s3_error!(NoSuchBucket)) }
     }
 
-    /// Opens an object; all that is said of it comes from this one open file.
-    fn open(&self, bucket: &str, key: &str) -> S3Result<(File, Metadata)> {
+    /// The file of a key that is to be written.
+    fn target(&self, bucket: &str, key: &str) -> S3Result<PathBuf> {
+        let refused = || s3_error!(InvalidArgument, "this server takes only keys that are paths");
+        object_path(&self.bucket(bucket)?, key).ok_or_else(refused)
+    }
+
+    fn open(&self, bucket: &str, key: &str) -> S3Result<Opened> {
         let bucket = self.bucket(bucket)?;
         let missing = || s3_error!(NoSuchKey);
         let path = object_path(&bucket, key).ok_or_else(missing)?;
-        let file = File::open(path).map_err(|error| match error.kind() {
+        let file = File::open(&path).map_err(|error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => missing(),
             ErrorKind::PermissionDenied => s3_error!(AccessDenied),
             _ => s3_error!(error, InternalError),
         })?;
         let metadata = file.metadata().map_err(|error| s3_error!(error, InternalError))?;
-        // `dir/` is an object while the directory is empty, as its marker would be.
-        let is_object = if key.ends_with('/') { metadata.is_dir() } else { metadata.is_file() };
-        if is_object { Ok((file, metadata)) } else { Err(missing()) }
-    }
-
-    /// A modification time that no object got before, so that no two versions have one entity tag.
-    fn next_modified(&self) -> SystemTime {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let now = i64::try_from(now).unwrap_or(i64::MAX);
-        let next = |last: i64| last.saturating_add(1).max(now);
-        let previous = self.last_modified.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
-        let nanos = next(previous.unwrap_or_default());
-        UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
-    }
-
-    /// A file on its way to becoming an object; it is removed if it does not.
-    fn upload(&self) -> S3Result<Upload> {
-        let number = self.uploads.fetch_add(1, Ordering::Relaxed);
-        let path = self.root.join(format!(".put-{}-{number}", std::process::id()));
-        let file = File::create(&path).map_err(|error| s3_error!(error, InternalError))?;
-        Ok(Upload { path, file })
-    }
-
-    fn finish(&self, upload: Upload, target: &Path) -> S3Result<ETag> {
-        let place = || -> std::io::Result<ETag> {
-            upload.file.set_modified(self.next_modified())?;
-            let etag = ETag::Strong(entity_tag(&upload.file.metadata()?));
-            if let Some(parent) = target.parent() {
-                std::fs::create_dir_all(parent)?;
-            }
-            std::fs::rename(&upload.path, target)?;
-            Ok(etag)
+        // `dir/` is an object where somebody put it, and while the directory is empty, as its marker would be.
+        let is_object = match key.ends_with('/') {
+            true => metadata.is_dir() && (has_marker(&path) || is_empty(&path)),
+            false => metadata.is_file(),
         };
-        // A directory cannot hold the file `a` and the directory `a` at once, as a bucket could.
-        place().map_err(|error| s3_error!(InvalidRequest, "cannot place the object: {}", error))
+        let kept = Kept::of_file(&file, &metadata);
+        if is_object { Ok(Opened { file, metadata, kept }) } else { Err(missing()) }
     }
 }
 
-struct Upload {
-    path: PathBuf,
-    file: File,
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        // After a rename there is nothing to remove.
-        let _ = std::fs::remove_file(&self.path);
+impl Backend {
+    /// No failure when there is no such object, as in S3.
+    fn delete(&self, bucket: &Path, key: &str) -> S3Result<()> {
+        let Some(path) = object_path(bucket, key) else { return Ok(()) };
+        let deleted = self.drafts.delete(bucket, &path, key.ends_with('/'));
+        deleted.map_err(|error| s3_error!(error, InternalError))
     }
 }
 
-/// RFC 9110, 13.2.2: `If-Match` comes before `If-Unmodified-Since`, both before `If-None-Match`.
-fn check_conditions(
-    metadata: &Metadata,
-    if_match: Option<&ETagCondition>,
-    if_unmodified_since: Option<&Timestamp>,
-    if_none_match: Option<&ETagCondition>,
-) -> S3Result<()> {
-    let etag = ETag::Strong(entity_tag(metadata));
-    let matches = |condition: &ETagCondition| match condition {
-        ETagCondition::Any => true,
-        ETagCondition::ETag(other) => etag.strong_cmp(other),
-    };
-    match (if_match, if_unmodified_since) {
-        (Some(condition), _) if !matches(condition) => return Err(s3_error!(PreconditionFailed)),
-        (None, Some(since)) if last_modified(metadata)? > *since => return Err(s3_error!(PreconditionFailed)),
-        _ => {}
+impl Opened {
+    fn etag(&self) -> ETag {
+        ETag::Strong(self.kept.entity_tag(&self.metadata))
     }
-    if if_none_match.is_some_and(matches) { Err(s3_error!(NotModified)) } else { Ok(()) }
+
+    /// `x-amz-meta-…`.
+    fn user_metadata(&self) -> Option<s3s::dto::Metadata> {
+        let metadata = &self.kept.metadata;
+        (!metadata.is_empty()).then(|| metadata.clone().into_iter().collect())
+    }
+
+    /// RFC 9110, 13.2.2: `If-Match` comes before `If-Unmodified-Since`, both before `If-None-Match`.
+    fn check_conditions(
+        &self,
+        if_match: Option<&ETagCondition>,
+        if_unmodified_since: Option<&Timestamp>,
+        if_none_match: Option<&ETagCondition>,
+    ) -> S3Result<()> {
+        let etag = self.etag();
+        let matches = |condition: &ETagCondition| match condition {
+            ETagCondition::Any => true,
+            ETagCondition::ETag(other) => etag.strong_cmp(other),
+        };
+        match (if_match, if_unmodified_since) {
+            (Some(condition), _) if !matches(condition) => return Err(s3_error!(PreconditionFailed)),
+            (None, Some(since)) if last_modified(&self.metadata)? > *since => {
+                return Err(s3_error!(PreconditionFailed));
+            }
+            _ => {}
+        }
+        if if_none_match.is_some_and(matches) { Err(s3_error!(NotModified)) } else { Ok(()) }
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Runs what may block for long.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> S3Result<T> + Send + 'static) -> S3Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(s3_error!(error, InternalError)))
+}
+
+fn is_only_new(condition: Option<&ETagCondition>) -> bool {
+    matches!(condition, Some(ETagCondition::Any))
 }
 
 /// Whole seconds, as in http dates: the same in headers and in listings.
@@ -168,14 +171,13 @@ fn stream_file(file: File, range: std::ops::Range<u64>) -> StreamingBlob {
 impl S3 for Backend {
     async fn get_object(&self, request: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let input = request.input;
-        let (file, metadata) = self.open(&input.bucket, &input.key)?;
-        check_conditions(
-            &metadata,
+        let opened = self.open(&input.bucket, &input.key)?;
+        opened.check_conditions(
             input.if_match.as_ref(),
             input.if_unmodified_since.as_ref(),
             input.if_none_match.as_ref(),
         )?;
-        let size = size(&metadata);
+        let size = size(&opened.metadata);
         let range = match &input.range {
             Some(range) => range.check(size)?,
             None => 0..size,
@@ -185,27 +187,28 @@ impl S3 for Backend {
             content_length: signed(range.end - range.start),
             content_range,
             accept_ranges: Some("bytes".to_owned()),
-            e_tag: Some(ETag::Strong(entity_tag(&metadata))),
-            last_modified: Some(last_modified(&metadata)?),
-            body: Some(stream_file(file, range)),
+            e_tag: Some(opened.etag()),
+            metadata: opened.user_metadata(),
+            last_modified: Some(last_modified(&opened.metadata)?),
+            body: Some(stream_file(opened.file, range)),
             ..GetObjectOutput::default()
         }))
     }
 
     async fn head_object(&self, request: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = request.input;
-        let (_, metadata) = self.open(&input.bucket, &input.key)?;
-        check_conditions(
-            &metadata,
+        let opened = self.open(&input.bucket, &input.key)?;
+        opened.check_conditions(
             input.if_match.as_ref(),
             input.if_unmodified_since.as_ref(),
             input.if_none_match.as_ref(),
         )?;
         Ok(S3Response::new(HeadObjectOutput {
-            content_length: signed(size(&metadata)),
+            content_length: signed(size(&opened.metadata)),
             accept_ranges: Some("bytes".to_owned()),
-            e_tag: Some(ETag::Strong(entity_tag(&metadata))),
-            last_modified: Some(last_modified(&metadata)?),
+            e_tag: Some(opened.etag()),
+            metadata: opened.user_metadata(),
+            last_modified: Some(last_modified(&opened.metadata)?),
             ..HeadObjectOutput::default()
         }))
     }
@@ -242,10 +245,11 @@ impl S3 for Backend {
                     continue;
                 }
                 // A file that vanished since the directory was read is no longer there.
-                let Ok(metadata) = std::fs::metadata(bucket.join(&key)) else { continue };
+                let path = bucket.join(&key);
+                let Ok(metadata) = std::fs::metadata(&path) else { continue };
                 contents.push(Object {
                     size: signed(size(&metadata)),
-                    e_tag: Some(ETag::Strong(entity_tag(&metadata))),
+                    e_tag: Some(ETag::Strong(Kept::of_path(&path, &metadata).entity_tag(&metadata))),
                     last_modified: last_modified(&metadata).ok(),
                     key: Some(key),
                     ..Object::default()
@@ -273,32 +277,16 @@ impl S3 for Backend {
 
     async fn put_object(&self, request: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let input = request.input;
-        let bucket = self.bucket(&input.bucket)?;
-        let target = object_path(&bucket, &input.key)
-            .ok_or_else(|| s3_error!(InvalidArgument, "this server takes only keys that are paths"))?;
-        if matches!(input.if_none_match, Some(ETagCondition::Any)) && target.exists() {
-            return Err(s3_error!(PreconditionFailed));
-        }
-        if input.key.ends_with('/') {
-            std::fs::create_dir_all(&target).map_err(|error| s3_error!(error, InternalError))?;
-            return Ok(S3Response::new(PutObjectOutput::default()));
-        }
-        let upload = self.upload()?;
-        let copy = upload.file.try_clone().map_err(|error| s3_error!(error, InternalError))?;
-        let mut writer = tokio::io::BufWriter::with_capacity(1 << 20, tokio::fs::File::from_std(copy));
-        let mut body = input.body.ok_or_else(|| s3_error!(IncompleteBody))?;
-        let mut written = 0;
-        while let Some(chunk) = body.next().await {
-            let chunk = chunk.map_err(|_| s3_error!(IncompleteBody))?;
-            writer.write_all(&chunk).await.map_err(|error| s3_error!(error, InternalError))?;
-            written += chunk.len() as u64;
-        }
-        writer.flush().await.map_err(|error| s3_error!(error, InternalError))?;
-        if input.content_length.is_some_and(|expected| signed(written) != Some(expected)) {
-            return Err(s3_error!(IncompleteBody));
-        }
-        let e_tag = Some(self.finish(upload, &target)?);
-        Ok(S3Response::new(PutObjectOutput { e_tag, ..PutObjectOutput::default() }))
+        let target = self.target(&input.bucket, &input.key)?;
+        let e_tag = if input.key.ends_with('/') {
+            self.drafts.place_marker(&target)?
+        } else {
+            let draft = self.drafts.receive("put", input.body, input.content_length).await?;
+            let metadata = input.metadata.unwrap_or_default().into_iter().collect();
+            let only_new = is_only_new(input.if_none_match.as_ref());
+            self.drafts.place(&draft, &target, &Kept { parts: None, metadata }, only_new)?
+        };
+        Ok(S3Response::new(PutObjectOutput { e_tag: Some(e_tag), ..PutObjectOutput::default() }))
     }
 
     async fn copy_object(&self, request: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
@@ -306,18 +294,24 @@ impl S3 for Backend {
         let CopySource::Bucket { bucket, key, .. } = &input.copy_source else {
             return Err(s3_error!(NotImplemented));
         };
-        let (mut source, _) = self.open(bucket, key)?;
-        let target = object_path(&self.bucket(&input.bucket)?, &input.key).ok_or_else(|| s3_error!(InvalidArgument))?;
-        let mut upload = self.upload()?;
-        std::io::copy(&mut source, &mut upload.file).map_err(|error| s3_error!(error, InternalError))?;
-        let e_tag = Some(self.finish(upload, &target)?);
-        let copy_object_result = Some(CopyObjectResult { e_tag, ..CopyObjectResult::default() });
+        if **bucket == *input.bucket && **key == *input.key {
+            return Err(s3_error!(InvalidRequest, "an object cannot be copied to itself"));
+        }
+        let mut source = self.open(bucket, key)?;
+        let target = self.target(&input.bucket, &input.key)?;
+        let drafts = Arc::clone(&self.drafts);
+        let e_tag = blocking(move || {
+            let draft = drafts.make("put")?;
+            // Copies in the kernel.
+            std::io::copy(&mut source.file, &mut &draft.file).map_err(|error| s3_error!(error, InternalError))?;
+            drafts.place(&draft, &target, &Kept { parts: None, ..source.kept }, false)
+        });
+        let copy_object_result = Some(CopyObjectResult { e_tag: Some(e_tag.await?), ..CopyObjectResult::default() });
         Ok(S3Response::new(CopyObjectOutput { copy_object_result, ..CopyObjectOutput::default() }))
     }
 
     async fn delete_object(&self, request: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let bucket = self.bucket(&request.input.bucket)?;
-        delete(&bucket, &request.input.key).map_err(|error| s3_error!(error, InternalError))?;
+        self.delete(&self.bucket(&request.input.bucket)?, &request.input.key)?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
@@ -328,7 +322,7 @@ impl S3 for Backend {
         let bucket = self.bucket(&request.input.bucket)?;
         let mut deleted = Vec::new();
         for object in request.input.delete.objects {
-            delete(&bucket, &object.key).map_err(|error| s3_error!(error, InternalError))?;
+            self.delete(&bucket, &object.key)?;
             deleted.push(DeletedObject { key: Some(object.key), ..DeletedObject::default() });
         }
         Ok(S3Response::new(DeleteObjectsOutput { deleted: Some(deleted), ..DeleteObjectsOutput::default() }))
@@ -361,52 +355,82 @@ impl S3 for Backend {
         &self,
         request: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
-        self.files.create_multipart_upload(request).await
+        let CreateMultipartUploadInput { bucket, key, metadata, .. } = request.input;
+        self.target(&bucket, &key)?;
+        let upload_id = Some(self.uploads.begin(&bucket, &key, metadata.unwrap_or_default().into_iter().collect()));
+        let (bucket, key) = (Some(bucket), Some(key));
+        Ok(S3Response::new(CreateMultipartUploadOutput {
+            bucket,
+            key,
+            upload_id,
+            ..CreateMultipartUploadOutput::default()
+        }))
     }
 
     async fn upload_part(&self, request: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
-        self.files.upload_part(request).await
+        let UploadPartInput { bucket, key, upload_id, part_number, body, content_length, .. } = request.input;
+        self.uploads.check(&upload_id, &bucket, &key, part_number)?;
+        let draft = self.drafts.receive("part", body, content_length).await?;
+        let e_tag = Some(self.uploads.add(&self.drafts, &upload_id, (&bucket, &key), part_number, draft)?);
+        Ok(S3Response::new(UploadPartOutput { e_tag, ..UploadPartOutput::default() }))
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
-        self.files.list_parts(request).await
+        let ListPartsInput { bucket, key, upload_id, .. } = request.input;
+        let parts = Some(self.uploads.parts(&upload_id, &bucket, &key)?);
+        let (bucket, key, upload_id) = (Some(bucket), Some(key), Some(upload_id));
+        Ok(S3Response::new(ListPartsOutput { bucket, key, upload_id, parts, ..ListPartsOutput::default() }))
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        request: S3Request<ListMultipartUploadsInput>,
+    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let ListMultipartUploadsInput { bucket, prefix, .. } = request.input;
+        self.bucket(&bucket)?;
+        let uploads = Some(self.uploads.list(&bucket, prefix.as_deref().unwrap_or_default()));
+        let bucket = Some(bucket);
+        Ok(S3Response::new(ListMultipartUploadsOutput {
+            bucket,
+            prefix,
+            uploads,
+            ..ListMultipartUploadsOutput::default()
+        }))
     }
 
     async fn complete_multipart_upload(
         &self,
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
-        self.files.complete_multipart_upload(request).await
+        let CompleteMultipartUploadInput { bucket, key, upload_id, multipart_upload, if_none_match, .. } =
+            request.input;
+        let target = self.target(&bucket, &key)?;
+        let list = multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let chosen = self.uploads.choose(&upload_id, &bucket, &key, &list)?;
+        let only_new = is_only_new(if_none_match.as_ref());
+        let drafts = Arc::clone(&self.drafts);
+        let e_tag = blocking(move || {
+            let draft = chosen.join(&drafts)?;
+            drafts.place(&draft, &target, &chosen.kept(), only_new)
+        });
+        let e_tag = Some(e_tag.await?);
+        // Another request may have completed it, too.
+        let _ = self.uploads.end(&upload_id, &bucket, &key);
+        let (bucket, key) = (Some(bucket), Some(key));
+        Ok(S3Response::new(CompleteMultipartUploadOutput {
+            bucket,
+            key,
+            e_tag,
+            ..CompleteMultipartUploadOutput::default()
+        }))
     }
 
     async fn abort_multipart_upload(
         &self,
         request: S3Request<AbortMultipartUploadInput>,
     ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
-        self.files.abort_multipart_upload(request).await
+        let AbortMultipartUploadInput { bucket, key, upload_id, .. } = request.input;
+        self.uploads.end(&upload_id, &bucket, &key)?;
+        Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
-}
-
-/// Deletes an object and the directories that it was the last in, which were but implied by it.
-fn delete(bucket: &Path, key: &str) -> std::io::Result<()> {
-    let Some(path) = object_path(bucket, key) else { return Ok(()) };
-    let removed = if key.ends_with('/') { std::fs::remove_dir(&path) } else { std::fs::remove_file(&path) };
-    match removed {
-        Ok(()) => {}
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty
-            ) =>
-        {
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    }
-    for parent in path.ancestors().skip(1).take_while(|parent| *parent != bucket) {
-        if std::fs::remove_dir(parent).is_err() {
-            break;
-        }
-    }
-    Ok(())
 }

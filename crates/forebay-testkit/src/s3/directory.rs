@@ -9,6 +9,8 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
+use super::kept::has_marker;
+
 /// Sorted directories that are remembered: a listing of many pages reads its directory once.
 const REMEMBERED: usize = 8;
 
@@ -57,10 +59,11 @@ impl Directories {
     }
 }
 
-/// The entity tag of a file, without quotes: it changes whenever the file is replaced or written to.
+/// The entity tag of a file, without quotes: it changes whenever the file is replaced or written to. No `-`, which S3 puts
+/// before the number of parts.
 pub(super) fn entity_tag(metadata: &Metadata) -> String {
     let nanos = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    format!("{:x}-{nanos:x}-{:x}", metadata.ino(), metadata.len())
+    format!("{:x}.{nanos:x}.{:x}", metadata.ino(), metadata.len())
 }
 
 /// The file of a key below its bucket's directory; `None` for keys that are no path (`a//b`, `../x`).
@@ -72,7 +75,7 @@ pub(super) fn object_path(bucket: &Path, key: &str) -> Option<PathBuf> {
 
 /// The keys and common prefixes of a listing that come after `after`, in order, at most `max` and one more.
 ///
-/// Without a delimiter all keys below the prefix; an empty directory is the key `dir/`, as its marker would be.
+/// Without a delimiter all keys below the prefix; a directory that is empty, or whose marker somebody put, is the key `dir/`.
 pub(super) fn keys_after(
     directories: &Directories,
     bucket: &Path,
@@ -110,9 +113,9 @@ impl Walk<'_> {
             }
             Err(error) => return Err(error),
         };
-        if names.is_empty() && !parent.is_empty() && parent > self.after && parent.starts_with(self.prefix) {
+        let is_asked_for = !parent.is_empty() && parent > self.after && parent.starts_with(self.prefix);
+        if is_asked_for && (names.is_empty() || has_marker(&self.bucket.join(parent))) {
             found.push(parent.to_owned());
-            return Ok(());
         }
         // Names before these cannot come after `after`, nor hold keys that do.
         let first = self.after.strip_prefix(parent).unwrap_or_default();

@@ -1,0 +1,252 @@
+//! Changes of files in an object store: whole objects and uploads in parts.
+//!
+//! * **What a change answers** is what a HEAD says afterwards: only that has the modification time. When its entity tag is not
+//!   the one that the change was answered with, somebody else has written since, and the answer is of our version.
+//! * **Names of uploads and tags of parts** carry more than the origin's. A part's tag has its length, so that parts that do
+//!   not add up are found out before anything is changed, by whatever worker. An upload's name has a random mark, which is
+//!   put into the object's metadata (`x-amz-meta-forebay-upload`): when the answer to a completion was lost, and the upload
+//!   is gone when it is asked for again, the mark says whether the object is ours. Where there is no metadata (the HEAD
+//!   shows none), the object's size, its number of parts and its time have to do, and only after an attempt whose answer
+//!   was lost. Azure commits the same list of blocks twice without complaint.
+//! * Before a file is written where none was known to be, one key is listed, since a directory there would shadow it.
+//!
+//! Nothing here pins versions: the last writer wins.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::Utc;
+use forebay_types::{Attr, Failure, FailureKind, VersionTag};
+use object_store::multipart::PartId;
+use object_store::path::Path;
+use object_store::{Attribute, Attributes, ObjectStoreExt, PutMultipartOptions, PutPayload, PutResult};
+
+use super::ObjectStoreOrigin;
+use super::attempts::{AT_WORK, for_upload};
+use super::build::{Flavor, Writer};
+use super::exchange::Exchange;
+use super::listing::{quoted, whole_seconds};
+use crate::names::{
+    check_change, check_part, check_parts, invalid, is_a_directory, no_such_part, no_such_upload, not_of_size, shown,
+};
+use crate::read_only;
+use crate::stats::Operation;
+
+/// The longest key in S3, Google Cloud Storage and Azure.
+const LONGEST_KEY: usize = 1024;
+/// The metadata that says which upload an object came from.
+const MARK: &str = "forebay-upload";
+/// How far the origin's clock and ours may be apart: S3 refuses requests beyond.
+const CLOCK_SKEW_NANOS: i64 = 15 * 60 * 1_000_000_000;
+
+impl ObjectStoreOrigin {
+    pub(super) async fn put_file(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
+        let (writer, key) = self.to_change(path)?;
+        self.refuse_directory(path).await?;
+        let length = bytes.len();
+        let payload = PutPayload::from(bytes);
+        let put = || writer.store.put(&key, payload.clone());
+        let (result, _) = self.change(Operation::Put, path, for_upload(length), put).await?;
+        self.requests.stats.count_uploaded(length);
+        self.written(path, length as u64, result).await
+    }
+
+    pub(super) async fn begin(&self, path: &[u8]) -> Result<String, Failure> {
+        let (writer, key) = self.to_change(path)?;
+        self.refuse_directory(path).await?;
+        let mark = format!("{:016x}", rand::random::<u64>());
+        let begin = || {
+            let attributes: Attributes = match self.client.flavor {
+                // There the metadata belongs to the last request, which the client sends without.
+                Flavor::Azure => Attributes::new(),
+                _ => [(Attribute::Metadata(MARK.into()), mark.clone())].into_iter().collect(),
+            };
+            let options = PutMultipartOptions { attributes, ..PutMultipartOptions::default() };
+            writer.uploads.create_multipart_opts(&key, options)
+        };
+        let (id, _) = self.change(Operation::Begin, path, Duration::ZERO, begin).await?;
+        Ok(format!("{mark}:{id}"))
+    }
+
+    pub(super) async fn send_part(
+        &self,
+        path: &[u8],
+        upload: &str,
+        number: u32,
+        bytes: Bytes,
+    ) -> Result<String, Failure> {
+        let (writer, key) = self.to_change(path)?;
+        check_part(&self.requests.url, path, number)?;
+        let (_, id) = self.upload(path, upload)?;
+        let length = bytes.len();
+        let payload = PutPayload::from(bytes);
+        // The client counts from 0.
+        let send = || writer.uploads.put_part(&key, &id, number as usize - 1, payload.clone());
+        let (part, _) = self.change(Operation::Part, path, for_upload(length), send).await?;
+        self.requests.stats.count_uploaded(length);
+        Ok(format!("{length:x}:{}", part.content_id))
+    }
+
+    pub(super) async fn complete(
+        &self,
+        path: &[u8],
+        upload: &str,
+        size: u64,
+        tags: &[String],
+    ) -> Result<Attr, Failure> {
+        let (writer, key) = self.to_change(path)?;
+        check_parts(&self.requests.url, path, tags)?;
+        let (mark, id) = self.upload(path, upload)?;
+        let mut parts = Vec::with_capacity(tags.len());
+        let mut found = 0u64;
+        for (tag, number) in tags.iter().zip(1..) {
+            let no_such_part = || no_such_part(&self.requests.url, path, number);
+            let (length, tag) = tag.split_once(':').ok_or_else(no_such_part)?;
+            found = found.saturating_add(u64::from_str_radix(length, 16).map_err(|_| no_such_part())?);
+            parts.push(PartId { content_id: tag.to_owned() });
+        }
+        if found != size {
+            return Err(not_of_size(&self.requests.url, path, size, found));
+        }
+        let began = whole_seconds(Utc::now());
+        let mut is_answer_lost = false;
+        let mut attempts = self.requests.attempts_with(Operation::Complete, path, AT_WORK);
+        let result = loop {
+            let exchange = Exchange::for_change();
+            let attempt = async {
+                let complete = writer.uploads.complete_multipart(&key, &id, parts.clone());
+                exchange.watch(complete).await.map_err(|error| self.problem(path, &exchange, &error))
+            };
+            match attempts.run(attempt).await {
+                Ok(result) => break result,
+                Err(problem) if problem.failure.kind() == FailureKind::NotFound => {
+                    let lost = is_answer_lost.then_some(began.saturating_sub(CLOCK_SKEW_NANOS));
+                    return self.completed_before(path, mark, size, tags.len(), lost).await;
+                }
+                Err(problem) => {
+                    let observed = exchange.observed();
+                    is_answer_lost |=
+                        observed.sent && observed.refusal.is_none_or(|refusal| !(400..500).contains(&refusal.status));
+                    attempts.retry_or_give_up(problem, !observed.sent).await?;
+                }
+            }
+        };
+        self.written(path, size, result).await
+    }
+
+    pub(super) async fn abort(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
+        let (writer, key) = self.to_change(path)?;
+        let Ok((_, id)) = self.upload(path, upload) else { return Ok(()) };
+        let abort = || writer.uploads.abort_multipart(&key, &id);
+        or_gone(self.change(Operation::Abort, path, Duration::ZERO, abort).await)
+    }
+
+    pub(super) async fn remove_file(&self, path: &[u8]) -> Result<(), Failure> {
+        let (writer, key) = self.to_change(path)?;
+        or_gone(self.change(Operation::Remove, path, Duration::ZERO, || writer.store.delete(&key)).await)
+    }
+
+    /// The client for changes, and the key of a path as it takes it.
+    pub(super) fn to_change(&self, path: &[u8]) -> Result<(&Writer, Path), Failure> {
+        let writer = self.client.writer.as_ref().ok_or_else(|| read_only(&self.requests.url, path))?;
+        check_change(&self.requests.url, path)?;
+        let what = "no key can be called so: keys are UTF-8 without control characters";
+        let (name, key) = self.key(path).map_err(|_| invalid(&self.requests.url, path, what))?;
+        if name.len() > LONGEST_KEY {
+            let (place, length) = (shown(&self.requests.url, path), name.len());
+            let message = format!("{place}: a key of {length} bytes; object stores take up to {LONGEST_KEY}");
+            return Err(Failure::new(FailureKind::NameTooLong, message));
+        }
+        Ok((writer, key))
+    }
+
+    /// `IsADirectory` if there is one. Where it may not be asked for, files cannot be shadowed for our readers.
+    pub(super) async fn refuse_directory(&self, path: &[u8]) -> Result<(), Failure> {
+        match self.has_directory(path).await {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(is_a_directory(&self.requests.url, path)),
+            Err(failure) if failure.kind() == FailureKind::PermissionDenied => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The attempts of one change, each of which may take so much longer than a request for some bytes.
+    pub(super) async fn change<T, F: Future<Output = object_store::Result<T>>>(
+        &self,
+        operation: Operation,
+        path: &[u8],
+        longer: Duration,
+        request: impl Fn() -> F,
+    ) -> Result<(T, Exchange), Failure> {
+        let mut attempts = self.requests.attempts_with(operation, path, longer);
+        loop {
+            let exchange = Exchange::for_change();
+            let attempt =
+                async { exchange.watch(request()).await.map_err(|error| self.problem(path, &exchange, &error)) };
+            match attempts.run(attempt).await {
+                Ok(done) => return Ok((done, exchange)),
+                Err(problem) => attempts.retry_or_give_up(problem, !exchange.observed().sent).await?,
+            }
+        }
+    }
+
+    /// What there is of a file of `size` bytes that was written with this answer.
+    async fn written(&self, path: &[u8], size: u64, result: PutResult) -> Result<Attr, Failure> {
+        let attr = self.settled(path, size, result.e_tag.as_deref()).await?;
+        if attr.size() == size { Ok(attr) } else { Err(not_of_size(&self.requests.url, path, size, attr.size())) }
+    }
+
+    /// What there is of a file that was written and got this entity tag.
+    pub(super) async fn settled(&self, path: &[u8], size: u64, etag: Option<&str>) -> Result<Attr, Failure> {
+        let found = self.head(path).await;
+        let Some(etag) = etag.map(quoted) else { return found };
+        match found {
+            Ok(attr) if attr.version().is_some_and(|version| version.tag == VersionTag::Etag((*etag).into())) => {
+                Ok(attr)
+            }
+            // Somebody else has written since, or removed it; or it cannot be asked for, which makes it no less written.
+            _ => Ok(self.attr(path, size, Some(&etag), whole_seconds(Utc::now()))),
+        }
+    }
+
+    /// For an upload that is gone: whether it was completed before. `lost_since`: an answer was lost, to a request that was
+    /// sent after this time.
+    async fn completed_before(
+        &self,
+        path: &[u8],
+        mark: &str,
+        size: u64,
+        parts: usize,
+        lost_since: Option<i64>,
+    ) -> Result<Attr, Failure> {
+        let gone = || no_such_upload(&self.requests.url, path);
+        let (attr, metadata) = match self.head_with_metadata(path).await {
+            Err(failure) if failure.kind() == FailureKind::NotFound => return Err(gone()),
+            found => found?,
+        };
+        let is_likely = |since| {
+            let tag = attr.version().map(|version| &version.tag);
+            let has_parts = matches!(tag, Some(VersionTag::Etag(tag)) if tag.ends_with(&format!("-{parts}\"")));
+            has_parts && attr.modified_nanos >= since
+        };
+        let is_ours = match metadata.get(&Attribute::Metadata(MARK.into())) {
+            Some(found) => **found == *mark,
+            None => lost_since.is_some_and(is_likely),
+        };
+        if is_ours && attr.size() == size { Ok(attr) } else { Err(gone()) }
+    }
+
+    /// The mark and the origin's name of an upload.
+    fn upload<'a>(&self, path: &[u8], upload: &'a str) -> Result<(&'a str, String), Failure> {
+        let (mark, id) = upload.split_once(':').ok_or_else(|| no_such_upload(&self.requests.url, path))?;
+        Ok((mark, id.to_owned()))
+    }
+}
+
+/// What is not there is gone.
+pub(super) fn or_gone<T>(result: Result<T, Failure>) -> Result<(), Failure> {
+    match result {
+        Err(failure) if failure.kind() != FailureKind::NotFound => Err(failure),
+        _ => Ok(()),
+    }
+}

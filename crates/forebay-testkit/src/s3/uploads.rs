@@ -1,0 +1,178 @@
+//! Uploads in parts. A part is a file; completing an upload joins them with `copy_file_range`, in the order of the list.
+//!
+//! They are known to this server only as long as it runs, and their files go with it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use s3s::dto::{CompletedPart, ETag, MultipartUpload, Part as ListedPart};
+use s3s::{S3Result, s3_error};
+
+use super::draft::{Draft, DraftPath, Drafts};
+use super::kept::Kept;
+
+/// All parts but the last have as much at least.
+const SMALLEST_PART: u64 = 5 << 20;
+const MOST_PARTS: i32 = 10_000;
+
+/// The uploads under way.
+#[derive(Debug, Default)]
+pub(super) struct Uploads {
+    begun: AtomicU64,
+    under_way: Mutex<BTreeMap<String, Upload>>,
+}
+
+#[derive(Debug)]
+struct Upload {
+    bucket: String,
+    key: String,
+    metadata: BTreeMap<String, String>,
+    begun: SystemTime,
+    parts: BTreeMap<i32, Arc<Part>>,
+}
+
+#[derive(Debug)]
+struct Part {
+    file: DraftPath,
+    tag: String,
+    size: u64,
+    modified: SystemTime,
+}
+
+/// What an upload that is being completed becomes.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    parts: Vec<Arc<Part>>,
+    metadata: BTreeMap<String, String>,
+}
+
+impl Uploads {
+    pub(super) fn begin(&self, bucket: &str, key: &str, metadata: BTreeMap<String, String>) -> String {
+        let begun = SystemTime::now();
+        let nanos = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        // Another server's, which ran before this one, must not be taken for one of ours.
+        let id = format!("{nanos:x}.{:x}", self.begun.fetch_add(1, Ordering::Relaxed));
+        let upload = Upload { bucket: bucket.to_owned(), key: key.to_owned(), metadata, begun, parts: BTreeMap::new() };
+        self.under_way.lock().insert(id.clone(), upload);
+        id
+    }
+
+    /// Refuses what is no part of an upload of this object.
+    pub(super) fn check(&self, id: &str, bucket: &str, key: &str, number: i32) -> S3Result<()> {
+        if !(1..=MOST_PARTS).contains(&number) {
+            return Err(s3_error!(InvalidArgument, "part numbers go from 1 to {}", MOST_PARTS));
+        }
+        self.with(id, bucket, key, |_| ())
+    }
+
+    /// Takes a part, in place of one of the same number; its tag.
+    pub(super) fn add(
+        &self,
+        drafts: &Drafts,
+        id: &str,
+        (bucket, key): (&str, &str),
+        number: i32,
+        draft: Draft,
+    ) -> S3Result<ETag> {
+        let tag = drafts.stamp(&draft)?;
+        let metadata = draft.file.metadata().map_err(|error| s3_error!(error, InternalError))?;
+        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let part = Part { file: draft.path, tag: tag.clone(), size: metadata.len(), modified };
+        self.with(id, bucket, key, |upload| upload.parts.insert(number, Arc::new(part)))?;
+        Ok(ETag::Strong(tag))
+    }
+
+    /// Checks the list of an upload's parts; the upload stays as it is.
+    pub(super) fn choose(&self, id: &str, bucket: &str, key: &str, list: &[CompletedPart]) -> S3Result<Chosen> {
+        self.with(id, bucket, key, |upload| {
+            if list.is_empty() {
+                return Err(s3_error!(MalformedXML, "an upload has one part at least"));
+            }
+            let mut parts: Vec<Arc<Part>> = Vec::with_capacity(list.len());
+            let mut before = 0;
+            for listed in list {
+                let number = listed.part_number.unwrap_or_default();
+                if number <= before {
+                    return Err(s3_error!(InvalidPartOrder));
+                }
+                before = number;
+                let part = upload.parts.get(&number).ok_or_else(|| s3_error!(InvalidPart))?;
+                if listed.e_tag.as_ref().is_none_or(|tag| tag.value() != part.tag) {
+                    return Err(s3_error!(InvalidPart));
+                }
+                parts.push(Arc::clone(part));
+            }
+            if parts.iter().rev().skip(1).any(|part| part.size < SMALLEST_PART) {
+                return Err(s3_error!(EntityTooSmall));
+            }
+            Ok(Chosen { parts, metadata: upload.metadata.clone() })
+        })?
+    }
+
+    /// Ends an upload; whether there was one.
+    pub(super) fn end(&self, id: &str, bucket: &str, key: &str) -> S3Result<()> {
+        self.with(id, bucket, key, |_| ())?;
+        self.under_way.lock().remove(id);
+        Ok(())
+    }
+
+    /// `BUCKET/KEY` of each upload under way.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.under_way.lock().values().map(|upload| format!("{}/{}", upload.bucket, upload.key)).collect()
+    }
+
+    pub(super) fn list(&self, bucket: &str, prefix: &str) -> Vec<MultipartUpload> {
+        let under_way = self.under_way.lock();
+        let here = under_way.iter().filter(|(_, upload)| upload.bucket == bucket && upload.key.starts_with(prefix));
+        let listed = here.map(|(id, upload)| MultipartUpload {
+            key: Some(upload.key.clone()),
+            upload_id: Some(id.clone()),
+            initiated: Some(upload.begun.into()),
+            ..MultipartUpload::default()
+        });
+        listed.collect()
+    }
+
+    pub(super) fn parts(&self, id: &str, bucket: &str, key: &str) -> S3Result<Vec<ListedPart>> {
+        self.with(id, bucket, key, |upload| {
+            let listed = upload.parts.iter().map(|(number, part)| ListedPart {
+                part_number: Some(*number),
+                e_tag: Some(ETag::Strong(part.tag.clone())),
+                size: i64::try_from(part.size).ok(),
+                last_modified: Some(part.modified.into()),
+                ..ListedPart::default()
+            });
+            listed.collect()
+        })
+    }
+
+    fn with<T>(&self, id: &str, bucket: &str, key: &str, then: impl FnOnce(&mut Upload) -> T) -> S3Result<T> {
+        let mut under_way = self.under_way.lock();
+        let upload = under_way.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key);
+        upload.map(then).ok_or_else(|| s3_error!(NoSuchUpload))
+    }
+}
+
+impl Chosen {
+    /// The parts as one draft.
+    pub(super) fn join(&self, drafts: &Drafts) -> S3Result<Draft> {
+        let draft = drafts.make("put")?;
+        for part in &self.parts {
+            // Copies in the kernel.
+            let copied = File::open(&part.file).and_then(|mut file| std::io::copy(&mut file, &mut &draft.file));
+            let copied = copied.map_err(|error| s3_error!(error, InternalError))?;
+            if copied != part.size {
+                return Err(s3_error!(InternalError, "a part of {} bytes has {copied} now", part.size));
+            }
+        }
+        Ok(draft)
+    }
+
+    pub(super) fn kept(self) -> Kept {
+        Kept { parts: Some(self.parts.len()), metadata: self.metadata }
+    }
+}
