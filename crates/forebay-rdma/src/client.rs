@@ -14,6 +14,7 @@ use crate::lane::Lane;
 use crate::options::ClientOptions;
 use crate::serving::serve;
 use crate::trace::{Kind, Timing, Trace};
+use crate::wire;
 
 /// The link to one worker over one lane. Nothing is connected before the first call.
 pub struct RdmaTransport {
@@ -62,6 +63,7 @@ impl RdmaTransport {
 
     async fn begin(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         let limit = request.payload_limit(into.as_ref()).map_err(CallError::Service)?;
+        wire::check_body(request.body_len()).map_err(CallError::Service)?;
         let began = tokio::time::Instant::now();
         let kind = if request.op == Op::Read { Kind::Read } else { Kind::Call };
         let timing = self.trace.as_ref().map(|trace| Timing::new(trace, kind));

@@ -58,6 +58,10 @@ impl Call {
 }
 
 /// What callers want of a connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are calls, and a box would be an allocation for each"
+)]
 pub(crate) enum Command {
     /// Send this request.
     Call(Request, Call),
@@ -244,7 +248,11 @@ impl Connection {
 
     pub(crate) fn send(&self, core: &Core, id: u64, request: &Request) {
         let header = RequestHeader::of(id, request).encode();
-        let packed = Packed::new(&header, request.body.clone(), core.worker.max_header());
+        let body = match request.tail.is_empty() {
+            true => request.body.clone(),
+            false => [&request.body[..], &request.tail].concat().into(),
+        };
+        let packed = Packed::new(&header, body, core.worker.max_header());
         // If it fails, so does the endpoint, which is noticed.
         self.endpoint.am_send(wire::REQUEST, packed.header(), packed.rest.clone(), None, Protocol::Eager).detach();
     }

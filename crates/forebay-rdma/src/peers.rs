@@ -195,6 +195,7 @@ impl Peers {
         }
         let (header, inline) = wire::unpack(header).ok_or("a request's header is cut off")?;
         let header = RequestHeader::decode(header).map_err(|error| error.to_string())?;
+        wire::check_body(header.body_len as usize).map_err(|refused| refused.to_string())?;
         let body = match data {
             Data::Eager([]) if inline.len() == header.body_len as usize => Bytes::copy_from_slice(inline),
             Data::Eager(bytes) if inline.is_empty() && bytes.len() == header.body_len as usize => {

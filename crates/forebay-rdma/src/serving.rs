@@ -185,6 +185,7 @@ async fn greet(
 }
 
 /// What to do after a connection.
+#[expect(clippy::large_enum_variant, reason = "there is one for each connection")]
 enum Next {
     /// Wait for calls, after this one.
     Again(Option<Command>),

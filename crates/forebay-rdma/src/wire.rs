@@ -8,11 +8,13 @@
 //! ```
 //!
 //! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not fit is
-//! sent with its message, never by rendezvous, so that nobody needs a buffer for it. A reply with a payload has a body that
+//! sent with its message, never by rendezvous, so that nobody needs a buffer for it: so bodies of requests have at most 64 KiB
+//! here, whatever they ask, and longer ones go over TCP. A reply with a payload has a body that
 //! fits: sums of the sectors of a block, 512 bytes.
 
 use bytes::Bytes;
-use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, WireError};
+use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, MAX_REQUEST_BODY, WireError};
+use forebay_types::{Failure, FailureKind};
 use forebay_ucx::Version;
 use smallvec::SmallVec;
 
@@ -77,6 +79,19 @@ pub fn check_hello(ours: &Hello, version: Version, bytes: &[u8]) -> Result<(), H
     } else {
         Err(HelloError::Ucx { theirs_major, theirs_minor, ours: version })
     }
+}
+
+/// Whether a request may have a body of so many bytes here.
+///
+/// # Errors
+/// [`FailureKind::InvalidArgument`].
+pub(crate) fn check_body(length: usize) -> Result<(), Failure> {
+    if length <= MAX_REQUEST_BODY as usize {
+        return Ok(());
+    }
+    let message =
+        format!("a request body of {length} bytes is over RDMA's limit of {MAX_REQUEST_BODY}; it goes over TCP");
+    Err(Failure::new(FailureKind::InvalidArgument, message))
 }
 
 /// A message's header, and its body if that does not fit into it.

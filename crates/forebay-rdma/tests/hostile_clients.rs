@@ -5,14 +5,15 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use common::raw::{Raw, announce, by_hand, noise, send};
 use common::*;
 use forebay_rdma::{Library, RdmaServer, RdmaTransport, ServerOptions, wire};
-use forebay_transport::Transport;
 use forebay_transport::conformance::{Behaviour, Scripted, pattern, read, until};
 use forebay_transport::wire::{
     CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, MAX_PAYLOAD, MAX_REQUEST_BODY, RequestHeader,
 };
+use forebay_transport::{Op, Request, Transport};
 use forebay_types::{FailureKind, crc32c};
 use forebay_ucx::{Payload, Protocol};
 
@@ -110,7 +111,9 @@ fn what_the_protocol_does_not_allow_costs_the_sender_its_connection_and_nobody_e
         let mut flipped = honest();
         flipped[20] ^= 1;
         let long_body = (MAX_REQUEST_BODY + 1).to_le_bytes();
-        let cases: [(&str, Vec<u8>, usize); 13] = [
+        let upload = RequestHeader::of(1, &Request::on_path(Op::Upload, Bytes::new(), LONG));
+        let upload = RequestHeader { body_len: MAX_REQUEST_BODY + 1, ..upload }.encode();
+        let cases: [(&str, Vec<u8>, usize); 14] = [
             ("no header", Vec::new(), 0),
             ("a cut header", honest()[..63].to_vec(), 0),
             ("noise", vec![0xff; 500], 0),
@@ -120,6 +123,7 @@ fn what_the_protocol_does_not_allow_costs_the_sender_its_connection_and_nobody_e
             ("a body of 4 GiB that is not there", forged(4, &u32::MAX.to_le_bytes()), 0),
             ("a body beyond the limit that is not there", forged(4, &long_body), 0),
             ("a body beyond the limit", forged(4, &long_body), MAX_REQUEST_BODY as usize + 1),
+            ("a body that only TCP takes", upload.to_vec(), MAX_REQUEST_BODY as usize + 1),
             ("a read beyond the limit", forged(44, &(MAX_PAYLOAD + 1).to_le_bytes()), 0),
             ("a body shorter than said", forged(4, &5000u32.to_le_bytes()), 4999),
             ("data beside a header that has none", honest().to_vec(), 100),

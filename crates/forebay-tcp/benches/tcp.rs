@@ -1,6 +1,6 @@
 //! Loopback throughput and latency of the transport, against plain blocking sockets that do the same exchange.
 //!
-//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS]]`. Client and server each have a thread and a runtime of their
+//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS]]`. Then parts of files are sent the other way. Client and server each have a thread and a runtime of their
 //! own. Each read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of
 //! a stream that nobody asks for.
 
@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use forebay_memory::{Pool, PoolOptions, Span, Spans};
 use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, TcpTransport};
 use forebay_transport::{Op, Provenance, Request, Response, Service, Transport};
@@ -16,6 +17,7 @@ use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_
 
 const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
 const DEPTHS: [usize; 2] = [1, 8];
+const PARTS: [usize; 3] = [1 << 20, 8 << 20, 64 << 20];
 /// Blocks that reads go round: more than the caches of the processor hold.
 const BLOCKS: u64 = 16;
 const HEADER: usize = 64;
@@ -26,13 +28,19 @@ struct Blocks(Vec<Span>);
 #[async_trait::async_trait]
 impl Service for Blocks {
     fn try_handle(&self, request: &Request) -> Option<Response> {
+        if request.op != Op::Read {
+            return None;
+        }
         let block = &self.0[(request.block.index % BLOCKS) as usize];
         let spans = Spans::from_iter([block.slice(0..request.length as usize)]);
         Some(Response::of_spans(spans, Provenance { memory: request.length, ..Provenance::default() }))
     }
 
-    async fn handle(&self, _request: Request, _takes_files: bool) -> Result<Response, Failure> {
-        Err(Failure::new(FailureKind::Unsupported, "only reads"))
+    async fn handle(&self, request: Request, _takes_files: bool) -> Result<Response, Failure> {
+        match request.op {
+            Op::Upload => Ok(Response::of_body(Bytes::new())),
+            _ => Err(Failure::new(FailureKind::Unsupported, "only reads and uploads")),
+        }
     }
 }
 
@@ -106,6 +114,37 @@ fn forebay(address: &str, size: usize, depth: usize, connections: usize, seconds
     })
 }
 
+/// Parts of `size` bytes, which the server receives whole and forgets; MiB/s.
+fn uploads(address: &str, size: usize, depth: usize, connections: usize, seconds: u64) -> f64 {
+    let bytes = Bytes::from(vec![7; size]);
+    runtime().block_on(async {
+        let options = ClientOptions { connections, ..ClientOptions::new("bench", MAX_BLOCK_SIZE) };
+        let transport = Arc::new(TcpTransport::new(address, options));
+        let start = Instant::now();
+        let end = start + Duration::from_secs(seconds);
+        let tasks = (0..depth).map(|_| {
+            let (transport, bytes) = (Arc::clone(&transport), bytes.clone());
+            tokio::spawn(async move {
+                let mut sent = 0;
+                while Instant::now() < end {
+                    let mut request = Request::on_path(Op::Upload, Bytes::new(), Duration::from_secs(60));
+                    request.tail = bytes.clone();
+                    transport.call(request, None).await.expect("a reply");
+                    sent += bytes.len();
+                }
+                sent
+            })
+        });
+        let mut sent = 0;
+        for task in tasks.collect::<Vec<_>>() {
+            sent += task.await.expect("a task");
+        }
+        let rate = sent as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64();
+        transport.close().await;
+        rate
+    })
+}
+
 /// The same exchange over one blocking socket, as simple as can be.
 fn plain(size: usize, depth: usize, seconds: u64) -> Figures {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
@@ -167,6 +206,14 @@ fn main() {
                 ours.mib_per_second,
                 ours.p50.as_nanos() as f64 / 1e3,
             );
+        }
+    }
+    println!();
+    println!("  uploads of  at once     MiB/s");
+    for size in PARTS {
+        for depth in [1, 4] {
+            let rate = uploads(&address, size, depth, connections, seconds);
+            println!("{:>10}M  {depth:>7}  {rate:>8.0}", size >> 20);
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::choice::{Candidate, Load, choose, choose_open};
 use crate::connection::Connection;
-use crate::options::ClientOptions;
+use crate::options::{ClientOptions, LARGE_BODY};
 use crate::replies::Call;
 
 /// How long a connection that could not be made is not tried again while another one is open.
@@ -120,9 +120,11 @@ impl Link {
         let (answer, answered) = oneshot::channel();
         let into = into.filter(|_| request.op == Op::Read);
         let mut call = Call { into, limit, answer, load: None, permit };
+        let body = request.body_len();
+        let weight = u64::from(limit) + body as u64 + CALL_WEIGHT;
         // A connection may end between choice and start: then nothing was sent, and another takes the call.
         loop {
-            let (connection, load) = self.connection(u64::from(limit) + CALL_WEIGHT).await?;
+            let (connection, load) = self.connection(weight, body > LARGE_BODY).await?;
             call.load = Some(load);
             request.deadline = whole.saturating_sub(began.elapsed());
             match connection.start(&request, call) {
@@ -138,11 +140,13 @@ impl Link {
         }
     }
 
-    /// The connection for a call of `weight` bytes, made first if need be.
-    async fn connection(self: &Arc<Self>, weight: u64) -> Result<(Arc<Connection>, Load), LinkError> {
-        let chosen = choose(self.slots.iter().map(Slot::candidate), Instant::now());
+    /// The connection for a call of `weight` bytes, made first if need be. The first connection, if there are several, is not
+    /// for large bodies: however many of them are under way, or wait for memory at the server, other calls pass them by.
+    async fn connection(self: &Arc<Self>, weight: u64, is_large: bool) -> Result<(Arc<Connection>, Load), LinkError> {
+        let first = usize::from(is_large && self.slots.len() > 1);
+        let chosen = choose(self.slots[first..].iter().map(Slot::candidate), Instant::now());
         // There is at least one slot.
-        let index = chosen.unwrap_or(0);
+        let index = first + chosen.unwrap_or(0);
         let slot = &self.slots[index];
         let load = Load::new(&slot.load, weight);
         let connecting = {

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use forebay_transport::connection::{Liveness, Outstanding, Verdict};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader, WireError};
 use forebay_transport::{LinkError, Op, Request};
@@ -20,9 +20,16 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::options::ClientOptions;
+use crate::options::{ClientOptions, LARGE_BODY};
 use crate::replies::{Broken, Call, Replies, is_refusal, refusal};
 use crate::socket;
+use crate::unsent::{Message, Unsent};
+
+/// Bytes after which the task looks at what has arrived again.
+const TURN: usize = 4 << 20;
+/// How long the peer may take no more bytes of a large body: it has no memory for it before it is done with others, and says
+/// meanwhile that it lives, which the kernel does not know.
+const CLOSED_WINDOW: Duration = Duration::from_secs(600);
 
 /// An open connection.
 #[derive(Debug)]
@@ -32,8 +39,8 @@ pub(crate) struct Connection {
     keepalive: Duration,
     dead_after: Duration,
     calls: Mutex<Outstanding<Call>>,
-    /// Bytes of requests that the socket did not take yet.
-    unsent: Mutex<BytesMut>,
+    /// What the socket did not take yet.
+    unsent: Mutex<Unsent>,
     /// The task has something to do that the socket does not tell it.
     wake: Notify,
 }
@@ -85,48 +92,68 @@ impl Connection {
     /// [`Connection::abandon`].
     pub(crate) fn start(&self, request: &Request, call: Call) -> Result<u64, Call> {
         let begun = self.calls.lock().begin(call)?;
-        let header = RequestHeader::of(begun.id, request).encode();
-        let complete = self.send(&[IoSlice::new(&header), IoSlice::new(&request.body)]);
+        if request.body_len() > LARGE_BODY {
+            // If it cannot be set, the connection may be lost too soon, and the call be made again.
+            let _ = socket::bear_closed_window(&self.stream, CLOSED_WINDOW);
+        }
+        let complete = self.send(begun.id, request);
         if begun.watch || !complete {
             self.wake.notify_one();
         }
         Ok(begun.id)
     }
 
-    /// The caller of `id` has left.
+    /// The caller of `id` has left. What has not begun to be sent is not sent any more.
     pub(crate) fn abandon(&self, id: u64) {
-        if self.calls.lock().abandon(id) {
+        let withdrawn = self.unsent.lock().withdraw(id);
+        let mut calls = self.calls.lock();
+        let call = if withdrawn { calls.take(id) } else { None };
+        let spent = if withdrawn { calls.is_spent() } else { calls.abandon(id) };
+        drop(calls);
+        // Gives its memory back, which is no work to be done under the lock.
+        drop(call);
+        if spent {
             self.wake.notify_one();
         }
     }
 
-    /// Sends a message, or queues what the socket does not take. False when there is something left for the task, which
-    /// also meets, and reports, whatever error there was.
-    fn send(&self, slices: &[IoSlice<'_>]) -> bool {
+    /// Sends a request, or queues what the socket does not take. False when there is something left for the task, which also
+    /// meets, and reports, whatever error there was.
+    fn send(&self, id: u64, request: &Request) -> bool {
+        let head = RequestHeader::of(id, request).encode();
         let mut unsent = self.unsent.lock();
         let mut sent = 0;
         if unsent.is_empty() {
-            sent = socket::send(&self.stream, slices, false).unwrap_or(0);
+            let slices = [IoSlice::new(&head), IoSlice::new(&request.body), IoSlice::new(&request.tail)];
+            let count = if request.tail.is_empty() { 2 } else { 3 };
+            sent = socket::send(&self.stream, &slices[..count], false).unwrap_or(0);
+            if sent == HEADER_LEN + request.body_len() {
+                return true;
+            }
         }
-        for slice in slices {
-            let skipped = sent.min(slice.len());
-            sent -= skipped;
-            unsent.extend_from_slice(&slice[skipped..]);
-        }
-        unsent.is_empty()
+        unsent.push(Message { id, head, body: request.body.clone(), tail: request.tail.clone(), sent });
+        false
     }
 
-    /// Sends what was queued. False while something is left.
+    /// Sends what was queued, up to a turn's worth. False while something is left.
     fn send_queued(&self) -> io::Result<bool> {
         let mut unsent = self.unsent.lock();
-        while !unsent.is_empty() {
-            match socket::send(&self.stream, &[IoSlice::new(&unsent)], false) {
-                Ok(sent) => unsent.advance(sent),
+        let mut total = 0;
+        while !unsent.is_empty() && total < TURN {
+            let outcome = {
+                let slices = unsent.gather();
+                socket::send(&self.stream, &slices, false)
+            };
+            match outcome {
+                Ok(sent) => {
+                    total += sent;
+                    unsent.sent(sent);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(unsent.is_empty())
     }
 
     /// Takes no more calls, and only then fails those that are left, `arriving` among them: whoever learns that this
@@ -214,7 +241,7 @@ impl Connection {
 
     fn ping(&self) {
         let ping = Request::on_path(Op::Ping, Bytes::new(), self.dead_after);
-        self.send(&[IoSlice::new(&RequestHeader::of(CONNECTION_ID, &ping).encode())]);
+        self.send(CONNECTION_ID, &ping);
     }
 
     fn lost(&self, reason: impl std::fmt::Display) -> LinkError {

@@ -23,6 +23,7 @@ mod serve;
 mod server;
 mod socket;
 mod staging;
+mod unsent;
 
 use std::net::SocketAddr;
 

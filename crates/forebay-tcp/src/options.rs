@@ -3,6 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use forebay_transport::wire::MAX_REQUEST_BODY;
+use forebay_types::ByteSize;
+
+/// A request with a longer body waits for memory at the server.
+pub(crate) const LARGE_BODY: usize = MAX_REQUEST_BODY as usize;
+
 /// How a worker's side listens and what it allows.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -18,9 +24,13 @@ pub struct ServerOptions {
     pub max_requests_per_connection: usize,
     /// The same for all connections together.
     pub max_requests: usize,
+    /// Bytes of the bodies of uploads under way on all connections together, at least one of the longest. A connection whose
+    /// next body has no room is not read until it has. Ordinary bodies, up to 64 KiB, do not count.
+    pub body_memory: ByteSize,
     /// How often a client whose requests are not being read is told that we are alive. Less than its `dead_after`.
     pub keepalive: Duration,
-    /// How long a peer may take for its hello, or for the rest of a message that it has begun.
+    /// How long a peer may take for its hello, or for the rest of a message that it has begun; of a long one, for the next
+    /// 64 KiB of it.
     pub hello_timeout: Duration,
     /// How long a peer may take no byte of what is there to be sent.
     pub stall_timeout: Duration,
@@ -39,6 +49,7 @@ impl ServerOptions {
             max_connections: 8192,
             max_requests_per_connection: 256,
             max_requests: 8192,
+            body_memory: ByteSize::mib(256),
             keepalive: Duration::from_secs(1),
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),

@@ -3,6 +3,11 @@
 //! Requests that the service can answer at once are answered by the connection's own task; the others each have a task
 //! that the connection owns. A connection is read only while its requests, and those of all connections, are within
 //! their bounds; while it is not read, the peer is told from time to time that we are alive.
+//!
+//! A large body is read only when there is memory for it among those of all connections: a connection whose turn has not come
+//! is not read, and its replies, and everybody else's, go out meanwhile. While such a body arrives, which may take longer than
+//! a silent peer is believed to live, its sender is told that we are alive, too: it cannot ask, for its question would arrive
+//! behind the body.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -26,6 +31,10 @@ use crate::outbox::{Outbox, Outgoing};
 use crate::requests::Requests;
 use crate::socket;
 
+/// Bytes of a long message that are to arrive within the time for a message: a peer that sends less holds memory that others
+/// wait for.
+const PROGRESS: usize = 64 << 10;
+
 /// What the connections of a server have in common.
 pub(crate) struct Shared {
     pub(crate) options: ServerOptions,
@@ -34,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     /// One permit for each request in flight on any connection.
     pub(crate) places: Arc<Semaphore>,
+    /// One permit for each byte of a large body.
+    pub(crate) memory: Arc<Semaphore>,
 }
 
 /// Why a connection ended.
@@ -155,18 +166,26 @@ struct Serving {
     /// Waits for a place among the requests of all connections. Nothing is read meanwhile.
     parked: Option<Parked>,
     places: PollSemaphore,
+    memory: PollSemaphore,
+    /// Since when the header of the large body that is waited for, or arrives, is here.
+    large_since: Option<Instant>,
     handlers: JoinSet<Outgoing>,
     outbox: Outbox,
     /// The peer sends no more, but may still wait for replies.
     half_closed: bool,
-    /// When anything was last received, sent, and said when there was nothing to send.
-    received_at: Instant,
+    /// Whether it was not read when it was last looked at.
+    paused: bool,
+    /// When a message began to arrive, or as much of it as shows that its sender gets on; and what arrived since.
+    progress_at: Instant,
+    progress: usize,
+    /// When anything was last sent, and said when there was nothing to send.
     sent_at: Instant,
 }
 
 impl Serving {
     fn new(stream: TcpStream, shared: Arc<Shared>) -> Self {
         let places = PollSemaphore::new(Arc::clone(&shared.places));
+        let memory = PollSemaphore::new(Arc::clone(&shared.memory));
         let now = Instant::now();
         Self {
             stream: Arc::new(stream),
@@ -174,10 +193,14 @@ impl Serving {
             requests: Requests::new(),
             parked: None,
             places,
+            memory,
+            large_since: None,
             handlers: JoinSet::new(),
             outbox: Outbox::default(),
             half_closed: false,
-            received_at: now,
+            paused: false,
+            progress_at: now,
+            progress: 0,
             sent_at: now,
         }
     }
@@ -188,26 +211,49 @@ impl Serving {
 
     /// Whether requests may be taken in.
     fn takes_requests(&self) -> bool {
-        self.parked.is_none() && self.in_flight() < self.shared.options.max_requests_per_connection
+        self.parked.is_none()
+            && self.requests.awaits().is_none()
+            && self.in_flight() < self.shared.options.max_requests_per_connection
     }
 
     async fn run(&mut self) -> Result<(), End> {
         loop {
+            // A peer that sends without a pause must not keep its answers waiting.
+            while !self.handlers.is_empty()
+                && let Some(finished) = self.handlers.try_join_next()
+            {
+                self.finished(finished);
+            }
             self.take_requests()?;
             if !self.outbox.is_empty() && self.outbox.send(&self.stream).await? > 0 {
                 self.sent_at = Instant::now();
+                // The replies that left made room for requests that are here already, which no socket will tell of.
+                self.take_requests()?;
             }
             let reading = self.takes_requests() && !self.half_closed;
             if self.half_closed && self.in_flight() == 0 && self.parked.is_none() {
                 return Err(if self.requests.is_partial() { End::Truncated("request") } else { End::Closed });
             }
+            if reading && std::mem::take(&mut self.paused) {
+                // The time for a message does not pass while we do not read it.
+                self.progressed();
+            }
+            self.paused |= !reading;
             let due = self.due(reading);
+            let awaited = self.requests.awaits().unwrap_or(0);
             tokio::select! {
                 biased;
                 () = self.shared.stop.cancelled() => return Err(End::Stopped),
                 ready = self.stream.readable(), if reading => {
                     ready?;
                     self.receive()?;
+                    if self.large_since.is_some() {
+                        // As long as there are bytes, nothing else here would let others run, nor look at the clock.
+                        tokio::task::yield_now().await;
+                        if due.is_some_and(|due| Instant::now() >= due) {
+                            self.overdue(reading)?;
+                        }
+                    }
                 }
                 Some(finished) = self.handlers.join_next(), if !self.handlers.is_empty() => self.finished(finished),
                 ready = self.stream.writable(), if !self.outbox.is_empty() => ready?,
@@ -218,26 +264,49 @@ impl Serving {
                         self.answer(header, body, permit);
                     }
                 }
+                leave = poll_fn(|context| self.memory.poll_acquire_many(context, awaited)), if awaited > 0 => {
+                    if let Some(leave) = leave {
+                        self.requests.lend(leave);
+                    }
+                }
                 () = sleep_until(due), if due.is_some() => self.overdue(reading)?,
             }
         }
     }
 
     fn receive(&mut self) -> Result<(), End> {
+        if !self.requests.is_partial() {
+            self.progressed();
+        }
         match self.requests.receive(|buffers| socket::receive(&self.stream, buffers)) {
             Ok(0) => self.half_closed = true,
-            Ok(_) => self.received_at = Instant::now(),
+            Ok(count) => {
+                self.progress += count;
+                if self.progress >= PROGRESS {
+                    self.progressed();
+                }
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
+    /// The time for a message, or for more of it, begins again.
+    fn progressed(&mut self) {
+        (self.progress_at, self.progress) = (Instant::now(), 0);
+    }
+
     /// Takes in the requests that have arrived, as far as the bounds allow.
     fn take_requests(&mut self) -> Result<(), End> {
+        let mut took = false;
         while self.takes_requests()
-            && let Some((header, body)) = self.requests.next()?
+            && let Some((mut header, body)) = self.next_request()?
         {
+            took = true;
+            if let Some(since) = self.large_since.take() {
+                header.deadline = header.deadline.saturating_sub(since.elapsed());
+            }
             if header.op == Op::Ping && header.id == CONNECTION_ID {
                 self.outbox.push(Outgoing::alive());
             } else if let Ok(permit) = Arc::clone(&self.shared.places).try_acquire_owned() {
@@ -246,7 +315,21 @@ impl Serving {
                 self.parked = Some(Parked { header, body, since: Instant::now() });
             }
         }
+        if took && self.requests.is_partial() {
+            self.progressed();
+        }
         Ok(())
+    }
+
+    /// The next request that has arrived in full. A large body gets its memory if there is some.
+    fn next_request(&mut self) -> Result<Option<(RequestHeader, Bytes)>, End> {
+        loop {
+            let next = self.requests.next()?;
+            let Some(length) = self.requests.awaits() else { return Ok(next) };
+            self.large_since = Some(Instant::now());
+            let Ok(leave) = Arc::clone(&self.shared.memory).try_acquire_many_owned(length) else { return Ok(None) };
+            self.requests.lend(leave);
+        }
     }
 
     /// Has the service answer: at once, or in a task.
@@ -276,9 +359,15 @@ impl Serving {
     fn due(&self, reading: bool) -> Option<Instant> {
         let options = &self.shared.options;
         let stalled = (!self.outbox.is_empty()).then(|| self.sent_at + options.stall_timeout);
-        let late = (reading && self.requests.is_partial()).then(|| self.received_at + options.hello_timeout);
-        let silent = (!reading && self.outbox.is_empty()).then(|| self.sent_at + options.keepalive);
+        let late = (reading && self.requests.is_partial()).then(|| self.progress_at + options.hello_timeout);
+        let silent = self.silent_since(reading).map(|since| since + options.keepalive);
         [stalled, late, silent].into_iter().flatten().min()
+    }
+
+    /// Since when the peer waits for a sign of life that it cannot ask for.
+    fn silent_since(&self, reading: bool) -> Option<Instant> {
+        let since = if reading { self.large_since?.max(self.sent_at) } else { self.sent_at };
+        self.outbox.is_empty().then_some(since)
     }
 
     fn overdue(&mut self, reading: bool) -> Result<(), End> {
@@ -286,10 +375,11 @@ impl Serving {
         if !self.outbox.is_empty() && now >= self.sent_at + options.stall_timeout {
             return Err(End::Stalled(options.stall_timeout));
         }
-        if reading && self.requests.is_partial() && now >= self.received_at + options.hello_timeout {
-            return Err(End::Late { what: "request", waited: options.hello_timeout });
+        if reading && self.requests.is_partial() && now >= self.progress_at + options.hello_timeout {
+            let what = if self.large_since.is_some() { "64 KiB of a request" } else { "request" };
+            return Err(End::Late { what, waited: options.hello_timeout });
         }
-        if !reading && self.outbox.is_empty() {
+        if self.silent_since(reading).is_some_and(|since| now >= since + options.keepalive) {
             self.outbox.push(Outgoing::alive());
         }
         Ok(())

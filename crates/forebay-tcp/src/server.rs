@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_transport::Service;
-use forebay_transport::wire::Hello;
+use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -21,6 +21,12 @@ use crate::{TcpError, socket};
 const MAX_REFUSALS: usize = 16;
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// Bytes of large bodies that may be held at once. One of the longest has room when nothing else is held.
+fn body_memory(options: &ServerOptions) -> usize {
+    let bytes = options.body_memory.as_u64().max(u64::from(MAX_UPLOAD_BODY));
+    usize::try_from(bytes).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
+}
 
 /// A listening server. Dropping it ends its tasks without waiting for them.
 pub struct TcpServer {
@@ -46,6 +52,7 @@ impl TcpServer {
             hello: Hello::ours(&options.cluster, options.block_size),
             service,
             stop: stop.clone(),
+            memory: Arc::new(Semaphore::new(body_memory(&options))),
             places: Arc::new(Semaphore::new(options.max_requests.clamp(1, Semaphore::MAX_PERMITS))),
             options,
         });

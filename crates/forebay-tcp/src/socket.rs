@@ -51,6 +51,11 @@ pub(crate) fn tune(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(dead_after * 5))
 }
 
+/// Lets the peer take no bytes for as long as `patience`.
+pub(crate) fn bear_closed_window(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    SockRef::from(stream).set_tcp_user_timeout(Some(patience))
+}
+
 /// Receives into `buffers`, without waiting. `Ok(0)` is the end of the stream.
 pub(crate) fn receive(stream: &TcpStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     let room: usize = buffers.iter().map(|buffer| buffer.len()).sum();

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use common::*;
 use forebay_tcp::ServerOptions;
 use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, pattern, read, until, within};
-use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, MAX_PAYLOAD, MAX_REQUEST_BODY, RequestHeader};
+use forebay_transport::wire::{
+    CONNECTION_ID, HEADER_LEN, Hello, MAX_PAYLOAD, MAX_REQUEST_BODY, MAX_UPLOAD_BODY, RequestHeader,
+};
 use forebay_transport::{Op, Request};
 use forebay_types::{FailureKind, crc32c};
 use proptest::prelude::*;
@@ -33,7 +35,9 @@ async fn garbage_and_huge_lengths_cost_the_sender_its_connection_and_nobody_else
     let good = RequestHeader::of(1, &read(Behaviour::AtOnce, 0, 0, 100, LONG)).encode();
     let mut flipped = good;
     flipped[20] ^= 1;
-    let bad: [&[u8]; 7] = [
+    let long_upload = Request::on_path(Op::Upload, Bytes::new(), LONG);
+    let long_upload = RequestHeader { body_len: MAX_UPLOAD_BODY + 1, ..RequestHeader::of(1, &long_upload) }.encode();
+    let bad: [&[u8]; 8] = [
         &[0xff; 500],
         b"GET / HTTP/1.1\r\nHost: forebay\r\nUser-Agent: a browser that somebody pointed at the wrong port\r\n\r\n",
         &flipped,
@@ -41,6 +45,7 @@ async fn garbage_and_huge_lengths_cost_the_sender_its_connection_and_nobody_else
         &forged(4, &(MAX_REQUEST_BODY + 1).to_le_bytes()),
         &forged(44, &(MAX_PAYLOAD + 1).to_le_bytes()),
         &forged(2, &[99]),
+        &long_upload,
     ];
     for bytes in bad {
         let mut stream = raw(server.local_addr()).await;
@@ -213,6 +218,11 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..300),
         (any::<u64>(), 0u32..10_000, prop::collection::vec(any::<u8>(), 0..100))
             .prop_map(move |(a, b, c)| honest(a, b, c)),
+        (any::<u64>(), 60_000usize..200_000, any::<bool>()).prop_map(|(id, length, whole)| {
+            let request = Request::on_path(Op::Upload, vec![1; length].into(), LONG);
+            let sent = if whole { length } else { length / 2 };
+            [&RequestHeader::of(id, &request).encode()[..], &request.body[..sent]].concat()
+        }),
         (0usize..52, any::<[u8; 8]>()).prop_map(|(at, bytes)| forged(at, &bytes).to_vec()),
         (0usize..64).prop_map(|length| forged(0, &[])[..length].to_vec()),
         Just(RequestHeader::of(0, &Request::on_path(Op::Ping, Bytes::new(), LONG)).encode().to_vec()),

@@ -115,6 +115,25 @@ async fn requests_over_a_connections_limit_wait_and_their_client_knows_that_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_that_arrived_together_are_answered_one_after_the_other_where_only_one_is_allowed() {
+    let service = Scripted::new();
+    let server = serve(ServerOptions { max_requests_per_connection: 1, ..server_options() }, service.clone());
+    let mut stream = raw(server.local_addr()).await;
+    for id in 1..=10 {
+        send(&mut stream, id, &read(Behaviour::Gated, id, 0, 10, LONG)).await;
+    }
+    until("the first has begun", || service.started() == 1).await;
+    service.open(10);
+    let answers = async {
+        for id in 1..=10 {
+            assert_eq!(receive(&mut stream).await.unwrap().0.id, id);
+        }
+    };
+    // Less than the time after which a connection that does not get on is closed.
+    tokio::time::timeout(server_options().hello_timeout / 2, answers).await.expect("all are answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_over_the_limit_of_all_connections_wait_and_no_connection_is_taken_for_dead() {
     let service = Scripted::new();
     let keepalive = Duration::from_millis(100);

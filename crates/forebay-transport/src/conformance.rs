@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use service::{Behaviour, Scripted, pattern, pool, read};
+pub use service::{Behaviour, Scripted, digest, pattern, pool, read};
 
 use crate::seam::{CallError, Payload, Reply, Request, Service, Transport};
 
@@ -38,6 +38,7 @@ macro_rules! transport_conformance {
             reads_of_any_size_bring_the_right_bytes
             a_short_answer_lands_as_it_is
             bodies_go_both_ways
+            large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads
             failures_carry_their_kind_and_their_message
             a_reply_never_carries_more_than_was_asked_for
             a_thousand_calls_at_once_get_their_own_answers

@@ -2,6 +2,10 @@
 //!
 //! Paths and names are bytes. Decoding never panics; every length is checked by the decoder against what is there.
 
+mod changes;
+
+pub use changes::{Change, ChangeReply, MOST_PARTS, UploadRequest};
+
 use bytes::Bytes;
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileId, FileKind, FileVersion, MAX_REPLICAS, SectorRange};
 use serde::{Deserialize, Serialize};
@@ -113,6 +117,7 @@ struct WireAttr {
     version: Option<Vec<u8>>,
     modified_nanos: i64,
     replicas: u8,
+    writable: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -140,6 +145,7 @@ impl From<&Attr> for WireAttr {
             version: attr.version().map(FileVersion::encode),
             modified_nanos: attr.modified_nanos,
             replicas: attr.replicas,
+            writable: attr.writable,
         }
     }
 }
@@ -152,7 +158,8 @@ impl TryFrom<WireAttr> for Attr {
             None => FileKind::Directory,
             Some(bytes) => FileKind::File(FileVersion::decode(&bytes).map_err(|error| malformed("attributes", error))?),
         };
-        Ok(Self { kind, modified_nanos: wire.modified_nanos, replicas: wire.replicas.clamp(1, MAX_REPLICAS) })
+        let replicas = wire.replicas.clamp(1, MAX_REPLICAS);
+        Ok(Self { kind, modified_nanos: wire.modified_nanos, replicas, writable: wire.writable })
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId};
 
-use crate::wire::{MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY};
+use crate::wire::{MAX_CHANGE_BODY, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 
 /// What is asked. The numbers are part of the wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +37,14 @@ pub enum Op {
     /// Take a part of a block that another worker holds, and is about to lose, into the cache. Body:
     /// [`crate::message::AdoptRequest`]. Bytes that are held already are not fetched; the reply's provenance says which were.
     Adopt = 10,
+    /// Change the namespace. Body: [`crate::message::Change`]. Body of the reply: [`crate::message::ChangeReply`].
+    Change = 11,
+    /// Take the bytes of a small file, or a part of a larger one, to the origin. Body: [`crate::message::UploadRequest`]. Body of
+    /// the reply: [`crate::message::ChangeReply`].
+    Upload = 12,
+    /// Forget what is known of a path, and ask the origin when it is asked for next. Body: the path. With [`Flags::BELOW`] also of
+    /// everything below it.
+    Refresh = 13,
 }
 
 impl Op {
@@ -44,7 +52,19 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt].into_iter().find(|op| *op as u8 == number)
+        const OPS: [Op; 13] =
+            [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh];
+        OPS.into_iter().find(|op| *op as u8 == number)
+    }
+
+    /// The longest body that a request of this kind has.
+    #[must_use]
+    pub fn max_body(self) -> u32 {
+        match self {
+            Self::Upload => MAX_UPLOAD_BODY,
+            Self::Change => MAX_CHANGE_BODY,
+            _ => MAX_REQUEST_BODY,
+        }
     }
 }
 
@@ -63,6 +83,8 @@ impl Flags {
     pub const SCRUB: Self = Self(4);
     /// Give only what is cached; what is not is [`forebay_types::FailureKind::NotCached`], and nobody else is asked for it.
     pub const CACHED: Self = Self(8);
+    /// What is asked concerns everything below the path, too.
+    pub const BELOW: Self = Self(16);
 
     /// All bits of both.
     #[must_use]
@@ -94,20 +116,23 @@ pub struct Request {
     pub deadline: Duration,
     /// What the operation says it is.
     pub body: Bytes,
+    /// The rest of the body, where it would have to be copied to be in one piece with it, as the bytes of an upload would.
+    /// Transports send both as one, so whoever gets a request from another process finds all of it in `body`.
+    pub tail: Bytes,
 }
 
 impl Request {
     /// A request on a block.
     #[must_use]
     pub fn on_block(op: Op, block: BlockKey, offset: u32, length: u32, deadline: Duration) -> Self {
-        Self { op, flags: Flags::default(), block, offset, length, deadline, body: Bytes::new() }
+        Self { op, flags: Flags::default(), block, offset, length, deadline, body: Bytes::new(), tail: Bytes::new() }
     }
 
     /// A request on the namespace.
     #[must_use]
     pub fn on_path(op: Op, body: Bytes, deadline: Duration) -> Self {
         let block = BlockKey { file: FileId([0; 16]), index: 0 };
-        Self { op, flags: Flags::default(), block, offset: 0, length: 0, deadline, body }
+        Self { op, flags: Flags::default(), block, offset: 0, length: 0, deadline, body, tail: Bytes::new() }
     }
 
     /// How much payload the answer may bring: every transport that copies or receives asks before it sends.
@@ -116,9 +141,10 @@ impl Request {
     /// [`FailureKind::InvalidArgument`] when the request is over the protocol's limits, or `into` too small for it.
     pub fn payload_limit(&self, into: Option<&SpanMut>) -> Result<u32, Failure> {
         let invalid = |message: String| Err(Failure::new(FailureKind::InvalidArgument, message));
-        let (body, length) = (self.body.len(), self.length);
-        if body > MAX_REQUEST_BODY as usize {
-            return invalid(format!("a request body of {body} bytes is over the limit of {MAX_REQUEST_BODY}"));
+        let (body, length) = (self.body_len(), self.length);
+        let most = self.op.max_body();
+        if body > most as usize {
+            return invalid(format!("a request body of {body} bytes is over the limit of {most}"));
         }
         if length > MAX_PAYLOAD {
             return invalid(format!("a request for {length} bytes is over the limit of {MAX_PAYLOAD}"));
@@ -130,6 +156,12 @@ impl Request {
             room if room < length as usize => invalid(format!("a read of {length} bytes has a buffer of {room}")),
             _ => Ok(length),
         }
+    }
+
+    /// Bytes of the body, its tail included.
+    #[must_use]
+    pub fn body_len(&self) -> usize {
+        self.body.len() + self.tail.len()
     }
 
     /// The same request with `flags`.

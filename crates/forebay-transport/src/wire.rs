@@ -19,6 +19,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE, crc32c};
 
 use crate::seam::{Flags, Op, Provenance, Request};
@@ -29,6 +30,12 @@ pub const HEADER_LEN: usize = 64;
 pub const HELLO_LEN: usize = 128;
 /// The longest body of a request: a description or a path and a token, each below 8 KiB.
 pub const MAX_REQUEST_BODY: u32 = 64 << 10;
+/// The longest body of a change: the tags of ten thousand parts.
+pub const MAX_CHANGE_BODY: u32 = 2 << 20;
+/// The most bytes of a file that one request takes to the origin.
+pub const MAX_PART: u32 = 64 << 20;
+/// The longest body of an upload: a part, and what it is a part of.
+pub const MAX_UPLOAD_BODY: u32 = MAX_PART + (64 << 10);
 /// The longest body of a reply: a page of a listing.
 pub const MAX_REPLY_BODY: u32 = 4 << 20;
 /// The longest payload of a reply: a block.
@@ -36,7 +43,7 @@ pub const MAX_PAYLOAD: u32 = MAX_BLOCK_SIZE;
 /// The request id of messages about the connection itself; calls count from 1.
 pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
-pub const PROTOCOL: u16 = 4;
+pub const PROTOCOL: u16 = 5;
 
 const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"FQ");
 const REPLY_MAGIC: u16 = u16::from_le_bytes(*b"FA");
@@ -192,15 +199,15 @@ impl RequestHeader {
             offset: request.offset,
             length: request.length,
             deadline: request.deadline,
-            body_len: u32::try_from(request.body.len()).unwrap_or(u32::MAX),
+            body_len: u32::try_from(request.body_len()).unwrap_or(u32::MAX),
         }
     }
 
     /// The request with `body`.
     #[must_use]
-    pub fn with_body(self, body: bytes::Bytes) -> Request {
+    pub fn with_body(self, body: Bytes) -> Request {
         let Self { op, flags, block, offset, length, deadline, .. } = self;
-        Request { op, flags, block, offset, length, deadline, body }
+        Request { op, flags, block, offset, length, deadline, body, tail: Bytes::new() }
     }
 
     /// The bytes to send.
@@ -230,7 +237,7 @@ impl RequestHeader {
     pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, WireError> {
         check_magic(bytes, REQUEST_MAGIC)?;
         let op = Op::from_wire(bytes[2]).ok_or(WireError::Op(bytes[2]))?;
-        let body_len = limited("request body", u32_at(bytes, 4), MAX_REQUEST_BODY)?;
+        let body_len = limited("request body", u32_at(bytes, 4), op.max_body())?;
         let length = limited("read", u32_at(bytes, 44), MAX_PAYLOAD)?;
         let mut file = [0; 16];
         file.copy_from_slice(&bytes[16..32]);

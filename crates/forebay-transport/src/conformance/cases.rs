@@ -8,9 +8,9 @@ use forebay_types::FailureKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Behaviour, Fixture, Scripted, assert_bytes, is_link_error, pool, read, until, within};
+use super::{Behaviour, Fixture, Scripted, assert_bytes, digest, is_link_error, pool, read, until, within};
 use crate::seam::{CallError, LinkError, Op, Provenance, Reply, Request, Transport};
-use crate::wire::MAX_REQUEST_BODY;
+use crate::wire::{MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 
 /// A deadline that does not pass.
 const LONG: Duration = Duration::from_secs(60);
@@ -73,6 +73,51 @@ pub async fn bodies_go_both_ways<F: Fixture>() {
     let page = answer(&transport, Request::on_path(Op::List, Bytes::new(), LONG)).await.unwrap();
     assert!(page.body.len() == crate::wire::MAX_REPLY_BODY as usize && page.body.iter().all(|byte| *byte == b'x'));
     assert!(answer(&transport, Request::on_path(Op::Ping, Bytes::new(), LONG)).await.unwrap().body.is_empty());
+}
+
+/// Bodies beyond those of ordinary requests, in one piece and in two. A transport that does not take them says so, and sends
+/// nothing.
+pub async fn large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads<F: Fixture>() {
+    let (service, _fixture, transport) = start::<F>().await;
+    let takes_them = transport.kind() != crate::TransportKind::Ucx;
+    let upload = |head: usize, tail: usize| {
+        let bytes = Bytes::from((0..head + tail).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect::<Vec<_>>());
+        let mut request = Request::on_path(Op::Upload, bytes.slice(..head), LONG);
+        request.tail = bytes.slice(head..);
+        (request, digest(&bytes))
+    };
+    let check = |(request, expected): (Request, Bytes)| {
+        let transport = Arc::clone(&transport);
+        async move {
+            let length = request.body_len();
+            let result = within("an upload", transport.call(request, None)).await;
+            if takes_them || length <= MAX_REQUEST_BODY as usize {
+                assert!(result.unwrap().body == expected, "{length} bytes arrived different");
+            } else {
+                let refused =
+                    matches!(&result, Err(CallError::Service(why)) if why.kind() == FailureKind::InvalidArgument);
+                assert!(refused, "{result:?}");
+            }
+        }
+    };
+    let small = MAX_REQUEST_BODY as usize;
+    for (head, tail) in [(0, 0), (100, 5000), (small, 0), (1, small - 1), (0, small), (small + 1, 0), (7, small)] {
+        check(upload(head, tail)).await;
+    }
+    let largest = MAX_UPLOAD_BODY as usize;
+    let too_large = within("a refusal", transport.call(upload(1, largest).0, None)).await;
+    let many = (0..6).map(|number| tokio::spawn(check(upload(number, (9 << 20) + number)))).collect::<Vec<_>>();
+    let all = tokio::spawn(check(upload(200, largest - 200)));
+    for index in 0..100 {
+        let request = read(Behaviour::Later, index, 0, 4096, LONG);
+        assert_bytes(&answer(&transport, request.clone()).await.unwrap(), &request, 4096);
+    }
+    for upload in many.into_iter().chain([all]) {
+        within("uploads at once", upload).await.unwrap();
+    }
+    // In one process, nothing is sent and the service does what it likes.
+    assert!(too_large.is_err() || transport.kind() == crate::TransportKind::Local);
+    assert_eq!(service.started(), service.ended());
 }
 
 /// A failure arrives as the service gave it, and the link lives on.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_memory::{Pool, PoolOptions, SpanMut, Spans};
-use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, crc32c};
 use tokio::sync::Semaphore;
 
 use crate::seam::{Op, Provenance, Request, Response, Service};
@@ -56,6 +56,12 @@ pub fn pattern(index: u64, offset: u32) -> u8 {
     (offset ^ (offset >> 8) ^ (offset >> 16)).wrapping_add((index as u32).wrapping_mul(41)) as u8
 }
 
+/// What the service answers to an upload: how long its body was, and the body's CRC32C.
+#[must_use]
+pub fn digest(body: &[u8]) -> Bytes {
+    [&(body.len() as u64).to_le_bytes()[..], &crc32c(body).to_le_bytes()].concat().into()
+}
+
 /// A pool of `frames` × 4 MiB.
 #[must_use]
 pub fn pool(frames: u64) -> Pool {
@@ -66,7 +72,7 @@ pub fn pool(frames: u64) -> Pool {
 /// The service.
 ///
 /// * `Read`: as [`Behaviour`] says. `Stat`: the request's body comes back. `List`: a body of the greatest length that the
-///   protocol allows. Others: an empty answer.
+///   protocol allows. `Upload`: what [`digest`] makes of the request's body. Others: an empty answer.
 pub struct Scripted {
     memory: Pool,
     gate: Semaphore,
@@ -142,6 +148,7 @@ impl Service for Scripted {
         let _ends = Ends(&self.ended);
         match request.op {
             Op::Stat => return Ok(Response::of_body(request.body)),
+            Op::Upload => return Ok(Response::of_body(digest(&[&request.body[..], &request.tail].concat()))),
             Op::List => return Ok(Response::of_body(Bytes::from(vec![b'x'; MAX_REPLY_BODY as usize]))),
             Op::Read => {}
             _ => return Ok(Response::of_body(Bytes::new())),
