@@ -26,6 +26,8 @@ pub struct ClientOptions {
     pub block_size: u32,
     /// How long a request may take in all, over all workers that it is sent to.
     pub request_timeout: Duration,
+    /// The same for a change, or for a part of a file on its way to the origin: the origin may take its time.
+    pub change_timeout: Duration,
     /// How long a worker that failed is left out.
     pub backoff: Backoff,
     /// How far to fetch ahead.
@@ -41,6 +43,7 @@ impl Default for ClientOptions {
         Self {
             block_size: MAX_BLOCK_SIZE,
             request_timeout: Duration::from_secs(30),
+            change_timeout: Duration::from_secs(300),
             backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
             prefetch: PrefetchOptions::default(),
             max_prefetches: 32,
@@ -136,14 +139,22 @@ impl Client {
         StatReply::decode(&body)
     }
 
-    /// One page of the directory `path`, of at most `max` names, starting where `token` says.
+    /// One page of the directory `path`, of at most `max` names, starting where `token` says. With `revalidate`, the origin is
+    /// asked whatever a metadata cache says.
     ///
     /// # Errors
     /// As for [`Client::stat`], and [`forebay_types::FailureKind::NotADirectory`].
-    pub async fn list(&self, path: &FsPath, token: Option<String>, max: u32) -> Result<ListReply, Failure> {
+    pub async fn list(
+        &self,
+        path: &FsPath,
+        token: Option<String>,
+        max: u32,
+        revalidate: bool,
+    ) -> Result<ListReply, Failure> {
+        let flags = if revalidate { Flags::REVALIDATE } else { Flags::default() };
         let request = ListRequest { path: path.as_bytes().to_vec(), token, max };
         let key = PlacementKey::from(path);
-        let body = self.shared.router.ask(key, Op::List, request.encode(), Flags::default()).await?;
+        let body = self.shared.router.ask(key, Op::List, request.encode(), flags).await?;
         ListReply::decode(&body)
     }
 

@@ -1,6 +1,7 @@
 //! The client: what a mount, the command line and a program's own code read through.
 //!
-//! * [`Client`] answers `stat` and `list`, and opens files;
+//! * [`Client`] answers `stat` and `list`, and opens files; it changes names and takes files to the origin, for itself and as the
+//!   [`Remote`](forebay_staging::Remote) of files that are being written;
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
 //! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
 //! * [`Peers`] are the links of a worker to the others, whom it asks for blocks before the origin;
@@ -15,6 +16,7 @@
 //! [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was prefetched for one reader
 //! serves all.
 
+mod changes;
 mod client;
 mod members;
 mod open_file;
@@ -24,8 +26,10 @@ mod prefetch;
 mod router;
 mod routes;
 mod source;
+mod staging;
 mod stats;
 
+pub use changes::Refreshed;
 pub use client::{BlockLocation, Client, ClientOptions};
 pub use members::Loaded;
 pub use open_file::OpenFile;

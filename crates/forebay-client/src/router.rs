@@ -10,7 +10,7 @@ use forebay_cluster::{Backoff, Member, Membership, PlacementKey};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
 use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport};
-use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath};
 use futures::future::BoxFuture;
 use moka::sync::Cache;
 use tokio_util::task::TaskTracker;
@@ -22,6 +22,9 @@ use crate::stats::ClientStats;
 /// Workers that are asked about one request when those before them answered that they cannot: three origins that are
 /// down are one origin that is down.
 const MAX_ANSWERS: u32 = 3;
+
+/// How long a worker that is told of a change may keep the one who made it waiting.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Makes links to workers. A link is made when the member is first seen and connects when it is first used.
 pub trait Connector: Send + Sync + 'static {
@@ -41,6 +44,16 @@ pub trait Connector: Send + Sync + 'static {
 
 /// Files that several workers hold each block of, and that are open or were lately: what a client needs to know of them.
 const MOST_REPLICATED: u64 = 65_536;
+
+/// What came of a change.
+pub(crate) struct Changed {
+    /// The body of the answer.
+    pub(crate) result: Result<Bytes, Failure>,
+    /// Whether it was sent before, to somebody whose answer did not come or was no answer: it may have been made then.
+    pub(crate) repeated: bool,
+    /// Who answered.
+    pub(crate) by: Option<Arc<Link>>,
+}
 
 pub(crate) struct Router {
     membership: Arc<dyn Membership>,
@@ -109,8 +122,11 @@ impl Router {
     ///
     /// `request` makes the request for the time that is left; `into` makes the buffer for each attempt.
     async fn call(&self, key: PlacementKey, mut request: Request) -> Result<Reply, Failure> {
-        let mut attempts = self.attempts(key, 1);
+        let mut attempts = self.attempts(key, 1, self.timeout);
         while let Some((link, left)) = attempts.next() {
+            if let Some(changes) = link.missed.due() {
+                self.catch_up(&link, changes).await;
+            }
             request.deadline = left;
             match attempts.judge(&link, self.counted(&link, request.clone(), None).await) {
                 Verdict::Settled(result) => return result,
@@ -125,6 +141,35 @@ impl Router {
         let mut request = Request::on_path(op, body, self.timeout);
         request.flags = flags;
         Ok(self.call(key, request).await?.body)
+    }
+
+    /// A change, to the worker that owns `key`. When no worker at all can be reached, it is tried again, for as long as a
+    /// question may take: a worker that is being restarted costs a writer no error.
+    pub(crate) async fn change(&self, key: PlacementKey, mut request: Request, timeout: Duration) -> Changed {
+        let began = tokio::time::Instant::now();
+        let mut pause = self.backoff.initial;
+        let mut repeated = false;
+        loop {
+            let mut attempts = self.attempts(key, 1, timeout.saturating_sub(began.elapsed()));
+            while let Some((link, left)) = attempts.next() {
+                request.deadline = left;
+                let answer = self.counted(&link, request.clone(), None).await;
+                let never_arrived =
+                    matches!(&answer, Err(CallError::Link(LinkError::Connect { .. } | LinkError::Refused { .. })));
+                match attempts.judge(&link, answer) {
+                    Verdict::Settled(result) => {
+                        return Changed { result: result.map(|reply| reply.body), repeated, by: Some(link) };
+                    }
+                    Verdict::AskNext => repeated |= !never_arrived,
+                }
+            }
+            let is_answered = attempts.answers > 0 || attempts.routes.links.is_empty();
+            if is_answered || began.elapsed() + pause >= self.timeout.min(timeout) {
+                return Changed { result: Err(attempts.exhausted()), repeated, by: None };
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(self.backoff.max);
+        }
     }
 
     /// A request on a block that has no payload.
@@ -160,7 +205,7 @@ impl Router {
         buffers: Option<&Store>,
     ) -> Result<Reply, Failure> {
         let replicas = self.replicas_of(request.block.file);
-        let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas);
+        let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas, self.timeout);
         while let Some((link, left)) = attempts.next() {
             request.deadline = left;
             let begun = (replicas > 1).then(|| Timed::begin(&link));
@@ -205,6 +250,22 @@ impl Router {
         answer
     }
 
+    /// Has a member that was not told of changes forget whatever it knew. If it cannot be told of that either, it cannot be
+    /// asked.
+    #[cold]
+    async fn catch_up(&self, link: &Link, changes: u64) {
+        if self.refresh(link, &FsPath::root(), Flags::BELOW).await.is_ok() {
+            link.missed.caught_up(changes);
+        }
+    }
+
+    /// Has a member ask the origin again about `path` when it is asked next.
+    pub(crate) async fn refresh(&self, link: &Link, path: &FsPath, flags: Flags) -> Result<(), Failure> {
+        let within = self.timeout.min(TOLD_WITHIN);
+        let request = Request::on_path(Op::Refresh, path.as_bytes().to_vec().into(), within).with_flags(flags);
+        self.note(link, link.transport.call(request, None).await).map(|_| ())
+    }
+
     /// What the answer of one member, asked without failover, says about its health, and the answer.
     pub(crate) fn note(&self, link: &Link, answer: Result<Reply, CallError>) -> Result<Reply, Failure> {
         match &answer {
@@ -234,7 +295,7 @@ impl Router {
         self.connector.close().await;
     }
 
-    fn attempts(&self, key: PlacementKey, replicas: u8) -> Attempts<'_> {
+    fn attempts(&self, key: PlacementKey, replicas: u8, timeout: Duration) -> Attempts<'_> {
         let routes = Arc::clone(&self.routes());
         let turn = if replicas > 1 { self.turns.fetch_add(1, Ordering::Relaxed) } else { 0 };
         Attempts {
@@ -243,6 +304,7 @@ impl Router {
             routes,
             passed_over: Vec::new(),
             started: Instant::now(),
+            timeout,
             tries: 0,
             answers: 0,
             again: None,
@@ -250,6 +312,12 @@ impl Router {
             last: None,
         }
     }
+}
+
+/// What is wrong with a cluster of nobody.
+pub(crate) fn no_workers() -> Failure {
+    let message = "there are no workers; start one, or name them with --workers or `cluster.workers`";
+    Failure::new(FailureKind::Unavailable, message)
 }
 
 fn reached(link: &Link) {
@@ -311,6 +379,8 @@ struct Attempts<'a> {
     /// Members that were left out because they failed lately: a last resort.
     passed_over: Vec<usize>,
     started: Instant,
+    /// How long it may take in all.
+    timeout: Duration,
     tries: u32,
     answers: u32,
     /// The worker to ask again, over another path.
@@ -331,7 +401,7 @@ impl Attempts<'_> {
     /// The next worker to ask and how long it may take.
     fn next(&mut self) -> Option<(Arc<Link>, Duration)> {
         let now = Instant::now();
-        let left = self.router.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
+        let left = self.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
         if self.answers >= MAX_ANSWERS {
             return None;
         }
@@ -384,12 +454,10 @@ impl Attempts<'_> {
     /// Nobody is left to ask.
     fn exhausted(self) -> Failure {
         self.last.unwrap_or_else(|| {
-            let message = if self.routes.links.is_empty() {
-                "there are no workers; start one, or name them with --workers or `cluster.workers`".to_owned()
-            } else {
-                format!("no worker answered within {:?}", self.router.timeout)
-            };
-            Failure::new(FailureKind::Unavailable, message)
+            if self.routes.links.is_empty() {
+                return no_workers();
+            }
+            Failure::new(FailureKind::Unavailable, format!("no worker answered within {:?}", self.timeout))
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_cluster::{LatencyRecord, Member, PlacementKey, Ranked, Topology, favour};
 use forebay_transport::{Transport, TransportKind};
@@ -24,8 +24,35 @@ pub(crate) struct Link {
     pub(crate) local: bool,
     pub(crate) health: Mutex<forebay_cluster::Health>,
     pub(crate) latency: LatencyRecord,
+    pub(crate) missed: Missed,
     closing: Closing,
     closed: AtomicBool,
+}
+
+/// Changes of names that a member should have been told of, and was not: it could not be reached.
+#[derive(Default)]
+pub(crate) struct Missed {
+    changes: AtomicU64,
+    /// How many of them it has made up for since.
+    caught_up: AtomicU64,
+}
+
+impl Missed {
+    /// It was not told of a change.
+    pub(crate) fn note(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many changes it was not told of in all, if there are some that it has not made up for.
+    pub(crate) fn due(&self) -> Option<u64> {
+        let changes = self.changes.load(Ordering::Acquire);
+        (changes > self.caught_up.load(Ordering::Acquire)).then_some(changes)
+    }
+
+    /// It has made up for the first so many.
+    pub(crate) fn caught_up(&self, changes: u64) {
+        self.caught_up.fetch_max(changes, Ordering::AcqRel);
+    }
 }
 
 /// Where links are closed that nobody waits for.
@@ -46,6 +73,7 @@ impl Link {
             local,
             health: Mutex::default(),
             latency: LatencyRecord::default(),
+            missed: Missed::default(),
             closing: closing.clone(),
             closed: AtomicBool::new(false),
         }

@@ -36,6 +36,12 @@ pub struct ClientStats {
     pub corrupt_sectors: AtomicU64,
     /// Reads that failed.
     pub failed_reads: AtomicU64,
+    /// Taken to the origin, through a worker.
+    pub uploaded: AtomicU64,
+    /// Files and parts of files that were taken to the origin.
+    pub uploads: AtomicU64,
+    /// Changes of the namespace that were made, uploads aside.
+    pub changes: AtomicU64,
     /// Requests for bytes to workers in other processes, over whatever path.
     pub data: Calls,
     /// Requests for attributes and listings to any worker.

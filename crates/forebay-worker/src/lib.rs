@@ -5,7 +5,9 @@
 //! cache in front of them:
 //!
 //! * `namespace.rs`: which origin is behind which path; `scope.rs`: that and the policies, as they are now;
-//! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone;
+//! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `freshness.rs`: which of them
+//!   are not believed any more;
+//! * `changes.rs`: changes of the namespace and uploads, which go through to the origin;
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
 //! * `source.rs`: the origins as the engine's source, and `peers.rs`: the other workers before them;
 //! * `drain.rs`: handing over what is cached before the worker leaves;
@@ -16,7 +18,9 @@
 //! A worker trusts no request: offsets and lengths are checked against the description, and a description against the
 //! id that it claims (invariant 7).
 
+mod changes;
 mod drain;
+mod freshness;
 mod heat;
 mod metadata;
 mod moves;

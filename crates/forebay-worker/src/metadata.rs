@@ -4,8 +4,9 @@
 //! add up from cache to cache. Absence is cached like presence. A listing teaches the attributes of every name in it,
 //! which is why a name's attributes are asked of the worker that owns its directory.
 //!
-//! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. So an answer
-//! that was under way during the change is not believed after it either.
+//! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. The same when the
+//! name has changed since ([`crate::freshness`]). So an answer that was under way during a change is not believed after it
+//! either. What a change made of a name is remembered as if it had been asked for.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
 use moka::Expiry;
 use moka::future::Cache;
 
+use crate::freshness::Freshness;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
 
@@ -76,6 +78,7 @@ impl Expiry<PageKey, KnownPage> for WhenStale {
 
 pub(crate) struct Metadata {
     scopes: Arc<Scopes>,
+    freshness: Freshness,
     attrs: Cache<FsPath, KnownAttr>,
     pages: Cache<PageKey, KnownPage>,
 }
@@ -85,7 +88,7 @@ impl Metadata {
         let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
         let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
-        Self { scopes, attrs, pages }
+        Self { scopes, freshness: Freshness::new(), attrs, pages }
     }
 
     /// What `path` is. With `revalidate`, as the origin says now.
@@ -95,25 +98,41 @@ impl Metadata {
         let known = if rules.believes_nothing() {
             self.ask(&scope, path).await?
         } else if revalidate {
-            let known = self.ask(&scope, path).await?;
-            self.attrs.insert(path.clone(), known.clone()).await;
-            // A directory that has changed has a listing that has changed.
-            self.pages.invalidate_all();
-            known
+            self.ask_again(&scope, path).await?
         } else {
-            let ask = self.ask(&scope, path);
-            let known = self.attrs.try_get_with_by_ref(path, ask).await;
-            let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
-            if known.scope == scope.number {
-                known
-            } else {
-                let known = self.ask(&scope, path).await?;
-                self.attrs.insert(path.clone(), known.clone()).await;
-                known
-            }
+            self.known(&scope, path).await?
         };
         let valid_for = known.valid_for();
         Ok(StatReply { attr: Attr { replicas: rules.replicas, ..known.answer? }, valid_for })
+    }
+
+    /// What is known of `path`, or else what the origin says, which is asked once for everyone.
+    async fn known(&self, scope: &Scope, path: &FsPath) -> Result<KnownAttr, Failure> {
+        for _ in 0..2 {
+            let known = self.attrs.try_get_with_by_ref(path, self.ask(scope, path)).await;
+            let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
+            if known.scope == scope.number && self.freshness.believes_name(path, known.asked) {
+                return Ok(known);
+            }
+            self.attrs.invalidate(path).await;
+        }
+        // It changes while it is being asked for.
+        self.ask(scope, path).await
+    }
+
+    /// Asks the origin whatever is known. What turns out to have changed has changed in its directory's listing, too.
+    async fn ask_again(&self, scope: &Scope, path: &FsPath) -> Result<KnownAttr, Failure> {
+        let before = self.attrs.get(path).await;
+        let known = self.ask(scope, path).await?;
+        if before.is_some_and(|before| before.answer != known.answer) {
+            self.mark(scope, path, known.asked);
+        }
+        if known.answer.as_ref().is_ok_and(|attr| attr.version().is_none()) {
+            // Its attributes do not tell whether its names are the same.
+            self.mark_listing(scope, path, known.asked);
+        }
+        self.attrs.insert(path.clone(), known.clone()).await;
+        Ok(known)
     }
 
     /// Asks the origin. Answers about the name are remembered, good or bad; failures to answer are not.
@@ -122,7 +141,7 @@ impl Metadata {
         let answer = match scope.namespace.resolve(path) {
             Resolved::Origin(origin, below) => origin.stat(below).await,
             Resolved::Virtual => Ok(Attr::directory()),
-            Resolved::Nothing => Err(not_found(path)),
+            Resolved::Nothing => Err(no_mount(path)),
         };
         let answer = match answer {
             Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => {
@@ -131,52 +150,66 @@ impl Metadata {
             }
             answer => Ok(answer?),
         };
+        let answer = answer.map(|attr| Attr { writable: scope.is_writable(path), ..attr });
         let ttl = scope.of_name(path).believed(&answer);
         Ok(Known { answer, asked, ttl, scope: scope.number })
     }
 
-    /// One page of the directory `path`.
-    pub(crate) async fn list(&self, path: &FsPath, token: Option<String>, max: u32) -> Result<ListReply, Failure> {
+    /// One page of the directory `path`. With `revalidate`, as the origin says now; the first page asked for so makes the others
+    /// be asked for again, too.
+    pub(crate) async fn list(
+        &self,
+        path: &FsPath,
+        token: Option<String>,
+        max: u32,
+        revalidate: bool,
+    ) -> Result<ListReply, Failure> {
         let max = max.clamp(1, MAX_PAGE);
         let scope = self.scopes.current();
         let rules = scope.of_name(path);
+        let key = (path.clone(), token, max);
         let known = if rules.believes_nothing() {
-            self.ask_page(&scope, path, token.as_deref(), max).await?
-        } else {
-            let key = (path.clone(), token.clone(), max);
-            let ask = self.ask_page(&scope, path, token.as_deref(), max);
-            let known = self.pages.try_get_with_by_ref(&key, ask).await;
-            let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
-            if known.scope == scope.number {
-                known
-            } else {
-                let known = self.ask_page(&scope, path, token.as_deref(), max).await?;
-                self.pages.insert(key, Arc::clone(&known)).await;
-                known
+            self.ask_page(&scope, &key).await?
+        } else if revalidate {
+            let known = self.ask_page(&scope, &key).await?;
+            if key.1.is_none() {
+                self.mark_listing(&scope, path, known.asked);
             }
+            self.pages.insert(key, Arc::clone(&known)).await;
+            known
+        } else {
+            self.known_page(&scope, &key).await?
         };
         let ListPage { entries, next } = known.answer.clone();
         Ok(ListReply { entries, next, valid_for: known.valid_for() })
     }
 
-    async fn ask_page(
-        &self,
-        scope: &Scope,
-        path: &FsPath,
-        token: Option<&str>,
-        max: u32,
-    ) -> Result<KnownPage, Failure> {
+    /// The page as it is known, or else as the origin says, which is asked once for everyone.
+    async fn known_page(&self, scope: &Scope, key: &PageKey) -> Result<KnownPage, Failure> {
+        for _ in 0..2 {
+            let known = self.pages.try_get_with_by_ref(key, self.ask_page(scope, key)).await;
+            let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
+            if known.scope == scope.number && self.freshness.believes_listing(&key.0, known.asked) {
+                return Ok(known);
+            }
+            self.pages.invalidate(key).await;
+        }
+        self.ask_page(scope, key).await
+    }
+
+    async fn ask_page(&self, scope: &Scope, (path, token, max): &PageKey) -> Result<KnownPage, Failure> {
+        let token = token.as_deref();
         let asked = Instant::now();
         let names = scope.namespace.names_below(path);
         let mut page = match scope.namespace.resolve(path) {
-            Resolved::Origin(origin, below) => match origin.list(below, token, max as usize).await {
+            Resolved::Origin(origin, below) => match origin.list(below, token, *max as usize).await {
                 Err(failure) if failure.kind() == FailureKind::NotFound && !names.is_empty() => {
                     ListPage { entries: Vec::new(), next: None }
                 }
                 page => page?,
             },
             Resolved::Virtual => ListPage { entries: Vec::new(), next: None },
-            Resolved::Nothing => return Err(not_found(path)),
+            Resolved::Nothing => return Err(no_mount(path)),
         };
         // Mounts shadow what the origin has under their names, and show on the first page.
         page.entries.retain(|entry| !names.contains(&*entry.name));
@@ -184,11 +217,13 @@ impl Metadata {
             let shadow = |name: &&[u8]| DirEntry { name: (*name).into(), attr: Attr::directory() };
             page.entries.splice(0..0, names.iter().map(shadow));
         }
+        let writable = scope.is_writable(path);
         for entry in &mut page.entries {
             let Ok(child) = path.join(&entry.name) else { continue };
             let rules = scope.of_name(&child);
             entry.attr.replicas = rules.replicas;
-            if rules.believes_nothing() {
+            entry.attr.writable = if names.contains(&*entry.name) { scope.is_writable(&child) } else { writable };
+            if rules.believes_nothing() || !self.freshness.believes_name(&child, asked) {
                 continue;
             }
             let answer = Ok(entry.attr.clone());
@@ -198,22 +233,93 @@ impl Metadata {
         Ok(Arc::new(Known { answer: page, asked, ttl: scope.of_name(path).ttl, scope: scope.number }))
     }
 
-    /// The object behind these paths is known to have changed.
-    pub(crate) async fn forget(&self, paths: impl IntoIterator<Item = FsPath>) {
-        for path in paths {
-            self.attrs.invalidate(&path).await;
-        }
-        self.pages.invalidate_all();
+    /// A name is known to have changed, or is to be asked for again: it, its place in its directory, and what is in it if it is
+    /// a directory.
+    pub(crate) fn forget(&self, path: &FsPath) {
+        let (scope, now) = (self.scopes.current(), Instant::now());
+        self.mark(&scope, path, now);
+        self.mark_listing(&scope, path, now);
     }
 
-    /// The scope has changed: what was learned before is of no more use.
+    /// The scope has changed, or so much else that nothing is to be believed any more.
     pub(crate) fn forget_all(&self) {
+        self.freshness.everything_changed(Instant::now());
         self.attrs.invalidate_all();
         self.pages.invalidate_all();
     }
+
+    /// The name is not what it was before `at`, in its directory's listing either.
+    fn mark(&self, scope: &Scope, path: &FsPath, at: Instant) {
+        self.freshness.name_changed(path, at, scope.of_name(path).longest_believed());
+        self.mark_listing(scope, &path.parent(), at);
+    }
+
+    fn mark_listing(&self, scope: &Scope, path: &FsPath, at: Instant) {
+        self.freshness.listing_changed(path, at, scope.of_name(path).longest_believed());
+    }
+
+    /// What was made has made the directories above it, too, in an origin where those are only implied.
+    async fn made_ancestors(&self, scope: &Scope, path: &FsPath, at: Instant) {
+        let mut above = path.parent();
+        while !above.is_root() {
+            let known = self.attrs.get(&above).await;
+            match known.map(|known| known.answer) {
+                Some(Ok(_)) => return,
+                Some(Err(_)) => self.mark(scope, &above, at),
+                None => {}
+            }
+            above = above.parent();
+        }
+    }
+
+    /// The change of a name begins. `lists`: it is a directory that comes or goes.
+    pub(crate) fn changing(&self, scope: &Arc<Scope>, path: &FsPath, lists: bool) -> Changing<'_> {
+        let (scope, path) = (Arc::clone(scope), path.clone());
+        Changing { metadata: self, scope, path, lists, began: Instant::now() }
+    }
 }
 
-fn not_found(path: &FsPath) -> Failure {
+/// A change that is under way. However it ends, also when nobody waits for it any more, nothing that was asked for before its
+/// end is believed after it: it may have happened.
+pub(crate) struct Changing<'a> {
+    metadata: &'a Metadata,
+    scope: Arc<Scope>,
+    path: FsPath,
+    lists: bool,
+    began: Instant,
+}
+
+impl Changing<'_> {
+    /// The name was made, or replaced, and has these attributes now; gives them back as this worker tells them.
+    pub(crate) async fn made(self, attr: Attr) -> Attr {
+        let (metadata, scope, path) = (self.metadata, Arc::clone(&self.scope), self.path.clone());
+        let rules = scope.of_name(&path);
+        let attr = Attr { replicas: rules.replicas, writable: scope.is_writable(&path), ..attr };
+        // Of two changes at once, nobody here knows which one the origin took last.
+        let is_alone = metadata.freshness.believes_name(&path, self.began);
+        drop(self);
+        let asked = Instant::now();
+        if is_alone && !rules.believes_nothing() {
+            let answer = Ok(attr.clone());
+            let known = Known { ttl: rules.believed(&answer), answer, asked, scope: scope.number };
+            metadata.attrs.insert(path.clone(), known).await;
+        }
+        metadata.made_ancestors(&scope, &path, asked).await;
+        attr
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        self.metadata.mark(&self.scope, &self.path, now);
+        if self.lists {
+            self.metadata.mark_listing(&self.scope, &self.path, now);
+        }
+    }
+}
+
+fn no_mount(path: &FsPath) -> Failure {
     Failure::new(FailureKind::NotFound, format!("no mount leads to {path}"))
 }
 
@@ -231,7 +337,7 @@ mod tests {
     fn metadata(ttl: Duration) -> (Arc<FakeOrigin>, Metadata) {
         let origin = Arc::new(FakeOrigin::new("fake://bucket"));
         let mount = (path("/data/s3"), Arc::clone(&origin) as Arc<dyn Origin>);
-        let scopes = Arc::new(Scopes::new(Namespace::new([mount]).unwrap(), ttl));
+        let scopes = Arc::new(Scopes::new(Namespace::new([mount]).unwrap(), ttl, true));
         (origin, Metadata::new(scopes, 1000))
     }
 
@@ -279,9 +385,9 @@ mod tests {
         for name in ["d/a", "d/b", "d/c"] {
             origin.put(name, b"x".as_slice());
         }
-        let page = metadata.list(&path("/data/s3/d"), None, 2).await.unwrap();
+        let page = metadata.list(&path("/data/s3/d"), None, 2, false).await.unwrap();
         assert_eq!(page.entries.len(), 2);
-        let rest = metadata.list(&path("/data/s3/d"), page.next, 2).await.unwrap();
+        let rest = metadata.list(&path("/data/s3/d"), page.next, 2, false).await.unwrap();
         assert_eq!((rest.entries.len(), rest.next), (1, None));
         for name in ["a", "b", "c"] {
             metadata.stat(&path("/data/s3/d").join(name.as_bytes()).unwrap(), false).await.unwrap();
@@ -292,13 +398,14 @@ mod tests {
     #[tokio::test]
     async fn directories_above_mounts_are_there() {
         let (_origin, metadata) = metadata(TTL);
-        for directory in ["/", "/data", "/data/s3"] {
-            assert_eq!(metadata.stat(&path(directory), false).await.unwrap().attr, Attr::directory(), "{directory}");
+        for (directory, writable) in [("/", false), ("/data", false), ("/data/s3", true)] {
+            let attr = metadata.stat(&path(directory), false).await.unwrap().attr;
+            assert_eq!(attr, Attr { writable, ..Attr::directory() }, "{directory}");
         }
-        let page = metadata.list(&path("/"), None, 10).await.unwrap();
+        let page = metadata.list(&path("/"), None, 10, false).await.unwrap();
         assert_eq!(page.entries.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), [b"data"]);
         assert!(metadata.stat(&path("/nothing"), false).await.is_err());
-        assert!(metadata.list(&path("/nothing"), None, 10).await.is_err());
+        assert!(metadata.list(&path("/nothing"), None, 10, false).await.is_err());
     }
 
     fn with(change: impl FnOnce(&mut CachePolicy)) -> CachePolicy {
@@ -324,7 +431,7 @@ mod tests {
         assert!(slow.valid_for > 9 * TTL && slow.valid_for <= 10 * TTL);
         assert_eq!(slow.attr.replicas, 3);
         assert!(stat("/data/s3/fixed/a").await.valid_for > 100 * 24 * 60 * TTL);
-        assert!(metadata.list(&path("/data/s3/fixed"), None, 10).await.unwrap().valid_for <= TTL);
+        assert!(metadata.list(&path("/data/s3/fixed"), None, 10, false).await.unwrap().valid_for <= TTL);
         let asked = origin.counts().stats;
         for _ in 0..3 {
             assert_eq!(stat("/data/s3/live/a").await.valid_for, Duration::ZERO);
@@ -333,7 +440,7 @@ mod tests {
         assert_eq!(origin.counts().stats, asked + 3, "what is fixed is not asked again");
         metadata.stat(&path("/data/s3/fixed/a"), true).await.unwrap();
         assert_eq!(origin.counts().stats, asked + 4, "unless somebody insists");
-        let page = metadata.list(&path("/data/s3/slow"), None, 10).await.unwrap();
+        let page = metadata.list(&path("/data/s3/slow"), None, 10, false).await.unwrap();
         assert_eq!(page.entries[0].attr.replicas, 3);
     }
 

@@ -54,8 +54,12 @@ impl Namespace {
                 return Resolved::Origin(origin, below);
             }
         }
-        let has_mounts_below = path.is_root() || self.mounts.iter().any(|(at, _)| at.relative_to(path).is_some());
-        if has_mounts_below { Resolved::Virtual } else { Resolved::Nothing }
+        if self.leads_to_mounts(path) { Resolved::Virtual } else { Resolved::Nothing }
+    }
+
+    /// Whether `path` is a mount's, or leads to one.
+    pub(crate) fn leads_to_mounts(&self, path: &FsPath) -> bool {
+        path.is_root() || self.mounts.iter().any(|(at, _)| at.relative_to(path).is_some())
     }
 
     /// The names in the directory `path` that lead to mounts.

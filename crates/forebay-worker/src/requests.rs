@@ -126,7 +126,7 @@ impl Worker {
         {
             self.versions.forget(request.block.file);
             let scope = self.scopes.current();
-            self.metadata.forget(scope.namespace.paths_of(&version.origin, &version.path)).await;
+            scope.namespace.paths_of(&version.origin, &version.path).for_each(|path| self.metadata.forget(&path));
         }
         result
     }
@@ -178,7 +178,8 @@ impl Worker {
             }
             Op::List => {
                 let ListRequest { path, token, max } = ListRequest::decode(&request.body)?;
-                let reply = self.metadata.list(&path_of(&path)?, token, max).await?;
+                let revalidate = request.flags.contains(Flags::REVALIDATE);
+                let reply = self.metadata.list(&path_of(&path)?, token, max, revalidate).await?;
                 Response::of_body(reply.encode())
             }
             Op::Coverage => self.coverage(request).await?,
@@ -186,6 +187,9 @@ impl Worker {
             Op::Paths => Response::of_body(self.offered_paths().encode()),
             Op::Free => self.free(request).await?,
             Op::Adopt => self.adopt(request).await?,
+            Op::Change => self.change(request).await?,
+            Op::Upload => self.upload(request).await?,
+            Op::Refresh => self.refresh(request)?,
         };
         Ok((response, Served::default()))
     }
@@ -244,7 +248,7 @@ impl Service for Worker {
     }
 }
 
-fn path_of(bytes: &[u8]) -> Result<FsPath, Failure> {
+pub(crate) fn path_of(bytes: &[u8]) -> Result<FsPath, Failure> {
     FsPath::new(bytes).map_err(|error| {
         let kind = match error {
             forebay_types::PathError::NameTooLong(_) => FailureKind::NameTooLong,

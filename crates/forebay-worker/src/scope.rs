@@ -13,7 +13,7 @@ use forebay_store::{Account, Keep};
 use forebay_types::{Attr, ByteSize, Failure, FileId, FileVersion, FsPath, MAX_REPLICAS, PolicyTable};
 use moka::sync::Cache;
 
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, Resolved};
 
 /// How long the attributes of an immutable file are believed: nobody's cache entry lives as long.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -27,6 +27,8 @@ pub(crate) struct Scope {
     pub(crate) policies: PolicyTable,
     has_policies: bool,
     metadata_ttl: Duration,
+    /// Whether this worker changes what it serves, where the origins let it.
+    pub(crate) takes_changes: bool,
     /// Counts the changes.
     pub(crate) number: u64,
 }
@@ -63,6 +65,11 @@ impl NameRules {
         }
     }
 
+    /// How long any answer is believed, at most.
+    pub(crate) fn longest_believed(&self) -> Duration {
+        if self.is_immutable { self.ttl.max(FOR_EVER) } else { self.ttl }
+    }
+
     /// Whether no answer is believed, so that none need be remembered.
     pub(crate) fn believes_nothing(&self) -> bool {
         self.ttl.is_zero() && !self.is_immutable
@@ -81,6 +88,13 @@ impl Scope {
             is_immutable: policy.immutable.unwrap_or_default(),
             replicas: policy.replicas.unwrap_or(1).clamp(1, MAX_REPLICAS),
         }
+    }
+
+    /// Whether `path` is where an origin can be changed.
+    pub(crate) fn is_writable(&self, path: &FsPath) -> bool {
+        let takes_changes =
+            || matches!(self.namespace.resolve(path), Resolved::Origin(origin, _) if origin.takes_changes());
+        self.takes_changes && takes_changes()
     }
 
     /// What they say of a file; of one that shows at several paths, at that of the longest mount.
@@ -124,8 +138,9 @@ pub(crate) struct Scopes {
 }
 
 impl Scopes {
-    pub(crate) fn new(namespace: Namespace, metadata_ttl: Duration) -> Self {
-        let scope = Scope { namespace, policies: PolicyTable::default(), has_policies: false, metadata_ttl, number: 0 };
+    pub(crate) fn new(namespace: Namespace, metadata_ttl: Duration, takes_changes: bool) -> Self {
+        let policies = PolicyTable::default();
+        let scope = Scope { namespace, policies, has_policies: false, metadata_ttl, takes_changes, number: 0 };
         Self { current: ArcSwap::from_pointee(scope), files: Cache::new(FILES) }
     }
 
@@ -185,7 +200,7 @@ mod tests {
         let origin = FakeOrigin::new("fake://bucket");
         let version = origin.put("models/a", b"abc".as_slice());
         let namespace = Namespace::new([(path("/s3"), Arc::new(origin) as Arc<dyn Origin>)]).unwrap();
-        let scopes = Scopes::new(namespace, Duration::from_secs(60));
+        let scopes = Scopes::new(namespace, Duration::from_secs(60), true);
         let rules = || scopes.of_file(version.id(), &version);
         assert_eq!(rules(), FileRules::default());
         let on_models = CachePolicy { pin: Some(true), priority: Some(Priority::High), ..CachePolicy::default() };
@@ -204,7 +219,7 @@ mod tests {
 
     #[test]
     fn only_files_are_believed_for_ever() {
-        let scopes = Scopes::new(Namespace::default(), Duration::from_secs(60));
+        let scopes = Scopes::new(Namespace::default(), Duration::from_secs(60), true);
         let immutable = CachePolicy { immutable: Some(true), ..CachePolicy::default() };
         scopes.set_policies(PolicyTable::new([(path("/a"), immutable)]));
         let (inside, outside) = (scopes.current().of_name(&path("/a/b")), scopes.current().of_name(&path("/b")));

@@ -16,6 +16,12 @@ pub struct OpCounts {
     pub stat: u64,
     /// Questions for a page of a directory.
     pub list: u64,
+    /// Changes of the namespace.
+    pub change: u64,
+    /// Files and parts of files to be taken to the origin.
+    pub upload: u64,
+    /// Requests to forget what is known of a name.
+    pub refresh: u64,
 }
 
 /// A snapshot of a worker's counters.
@@ -39,13 +45,15 @@ pub struct WorkerCounts {
     pub blocks_freed: u64,
     /// Bytes of those, in memory and on disk together.
     pub bytes_freed: u64,
+    /// Bytes of files that were taken to the origin.
+    pub bytes_uploaded: u64,
     /// Fetches from origins and peers under way.
     pub fetches: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    ops: [AtomicU64; 4],
+    ops: [AtomicU64; 7],
     failures: AtomicU64,
     memory: AtomicU64,
     disk: AtomicU64,
@@ -54,6 +62,7 @@ pub(crate) struct Counters {
     adopted: AtomicU64,
     blocks_freed: AtomicU64,
     bytes_freed: AtomicU64,
+    uploaded: AtomicU64,
 }
 
 /// Where the bytes of an answer came from, as this worker counts it. Its caller hears of what peers had as of what was in
@@ -77,6 +86,9 @@ impl Counters {
             Op::Fill => 1,
             Op::Stat => 2,
             Op::List => 3,
+            Op::Change => 4,
+            Op::Upload => 5,
+            Op::Refresh => 6,
             Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt => return,
         };
         self.ops[at].fetch_add(1, Ordering::Relaxed);
@@ -108,10 +120,23 @@ impl Counters {
         self.bytes_freed.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(crate) fn uploaded(&self, bytes: usize) {
+        self.uploaded.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     pub(crate) fn snapshot(&self, fetches: usize) -> WorkerCounts {
         let op = |at: usize| self.ops[at].load(Ordering::Relaxed);
+        let requests = OpCounts {
+            read: op(0),
+            fill: op(1),
+            stat: op(2),
+            list: op(3),
+            change: op(4),
+            upload: op(5),
+            refresh: op(6),
+        };
         WorkerCounts {
-            requests: OpCounts { read: op(0), fill: op(1), stat: op(2), list: op(3) },
+            requests,
             failures: self.failures.load(Ordering::Relaxed),
             bytes_memory: self.memory.load(Ordering::Relaxed),
             bytes_disk: self.disk.load(Ordering::Relaxed),
@@ -120,6 +145,7 @@ impl Counters {
             bytes_adopted: self.adopted.load(Ordering::Relaxed),
             blocks_freed: self.blocks_freed.load(Ordering::Relaxed),
             bytes_freed: self.bytes_freed.load(Ordering::Relaxed),
+            bytes_uploaded: self.uploaded.load(Ordering::Relaxed),
             fetches: fetches as u64,
         }
     }

@@ -34,6 +34,8 @@ pub struct WorkerOptions {
     pub deadline: Duration,
     /// How metadata is cached.
     pub metadata: MetadataOptions,
+    /// Whether the worker changes what it serves, and takes uploads.
+    pub takes_changes: bool,
 }
 
 /// A cache node.
@@ -84,7 +86,7 @@ impl Worker {
     /// A worker that caches `namespace` in `store`.
     #[must_use]
     pub fn new(store: Store, namespace: Namespace, options: WorkerOptions) -> Self {
-        let scopes = Arc::new(Scopes::new(namespace, options.metadata.ttl));
+        let scopes = Arc::new(Scopes::new(namespace, options.metadata.ttl, options.takes_changes));
         let peers = Arc::new(OnceLock::new());
         let source = Arc::new(Origins { scopes: Arc::clone(&scopes), peers: Arc::clone(&peers) });
         let engine_options = EngineOptions { policy: options.fetch, deadline: options.deadline };

@@ -55,6 +55,7 @@ impl Scene {
             fetch: FetchPolicy::origin(64 << 10, 4 << 20),
             deadline: 20 * SECOND,
             metadata: MetadataOptions { ttl: 3600 * SECOND, entries: 10 },
+            takes_changes: true,
         };
         let namespace = Namespace::new([(FsPath::root(), origin as Arc<dyn Origin>)]).unwrap();
         let worker = Arc::new(Worker::new(store().await, namespace, options)) as Arc<dyn Service>;

@@ -33,6 +33,7 @@ fn worker_with(origin: &Arc<FakeOrigin>, store: Store) -> Arc<Worker> {
         fetch: FetchPolicy::origin(64 << 10, 4 << 20),
         deadline: 20 * SECOND,
         metadata: MetadataOptions { ttl: 60 * SECOND, entries: 10_000 },
+        takes_changes: true,
     };
     Arc::new(Worker::new(store, Namespace::new([mount]).unwrap(), options))
 }

@@ -114,6 +114,17 @@ async fn data_and_metadata_have_paths_of_their_own_and_everything_else_goes_over
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_written_goes_over_tcp_even_where_data_must_not() {
+    let scene = Scene::new(Fallback::Never, offer(Some(0), Some(1)));
+    for (op, length) in [(Op::Change, 100), (Op::Upload, 9 << 20), (Op::Refresh, 1)] {
+        let request = Request::on_path(op, vec![1; length].into(), SECOND);
+        scene.link.call(request, None).await.unwrap();
+        assert_eq!(scene.calls(op), [0, 0, 0, 1]);
+    }
+    assert_eq!(scene.tcp.calls(Op::Paths), 0, "nor does it wait for other paths to be known");
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_metadata_listener_attributes_go_over_tcp_even_where_data_must_not() {
     let scene = Scene::new(Fallback::Never, offer(Some(0), None));
     scene.read().await.unwrap();

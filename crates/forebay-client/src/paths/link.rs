@@ -211,9 +211,18 @@ impl Shared {
     }
 }
 
+/// Whether a request goes over TCP whatever other paths there are: what is written has large bodies, which RDMA does not take,
+/// and is to be in nobody's way there.
+pub(super) fn is_for_tcp(op: Op) -> bool {
+    matches!(op, Op::Change | Op::Upload | Op::Refresh)
+}
+
 #[async_trait::async_trait]
 impl Transport for WorkerLink {
     async fn call(&self, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        if is_for_tcp(request.op) {
+            return self.shared.tcp.call(request, into).await;
+        }
         let found = match self.shared.found.load_full() {
             Some(found) => found,
             None => {
@@ -227,9 +236,7 @@ impl Transport for WorkerLink {
         match request.op {
             Op::Read | Op::Fill => found.data.call(request, into).await,
             Op::Stat | Op::List => found.metadata.call(request, into).await,
-            Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt => {
-                self.shared.tcp.call(request, into).await
-            }
+            _ => self.shared.tcp.call(request, into).await,
         }
     }
 

@@ -218,8 +218,13 @@ impl Shared {
 #[async_trait::async_trait]
 impl Transport for PathsTransport {
     async fn call(&self, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
-        self.probe();
         let shared = &*self.shared;
+        if link::is_for_tcp(request.op)
+            && let Some(tcp) = shared.paths.iter().find(|path| path.kind == PathKind::Tcp)
+        {
+            return tcp.link.call(request, into).await;
+        }
+        self.probe();
         let chosen = shared.selector.lock().choose(shared.random());
         let path = match chosen {
             Choice::Use(path) => path,

@@ -357,7 +357,7 @@ impl Walk {
         };
         let place = Place(Spot::In(Arc::clone(&frame.page), frame.position, path.clone()));
         frame.last = Some(path.clone());
-        let Attr { kind, modified_nanos, replicas } = entry.attr;
+        let Attr { kind, modified_nanos, replicas, .. } = entry.attr;
         match kind {
             FileKind::File(version) => {
                 Some(Item { path, found: Found::File { version, modified_nanos, replicas }, place })
@@ -399,7 +399,7 @@ impl Walk {
                     self.descend(path, place);
                     return self.next();
                 }
-                (Ok(path), Ok(Attr { kind: FileKind::File(version), modified_nanos, replicas })) => {
+                (Ok(path), Ok(Attr { kind: FileKind::File(version), modified_nanos, replicas, .. })) => {
                     (path, Found::File { version, modified_nanos, replicas })
                 }
             };

@@ -41,6 +41,7 @@ pub(crate) fn worker_of(store: Store, origin: &Arc<FakeOrigin>) -> Arc<Worker> {
         fetch: FetchPolicy::origin(64 << 10, 4 << 20),
         deadline: 20 * SECOND,
         metadata: MetadataOptions { ttl: 60 * SECOND, entries: 10_000 },
+        takes_changes: true,
     };
     Arc::new(Worker::new(store, namespace(&[("/s3", origin)]), options))
 }

@@ -1,0 +1,218 @@
+//! Changes of the namespace, and the bytes of files that are written: all of it goes through to the origin, and nothing is
+//! cached of it but what the metadata cache learns.
+//!
+//! What a client names is checked before an origin hears of it: a mount cannot be changed by way of what it is mounted on, and
+//! what exists only to lead to mounts cannot be changed at all. Blocks of versions that are replaced stay until they are
+//! evicted: whoever has one open goes on reading it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay_origin::Origin;
+use forebay_transport::message::{Change, ChangeReply, MOST_PARTS, UploadRequest};
+use forebay_transport::wire::MAX_PART;
+use forebay_transport::{Flags, Request, Response};
+use forebay_types::{Attr, Failure, FailureKind, FsPath};
+
+use crate::metadata::Changing;
+use crate::namespace::Resolved;
+use crate::requests::path_of;
+use crate::scope::Scope;
+use crate::worker::Worker;
+
+/// The longest name of an upload, and the longest tag of a part, in bytes: those of S3 have some 200.
+const MOST_NAME: usize = 4096;
+
+/// A name below a mount that takes changes.
+struct Target {
+    scope: Arc<Scope>,
+    path: FsPath,
+    origin: Arc<dyn Origin>,
+    /// The path below the mount.
+    below: Vec<u8>,
+}
+
+impl Worker {
+    /// Changes the namespace.
+    pub(crate) async fn change(&self, request: &Request) -> Result<Response, Failure> {
+        let reply = match Change::decode(&request.body)? {
+            Change::MakeDirectory { path } => self.make_directory(&path).await?,
+            Change::RemoveDirectory { path } => {
+                let Target { scope, path, origin, below } = self.target(&path)?;
+                let _changing = self.metadata.changing(&scope, &path, true);
+                origin.remove_directory(&below).await?;
+                ChangeReply::default()
+            }
+            Change::Remove { path } => {
+                let Target { scope, path, origin, below } = self.target(&path)?;
+                let _changing = self.metadata.changing(&scope, &path, false);
+                origin.remove(&below).await?;
+                ChangeReply::default()
+            }
+            Change::Copy { from, to } => self.copy(&from, &to).await?,
+            Change::Begin { path } => {
+                let Target { origin, below, .. } = self.target(&path)?;
+                ChangeReply { attr: None, token: origin.begin_upload(&below).await? }
+            }
+            Change::Complete { path, upload, size, parts } => self.complete(&path, &upload, size, &parts).await?,
+            Change::Abort { path, upload } => {
+                check_name(&upload)?;
+                let Target { origin, below, .. } = self.target(&path)?;
+                origin.abort_upload(&below, &upload).await?;
+                ChangeReply::default()
+            }
+        };
+        Ok(Response::of_body(reply.encode()))
+    }
+
+    /// Takes a file, or a part of one, to the origin.
+    pub(crate) async fn upload(&self, request: &Request) -> Result<Response, Failure> {
+        let UploadRequest { path, part, bytes } = UploadRequest::decode(request)?;
+        let length = bytes.len();
+        if length > MAX_PART as usize {
+            return Err(invalid(format!("{length} bytes are over the limit of {MAX_PART} for one upload")));
+        }
+        let target = self.target(&path)?;
+        let reply = match part {
+            None => self.put(target, bytes).await?,
+            Some((upload, number)) => {
+                check_name(&upload)?;
+                if number == 0 || number as usize > MOST_PARTS {
+                    return Err(invalid(format!(
+                        "there is no part {number}: parts are counted from 1 to {MOST_PARTS}"
+                    )));
+                }
+                let token = target.origin.upload_part(&target.below, &upload, number, bytes).await?;
+                ChangeReply { attr: None, token }
+            }
+        };
+        self.counters.uploaded(length);
+        Ok(Response::of_body(reply.encode()))
+    }
+
+    /// Has names asked for again.
+    pub(crate) fn refresh(&self, request: &Request) -> Result<Response, Failure> {
+        let path = path_of(&request.body)?;
+        match request.flags.contains(Flags::BELOW) {
+            true => self.metadata.forget_all(),
+            false => self.metadata.forget(&path),
+        }
+        Ok(Response::of_body(Bytes::new()))
+    }
+
+    async fn make_directory(&self, path: &[u8]) -> Result<ChangeReply, Failure> {
+        let path = path_of(path)?;
+        let scope = self.scope_of_changes()?;
+        if scope.namespace.leads_to_mounts(&path) {
+            return Err(Failure::new(FailureKind::Exists, format!("{path}: a mount is there")));
+        }
+        let Target { scope, path, origin, below } = within(scope, path)?;
+        let changing = self.metadata.changing(&scope, &path, true);
+        let attr = origin.make_directory(&below).await?;
+        Ok(made(changing, attr).await)
+    }
+
+    async fn put(&self, target: Target, bytes: Bytes) -> Result<ChangeReply, Failure> {
+        let Target { scope, path, origin, below } = target;
+        let changing = self.metadata.changing(&scope, &path, false);
+        let attr = origin.put(&below, bytes).await?;
+        Ok(made(changing, attr).await)
+    }
+
+    async fn complete(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<ChangeReply, Failure> {
+        check_name(upload)?;
+        parts.iter().try_for_each(|tag| check_name(tag))?;
+        let most = parts.len() as u64 * u64::from(MAX_PART);
+        if parts.is_empty() || parts.len() > MOST_PARTS || size > most {
+            return Err(invalid(format!("{size} bytes cannot be in {} parts", parts.len())));
+        }
+        let Target { scope, path, origin, below } = self.target(path)?;
+        let changing = self.metadata.changing(&scope, &path, false);
+        let attr = origin.complete_upload(&below, upload, size, parts).await?;
+        Ok(made(changing, attr).await)
+    }
+
+    async fn copy(&self, from: &[u8], to: &[u8]) -> Result<ChangeReply, Failure> {
+        let (from, to) = (path_of(from)?, self.target(to)?);
+        let is_directory = || Failure::new(FailureKind::IsADirectory, format!("{from}: a mount is there"));
+        let Target { scope, path, origin, below } = to;
+        let (source, from_below) = match scope.namespace.resolve(&from) {
+            _ if scope.namespace.leads_to_mounts(&from) => return Err(is_directory()),
+            Resolved::Origin(source, from_below) => (source, from_below),
+            Resolved::Virtual => return Err(is_directory()),
+            Resolved::Nothing => return Err(no_mount(&from)),
+        };
+        if source.url() != origin.url() {
+            let message =
+                format!("{from} is on {}, {path} on {}: copy it by reading and writing", source.url(), origin.url());
+            return Err(Failure::new(FailureKind::CrossDevice, message));
+        }
+        let changing = self.metadata.changing(&scope, &path, false);
+        let attr = origin.copy(from_below, &below).await?;
+        Ok(made(changing, attr).await)
+    }
+
+    /// What a change of `path` is to change.
+    ///
+    /// # Errors
+    /// When nothing can be changed there, and why.
+    fn target(&self, path: &[u8]) -> Result<Target, Failure> {
+        let path = path_of(path)?;
+        let scope = self.scope_of_changes()?;
+        if scope.namespace.leads_to_mounts(&path) {
+            return Err(Failure::new(FailureKind::NotPermitted, format!("{path} cannot be changed: a mount is there")));
+        }
+        within(scope, path)
+    }
+
+    fn scope_of_changes(&self) -> Result<Arc<Scope>, Failure> {
+        let scope = self.scopes.current();
+        match scope.takes_changes {
+            true => Ok(scope),
+            false => Err(read_only("this worker takes no changes: its `write.mode` is `none`".to_owned())),
+        }
+    }
+}
+
+/// The place of a name in an origin that takes changes.
+fn within(scope: Arc<Scope>, path: FsPath) -> Result<Target, Failure> {
+    let (origin, below) = match scope.namespace.resolve(&path) {
+        Resolved::Origin(origin, below) => (Arc::clone(origin), below.to_vec()),
+        Resolved::Virtual | Resolved::Nothing => {
+            let parent = path.parent();
+            return Err(match scope.namespace.leads_to_mounts(&parent) {
+                true => read_only(format!("{path} cannot be made: {parent} only leads to mounts")),
+                false => no_mount(&path),
+            });
+        }
+    };
+    if !origin.takes_changes() {
+        return Err(read_only(format!("{path}: {} takes no changes", origin.url())));
+    }
+    Ok(Target { scope, path, origin, below })
+}
+
+/// The answer to a change that made something.
+async fn made(changing: Changing<'_>, attr: Attr) -> ChangeReply {
+    ChangeReply { attr: Some(changing.made(attr).await), token: String::new() }
+}
+
+/// The name of an upload, or the tag of a part: whatever an origin gave, but something.
+fn check_name(name: &str) -> Result<(), Failure> {
+    match name.len() {
+        1..=MOST_NAME => Ok(()),
+        length => Err(invalid(format!("a name of an upload, or a tag, of {length} bytes"))),
+    }
+}
+
+fn invalid(message: String) -> Failure {
+    Failure::new(FailureKind::InvalidArgument, message)
+}
+
+fn read_only(message: String) -> Failure {
+    Failure::new(FailureKind::ReadOnly, message)
+}
+
+fn no_mount(path: &FsPath) -> Failure {
+    Failure::new(FailureKind::NotFound, format!("no mount leads to {path}"))
+}
