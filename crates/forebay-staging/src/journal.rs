@@ -1,0 +1,273 @@
+//! The staging directory: two files a draft, its bytes (`<id>.data`) and its record (`<id>.json`).
+//!
+//! Several mounts may share a directory, so nothing in it is locked but each staged file, by whoever works with it; a
+//! lock ends with its process, also where processes do not see each other (containers). Where the file system knows no
+//! locks, the process in the record counts.
+//!
+//! A draft's bytes come before its record and go after it: bytes without a record are those of a draft with nothing to
+//! lose, or what a crash left of one, and are removed when nobody has them locked.
+
+use std::collections::hash_map::RandomState;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::{StagingError, failed};
+use crate::record::{FORMAT, Record};
+
+/// Bytes without a record that are younger than this may be those of a draft that is just being made.
+const YOUNG: Duration = Duration::from_secs(60);
+/// How often, and how far apart, a lock is tried that somebody may only be looking at.
+const TRIES: u32 = 20;
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
+/// A staging directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Journal {
+    dir: PathBuf,
+}
+
+impl Journal {
+    /// Opens the directory, making it if needed.
+    pub(crate) fn open(dir: &Path) -> Result<Self, StagingError> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed("create", dir))?;
+        let journal = Self { dir: dir.to_owned() };
+        // Whether it takes files is better known now than at the first write.
+        let (id, _file) = journal.create().map_err(failed("create a file in", dir))?;
+        journal.remove(&id);
+        Ok(journal)
+    }
+
+    /// The directory as it is, made or not.
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self { dir: dir.to_owned() }
+    }
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the bytes of a draft are.
+    pub(crate) fn data(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.data"))
+    }
+
+    fn record(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    /// A new and empty staged file, locked; and its id.
+    pub(crate) fn create(&self) -> io::Result<(String, File)> {
+        loop {
+            // Random, and short enough to be typed.
+            let id = format!("{:010x}", RandomState::new().build_hasher().finish() >> 24);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            match options.open(self.data(&id)) {
+                Ok(file) => {
+                    lock(&file)?;
+                    return Ok((id, file));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Writes a record in place of the one before. `durable`: it outlives the machine.
+    pub(crate) fn write(&self, id: &str, record: &Record, durable: bool) -> io::Result<()> {
+        let (path, new) = (self.record(id), self.dir.join(format!("{id}.json.new")));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        if durable {
+            file.sync_all()?;
+        }
+        std::fs::rename(&new, &path)?;
+        if durable {
+            File::open(&self.dir)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Reads a record; the error is for people.
+    pub(crate) fn read(&self, id: &str) -> Result<Record, String> {
+        let text = std::fs::read(self.record(id)).map_err(|error| error.to_string())?;
+        let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        if record.format == FORMAT { Ok(record) } else { Err(format!("it has format {}", record.format)) }
+    }
+
+    /// The drafts that have a record.
+    pub(crate) fn ids(&self) -> io::Result<Vec<String>> {
+        self.names(".json")
+    }
+
+    fn names(&self, suffix: &str) -> io::Result<Vec<String>> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            let id = name.to_str().and_then(|name| name.strip_suffix(suffix));
+            names.extend(id.filter(|id| is_id(id)).map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Takes a draft over from a process that is gone, or has left it. `None`: somebody works with it. `patient`:
+    /// others may look at it for a moment.
+    pub(crate) fn claim(&self, id: &str, patient: bool) -> io::Result<Option<File>> {
+        if !is_id(id) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = self.data(id);
+        for _ in 0..if patient { TRIES } else { 1 } {
+            let file = OpenOptions::new().read(true).write(true).open(&path)?;
+            match file.try_lock() {
+                // Unless whoever had it removed it meanwhile.
+                Ok(()) if std::fs::metadata(&path)?.ino() == file.metadata()?.ino() => return Ok(Some(file)),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if patient => std::thread::sleep(BETWEEN_TRIES),
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(_)) if !self.owner_is_alive(id) => return Ok(Some(file)),
+                Err(TryLockError::Error(_)) => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether somebody works with a draft.
+    pub(crate) fn is_claimed(&self, id: &str) -> bool {
+        let Ok(file) = File::open(self.data(id)) else { return false };
+        match file.try_lock_shared() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(_)) => self.owner_is_alive(id),
+        }
+    }
+
+    fn owner_is_alive(&self, id: &str) -> bool {
+        self.read(id).is_ok_and(|record| record.process.is_alive())
+    }
+
+    /// Whether there is anything left of a draft.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.data(id).exists()
+    }
+
+    /// Removes a record: nothing of the draft would be lost.
+    pub(crate) fn remove_record(&self, id: &str) {
+        remove(&self.record(id));
+    }
+
+    /// Removes a draft.
+    pub(crate) fn remove(&self, id: &str) {
+        remove(&self.record(id));
+        remove(&self.data(id));
+    }
+
+    /// Removes what crashes left, and what has no record.
+    pub(crate) fn sweep(&self) -> io::Result<()> {
+        for id in self.names(".data")? {
+            let path = self.data(&id);
+            let is_young = |path: &Path| {
+                let age = std::fs::metadata(path).and_then(|metadata| metadata.modified()).map(|time| time.elapsed());
+                age.map_or(true, |age| age.is_ok_and(|age| age < YOUNG))
+            };
+            if !self.record(&id).exists() && !is_young(&path) && self.claim(&id, false).is_ok_and(|file| file.is_some())
+            {
+                remove(&path);
+            }
+        }
+        for id in self.names(".json.new")? {
+            if !self.has(&id) {
+                remove(&self.dir.join(format!("{id}.json.new")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Locks a file that is only ours, if its file system can.
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(io::Error::other("somebody else has locked it")),
+    }
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(path = %path.display(), %error, "cannot remove a staged file");
+    }
+}
+
+/// Ids come from the command line, too: nothing that leads out of the directory.
+fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::SystemTime;
+
+    fn journal() -> (tempfile::TempDir, Journal) {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(&dir.path().join("a/staging")).unwrap();
+        (dir, journal)
+    }
+
+    fn files(journal: &Journal) -> usize {
+        std::fs::read_dir(&journal.dir).unwrap().count()
+    }
+
+    #[test]
+    fn only_its_owner_can_enter_the_directory() {
+        let (_dir, journal) = journal();
+        assert_eq!(std::fs::metadata(&journal.dir).unwrap().mode() & 0o777, 0o700);
+        let (id, file) = journal.create().unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(journal.data(&id)).unwrap().ino(), file.metadata().unwrap().ino());
+    }
+
+    #[test]
+    fn a_draft_is_claimed_by_one() {
+        let (_dir, journal) = journal();
+        let (id, file) = journal.create().unwrap();
+        assert!(journal.is_claimed(&id) && journal.claim(&id, false).unwrap().is_none());
+        file.unlock().unwrap();
+        assert!(!journal.is_claimed(&id));
+        let claimed = journal.claim(&id, true).unwrap().unwrap();
+        assert!(journal.is_claimed(&id));
+        claimed.unlock().unwrap();
+        for bad in ["", "../x", "zz", "0123456789", &"0".repeat(33)] {
+            assert_eq!(journal.claim(bad, false).unwrap_err().kind(), io::ErrorKind::NotFound, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn old_bytes_without_a_record_are_swept_unless_somebody_has_them() {
+        let (_dir, journal) = journal();
+        let long_ago = SystemTime::now() - 2 * YOUNG;
+        let (open, held) = journal.create().unwrap();
+        held.set_modified(long_ago).unwrap();
+        let (young, file) = journal.create().unwrap();
+        file.unlock().unwrap();
+        let (old, file) = journal.create().unwrap();
+        file.set_modified(long_ago).unwrap();
+        file.unlock().unwrap();
+        std::fs::write(journal.dir.join("abc.json.new"), "half").unwrap();
+        journal.sweep().unwrap();
+        assert_eq!((journal.has(&open), journal.has(&young), journal.has(&old)), (true, true, false));
+        assert_eq!(files(&journal), 2);
+    }
+}

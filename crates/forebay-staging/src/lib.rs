@@ -1,0 +1,62 @@
+//! Files that are being written: on the local disk first, and from there to the origin, whole or not at all.
+//!
+//! A file that is open for writing is a [`Draft`]. What is written to it lies in a *staged file* of the staging
+//! directory, and is read from there; what was never written comes from the version that the draft began as. It reaches
+//! the origin when it is synced (fsync and close): small files with one put, larger ones as an upload in parts. Parts
+//! that are whole and quiet go while the file is still being written, so that little is left to do at the end. A sync
+//! that fails keeps everything for the next; a draft that cannot be synced at all stays in the directory, for people:
+//! [`staged`], [`retry`], [`drop_staged`].
+//!
+//! What a process stages is bounded. Writers who find no room wait for it; it comes from what the origin has already.
+//!
+//! Pure, without I/O and without a clock:
+//!
+//! * `ranges`, `content`: where each byte is;
+//! * `schedule`, `parts`: how a file is cut into parts, and what became of each;
+//! * `space`: who may stage how much, and who waits.
+//!
+//! The shell around them:
+//!
+//! * `draft`, `state`: what a file is asked, and what is known of it; `read`, `change`, `sync`: how it is answered;
+//! * `send`, `uploader`, `buffers`: parts on their way, those that go early, and the memory that they are in;
+//! * `room`, `reclaim`: waiting for room, and making it;
+//! * `journal`, `record`, `process`: the staging directory, what is written down in it, and whose it is;
+//! * `recover`, `left`: what is found there, and what is done about it.
+
+mod buffers;
+mod change;
+mod content;
+mod draft;
+mod error;
+mod journal;
+mod left;
+mod parts;
+mod process;
+mod ranges;
+mod read;
+mod reclaim;
+mod record;
+mod recover;
+mod remote;
+mod room;
+mod schedule;
+mod send;
+mod space;
+mod staging;
+mod state;
+mod sync;
+mod uploader;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use draft::Draft;
+pub use error::StagingError;
+pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
+pub use remote::{Base, Remote};
+pub use staging::{Staging, StagingOptions};
+
+/// The most bytes in one part.
+pub const MAX_PART: u32 = 64 << 20;

@@ -1,0 +1,251 @@
+//! What is known of a draft, and what is written down of it.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use forebay_types::{Attr, Failure, FsPath};
+use tokio_util::sync::CancellationToken;
+
+use crate::Base;
+use crate::content::Content;
+use crate::error::{failed, let_go, too_large};
+use crate::parts::Parts;
+use crate::record::{FORMAT, Record, UploadRecord, to_hex};
+use crate::staging::Shared;
+
+/// How long background uploads of a draft rest after a failure; doubled with each, up to 64 times this.
+const REST: Duration = Duration::from_millis(500);
+
+/// The staged file.
+#[derive(Debug)]
+pub(crate) struct StagedFile {
+    pub(crate) id: String,
+    pub(crate) file: File,
+}
+
+/// What is written down of a draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrittenDown {
+    Not,
+    /// Where it belongs, and what is gone.
+    Roughly,
+    /// Where each byte is.
+    Exactly,
+}
+
+/// An upload in parts.
+#[derive(Debug)]
+pub(crate) enum Upload {
+    None,
+    /// It is being begun, by whoever has this number.
+    Beginning(u64),
+    Begun(Arc<Begun>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) path: FsPath,
+    pub(crate) name: String,
+    /// Cancelled when it is given up.
+    pub(crate) given_up: CancellationToken,
+}
+
+pub(crate) struct State {
+    pub(crate) path: FsPath,
+    pub(crate) content: Content,
+    pub(crate) parts: Parts,
+    pub(crate) base: Option<Arc<dyn Base>>,
+    pub(crate) file: Option<Arc<StagedFile>>,
+    pub(crate) written_down: WrittenDown,
+    pub(crate) upload: Upload,
+    pub(crate) beginnings: u64,
+    pub(crate) dirty: bool,
+    pub(crate) new: bool,
+    pub(crate) unlinked: bool,
+    pub(crate) syncing: bool,
+    /// Nobody has it open any more.
+    pub(crate) dropped: bool,
+    /// It could not be uploaded and was left in the staging directory.
+    pub(crate) left: Option<Failure>,
+    /// Why the last sync failed.
+    pub(crate) error: Option<String>,
+    /// What the last sync made.
+    pub(crate) attr: Option<Attr>,
+    pub(crate) modified: SystemTime,
+    pub(crate) since: SystemTime,
+    pub(crate) used: Instant,
+    /// Until when background uploads rest, and after how many failures.
+    pub(crate) rest: Option<(Instant, u32)>,
+}
+
+impl State {
+    /// A draft that begins as `base`, or is new.
+    pub(crate) fn new(shared: &Shared, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Self {
+        let now = SystemTime::now();
+        Self {
+            path,
+            content,
+            parts: Parts::new(Arc::clone(&shared.schedule)),
+            dirty: base.is_none(),
+            new: base.is_none(),
+            base,
+            file: None,
+            written_down: WrittenDown::Not,
+            upload: Upload::None,
+            beginnings: 0,
+            unlinked: false,
+            syncing: false,
+            dropped: false,
+            left: None,
+            error: None,
+            attr: None,
+            modified: now,
+            since: now,
+            used: Instant::now(),
+            rest: None,
+        }
+    }
+
+    /// Whether the bytes of `range` may be changed.
+    pub(crate) fn check_change(&self, range: &Range<u64>) -> Result<(), Failure> {
+        if let Some(failure) = &self.left {
+            return Err(failure.clone());
+        }
+        let most = self.parts.schedule().max_size();
+        if range.end > most {
+            return Err(too_large(&self.path, most));
+        }
+        if self.content.gone() > 0 {
+            for number in self.parts.schedule().touched(range) {
+                let whole = self.parts.schedule().range(number);
+                let changed = whole.start.max(range.start)..whole.end.min(range.end);
+                if self.content.gone_within(changed) < self.content.gone_within(whole.clone()) {
+                    return Err(let_go(&self.path, &whole));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The staged file, made if there is none, and written down if it is not.
+    pub(crate) fn staged_file(&mut self, shared: &Shared) -> Result<Arc<StagedFile>, Failure> {
+        let staged = match &self.file {
+            Some(staged) => Arc::clone(staged),
+            None => {
+                let made = shared.journal.create().and_then(|(id, file)| {
+                    // So that its length is the file's, whatever is written down.
+                    if self.content.size() > 0 {
+                        file.set_len(self.content.size())?;
+                    }
+                    Ok((id, file))
+                });
+                let (id, file) = made.map_err(failed("create a file in", shared.journal.dir()))?;
+                if self.unlinked {
+                    shared.journal.remove(&id);
+                }
+                let staged = Arc::new(StagedFile { id, file });
+                self.file = Some(Arc::clone(&staged));
+                staged
+            }
+        };
+        if self.written_down == WrittenDown::Not {
+            self.write_down(shared, false, false)?;
+        }
+        Ok(staged)
+    }
+
+    /// Notes that the content was changed. `rough`: what is not written down exactly must be written down again.
+    pub(crate) fn changed(&mut self, shared: &Shared, rough: bool) -> Result<(), Failure> {
+        self.dirty = true;
+        (self.modified, self.used) = (SystemTime::now(), Instant::now());
+        if rough || self.written_down == WrittenDown::Exactly { self.write_down(shared, false, false) } else { Ok(()) }
+    }
+
+    /// Writes down what is known. `exact`: nothing is being changed.
+    pub(crate) fn write_down(&mut self, shared: &Shared, exact: bool, durable: bool) -> Result<(), Failure> {
+        let Some(staged) = self.file.as_ref().filter(|_| !self.unlinked) else { return Ok(()) };
+        let record = self.record(shared, exact);
+        let path = shared.journal.data(&staged.id);
+        shared.journal.write(&staged.id, &record, durable).map_err(failed("write the record of", &path))?;
+        self.written_down = if exact { WrittenDown::Exactly } else { WrittenDown::Roughly };
+        Ok(())
+    }
+
+    /// Writes down what is not about the content, if anything is written down.
+    pub(crate) fn write_down_again(&mut self, shared: &Shared) -> Result<(), Failure> {
+        match self.written_down {
+            WrittenDown::Not => Ok(()),
+            exactness => self.write_down(shared, exactness == WrittenDown::Exactly, false),
+        }
+    }
+
+    /// The origin has everything: nothing would be lost.
+    pub(crate) fn forget_record(&mut self, shared: &Shared) {
+        if let Some(staged) = self.file.as_ref().filter(|_| self.written_down != WrittenDown::Not) {
+            shared.journal.remove_record(&staged.id);
+        }
+        self.written_down = WrittenDown::Not;
+    }
+
+    fn record(&self, shared: &Shared, exact: bool) -> Record {
+        let pairs = |range: Range<u64>| (range.start, range.end);
+        let content = &self.content;
+        let upload = match &self.upload {
+            Upload::Begun(begun) => Some(UploadRecord {
+                path_hex: to_hex(begun.path.as_bytes()),
+                name: begun.name.clone(),
+                parts: self.parts.current().map(|(number, length, tag)| (number, length, tag.to_owned())).collect(),
+            }),
+            Upload::None | Upload::Beginning(_) => None,
+        };
+        let base = self.base.as_ref().filter(|_| content.base_limit() > 0);
+        Record {
+            format: FORMAT,
+            path: self.path.to_string(),
+            path_hex: to_hex(self.path.as_bytes()),
+            owner: shared.owner.clone(),
+            process: shared.process,
+            // Not before 1970, and not in half a billion years.
+            since: self.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
+            error: self.error.clone(),
+            size: content.size(),
+            base: base.map(|base| to_hex(&base.version().encode())),
+            base_limit: content.base_limit(),
+            exact,
+            staged: if exact { content.staged_within(0..content.size()).map(pairs).collect() } else { Vec::new() },
+            zeros: if exact { content.zeros().map(pairs).collect() } else { Vec::new() },
+            gone: content.all_gone().map(pairs).collect(),
+            schedule: self.parts.schedule().steps().to_vec(),
+            upload,
+        }
+    }
+
+    /// Forgets the upload, and aborts it in the background.
+    pub(crate) fn give_up_upload(&mut self, shared: &Arc<Shared>) {
+        if let Upload::Begun(begun) = std::mem::replace(&mut self.upload, Upload::None) {
+            begun.given_up.cancel();
+            self.parts.forget_sent();
+            shared.abort(begun.path.clone(), begun.name.clone());
+        }
+    }
+
+    /// Something failed in the background: rests a while, and longer each time.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        let failures = self.rest.map_or(0, |(_, failures)| failures);
+        self.rest = Some((now + REST * (1 << failures.min(6)), failures + 1));
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("path", &self.path).field("dirty", &self.dirty).finish_non_exhaustive()
+    }
+}
+
+/// When the origin says that a file was modified, if it says.
+pub(crate) fn modified(attr: &Attr) -> Option<SystemTime> {
+    let nanos = u64::try_from(attr.modified_nanos).ok().filter(|nanos| *nanos > 0)?;
+    Some(UNIX_EPOCH + Duration::from_nanos(nanos))
+}

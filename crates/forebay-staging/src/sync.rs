@@ -1,0 +1,348 @@
+//! A sync: makes the file at the origin what it is here.
+//!
+//! A sync aims at what was written before it began, and at the size that the file had then, or the smallest since: a
+//! file that is cut meanwhile is not made long again. It puts a file that has no more than the first part, and
+//! otherwise sends the parts that have not arrived and completes the upload. Writers go on meanwhile, and dirty the
+//! file again.
+//!
+//! One that fails forgets nothing: the next goes on where it stopped. Only an upload that is not there any more is
+//! begun anew, once, and that needs all bytes here.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use forebay_types::{Attr, Failure, FailureKind, FsPath};
+use tokio::task::{JoinError, JoinSet};
+
+use crate::draft::Inner;
+use crate::error::{closing, failed};
+use crate::parts::Target;
+use crate::send::Trouble;
+use crate::state::{Begun, Upload, WrittenDown, modified};
+
+/// What a sync does next.
+enum Step {
+    /// Nobody wants the file any more.
+    Stop,
+    Put {
+        path: FsPath,
+        generation: u64,
+    },
+    Begin,
+    /// Something is under way in the background that this waits for.
+    Wait,
+    Send,
+    Complete {
+        upload: Arc<Begun>,
+        tags: Vec<String>,
+        /// The generation at which the size was decided.
+        sized: u64,
+    },
+}
+
+/// A sync that is under way.
+struct Syncing<'a>(&'a Arc<Inner>);
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        let is_dropped = {
+            let mut state = self.0.state.lock();
+            state.syncing = false;
+            state.dropped
+        };
+        if is_dropped {
+            self.0.dropped();
+        }
+        self.0.shared.heat(self.0);
+        self.0.shared.room.look_again();
+    }
+}
+
+impl Inner {
+    /// Syncs; `finish`: nobody writes any more.
+    pub(crate) async fn sync(self: &Arc<Self>, finish: bool) -> Result<Option<Attr>, Failure> {
+        {
+            let state = self.state.lock();
+            let is_clean = !state.dirty && !state.syncing && state.left.is_none();
+            let is_closing = self.shared.closing.is_cancelled();
+            if is_clean && (!finish || state.file.is_none() || is_closing) {
+                return Ok(state.attr.clone().filter(|_| !state.unlinked));
+            }
+            if is_closing {
+                return Err(closing());
+            }
+        }
+        let inner = Arc::clone(self);
+        // A task of its own: whoever asked may go away, and what has begun goes on.
+        let syncing = self.shared.spawn(async move {
+            let _serial = inner.serial.lock().await;
+            let synced = inner.sync_now().await;
+            let ending = Arc::clone(&inner);
+            match &synced {
+                Ok(_) if finish => inner.shared.blocking(move || ending.retire()).await?,
+                Err(failure) if finish => {
+                    let failure = failure.clone();
+                    inner.shared.blocking(move || ending.leave(failure)).await?;
+                }
+                _ => {}
+            }
+            synced
+        });
+        syncing.await.unwrap_or_else(|error| Err(ended(&error)))
+    }
+
+    async fn sync_now(self: &Arc<Self>) -> Result<Option<Attr>, Failure> {
+        let (mut target, _syncing) = {
+            let mut state = self.state.lock();
+            if let Some(failure) = &state.left {
+                return Err(failure.clone());
+            }
+            if state.unlinked || !state.dirty {
+                return Ok(state.attr.clone().filter(|_| !state.unlinked));
+            }
+            state.syncing = true;
+            state.content.mark();
+            // Without a base, the staged file tells all.
+            if state.content.base_limit() > 0 && state.written_down == WrittenDown::Roughly {
+                let written_down = state.write_down(&self.shared, true, false);
+                self.warn(written_down);
+            }
+            let target = Target { generation: state.parts.generation(), size: state.content.size() };
+            drop(state);
+            (target, Syncing(self))
+        };
+        let mut anew = true;
+        loop {
+            match self.carry(&mut target).await {
+                Ok(attr) => return Ok(attr),
+                Err(_) if self.unlinked.is_cancelled() => return Ok(None),
+                Err(Trouble::UploadGone(failure)) if anew => {
+                    anew = false;
+                    self.forget_upload(&failure).map_err(|failure| self.failed(failure))?;
+                }
+                Err(trouble) => return Err(self.failed(trouble.failure())),
+            }
+        }
+    }
+
+    async fn carry(self: &Arc<Self>, target: &mut Target) -> Result<Option<Attr>, Trouble> {
+        loop {
+            let mut settled = pin!(self.settled.notified());
+            settled.as_mut().enable();
+            match self.step(target) {
+                Step::Stop => return Ok(None),
+                Step::Put { path, generation } => return self.put(&path, target.size, generation).await,
+                Step::Begin => self.begin().await.map_err(Trouble::Other)?,
+                Step::Wait => settled.await,
+                Step::Send => self.send_all(*target).await?,
+                Step::Complete { upload, tags, sized } => {
+                    return self.complete(&upload, &tags, target.size, sized).await;
+                }
+            }
+        }
+    }
+
+    fn step(&self, target: &mut Target) -> Step {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        target.size = target.size.min(state.content.lowest());
+        if state.unlinked {
+            return Step::Stop;
+        }
+        if target.size <= state.parts.schedule().first() && state.content.gone() == 0 {
+            state.give_up_upload(&self.shared);
+            return Step::Put { path: state.path.clone(), generation: state.parts.generation() };
+        }
+        match &state.upload {
+            Upload::None => Step::Begin,
+            Upload::Beginning(_) => Step::Wait,
+            Upload::Begun(upload) => {
+                if let Some(tags) = state.parts.tags(*target) {
+                    Step::Complete { upload: Arc::clone(upload), tags, sized: state.parts.generation() }
+                } else if state.parts.next_unsent(1, *target).is_some() {
+                    Step::Send
+                } else {
+                    Step::Wait
+                }
+            }
+        }
+    }
+
+    /// Sends all parts that have not arrived, as many at once as there is memory for.
+    async fn send_all(self: &Arc<Self>, target: Target) -> Result<(), Trouble> {
+        let (mut sends, mut from, mut trouble) = (JoinSet::new(), 1, None);
+        while trouble.is_none() {
+            let next = self.state.lock().parts.next_unsent(from, target);
+            let Some((number, range)) = next else { break };
+            from = number + 1;
+            let mut memory = pin!(self.shared.memory(range.end - range.start));
+            let memory = loop {
+                tokio::select! {
+                    memory = &mut memory => break memory,
+                    Some(sent) = sends.join_next() => {
+                        trouble = flat(sent).err();
+                        if trouble.is_some() {
+                            break None;
+                        }
+                    }
+                }
+            };
+            if let Some(sending) = memory.and_then(|memory| self.start(number, Some(target.size), memory)) {
+                sends.spawn_on(self.shared.tasks.track_future(sending.send()), &self.shared.runtime);
+            }
+        }
+        // Those under way may arrive, and need not go again with the next try.
+        while let Some(sent) = sends.join_next().await {
+            trouble = trouble.or(flat(sent).err());
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    async fn put(self: &Arc<Self>, path: &FsPath, size: u64, generation: u64) -> Result<Option<Attr>, Trouble> {
+        let _memory = self.shared.memory(size).await;
+        let bytes = self.bytes_to_send(0..size).await.map_err(Trouble::Other)?;
+        let attr = tokio::select! {
+            put = self.shared.remote.put(path, bytes) => put.map_err(Trouble::Other)?,
+            () = self.unlinked.cancelled() => return Ok(None),
+        };
+        self.shared.counts.puts.fetch_add(1, Ordering::Relaxed);
+        self.shared.arrived(size);
+        self.synced(path, attr, size, Some(generation), generation)
+    }
+
+    async fn complete(
+        self: &Arc<Self>,
+        upload: &Begun,
+        tags: &[String],
+        size: u64,
+        sized: u64,
+    ) -> Result<Option<Attr>, Trouble> {
+        let attr = tokio::select! {
+            attr = self.shared.remote.complete(&upload.path, &upload.name, size, tags) => attr.map_err(|failure| {
+                match failure.kind() {
+                    // A send that was given up may have overtaken another, so that a part is not what its tag says.
+                    FailureKind::NotFound | FailureKind::Corrupt | FailureKind::InvalidArgument => {
+                        Trouble::UploadGone(failure)
+                    }
+                    _ => Trouble::Other(failure),
+                }
+            })?,
+            () = self.unlinked.cancelled() => return Ok(None),
+        };
+        self.shared.counts.completed.fetch_add(1, Ordering::Relaxed);
+        self.synced(&upload.path, attr, size, None, sized)
+    }
+
+    /// The origin has the file: it is the base from now on.
+    fn synced(
+        &self,
+        path: &FsPath,
+        attr: Attr,
+        size: u64,
+        put: Option<u64>,
+        sized: u64,
+    ) -> Result<Option<Attr>, Trouble> {
+        let Some(version) = attr.version().filter(|version| version.size == size) else {
+            let message = format!("{size} bytes were uploaded, and the origin says it has {attr:?}");
+            return Err(Trouble::Other(Failure::new(FailureKind::Internal, message)));
+        };
+        let base = self.shared.remote.open(version.clone());
+        let mut state = self.state.lock();
+        if state.unlinked {
+            return Ok(None);
+        }
+        state.upload = Upload::None;
+        state.base = Some(base);
+        state.content.synced(size);
+        let now = state.content.size();
+        let changed = state.parts.settle(put, sized, now);
+        state.dirty = changed || now != size || *path != state.path;
+        state.attr = Some(attr.clone());
+        (state.new, state.error, state.rest) = (false, None, None);
+        if state.dirty {
+            // What was written down is about the version before.
+            let written_down = state.write_down(&self.shared, false, false);
+            self.warn(written_down);
+        } else {
+            state.modified = modified(&attr).unwrap_or(state.modified);
+            state.forget_record(&self.shared);
+        }
+        Ok(Some(attr))
+    }
+
+    /// The upload is not there any more; what is needed is here.
+    fn forget_upload(&self, failure: &Failure) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if state.content.gone() > 0 {
+            let message = format!("its upload is gone, and with it bytes that were let go of to make room: {failure}");
+            return Err(Failure::new(FailureKind::Unavailable, message));
+        }
+        state.give_up_upload(&self.shared);
+        Ok(())
+    }
+
+    /// An early part found that its upload is not there any more.
+    pub(crate) fn upload_gone(&self, upload: &Arc<Begun>, failure: &Failure) {
+        let is_current = {
+            let mut state = self.state.lock();
+            state.rest(std::time::Instant::now());
+            // A sync that is under way finds out by itself.
+            !state.syncing && matches!(&state.upload, Upload::Begun(begun) if Arc::ptr_eq(begun, upload))
+        };
+        if is_current && let Err(failure) = self.forget_upload(failure) {
+            tracing::warn!(%failure, "a file that is being written cannot be uploaded");
+        }
+    }
+
+    /// A sync has failed.
+    fn failed(&self, failure: Failure) -> Failure {
+        self.shared.counts.failures.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        let mut failure = failure.context(format_args!("cannot upload {}", state.path));
+        if let (FailureKind::VersionChanged, Some(staged)) = (failure.kind(), &state.file) {
+            let data = self.shared.journal.data(&staged.id);
+            let why = "somebody else replaced the file at the origin while it was being changed here";
+            let message = format!("{failure}: {why}; what was written is in {}", data.display());
+            failure = Failure::new(failure.kind(), message);
+        }
+        state.error = Some(failure.to_string());
+        let written_down = state.write_down(&self.shared, true, false);
+        drop(state);
+        self.warn(written_down);
+        failure
+    }
+
+    /// Leaves a draft that could not be uploaded in the staging directory, for `forebay fs staged`.
+    fn leave(&self, failure: Failure) {
+        let left = {
+            let _io = self.io.write();
+            let mut state = self.state.lock();
+            if state.left.is_some() || state.unlinked {
+                return;
+            }
+            let file = state.staged_file(&self.shared);
+            state.left = Some(failure);
+            file
+        };
+        let left = left.and_then(|staged| {
+            let path = self.shared.journal.data(&staged.id);
+            staged.file.sync_all().map_err(failed("sync", &path))?;
+            self.state.lock().write_down(&self.shared, true, true)?;
+            // From here on anybody may retry or drop it.
+            let _ = staged.file.unlock();
+            Ok(())
+        });
+        if let Err(failure) = left {
+            tracing::error!(%failure, "a file that could not be uploaded is not safe in the staging directory");
+        }
+    }
+}
+
+fn flat(sent: Result<Result<(), Trouble>, JoinError>) -> Result<(), Trouble> {
+    sent.unwrap_or_else(|error| Err(Trouble::Other(ended(&error))))
+}
+
+fn ended(error: &JoinError) -> Failure {
+    Failure::new(FailureKind::Internal, format!("an upload ended: {error}"))
+}
