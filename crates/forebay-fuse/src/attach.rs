@@ -66,7 +66,8 @@ fn attach_as_root(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
     if options.allow_other {
         data.push_str(",allow_other");
     }
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    let writable = if options.writing.is_some() { MountFlags::empty() } else { MountFlags::RDONLY };
+    let flags = writable | MountFlags::NOSUID | MountFlags::NODEV;
     let invalid = |error: std::ffi::NulError| MountError::Io {
         action: format!("mount at {}", mountpoint.display()),
         error: error.into(),
@@ -82,7 +83,8 @@ fn attach_as_root(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, 
 
 fn attach_as_user(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::io("make a socket pair"))?;
-    let mut mount_options = OsString::from("ro,nosuid,nodev,default_permissions,subtype=forebay,fsname=");
+    let mut mount_options = OsString::from(if options.writing.is_some() { "rw" } else { "ro" });
+    mount_options.push(",nosuid,nodev,default_permissions,subtype=forebay,fsname=");
     mount_options.push(escape_option(&options.source));
     mount_options.push(format!(",max_read={}", options.max_read_bytes()));
     if options.allow_other {

@@ -9,18 +9,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use forebay_types::{Attr, FileKind};
+use forebay_types::Attr;
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use tracing::debug;
 
 use crate::access_log::{Seen, What};
-use crate::filesystem::{Attempt, Described, Found, Listed, not_open, read_only};
-use crate::inode::ROOT;
-use crate::serving::{Shared, contained, send};
+use crate::changes::{Changed, SetAttributes};
+use crate::directories::Listed;
+use crate::filesystem::{Attempt, Described, Found, not_open};
+use crate::inodes::ROOT;
+use crate::serving::{Shared, contained, send, send_bytes};
 use crate::stats::Operation;
 use crate::virtual_files::{FOR_EVER, Opened, VirtualFile, part};
 
@@ -34,7 +37,7 @@ const TOTAL_FILES: u64 = 1 << 32;
 
 /// What `fuser` hands the kernel's requests to.
 pub(crate) struct Device {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     max_background: u16,
 }
 
@@ -43,21 +46,14 @@ impl Device {
         Self { shared, max_background: max_background.max(1) }
     }
 
-    fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
     /// What the access log is to say of a request, if anybody reads it.
     #[inline]
-    fn seen(&self, request: &Request, what: impl FnOnce() -> What) -> Option<Seen> {
+    pub(crate) fn seen(&self, request: &Request, what: impl FnOnce() -> What) -> Option<Seen> {
         self.shared.virtual_files.log().seen(request, what)
-    }
-
-    fn refuse_write(&self, request: &Request, ino: INodeNo, answer: impl FnOnce(Errno)) {
-        let (started, seen) = (Instant::now(), self.seen(request, || What::Inode(ino.0)));
-        let errno = self.shared.failed(Operation::Write, &read_only());
-        answer(errno);
-        self.shared.answered(Operation::Write, seen, Err(errno), started);
     }
 
     /// A read of a file that is in no origin. That of an access log may wait, and is not itself logged.
@@ -87,6 +83,8 @@ impl fuser::Filesystem for Device {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_MAX_PAGES,
+            // A file that is opened to be overwritten need not be asked for first.
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
         ];
         for capability in wanted {
             if config.add_capabilities(capability).is_err() {
@@ -94,7 +92,7 @@ impl fuser::Filesystem for Device {
             }
         }
         let refused = |nearest: u32| std::io::Error::other(format!("refused; the nearest valid value is {nearest}"));
-        // There are no writes, but this also bounds reads.
+        // This bounds reads, too.
         config.set_max_write(MAX_READ).map_err(refused)?;
         config.set_max_background(self.max_background).map_err(|nearest| refused(nearest.into()))?;
         Ok(())
@@ -122,8 +120,7 @@ impl fuser::Filesystem for Device {
             }
             Ok(Found::Nothing(ttl)) => {
                 // Inode number 0 is how the kernel is told for how long there is none.
-                let none =
-                    Described { ino: 0, attr: Attr::directory(), attr_ttl: Duration::ZERO, name_ttl: Duration::ZERO };
+                let none = Described::new(0, &Attr::directory());
                 reply.entry_with_ttls(&Duration::ZERO, &ttl, &shared.attributes(&none), Generation(0));
                 Err(Errno::ENOENT)
             }
@@ -159,6 +156,9 @@ impl fuser::Filesystem for Device {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if let Some(file) = VirtualFile::at(ino.0) {
+            if flags.0 & libc::O_ACCMODE != libc::O_RDONLY {
+                return reply.error(Errno::EPERM);
+            }
             contained(Operation::Open, || match self.shared.virtual_files.open(file, || self.shared.report()) {
                 Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
                 Err(errno) => reply.error(errno),
@@ -167,11 +167,11 @@ impl fuser::Filesystem for Device {
         }
         let seen = self.seen(req, || What::Inode(ino.0));
         let shared = self.shared();
-        let work = async move { shared.files.open(ino.0, flags.0).await };
-        self.shared.serve(Operation::Open, seen, work, |_, opened| match opened {
-            // An inode is one version, so its pages stay right. O_DIRECT needs no flag of ours: the kernel honours it.
+        let thread = req.pid();
+        let work = async move { shared.files.open(ino.0, flags.0, thread).await };
+        self.shared.serve(Operation::Open, seen, work, move |_, opened| match opened {
             Ok(handle) => {
-                reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.opened(FileHandle(handle), opened_with(flags.0));
                 Ok(())
             }
             Err(errno) => {
@@ -208,9 +208,9 @@ impl fuser::Filesystem for Device {
                     let shared = self.shared();
                     let work = async move { shared.files.read(&open, offset, size).await };
                     self.shared.serve(Operation::Read, seen, work, |shared, read| match read {
-                        Ok(spans) => {
-                            shared.counters.read(spans.iter().map(|span| span.len()).sum(), false);
-                            send(reply, &spans);
+                        Ok(bytes) => {
+                            shared.counters.read(bytes.len(), false);
+                            send_bytes(reply, &bytes);
                             Ok(())
                         }
                         Err(errno) => {
@@ -228,9 +228,12 @@ impl fuser::Filesystem for Device {
         });
     }
 
-    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        // There is nothing to flush: with this answer the kernel never asks again, and close(2) costs no round trip.
-        reply.error(Errno::ENOSYS);
+    fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        if self.shared.files.staging().is_none() {
+            // There is nothing to flush: with this answer the kernel never asks again, and close(2) costs no round trip.
+            return reply.error(Errno::ENOSYS);
+        }
+        self.sync(req, ino, fh, true, reply);
     }
 
     fn release(
@@ -249,14 +252,20 @@ impl fuser::Filesystem for Device {
         }
         contained(Operation::Release, || {
             let (started, seen) = (Instant::now(), self.seen(req, || What::Inode(ino.0)));
-            self.shared.files.release(fh.0);
+            let written = self.shared.files.release(fh.0);
             reply.ok();
+            if let Some(inode) = written {
+                self.shared.finish(inode);
+            }
             self.shared.answered(Operation::Release, seen, Ok(()), started);
         });
     }
 
-    fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        reply.ok();
+    fn fsync(&self, req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        if VirtualFile::at(ino.0).is_some() || self.shared.files.staging().is_none() {
+            return reply.ok();
+        }
+        self.sync(req, ino, fh, false, reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -277,9 +286,9 @@ impl fuser::Filesystem for Device {
         let shared = self.shared();
         let work = async move {
             let take = |listed: Listed<'_>| {
-                let kind = match listed.inode.attr.kind {
-                    FileKind::Directory => FileType::Directory,
-                    FileKind::File(_) => FileType::RegularFile,
+                let kind = match listed.inode.is_directory {
+                    true => FileType::Directory,
+                    false => FileType::RegularFile,
                 };
                 !reply.add(INodeNo(listed.inode.ino), listed.next, kind, OsStr::from_bytes(listed.name))
             };
@@ -351,15 +360,36 @@ impl fuser::Filesystem for Device {
 
     fn access(&self, _req: &Request, _ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         // The kernel checks permissions itself; this is asked only where it was mounted otherwise.
-        if mask.contains(AccessFlags::W_OK) { reply.error(Errno::EROFS) } else { reply.ok() }
+        let refused = mask.contains(AccessFlags::W_OK) && self.shared.files.staging().is_none();
+        if refused { reply.error(Errno::EROFS) } else { reply.ok() }
     }
+
+    // There are no extended attributes. With this answer the kernel says so by itself from now on, and does not ask before each
+    // write whether there are capabilities to take away.
 
     fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::NO_XATTR);
+        reply.error(Errno::ENOSYS);
     }
 
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, size: u32, reply: ReplyXattr) {
-        if size == 0 { reply.size(0) } else { reply.data(&[]) }
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
     }
 
     fn lseek(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _offset: i64, _whence: i32, reply: ReplyLseek) {
@@ -375,12 +405,12 @@ impl fuser::Filesystem for Device {
         &self,
         req: &Request,
         ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
         _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         _fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
@@ -389,92 +419,125 @@ impl fuser::Filesystem for Device {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+        let modified = mtime.map(|time| match time {
+            TimeOrNow::SpecificTime(time) => time,
+            TimeOrNow::Now => SystemTime::now(),
+        });
+        self.set_attributes(req, ino, SetAttributes { mode, uid, gid, size, modified }, reply);
     }
 
-    fn mknod(&self, req: &Request, ino: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.make(req, parent, name, mode, reply);
     }
 
-    fn mkdir(&self, req: &Request, ino: INodeNo, _: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.make(req, parent, name, libc::S_IFDIR, reply);
     }
 
-    fn unlink(&self, req: &Request, ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (shared, directory, name) = (self.shared(), parent.0, Box::<[u8]>::from(name.as_bytes()));
+        let seen = self.seen(req, || What::Name(directory, name.clone()));
+        self.change(seen, async move { shared.files.unlink(directory, &name).await }, Changed::Done(reply));
     }
 
-    fn rmdir(&self, req: &Request, ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (shared, directory, name) = (self.shared(), parent.0, Box::<[u8]>::from(name.as_bytes()));
+        let seen = self.seen(req, || What::Name(directory, name.clone()));
+        self.change(seen, async move { shared.files.remove_directory(directory, &name).await }, Changed::Done(reply));
     }
 
-    fn symlink(&self, req: &Request, ino: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+    fn symlink(&self, req: &Request, parent: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
+        self.refuse(req, parent, Changed::Entry(reply));
     }
 
     fn rename(
         &self,
         req: &Request,
-        ino: INodeNo,
-        _: &OsStr,
-        _newparent: INodeNo,
-        _newname: &OsStr,
-        _flags: RenameFlags,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+        self.rename_to(req, (parent, name), (newparent, newname), flags, reply);
     }
 
     fn link(&self, req: &Request, ino: INodeNo, _newparent: INodeNo, _newname: &OsStr, reply: ReplyEntry) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+        self.refuse(req, ino, Changed::Entry(reply));
     }
 
     fn write(
         &self,
         req: &Request,
         ino: INodeNo,
-        _: FileHandle,
-        _offset: u64,
-        _data: &[u8],
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
         _write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+        self.write_bytes(req, ino, fh, offset, data, reply);
     }
 
-    fn create(&self, req: &Request, ino: INodeNo, _: &OsStr, _mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
-    }
-
-    fn setxattr(
+    fn create(
         &self,
         req: &Request,
-        ino: INodeNo,
-        _: &OsStr,
-        _value: &[u8],
-        _flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
     ) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
-    }
-
-    fn removexattr(&self, req: &Request, ino: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+        self.create_file(req, parent, name, flags, reply);
     }
 
     fn fallocate(
         &self,
         req: &Request,
         ino: INodeNo,
-        _: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.refuse_write(req, ino, |errno| reply.error(errno));
+        self.allocate(req, ino, fh, (offset, length), mode, reply);
     }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.copy_range(req, (fh_in, offset_in), (ino_out, fh_out, offset_out), length, reply);
+    }
+}
+
+/// How the kernel treats a file that is opened. Its pages stay right: an inode is one version, or what is being written, which
+/// comes through the kernel. `O_DIRECT` needs no flag of ours: the kernel honours it.
+pub(crate) fn opened_with(flags: i32) -> FopenFlags {
+    let reads = flags & libc::O_ACCMODE == libc::O_RDONLY && flags & libc::O_TRUNC == 0;
+    // What is only read has nothing to flush: close(2) costs no round trip.
+    FopenFlags::FOPEN_KEEP_CACHE | if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() }
 }

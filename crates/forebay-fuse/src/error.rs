@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use forebay_staging::StagingError;
+
 /// Why something could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -61,6 +63,9 @@ pub enum MountError {
         /// What it said.
         message: String,
     },
+    /// The directory for what is written cannot be used.
+    #[error(transparent)]
+    Staging(#[from] StagingError),
     /// Mounted, but no request is answered.
     #[error("the mount at {} does not answer", .0.display())]
     NoAnswer(PathBuf),

@@ -11,52 +11,82 @@
 //!   opens what it finds: the program sees only the new version.
 //! * A read that finds that the object was replaced fails with `ESTALE`. The inode is marked, the kernel's belief in
 //!   the name is taken back, and the next lookup asks the origin itself.
+//! * What is written here is in the kernel's pages as it is in the draft ([`crate::inode`]); until it is at the origin, names
+//!   and attributes come from the draft and not from a worker.
+//!
+//! Directories are read in [`crate::directories`]. What changes something is in [`crate::writing`] (bytes), [`crate::changing`]
+//! (names) and [`crate::renaming`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use forebay_client::{Client, OpenFile};
 use forebay_memory::Spans;
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath, PathError};
-use tokio::sync::Mutex;
+use forebay_staging::Staging;
+use forebay_types::{Attr, Failure, FailureKind, FsPath, PathError};
 
+use crate::directories::DirectoryHandle;
 use crate::handles::HandleTable;
-use crate::inode::{Inode, InodeTable, Known, ROOT};
-use crate::listing::{At, Listing};
+use crate::inode::{Content, Inode, Known};
+use crate::inodes::{InodeTable, ROOT};
 use crate::options::MountOptions;
 use crate::stale::StaleNames;
-use crate::virtual_files::VirtualFile;
+use crate::writers::Writers;
 
 /// Attributes of a version never change, and nor does what the kernel knows of the root.
 const FOR_EVER: Duration = Duration::from_secs(86_400);
 /// Within one `open(2)` the kernel looks the name up and then opens the inode. What the lookup asked for just now need
 /// not be asked again, also where answers are valid for no time at all.
 const LOOKUP_COVERS_OPEN: Duration = Duration::from_millis(100);
-/// A directory may have pages without names, but not so many in a row.
-const MAX_EMPTY_PAGES: u32 = 1000;
-/// Where the names start: before them come `.` and `..`.
-const FIRST_NAME: u64 = 2;
+/// A draft's name leads to it for as long as it is there; what ends it tells the kernel.
+const DRAFT_NAME_TTL: Duration = Duration::from_secs(1);
 
 /// The file system of one mount.
 pub(crate) struct FileSystem {
-    client: Client,
-    inodes: InodeTable,
-    files: HandleTable<FileHandle>,
-    directories: HandleTable<Arc<DirectoryHandle>>,
-    stale: StaleNames,
-    negative_ttl: Duration,
+    pub(crate) client: Client,
+    pub(crate) inodes: InodeTable,
+    pub(crate) files: HandleTable<FileHandle>,
+    pub(crate) directories: HandleTable<Arc<DirectoryHandle>>,
+    pub(crate) stale: StaleNames,
+    pub(crate) negative_ttl: Duration,
+    /// `None`: nothing can be written.
+    pub(crate) staging: Option<Staging>,
     open_status_cache: bool,
-    list_page: u32,
+    pub(crate) list_page: u32,
 }
 
 /// An inode as the kernel is told of it.
 pub(crate) struct Described {
     pub(crate) ino: u64,
-    pub(crate) attr: Attr,
+    pub(crate) is_directory: bool,
+    pub(crate) size: u64,
+    /// 0 for what has no time of modification.
+    pub(crate) modified_nanos: i64,
+    pub(crate) is_writable: bool,
+    /// Whether its name is gone.
+    pub(crate) is_removed: bool,
     /// How long the attributes may be believed.
     pub(crate) attr_ttl: Duration,
     /// How long the name may be believed to lead here.
     pub(crate) name_ttl: Duration,
+}
+
+impl Described {
+    /// As its attributes say, believed for no time.
+    pub(crate) fn new(ino: u64, attr: &Attr) -> Self {
+        Self {
+            ino,
+            is_directory: attr.version().is_none(),
+            size: attr.size(),
+            modified_nanos: attr.modified_nanos,
+            is_writable: attr.writable,
+            is_removed: false,
+            attr_ttl: Duration::ZERO,
+            name_ttl: Duration::ZERO,
+        }
+    }
 }
 
 /// What a name leads to.
@@ -70,8 +100,20 @@ pub(crate) enum Found {
 /// An open file.
 #[derive(Clone)]
 pub(crate) struct FileHandle {
-    file: Arc<OpenFile>,
-    inode: Arc<Inode>,
+    pub(crate) inode: Arc<Inode>,
+    /// What it reads, while the inode is at the revision of when it was opened. `None` when it was being written then.
+    file: Option<Arc<OpenFile>>,
+    revision: u64,
+    /// Who writes through it; `None` for a handle that only reads.
+    pub(crate) writers: Option<Arc<Writers>>,
+}
+
+impl FileHandle {
+    /// A handle for writing, opened by this thread.
+    pub(crate) fn for_writing(inode: Arc<Inode>, thread: u32) -> Self {
+        let revision = inode.revision();
+        Self { inode, file: None, revision, writers: Some(Arc::new(Writers::of(thread))) }
+    }
 }
 
 /// What can be said of a read at once.
@@ -84,27 +126,41 @@ pub(crate) enum Attempt {
     NotOpen,
 }
 
-struct DirectoryHandle {
-    inode: Arc<Inode>,
-    listing: Mutex<Listing>,
+/// The bytes of a read.
+pub(crate) enum ReadBytes {
+    /// Of a version, as they lie in memory.
+    Spans(Spans),
+    /// Of a draft.
+    Copied(Bytes),
 }
 
-/// One name of a directory.
-pub(crate) struct Listed<'a> {
-    pub(crate) name: &'a [u8],
-    /// Where reading goes on after this name.
-    pub(crate) next: u64,
-    pub(crate) inode: Described,
+impl ReadBytes {
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Spans(spans) => total(spans),
+            Self::Copied(bytes) => bytes.len(),
+        }
+    }
+
+    /// In memory of their own.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Spans(spans) => spans.iter().flat_map(|span| span.iter().copied()).collect(),
+            Self::Copied(bytes) => bytes,
+        }
+    }
 }
 
 impl FileSystem {
-    pub(crate) fn new(client: Client, stale: StaleNames, options: &MountOptions) -> Self {
+    pub(crate) fn new(client: Client, staging: Option<Staging>, stale: StaleNames, options: &MountOptions) -> Self {
         Self {
             client,
             inodes: InodeTable::new(Instant::now()),
             files: HandleTable::new(),
             directories: HandleTable::new(),
             stale,
+            staging,
             negative_ttl: options.negative_ttl,
             open_status_cache: options.open_status_cache,
             list_page: options.list_page.max(1),
@@ -113,25 +169,43 @@ impl FileSystem {
 
     /// What `name` in directory `parent` is.
     pub(crate) async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found, Failure> {
-        let path = self.inode(parent)?.path.join(name).map_err(impossible_name)?;
-        let revalidate = self.inodes.is_suspect(&path);
+        let path = self.child(parent, name)?;
+        if let Some(inode) = self.inodes.local(&path).filter(|inode| inode.draft().is_some()) {
+            self.inodes.hold(&inode);
+            return Ok(Found::Inode(self.describe(&inode, Instant::now())));
+        }
+        match self.find(&path, self.inodes.is_suspect(&path)).await? {
+            Some(known) => {
+                let inode = self.inodes.remember(&path, known);
+                Ok(Found::Inode(self.describe(&inode, Instant::now())))
+            }
+            None => Ok(Found::Nothing(self.negative_ttl)),
+        }
+    }
+
+    /// What the workers know of `path`; with `revalidate`, the origin. `None` when there is nothing.
+    pub(crate) async fn find(&self, path: &FsPath, revalidate: bool) -> Result<Option<Known>, Failure> {
         let asked = Instant::now();
-        match self.client.stat(&path, revalidate).await {
+        match self.client.stat(path, revalidate).await {
             Ok(stat) => {
                 if revalidate {
-                    self.inodes.cleared(&path, Some(&stat.attr));
+                    self.inodes.cleared(path, Some(&stat.attr));
                 }
-                let inode = self.inodes.remember(&path, Known::new(stat.attr, asked, stat.valid_for));
-                Ok(Found::Inode(describe(&inode, Instant::now())))
+                Ok(Some(Known::new(stat.attr, asked, stat.valid_for)))
             }
             Err(failure) if failure.kind() == FailureKind::NotFound => {
                 if revalidate {
-                    self.inodes.cleared(&path, None);
+                    self.inodes.cleared(path, None);
                 }
-                Ok(Found::Nothing(self.negative_ttl))
+                Ok(None)
             }
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The path of `name` in directory `parent`.
+    pub(crate) fn child(&self, parent: u64, name: &[u8]) -> Result<FsPath, Failure> {
+        self.inode(parent)?.path().join(name).map_err(impossible_name)
     }
 
     /// The kernel no longer holds `count` of its lookups of `ino`.
@@ -142,54 +216,75 @@ impl FileSystem {
     /// The attributes of `ino`.
     pub(crate) async fn attributes(&self, ino: u64) -> Result<Described, Failure> {
         let inode = self.inode(ino)?;
-        let described = describe(&inode, Instant::now());
-        if !described.attr_ttl.is_zero() {
+        let described = self.describe(&inode, Instant::now());
+        if !described.attr_ttl.is_zero() || inode.draft().is_some() || inode.is_removed() {
             return Ok(described);
         }
-        let asked = Instant::now();
-        let stat = self.client.stat(&inode.path, false).await?;
-        if !inode.is_of(&stat.attr) {
-            return Err(stale(&inode.path));
+        let (asked, path) = (Instant::now(), inode.path());
+        let stat = self.client.stat(&path, false).await?;
+        let known = Known::new(stat.attr, asked, stat.valid_for);
+        if !inode.is_meant_by(&known) {
+            return Err(stale(&path));
         }
-        inode.learn(Known::new(stat.attr, asked, stat.valid_for));
-        Ok(describe(&inode, Instant::now()))
+        inode.learn(known);
+        Ok(self.describe(&inode, Instant::now()))
     }
 
-    /// A handle on the version that `ino` stands for.
-    pub(crate) async fn open(&self, ino: u64, flags: i32) -> Result<u64, Failure> {
-        // The kernel says this by itself on a read-only mount; remounted read-write, it would come here.
-        if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_TRUNC | libc::O_APPEND) != 0 {
-            return Err(read_only());
-        }
+    /// A handle on what `ino` stands for.
+    pub(crate) async fn open(&self, ino: u64, flags: i32, thread: u32) -> Result<u64, Failure> {
         let inode = self.inode(ino)?;
+        if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+            return self.open_for_writing(&inode, flags, thread).await;
+        }
+        // Before what it is, so that whatever happens in between is noticed by the first read.
+        let revision = inode.revision();
+        if inode.draft().is_some() {
+            let handle = FileHandle { inode, file: None, revision, writers: None };
+            return self.files.insert(handle).ok_or_else(too_many_open);
+        }
+        let attr = self.current(&inode).await?;
+        let Some(version) = attr.version().cloned() else {
+            return Err(Failure::new(FailureKind::IsADirectory, format!("{} is a directory", inode.path())));
+        };
+        let file = Some(self.client.open_replicated(version, attr.replicas));
+        self.files.insert(FileHandle { inode, file, revision, writers: None }).ok_or_else(too_many_open)
+    }
+
+    /// What an inode that is not being written is, asked again where that may have changed.
+    ///
+    /// # Errors
+    /// `VersionChanged` when it is not what its name leads to any more.
+    pub(crate) async fn current(&self, inode: &Inode) -> Result<Attr, Failure> {
         if inode.is_changed() {
-            return Err(stale(&inode.path));
+            return Err(stale(&inode.path()));
         }
         let known = inode.known();
         let now = Instant::now();
         let believed = self.open_status_cache && known.fresh_until > now;
-        if !believed && now.duration_since(known.asked) > LOOKUP_COVERS_OPEN {
-            let stat = self.client.stat(&inode.path, false).await.map_err(gone_is_stale)?;
-            if !inode.is_of(&stat.attr) {
-                return Err(stale(&inode.path));
-            }
-            inode.learn(Known::new(stat.attr, now, stat.valid_for));
+        if believed || inode.is_removed() || now.duration_since(known.asked) <= LOOKUP_COVERS_OPEN {
+            return Ok(known.attr);
         }
-        let Some(version) = known.attr.version().cloned() else {
-            return Err(Failure::new(FailureKind::IsADirectory, format!("{} is a directory", inode.path)));
-        };
-        let file = self.client.open_replicated(version, known.attr.replicas);
-        self.files.insert(FileHandle { file, inode }).ok_or_else(too_many_open)
+        let path = inode.path();
+        let stat = self.client.stat(&path, false).await.map_err(gone_is_stale)?;
+        let known = Known::new(stat.attr, now, stat.valid_for);
+        if !inode.is_meant_by(&known) {
+            return Err(stale(&path));
+        }
+        inode.learn(known);
+        Ok(inode.known().attr)
     }
 
     /// Reads what can be read without waiting. Takes no lock.
     pub(crate) fn try_read(&self, handle: u64, offset: u64, length: u32) -> Attempt {
         let attempt = self.files.with(handle, |open| {
-            let expected = expected_length(open.file.version().size, offset, length);
+            let Some(file) = open.file.as_ref().filter(|_| open.inode.revision() == open.revision) else {
+                return Attempt::Miss(open.clone());
+            };
+            let expected = expected_length(file.version().size, offset, length);
             if expected == 0 {
                 return Attempt::Hit(Spans::new());
             }
-            match open.file.try_read(offset, length) {
+            match file.try_read(offset, length) {
                 Some(spans) if total(&spans) == expected => Attempt::Hit(spans),
                 _ => Attempt::Miss(open.clone()),
             }
@@ -198,100 +293,58 @@ impl FileSystem {
     }
 
     /// Reads, waiting for workers.
-    pub(crate) async fn read(&self, open: &FileHandle, offset: u64, length: u32) -> Result<Spans, Failure> {
-        match open.file.read(offset, length).await {
-            Ok(spans) => {
-                let expected = expected_length(open.file.version().size, offset, length);
-                if total(&spans) == expected {
-                    return Ok(spans);
-                }
-                // The kernel would fill up a short answer with zeros.
-                let message = format!(
-                    "{}: read of {length} bytes at {offset} gave {}, not {expected}",
-                    open.inode.path,
-                    total(&spans)
-                );
-                Err(Failure::new(FailureKind::Corrupt, message))
-            }
-            Err(failure) => {
-                if failure.kind() == FailureKind::VersionChanged {
-                    self.found_changed(&open.inode);
-                }
-                Err(failure.context(&open.inode.path))
-            }
-        }
-    }
-
-    /// The file is closed.
-    pub(crate) fn release(&self, handle: u64) {
-        self.files.remove(handle);
-    }
-
-    /// A handle on the directory `ino`.
-    pub(crate) fn open_directory(&self, ino: u64) -> Result<u64, Failure> {
-        let inode = self.inode(ino)?;
-        if inode.known().attr.version().is_some() {
-            return Err(Failure::new(FailureKind::NotADirectory, format!("{} is a file", inode.path)));
-        }
-        let handle = DirectoryHandle { inode, listing: Mutex::default() };
-        self.directories.insert(Arc::new(handle)).ok_or_else(too_many_open)
-    }
-
-    /// Tells `take` the names from position `offset` on, until it says that it has no room for the last one it was
-    /// told. With `hold`, the kernel holds each inode that was taken once more.
-    pub(crate) async fn read_directory(
-        &self,
-        handle: u64,
-        offset: u64,
-        hold: bool,
-        mut take: impl FnMut(Listed<'_>) -> bool + Send,
-    ) -> Result<(), Failure> {
-        let Some(directory) = self.directories.with(handle, Arc::clone) else { return Err(not_open()) };
-        let mut listing = directory.listing.lock().await;
-        if offset == 0 {
-            listing.rewind();
-        }
-        let mut position = offset;
-        while position < FIRST_NAME {
-            let (name, ino): (&[u8], u64) = match position {
-                0 => (b".", directory.inode.ino),
-                _ => (b"..", self.inodes.number(&directory.inode.path.parent(), None)),
-            };
-            position += 1;
-            let inode = Described { ino, attr: Attr::directory(), attr_ttl: Duration::ZERO, name_ttl: Duration::ZERO };
-            if !take(Listed { name, next: position, inode }) {
-                return Ok(());
-            }
-        }
+    pub(crate) async fn read(&self, open: &FileHandle, offset: u64, length: u32) -> Result<ReadBytes, Failure> {
         loop {
-            let filled = self.fill(&directory.inode.path, &mut listing, position - FIRST_NAME).await;
-            let names = match filled {
-                // What was taken is not lost: the kernel comes back for the rest, and gets the failure then.
-                Err(_) if position > offset => return Ok(()),
-                Err(failure) => return Err(failure),
-                Ok(At::Names { entries, fresh_until }) => Some((entries, fresh_until)),
-                Ok(At::End | At::Unlisted { .. }) => None,
-            };
-            let Some((entries, fresh_until)) = names else { return Ok(()) };
-            for entry in entries {
-                position += 1;
-                let Some(inode) = self.describe_entry(&directory.inode.path, entry, fresh_until, hold) else {
-                    continue;
-                };
-                let ino = inode.ino;
-                if !take(Listed { name: &entry.name, next: position, inode }) {
-                    if hold {
-                        self.inodes.forget(ino, 1);
+            let revision = open.inode.revision();
+            let file = match &open.file {
+                Some(file) if open.revision == revision => Arc::clone(file),
+                _ => match open.inode.content(&self.client) {
+                    Content::Version(file) => file,
+                    Content::Draft(draft) => {
+                        let read = draft.read(offset, length).await;
+                        return read.map(ReadBytes::Copied).map_err(|failure| failure.context(open.inode.path()));
                     }
-                    return Ok(());
+                    Content::None => return Err(not_open()),
+                },
+            };
+            match self.read_version(&open.inode, &file, offset, length).await {
+                // It was written or renamed here meanwhile: what it is now is what is to be read.
+                Err(failure) if failure.kind() == FailureKind::VersionChanged && open.inode.revision() != revision => {}
+                Err(failure) => {
+                    if failure.kind() == FailureKind::VersionChanged {
+                        self.found_changed(&open.inode);
+                    }
+                    return Err(failure.context(open.inode.path()));
                 }
+                Ok(spans) => return Ok(ReadBytes::Spans(spans)),
             }
         }
     }
 
-    /// The directory is closed.
-    pub(crate) fn release_directory(&self, handle: u64) {
-        self.directories.remove(handle);
+    async fn read_version(
+        &self,
+        inode: &Inode,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        length: u32,
+    ) -> Result<Spans, Failure> {
+        let spans = file.read(offset, length).await?;
+        let expected = expected_length(file.version().size, offset, length);
+        if total(&spans) == expected {
+            return Ok(spans);
+        }
+        // The kernel would fill up a short answer with zeros.
+        let (path, got) = (inode.path(), total(&spans));
+        let message = format!("{path}: read of {length} bytes at {offset} gave {got}, not {expected}");
+        Err(Failure::new(FailureKind::Corrupt, message))
+    }
+
+    /// The file is closed. What was written through it alone is to be finished with [`FileSystem::finish`].
+    pub(crate) fn release(&self, handle: u64) -> Option<Arc<Inode>> {
+        let open = self.files.with(handle, FileHandle::clone);
+        self.files.remove(handle);
+        let written = open.filter(|open| open.writers.is_some())?;
+        written.inode.end_writing().map(|_| written.inode)
     }
 
     /// The client whose namespace this is.
@@ -304,60 +357,65 @@ impl FileSystem {
         self.inodes.len()
     }
 
-    /// Lists until there are names at `position`, or none.
-    async fn fill<'a>(&self, path: &FsPath, listing: &'a mut Listing, position: u64) -> Result<At<'a>, Failure> {
-        for _ in 0..MAX_EMPTY_PAGES {
-            let At::Unlisted { start, token } = listing.at(position) else { return Ok(listing.at(position)) };
-            let asked = Instant::now();
-            let page = self.client.list(path, token, self.list_page).await?;
-            let fresh_until = Known::new(Attr::directory(), asked, page.valid_for).fresh_until;
-            listing.listed(start, page.entries, page.next, fresh_until);
-        }
-        Err(Failure::new(FailureKind::Internal, format!("{path}: {MAX_EMPTY_PAGES} pages without a name")))
-    }
-
-    /// `None` for a name that no file can have: the kernel would fail the whole listing for it; and for one that is hidden by
-    /// a file of ours.
-    fn describe_entry(&self, parent: &FsPath, entry: &DirEntry, fresh_until: Instant, hold: bool) -> Option<Described> {
-        if parent.is_root() && VirtualFile::named(&entry.name).is_some() {
-            return None;
-        }
-        let path = match parent.join(&entry.name) {
-            Ok(path) => path,
-            Err(error) => {
-                tracing::debug!(%error, "a name is left out of a listing");
-                return None;
-            }
-        };
-        if hold {
-            let now = Instant::now();
-            // A page may have been listed a while ago, and then it covers no open.
-            let known = Known { attr: entry.attr.clone(), asked: fresh_until.min(now), fresh_until };
-            let inode = self.inodes.remember(&path, known);
-            return Some(describe(&inode, now));
-        }
-        let ino = self.inodes.number(&path, entry.attr.version().map(|version| version.id()).as_ref());
-        Some(Described { ino, attr: entry.attr.clone(), attr_ttl: Duration::ZERO, name_ttl: Duration::ZERO })
-    }
-
-    fn inode(&self, ino: u64) -> Result<Arc<Inode>, Failure> {
+    pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>, Failure> {
         let unknown = || Failure::new(FailureKind::VersionChanged, format!("inode {ino} is unknown"));
         self.inodes.get(ino).ok_or_else(unknown)
     }
 
+    /// An inode as the kernel is to be told of it.
+    pub(crate) fn describe(&self, inode: &Inode, now: Instant) -> Described {
+        let shown = inode.shown();
+        let mut described = Described::new(inode.ino, &shown.known.attr);
+        described.is_removed = shown.removed;
+        if let Some(draft) = shown.draft {
+            // Asked for each time: it changes as it is written. Its name leads here for as long as it is there.
+            (described.size, described.modified_nanos) = (draft.size(), nanos(draft.modified()));
+            described.name_ttl = DRAFT_NAME_TTL;
+            return described;
+        }
+        described.name_ttl = shown.known.remaining(now);
+        // Whether the root can be written may change as mounts do.
+        let is_fixed = (inode.ino == ROOT && self.staging.is_none()) || !described.is_directory;
+        described.attr_ttl = if is_fixed && !shown.removed { FOR_EVER } else { described.name_ttl };
+        described
+    }
+
     #[cold]
-    fn found_changed(&self, inode: &Inode) {
+    pub(crate) fn found_changed(&self, inode: &Inode) {
         self.inodes.mark_changed(inode);
-        let parent = self.inodes.number(&inode.path.parent(), None);
-        self.stale.push(parent, inode.path.name());
+        self.forget_name(&inode.path());
+    }
+
+    /// Has the kernel look up `path` again, and the origin be asked about it; with `below`, also all below it that the kernel holds.
+    pub(crate) fn refresh(&self, path: &FsPath, below: bool) -> u64 {
+        let now = Instant::now();
+        let held = self.inodes.held_below(path);
+        let wanted: Vec<_> = held.into_iter().filter(|inode| below || inode.path() == *path).collect();
+        let mut names: BTreeSet<FsPath> = wanted.iter().map(|inode| inode.path()).collect();
+        wanted.iter().for_each(|inode| inode.expire(now));
+        // Also a name that the kernel believes not to be there.
+        names.insert(path.clone());
+        for name in names.iter().filter(|name| !name.is_root()) {
+            self.stale.push_patiently(self.inodes.directory(&name.parent()), name.name());
+        }
+        names.len() as u64
+    }
+
+    /// The kernel shall look this name up again.
+    pub(crate) fn forget_name(&self, path: &FsPath) {
+        self.stale.push(self.inodes.directory(&path.parent()), path.name());
     }
 }
 
-fn describe(inode: &Inode, now: Instant) -> Described {
-    let known = inode.known();
-    let name_ttl = known.remaining(now);
-    let attr_ttl = if inode.ino == ROOT || known.attr.version().is_some() { FOR_EVER } else { name_ttl };
-    Described { ino: inode.ino, attr: known.attr, attr_ttl, name_ttl }
+/// The time that many nanoseconds after 1970, or before it.
+pub(crate) fn time(nanos: i64) -> SystemTime {
+    let away = Duration::from_nanos(nanos.unsigned_abs());
+    if nanos < 0 { UNIX_EPOCH - away } else { UNIX_EPOCH + away }
+}
+
+fn nanos(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 fn expected_length(size: u64, offset: u64, length: u32) -> usize {
@@ -368,7 +426,7 @@ fn total(spans: &Spans) -> usize {
     spans.iter().map(|span| span.len()).sum()
 }
 
-fn stale(path: &FsPath) -> Failure {
+pub(crate) fn stale(path: &FsPath) -> Failure {
     Failure::new(FailureKind::VersionChanged, format!("{path} has another version by now"))
 }
 
@@ -380,7 +438,7 @@ fn gone_is_stale(failure: Failure) -> Failure {
     }
 }
 
-fn impossible_name(error: PathError) -> Failure {
+pub(crate) fn impossible_name(error: PathError) -> Failure {
     let kind = match error {
         PathError::NameTooLong(_) => FailureKind::NameTooLong,
         PathError::Relative(_) | PathError::BadName(_) => FailureKind::InvalidArgument,
@@ -396,6 +454,6 @@ pub(crate) fn not_open() -> Failure {
     Failure::new(FailureKind::InvalidArgument, "the handle is not open")
 }
 
-fn too_many_open() -> Failure {
+pub(crate) fn too_many_open() -> Failure {
     Failure::new(FailureKind::OutOfResources, "too many files are open")
 }

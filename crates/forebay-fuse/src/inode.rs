@@ -1,45 +1,48 @@
-//! Inodes: what the kernel holds of the namespace.
+//! One inode: a directory, a version of a file, or a file that is being written.
 //!
-//! A file's inode stands for one **version** of it: its number is a hash of the path and the version's id. A replaced
-//! object is another inode, as after `rename(2)` over a file of a local disk, so the kernel's page cache of one version
-//! can never be seen through a handle of another (invariant 1). A directory's number is a hash of its path. Being pure
-//! hashes, numbers stay the same across evictions and mounts; the root is 1, and where two hashes meet (once in 2^64)
-//! the later one takes the next free number.
+//! A file's inode stands for one **version** of it. A replaced object is another inode, as after `rename(2)` over a file of a
+//! local disk, so the kernel's page cache of one version can never be seen through a handle of another (invariant 1).
 //!
-//! The table holds exactly what the kernel holds: each lookup is counted, and `forget` removes. It is cut into shards,
-//! each behind a lock of its own; reads of files never come here.
+//! Writing through this mount is the exception, because the kernel writes to the inode that it has: from the first open for
+//! writing on, the inode stands for a [`Draft`], which all its handles read and write, and when the last writer has closed it
+//! stands for the version that the draft became. Its pages are right throughout: they hold what was written. A handle for
+//! reading remembers the inode's **revision** from when it was opened; once that is past, it reads what the inode is now.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_types::{Attr, FileId, FileKind, FileVersion, FsPath};
-use parking_lot::{Mutex, RwLock};
+use forebay_client::{Client, OpenFile};
+use forebay_staging::Draft;
+use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
+use parking_lot::Mutex;
 
-/// The root's number, by FUSE's definition.
-pub(crate) const ROOT: u64 = 1;
-/// Numbers up to here are the root's and those of files that are in no origin ([`crate::virtual_files`]).
-pub(crate) const LAST_RESERVED: u64 = 15;
-/// Enough that some tens of threads seldom meet.
-const SHARDS: usize = 64;
-
-/// How the number of a path, and of a version of it, is made.
-type NumberOf = fn(&FsPath, Option<&FileId>) -> u64;
-
-/// One directory, or one version of one file.
+/// One inode.
 pub(crate) struct Inode {
     /// Its number.
     pub(crate) ino: u64,
-    /// Where it is.
-    pub(crate) path: FsPath,
-    version: Option<FileId>,
-    known: Mutex<Known>,
+    state: Mutex<State>,
+    revision: AtomicU64,
     /// A read found that the origin has another version by now.
     changed: AtomicBool,
-    /// Changed only under the shard's lock.
-    lookups: AtomicU64,
+    /// Changed only under the lock of the table's shard.
+    pub(crate) lookups: AtomicU64,
+    /// Held by whoever turns a version into a draft or back, renames or removes it.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    path: FsPath,
+    version: Option<FileId>,
+    known: Known,
+    draft: Option<Arc<Draft>>,
+    /// Handles that are open for writing.
+    writers: u32,
+    /// When it became what it is by a change that was made here; answers to earlier questions are about what it was.
+    since: Option<Instant>,
+    removed: bool,
+    /// What handles read that were opened on another revision.
+    reader: Option<Arc<OpenFile>>,
 }
 
 /// What an answer said, and until when it may be believed.
@@ -67,317 +70,197 @@ impl Known {
     }
 }
 
+/// What a file's bytes are.
+pub(crate) enum Content {
+    /// Those of a version.
+    Version(Arc<OpenFile>),
+    /// What is being written.
+    Draft(Arc<Draft>),
+    /// It is a directory.
+    None,
+}
+
 impl Inode {
-    /// What is known of it.
+    /// An inode that the kernel holds once.
+    pub(crate) fn new(ino: u64, path: FsPath, known: Known) -> Self {
+        let version = version_id(&known.attr);
+        let state = State { path, version, known, draft: None, writers: 0, since: None, removed: false, reader: None };
+        Self {
+            ino,
+            state: Mutex::new(state),
+            revision: AtomicU64::new(0),
+            changed: AtomicBool::new(false),
+            lookups: AtomicU64::new(1),
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Where it is, or was before it was removed.
+    pub(crate) fn path(&self) -> FsPath {
+        self.state.lock().path.clone()
+    }
+
+    /// What is known of it, as of the origin.
     pub(crate) fn known(&self) -> Known {
-        self.known.lock().clone()
+        self.state.lock().known.clone()
     }
 
     /// Takes what is known of it, unless what it has is to be believed for longer: a listing may be older.
     pub(crate) fn learn(&self, known: Known) {
-        let mut held = self.known.lock();
-        if known.fresh_until >= held.fresh_until {
-            *held = known;
+        let mut state = self.state.lock();
+        let is_older = state.since.is_some_and(|since| known.asked < since);
+        if state.draft.is_none() && !is_older && known.fresh_until >= state.known.fresh_until {
+            state.known = known;
         }
+    }
+
+    /// Forgets until when what is known may be believed.
+    pub(crate) fn expire(&self, now: Instant) {
+        let mut state = self.state.lock();
+        state.known.fresh_until = state.known.fresh_until.min(now);
+    }
+
+    /// Whether an answer is about this inode: about this version of the file, or a directory as this is one. Also when the answer
+    /// is older than what was written here, or when it is being written: then this is what its name leads to.
+    pub(crate) fn is_meant_by(&self, known: &Known) -> bool {
+        let state = self.state.lock();
+        let is_older = state.since.is_some_and(|since| known.asked < since);
+        state.draft.is_some() || is_older || state.version == version_id(&known.attr)
     }
 
     /// Whether `attr` is of this inode: of this version of the file, or of a directory as this is one.
     pub(crate) fn is_of(&self, attr: &Attr) -> bool {
-        self.version == version_id(attr)
+        self.state.lock().version == version_id(attr)
     }
 
     /// Whether a read found that this version is gone.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed.load(Ordering::Acquire)
     }
-}
 
-type Shard = RwLock<HashMap<u64, Arc<Inode>>>;
-
-/// The inodes that the kernel holds.
-pub(crate) struct InodeTable {
-    shards: Box<[Shard]>,
-    number_of: NumberOf,
-    /// Paths that must be asked anew at the origin, with the inode that was found changed. Bounded by the inodes.
-    suspects: Mutex<HashMap<FsPath, u64>>,
-    suspect_count: AtomicUsize,
-}
-
-impl InodeTable {
-    /// A table with nothing but the root.
-    pub(crate) fn new(now: Instant) -> Self {
-        Self::with_numbers(now, number_of)
+    /// Notes that a read found this version gone, or that it is there after all.
+    pub(crate) fn set_changed(&self, changed: bool) {
+        self.changed.store(changed, Ordering::Release);
     }
 
-    fn with_numbers(now: Instant, number_of: NumberOf) -> Self {
-        let table = Self {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            number_of,
-            suspects: Mutex::default(),
-            suspect_count: AtomicUsize::new(0),
-        };
-        let root = Inode {
-            ino: ROOT,
-            path: FsPath::root(),
-            version: None,
-            known: Mutex::new(Known::new(Attr::directory(), now, Duration::MAX)),
-            changed: AtomicBool::new(false),
-            lookups: AtomicU64::new(1),
-        };
-        table.shard(ROOT).write().insert(ROOT, Arc::new(root));
-        table
+    /// Counts what writing has made of it. To be asked before what it is.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
     }
 
-    /// The inode with this number, if the kernel holds it.
-    pub(crate) fn get(&self, ino: u64) -> Option<Arc<Inode>> {
-        self.shard(ino).read().get(&ino).cloned()
+    /// What is being written, if it is.
+    pub(crate) fn draft(&self) -> Option<Arc<Draft>> {
+        self.state.lock().draft.clone()
     }
 
-    /// How many inodes the kernel holds, the root included.
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.read().len()).sum()
+    /// Whether its name was removed here.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.state.lock().removed
     }
 
-    /// The inode of `path` with the attributes in `known`; counts one lookup.
-    pub(crate) fn remember(&self, path: &FsPath, known: Known) -> Arc<Inode> {
-        let version = version_id(&known.attr);
-        let mut ino = self.number(path, version.as_ref());
-        loop {
-            match self.shard(ino).write().entry(ino) {
-                Entry::Vacant(vacant) => {
-                    let inode = Inode {
-                        ino,
-                        path: path.clone(),
-                        version,
-                        known: Mutex::new(known),
-                        changed: AtomicBool::new(false),
-                        lookups: AtomicU64::new(1),
-                    };
-                    return Arc::clone(vacant.insert(Arc::new(inode)));
-                }
-                Entry::Occupied(occupied) if occupied.get().version == version && occupied.get().path == *path => {
-                    let inode = occupied.get();
-                    inode.lookups.fetch_add(1, Ordering::Relaxed);
-                    if ino != ROOT {
-                        inode.learn(known);
-                    }
-                    return Arc::clone(inode);
-                }
-                Entry::Occupied(_) => ino = unreserved(ino.wrapping_add(1)),
+    /// What its bytes are now.
+    pub(crate) fn content(&self, client: &Client) -> Content {
+        let mut state = self.state.lock();
+        if let Some(draft) = &state.draft {
+            return Content::Draft(Arc::clone(draft));
+        }
+        let Some(version) = state.known.attr.version().cloned() else { return Content::None };
+        let replicas = state.known.attr.replicas;
+        let reader = state.reader.get_or_insert_with(|| client.open_replicated(version, replicas));
+        Content::Version(Arc::clone(reader))
+    }
+
+    /// One more handle is open for writing. `make` makes the draft, from what is known, if there is none. To be called by who has
+    /// the turn.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn begin_writing(
+        &self,
+        make: impl FnOnce(&FsPath, &Attr) -> Result<Arc<Draft>, Failure>,
+    ) -> Result<Arc<Draft>, Failure> {
+        let mut state = self.state.lock();
+        let draft = match &state.draft {
+            Some(draft) => Arc::clone(draft),
+            None => {
+                let draft = make(&state.path, &state.known.attr)?;
+                state.draft = Some(Arc::clone(&draft));
+                state.reader = None;
+                self.revision.fetch_add(1, Ordering::AcqRel);
+                draft
             }
+        };
+        state.writers += 1;
+        Ok(draft)
+    }
+
+    /// One handle less is open for writing. The draft, if it was the last one.
+    pub(crate) fn end_writing(&self) -> Option<Arc<Draft>> {
+        let mut state = self.state.lock();
+        state.writers = state.writers.saturating_sub(1);
+        state.draft.clone().filter(|_| state.writers == 0)
+    }
+
+    /// Whether any handle is open for writing.
+    pub(crate) fn has_writers(&self) -> bool {
+        self.state.lock().writers > 0
+    }
+
+    /// Whether nobody but the caller is writing.
+    pub(crate) fn is_only_writer(&self) -> bool {
+        self.state.lock().writers == 1
+    }
+
+    /// The draft is at the origin and needed no more: from now on the inode stands for what is known of that version. Without
+    /// any, it stands for what it was before.
+    pub(crate) fn settle(&self, known: Option<Known>) {
+        let mut state = self.state.lock();
+        state.draft = None;
+        state.reader = None;
+        state.since = Some(Instant::now());
+        if let Some(known) = known {
+            state.version = version_id(&known.attr);
+            state.known = known;
         }
+        self.revision.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes back `count` lookups; with the last one the inode goes.
-    pub(crate) fn forget(&self, ino: u64, count: u64) {
-        if ino == ROOT {
-            return;
+    /// It is at `path` now, as this version where it is known.
+    pub(crate) fn moved(&self, path: FsPath, known: Option<Known>) {
+        let mut state = self.state.lock();
+        state.path = path;
+        state.reader = None;
+        state.since = Some(Instant::now());
+        if let Some(known) = known {
+            state.version = version_id(&known.attr);
+            state.known = known;
         }
-        let mut shard = self.shard(ino).write();
-        let Some(inode) = shard.get(&ino) else { return };
-        let left = inode.lookups.load(Ordering::Relaxed).saturating_sub(count);
-        inode.lookups.store(left, Ordering::Relaxed);
-        if left > 0 {
-            return;
-        }
-        let gone = shard.remove(&ino);
-        drop(shard);
-        if let Some(inode) = gone.filter(|inode| inode.is_changed()) {
-            self.unsuspect(&inode.path, Some(ino));
-        }
+        self.revision.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number that the inode of `path` has, or would have.
-    pub(crate) fn number(&self, path: &FsPath, version: Option<&FileId>) -> u64 {
-        if path.is_root() { ROOT } else { unreserved((self.number_of)(path, version)) }
+    /// Its name leads elsewhere from now on, by a change that was made here.
+    pub(crate) fn remove(&self) {
+        self.state.lock().removed = true;
     }
 
-    /// Notes that the origin has another version than this inode's: the next lookup of its path must ask the origin.
-    pub(crate) fn mark_changed(&self, inode: &Inode) {
-        inode.changed.store(true, Ordering::Release);
-        let mut suspects = self.suspects.lock();
-        // An inode that the kernel has forgotten meanwhile would stay a suspect for ever.
-        if self.get(inode.ino).is_some() {
-            suspects.insert(inode.path.clone(), inode.ino);
-            self.suspect_count.store(suspects.len(), Ordering::Release);
-        }
-    }
-
-    /// Whether the next lookup of `path` must ask the origin.
-    pub(crate) fn is_suspect(&self, path: &FsPath) -> bool {
-        self.suspect_count.load(Ordering::Acquire) > 0 && self.suspects.lock().contains_key(path)
-    }
-
-    /// Notes that the origin said what `path` is now: `attr`, or nothing.
-    pub(crate) fn cleared(&self, path: &FsPath, attr: Option<&Attr>) {
-        let suspect = self.unsuspect(path, None).and_then(|ino| self.get(ino));
-        if let Some(inode) = suspect.filter(|inode| attr.is_some_and(|attr| inode.is_of(attr))) {
-            // The version is the current one after all (again).
-            inode.changed.store(false, Ordering::Release);
-        }
-    }
-
-    fn unsuspect(&self, path: &FsPath, only: Option<u64>) -> Option<u64> {
-        let mut suspects = self.suspects.lock();
-        let ino = suspects.get(path).copied().filter(|ino| only.is_none_or(|only| only == *ino))?;
-        suspects.remove(path);
-        self.suspect_count.store(suspects.len(), Ordering::Release);
-        Some(ino)
-    }
-
-    fn shard(&self, ino: u64) -> &Shard {
-        &self.shards[(ino % SHARDS as u64) as usize]
+    /// How it is to be shown.
+    pub(crate) fn shown(&self) -> Shown {
+        let state = self.state.lock();
+        Shown { known: state.known.clone(), draft: state.draft.clone(), removed: state.removed }
     }
 }
 
-fn version_id(attr: &Attr) -> Option<FileId> {
+/// What there is to show of an inode.
+pub(crate) struct Shown {
+    pub(crate) known: Known,
+    pub(crate) draft: Option<Arc<Draft>>,
+    pub(crate) removed: bool,
+}
+
+/// The version that attributes are of.
+pub(crate) fn version_id(attr: &Attr) -> Option<FileId> {
     match &attr.kind {
         FileKind::Directory => None,
         FileKind::File(version) => Some(FileVersion::id(version)),
-    }
-}
-
-/// 0 means "no inode" to the kernel.
-fn unreserved(ino: u64) -> u64 {
-    if ino <= LAST_RESERVED { ino + LAST_RESERVED + 1 } else { ino }
-}
-
-/// A keyed BLAKE3, so that nobody who chooses object names can make numbers meet.
-fn number_of(path: &FsPath, version: Option<&FileId>) -> u64 {
-    let mut hasher = blake3::Hasher::new_derive_key("forebay 2026 inode number");
-    hasher.update(path.as_bytes());
-    if let Some(FileId(id)) = version {
-        // No path has a NUL, so this cannot be a longer path.
-        hasher.update(&[0]);
-        hasher.update(id);
-    }
-    let mut number = [0; 8];
-    number.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    u64::from_le_bytes(number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_types::VersionTag;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-
-    fn known(version: Option<u64>, now: Instant) -> Known {
-        let kind = version.map_or(FileKind::Directory, |nanos| {
-            let tag = VersionTag::Modified { nanos: nanos as i64, inode: 0 };
-            FileKind::File(FileVersion { origin: "file:///o".into(), path: b"p".as_slice().into(), size: 1, tag })
-        });
-        Known::new(Attr { kind, ..Attr::directory() }, now, Duration::from_secs(60))
-    }
-
-    fn path(name: &str) -> FsPath {
-        FsPath::root().join(name.as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn a_version_keeps_its_number_across_forgetting_and_across_tables() {
-        let now = Instant::now();
-        let table = InodeTable::new(now);
-        let first = table.remember(&path("a"), known(Some(1), now)).ino;
-        table.forget(first, 1);
-        assert!(table.get(first).is_none());
-        assert_eq!(table.remember(&path("a"), known(Some(1), now)).ino, first);
-        assert_eq!(InodeTable::new(now).remember(&path("a"), known(Some(1), now)).ino, first);
-    }
-
-    #[test]
-    fn another_version_path_or_kind_is_another_inode() {
-        let now = Instant::now();
-        let table = InodeTable::new(now);
-        let numbers = [("a", Some(1)), ("a", Some(2)), ("a", None), ("b", Some(1))]
-            .map(|(name, version)| table.remember(&path(name), known(version, now)).ino);
-        assert_eq!(numbers.iter().collect::<std::collections::BTreeSet<_>>().len(), 4);
-    }
-
-    #[test]
-    fn the_root_is_one_and_is_never_forgotten() {
-        let table = InodeTable::new(Instant::now());
-        table.forget(ROOT, u64::MAX);
-        assert!(table.get(ROOT).unwrap().path.is_root());
-        assert_eq!(table.number(&FsPath::root(), None), ROOT);
-    }
-
-    #[test]
-    fn a_changed_path_is_suspect_until_the_origin_was_asked() {
-        let now = Instant::now();
-        let table = InodeTable::new(now);
-        let old = table.remember(&path("a"), known(Some(1), now));
-        table.mark_changed(&old);
-        assert!(table.is_suspect(&path("a")) && !table.is_suspect(&path("b")));
-        table.cleared(&path("a"), Some(&known(Some(2), now).attr));
-        assert!(!table.is_suspect(&path("a")));
-        assert!(old.is_changed(), "the old version stays closed to new opens");
-        table.mark_changed(&old);
-        table.cleared(&path("a"), Some(&known(Some(1), now).attr));
-        assert!(!old.is_changed(), "the origin says that it is current");
-    }
-
-    #[test]
-    fn forgetting_a_changed_inode_forgets_the_suspicion() {
-        let now = Instant::now();
-        let table = InodeTable::new(now);
-        let old = table.remember(&path("a"), known(Some(1), now));
-        table.mark_changed(&old);
-        table.forget(old.ino, 1);
-        assert!(!table.is_suspect(&path("a")));
-        table.mark_changed(&old);
-        assert!(!table.is_suspect(&path("a")));
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Lookup(u8, Option<u64>),
-        Forget(usize, u64),
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            (0..4u8, prop::option::of(0..3u64)).prop_map(|(name, version)| Step::Lookup(name, version)),
-            (any::<usize>(), 1..4u64).prop_map(|(which, count)| Step::Forget(which, count)),
-        ];
-        prop::collection::vec(step, 0..120)
-    }
-
-    proptest! {
-        #[test]
-        fn the_table_holds_what_the_kernel_holds_even_when_all_hashes_meet(steps in steps(), collide: bool) {
-            let now = Instant::now();
-            let table =
-                if collide { InodeTable::with_numbers(now, |_, _| u64::MAX) } else { InodeTable::new(now) };
-            let mut model: BTreeMap<u64, (u8, Option<u64>, u64)> = BTreeMap::new();
-            for step in steps {
-                match step {
-                    Step::Lookup(name, version) => {
-                        let ino = table.remember(&path(&name.to_string()), known(version, now)).ino;
-                        prop_assert!(ino > LAST_RESERVED);
-                        let held = model.entry(ino).or_insert((name, version, 0));
-                        prop_assert_eq!((held.0, held.1), (name, version), "a held number has one meaning");
-                        held.2 += 1;
-                    }
-                    Step::Forget(which, count) => {
-                        let Some(ino) = model.keys().nth(which % model.len().max(1)).copied() else { continue };
-                        let count = count.min(model[&ino].2);
-                        table.forget(ino, count);
-                        let held = model.get_mut(&ino).unwrap();
-                        held.2 -= count;
-                        if held.2 == 0 {
-                            model.remove(&ino);
-                        }
-                    }
-                }
-                prop_assert_eq!(table.len(), model.len() + 1);
-                for (ino, (name, version, _)) in &model {
-                    let inode = table.get(*ino).unwrap();
-                    prop_assert_eq!(&inode.path, &path(&name.to_string()));
-                    prop_assert!(inode.is_of(&known(*version, now).attr));
-                }
-            }
-        }
     }
 }

@@ -40,8 +40,8 @@ pub(crate) enum At<'a> {
         /// Until when their attributes may be believed.
         fresh_until: Instant,
     },
-    /// The directory ends before it.
-    End,
+    /// The directory ends before it: it has so many names.
+    End(u64),
     /// This page must be listed first, and told to [`Listing::listed`]; then ask again.
     Unlisted {
         /// The position of its first name.
@@ -67,7 +67,7 @@ impl Listing {
                 return At::Names { entries, fresh_until: page.fresh_until };
             }
             if position >= end && page.next.is_none() {
-                return At::End;
+                return At::End(end);
             }
         }
         match self.marks.range(..=position).next_back() {
@@ -113,7 +113,7 @@ mod tests {
                 At::Names { entries, .. } => {
                     return (Some(String::from_utf8_lossy(&entries[0].name).parse().unwrap()), listed);
                 }
-                At::End => return (None, listed),
+                At::End(_) => return (None, listed),
                 At::Unlisted { start, token } => (start, token),
             };
             listed += 1;
@@ -147,7 +147,7 @@ mod tests {
         listing.listed(0, vec![], Some("b".into()), now);
         assert_eq!(listing.at(0), At::Unlisted { start: 0, token: Some("b".into()) });
         listing.listed(0, vec![], None, now);
-        assert_eq!(listing.at(0), At::End);
+        assert_eq!(listing.at(0), At::End(0));
         listing.rewind();
         assert_eq!(listing.at(0), At::Unlisted { start: 0, token: None });
     }

@@ -12,7 +12,8 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_types::ByteSize;
+use forebay_staging::Staging;
+use forebay_types::{ByteSize, FsPath};
 use fuser::{Config, Session, SessionACL};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -79,7 +80,12 @@ impl Mount {
         let mut attached = Attached { mountpoint: mountpoint.clone(), keep: false };
 
         let (stale, stale_queue) = stale_names();
-        let shared = Shared::new(FileSystem::new(client, stale.clone(), options), runtime, options);
+        let staging = options
+            .writing
+            .as_ref()
+            .map(|writing| Staging::open(writing.staging.clone(), Arc::new(client.clone()), runtime.clone()));
+        let staging = staging.transpose()?;
+        let shared = Shared::new(FileSystem::new(client, staging, stale.clone(), options), runtime, options);
         let device = Device::new(Arc::clone(&shared), options.max_background);
         let mut config = Config::default();
         config.n_threads = Some(options.thread_count());
@@ -130,6 +136,20 @@ impl Mount {
     pub fn reporter(&self) -> impl Fn() -> serde_json::Value + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.report()
+    }
+
+    /// Has the kernel ask again what `path` is; with `below`, also everything below it that it knows of. How many names that are.
+    ///
+    /// Waits for the kernel: call it from a thread that may.
+    #[must_use]
+    pub fn refresh(&self, path: &FsPath, below: bool) -> u64 {
+        self.shared.files.refresh(path, below)
+    }
+
+    /// The same, for as long as anybody asks.
+    pub fn refresher(&self) -> impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move |path, below| shared.files.refresh(path, below)
     }
 
     /// Resolves when the mount has ended: unmounted, by us or from outside, and nothing open any more.
@@ -217,7 +237,10 @@ fn supervise(session: Session<Device>, shared: &Shared, stale: &StaleNames) {
     shared.tasks.close();
     stale.end();
     // Cancelled tasks end at their next step, and those of a runtime that shuts down are dropped.
-    shared.runtime.block_on(shared.tasks.wait());
+    shared.runtime.block_on(async {
+        shared.tasks.wait().await;
+        shared.files.close_staging().await;
+    });
     info!("the mount has ended");
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_staging::StagingOptions;
 use forebay_types::ByteSize;
 use serde_json::Value;
 
@@ -38,8 +39,23 @@ pub struct MountOptions {
     pub deadline: Duration,
     /// Names asked for at a time when a directory is read.
     pub list_page: u32,
+    /// Permissions of every file, as far as it can be written: `0o644`.
+    pub file_mode: u16,
+    /// Permissions of every directory, as far as it can be changed: `0o755`.
+    pub directory_mode: u16,
+    /// How files are written; `None`: nothing can be changed, and the kernel is told so.
+    pub writing: Option<WritingOptions>,
     /// What `.stats` shows besides what mount and client count.
     pub report: ReportSource,
+}
+
+/// How files are written.
+#[derive(Clone, Debug)]
+pub struct WritingOptions {
+    /// Where written data waits for the origin.
+    pub staging: StagingOptions,
+    /// Changes of modes and owners succeed and change nothing, rather than fail with `EPERM`.
+    pub ignore_mode: bool,
 }
 
 /// Counters of others, as a JSON object whenever somebody asks. Without any, by default.
@@ -81,6 +97,9 @@ impl Default for MountOptions {
             negative_ttl: Duration::from_secs(1),
             deadline: Duration::from_secs(300),
             list_page: 1000,
+            file_mode: 0o644,
+            directory_mode: 0o755,
+            writing: None,
             report: ReportSource::default(),
         }
     }

@@ -3,6 +3,9 @@
 //! A thread that takes requests never waits. What may have to wait is a future: it is polled once where it was made,
 //! which is enough whenever the answer is cached in this process, and goes on as a task if it must wait.
 //!
+//! What is written, synced, removed or renamed may take as long as the origin takes: the requests to workers that it consists of
+//! have deadlines of their own.
+//!
 //! A panic in here must not leave a mount that nobody serves: it is caught and logged, and the dropped reply tells the
 //! kernel `EIO`.
 
@@ -10,11 +13,12 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay_memory::Spans;
-use forebay_types::{Attr, Failure, FailureKind, FileKind};
+use forebay_types::{Failure, FailureKind};
 use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyData};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -23,13 +27,17 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use crate::access_log::Seen;
-use crate::filesystem::{Described, FileSystem};
+use crate::filesystem::{Described, FileSystem, ReadBytes, time};
+use crate::inode::Inode;
 use crate::options::{MountOptions, ReportSource};
 use crate::stats::{Counters, MountStats, Operation};
 use crate::virtual_files::{VirtualFile, VirtualFiles};
 
 /// `st_blksize`, which `cp` and `cat` read at a time: the largest read that the kernel sends.
 const PREFERRED_READ: u32 = 1 << 20;
+
+/// Longer than anything that makes progress takes.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// What all requests of a mount share.
 pub(crate) struct Shared {
@@ -44,12 +52,20 @@ pub(crate) struct Shared {
     deadline: Duration,
     presentation: Presentation,
     report: ReportSource,
+    /// Threads that are writing into the staging directory just now, which may take a while when the disk is slow.
+    writing: AtomicUsize,
+    /// How many may at once: all but one, which goes on answering reads.
+    most_writing: usize,
 }
 
 /// What the kernel is told of every inode.
 struct Presentation {
     uid: u32,
     gid: u32,
+    file_mode: u16,
+    directory_mode: u16,
+    /// `chmod` and `chown` to something else succeed, and change nothing.
+    ignore_mode: bool,
     /// Stands in for the modification time of directories that have none.
     mounted_at: SystemTime,
 }
@@ -59,6 +75,9 @@ impl Shared {
         let presentation = Presentation {
             uid: options.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
             gid: options.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+            file_mode: options.file_mode & 0o777,
+            directory_mode: options.directory_mode & 0o777,
+            ignore_mode: options.writing.as_ref().is_some_and(|writing| writing.ignore_mode),
             mounted_at: SystemTime::now(),
         };
         Arc::new(Self {
@@ -71,6 +90,8 @@ impl Shared {
             deadline: options.deadline,
             presentation,
             report: options.report.clone(),
+            writing: AtomicUsize::new(0),
+            most_writing: options.thread_count().saturating_sub(1).max(1),
         })
     }
 
@@ -85,6 +106,9 @@ impl Shared {
         if let (Some(report), Value::Object(more)) = (report.as_object_mut(), self.report.report()) {
             report.extend(more);
             report.insert("fuse".to_owned(), self.stats().report());
+            if let Some(staging) = self.files.staging() {
+                report.insert("staging".to_owned(), staging.report());
+            }
         }
         report
     }
@@ -105,10 +129,37 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
+        self.serve_within(self.deadline, operation, seen, work, answer);
+    }
+
+    /// The same for what consists of any number of requests to workers, each of which has a deadline.
+    pub(crate) fn serve_patiently<T, F>(
+        self: &Arc<Self>,
+        operation: Operation,
+        seen: Option<Seen>,
+        work: F,
+        answer: impl FnOnce(&Shared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        self.serve_within(PATIENCE, operation, seen, work, answer);
+    }
+
+    fn serve_within<T, F>(
+        self: &Arc<Self>,
+        deadline: Duration,
+        operation: Operation,
+        seen: Option<Seen>,
+        work: F,
+        answer: impl FnOnce(&Shared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
         let started = Instant::now();
         let shared = Arc::clone(self);
         let mut request = Box::pin(async move {
-            let deadline = shared.deadline;
             let outcome = match tokio::time::timeout(deadline, work).await {
                 Ok(outcome) => outcome.map_err(|failure| shared.failed(operation, &failure)),
                 Err(_) => {
@@ -130,6 +181,37 @@ impl Shared {
             };
             self.tasks.spawn_on(task, &self.runtime);
         }
+    }
+
+    /// Settles a file whose last writer is gone. Nobody waits for it, but the mount's end does.
+    pub(crate) fn finish(self: &Arc<Self>, inode: Arc<Inode>) {
+        let shared = Arc::clone(self);
+        self.tasks.spawn_on(async move { shared.files.finish(&inode).await }, &self.runtime);
+    }
+
+    /// Leave to write into the staging directory from a thread that takes requests.
+    pub(crate) fn may_write(&self) -> Option<Writing<'_>> {
+        let writing = Writing(&self.writing);
+        (self.writing.fetch_add(1, Ordering::Relaxed) < self.most_writing).then_some(writing)
+    }
+
+    /// Whether a file or directory has these attributes already, or nobody minds that it will not get them.
+    pub(crate) fn may_be(
+        &self,
+        inode: &Described,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<(), Failure> {
+        let shown = self.attributes(inode);
+        let is_same = mode.is_none_or(|mode| mode & 0o7777 == u32::from(shown.perm))
+            && uid.is_none_or(|uid| uid == shown.uid)
+            && gid.is_none_or(|gid| gid == shown.gid);
+        if is_same || self.presentation.ignore_mode {
+            return Ok(());
+        }
+        let message = "an object store keeps no modes and owners; set posix.ignore_mode to have such changes ignored";
+        Err(Failure::new(FailureKind::NotPermitted, message))
     }
 
     /// Counts a request that was answered, and logs it for whoever wants to know.
@@ -156,33 +238,41 @@ impl Shared {
     }
 
     pub(crate) fn attributes(&self, inode: &Described) -> FileAttr {
-        let Described { ino, attr: Attr { kind, modified_nanos, .. }, .. } = inode;
-        let (kind, perm, nlink) = match kind {
-            FileKind::Directory => (FileType::Directory, 0o555, 2),
-            FileKind::File(_) => (FileType::RegularFile, 0o444, 1),
+        let (kind, perm, nlink) = match inode.is_directory {
+            true => (FileType::Directory, self.presentation.directory_mode, 2),
+            false => (FileType::RegularFile, self.presentation.file_mode, 1),
         };
-        let modified = match (*modified_nanos, kind) {
-            (0, FileType::Directory) => self.presentation.mounted_at,
-            (nanos @ 0.., _) => UNIX_EPOCH + Duration::from_nanos(nanos.unsigned_abs()),
-            (nanos, _) => UNIX_EPOCH - Duration::from_nanos(nanos.unsigned_abs()),
+        let is_writable = inode.is_writable && self.files.staging().is_some();
+        let modified = match (inode.modified_nanos, inode.is_directory) {
+            (0, true) => self.presentation.mounted_at,
+            (nanos, _) => time(nanos),
         };
         FileAttr {
-            ino: INodeNo(*ino),
-            size: inode.attr.size(),
-            blocks: inode.attr.size().div_ceil(512),
+            ino: INodeNo(inode.ino),
+            size: inode.size,
+            blocks: inode.size.div_ceil(512),
             atime: modified,
             mtime: modified,
             ctime: modified,
             crtime: modified,
             kind,
-            perm,
-            nlink,
+            perm: if is_writable { perm } else { perm & !0o222 },
+            nlink: if inode.is_removed { 0 } else { nlink },
             uid: self.presentation.uid,
             gid: self.presentation.gid,
             rdev: 0,
             blksize: PREFERRED_READ,
             flags: 0,
         }
+    }
+}
+
+/// Leave to write; given back when it is dropped.
+pub(crate) struct Writing<'a>(&'a AtomicUsize);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -195,6 +285,14 @@ pub(crate) fn contained<T>(operation: Operation, work: impl FnOnce() -> T) -> Op
             error!(operation = operation.name(), "a request panicked; it is answered with an i/o error");
             None
         }
+    }
+}
+
+/// Answers a read of what may be a draft.
+pub(crate) fn send_bytes(reply: ReplyData, bytes: &ReadBytes) {
+    match bytes {
+        ReadBytes::Spans(spans) => send(reply, spans),
+        ReadBytes::Copied(bytes) => reply.data(bytes),
     }
 }
 

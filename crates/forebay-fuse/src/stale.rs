@@ -39,6 +39,12 @@ impl StaleNames {
         }
     }
 
+    /// The same, waiting while the queue is full.
+    pub(crate) fn push_patiently(&self, parent: u64, name: &[u8]) {
+        // It fails only when the thread has ended: nobody is to be told any more.
+        let _ = self.0.send(Message::Name { parent, name: name.into() });
+    }
+
     /// Ends the thread that runs [`StaleQueue::serve`], after what is in the queue.
     pub(crate) fn end(&self) {
         // It fails only when the thread has ended.

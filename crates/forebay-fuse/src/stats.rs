@@ -33,13 +33,17 @@ pub enum Operation {
     ReleaseDir,
     /// Everything else that is answered with success.
     Other,
-    /// Whatever would change something.
+    /// Write to a file.
     Write,
+    /// Take what was written to the origin: `fsync(2)`, and `close(2)` of what is open for writing.
+    Sync,
+    /// Whatever else changes something: names, sizes, attributes.
+    Change,
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Lookup,
         Self::GetAttr,
         Self::Open,
@@ -50,6 +54,8 @@ impl Operation {
         Self::ReleaseDir,
         Self::Other,
         Self::Write,
+        Self::Sync,
+        Self::Change,
     ];
 
     /// Its name in metrics.
@@ -66,12 +72,14 @@ impl Operation {
             Self::ReleaseDir => "releasedir",
             Self::Other => "other",
             Self::Write => "write",
+            Self::Sync => "sync",
+            Self::Change => "change",
         }
     }
 }
 
 /// Beyond the highest number of a [`FailureKind`].
-const KINDS: usize = 17;
+const KINDS: usize = 23;
 /// More than the threads that serve a mount on most machines.
 const SHARDS: usize = 16;
 
@@ -88,6 +96,7 @@ struct Shard {
     read_bytes: Counter,
     read_hits: Counter,
     read_misses: Counter,
+    written_bytes: Counter,
 }
 
 struct Counter(AtomicU64);
@@ -128,6 +137,8 @@ pub struct MountStats {
     pub read_hits: u64,
     /// Reads that had to wait for a worker.
     pub read_misses: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
     /// Inodes that the kernel holds.
     pub inodes: u64,
 }
@@ -154,6 +165,7 @@ impl MountStats {
             "read_bytes": self.read_bytes,
             "read_hits": self.read_hits,
             "read_misses": self.read_misses,
+            "written_bytes": self.written_bytes,
             "inodes": self.inodes,
         })
     }
@@ -173,6 +185,12 @@ pub(crate) fn errno_name(errno: i32) -> &'static str {
         libc::ENOMEM => "ENOMEM",
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ENAMETOOLONG => "ENAMETOOLONG",
+        libc::EEXIST => "EEXIST",
+        libc::ENOTEMPTY => "ENOTEMPTY",
+        libc::ENOSPC => "ENOSPC",
+        libc::EFBIG => "EFBIG",
+        libc::EPERM => "EPERM",
+        libc::EXDEV => "EXDEV",
         _ => "EIO",
     }
 }
@@ -185,6 +203,7 @@ impl Shard {
             read_bytes: Counter::zero(),
             read_hits: Counter::zero(),
             read_misses: Counter::zero(),
+            written_bytes: Counter::zero(),
         }
     }
 }
@@ -204,6 +223,11 @@ impl Counters {
         let shard = self.shard();
         shard.read_bytes.add(bytes as u64);
         if hit { &shard.read_hits } else { &shard.read_misses }.add(1);
+    }
+
+    /// One write of `bytes`.
+    pub(crate) fn wrote(&self, bytes: u32) {
+        self.shard().written_bytes.add(u64::from(bytes));
     }
 
     /// One request that failed.
@@ -229,6 +253,7 @@ impl Counters {
             read_bytes: sum(&|shard| shard.read_bytes.get()),
             read_hits: sum(&|shard| shard.read_hits.get()),
             read_misses: sum(&|shard| shard.read_misses.get()),
+            written_bytes: sum(&|shard| shard.written_bytes.get()),
             inodes: inodes as u64,
         }
     }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::access_log::{AccessLog, LogReader};
 use crate::handles::HandleTable;
-use crate::inode::{LAST_RESERVED, ROOT};
+use crate::inodes::{LAST_RESERVED, ROOT};
 
 /// How long the kernel may believe that they are there: always.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(86_400);

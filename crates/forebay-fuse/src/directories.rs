@@ -1,0 +1,172 @@
+//! Reading directories: what workers list, and after it what was created here and is not at the origin yet.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+use tokio::sync::Mutex;
+
+use crate::filesystem::{Described, FileSystem, not_open, too_many_open};
+use crate::inode::{Inode, Known};
+use crate::listing::{At, Listing};
+use crate::virtual_files::VirtualFile;
+
+/// A directory may have pages without names, but not so many in a row.
+const MAX_EMPTY_PAGES: u32 = 1000;
+/// Where the names start: before them come `.` and `..`.
+const FIRST_NAME: u64 = 2;
+
+/// An open directory.
+pub(crate) struct DirectoryHandle {
+    inode: Arc<Inode>,
+    names: Mutex<Names>,
+}
+
+/// Where a directory is being read.
+#[derive(Default)]
+struct Names {
+    listing: Listing,
+    /// Names of files that were created here and are not at the origin yet. They come after those that are.
+    created: Vec<Box<[u8]>>,
+}
+
+/// One name of a directory.
+pub(crate) struct Listed<'a> {
+    pub(crate) name: &'a [u8],
+    /// Where reading goes on after this name.
+    pub(crate) next: u64,
+    pub(crate) inode: Described,
+}
+
+impl FileSystem {
+    /// A handle on the directory `ino`.
+    pub(crate) fn open_directory(&self, ino: u64) -> Result<u64, Failure> {
+        let inode = self.inode(ino)?;
+        if inode.known().attr.version().is_some() {
+            return Err(Failure::new(FailureKind::NotADirectory, format!("{} is a file", inode.path())));
+        }
+        let handle = DirectoryHandle { inode, names: Mutex::default() };
+        self.directories.insert(Arc::new(handle)).ok_or_else(too_many_open)
+    }
+
+    /// Tells `take` the names from position `offset` on, until it says that it has no room for the last one it was
+    /// told. With `hold`, the kernel holds each inode that was taken once more.
+    pub(crate) async fn read_directory(
+        &self,
+        handle: u64,
+        offset: u64,
+        hold: bool,
+        mut take: impl FnMut(Listed<'_>) -> bool + Send,
+    ) -> Result<(), Failure> {
+        let Some(directory) = self.directories.with(handle, Arc::clone) else { return Err(not_open()) };
+        let mut names = directory.names.lock().await;
+        let path = directory.inode.path();
+        if offset == 0 {
+            names.listing.rewind();
+            names.created = self.created_in(&path);
+        }
+        let Names { listing, created } = &mut *names;
+        let mut position = offset;
+        while position < FIRST_NAME {
+            let (name, ino): (&[u8], u64) = match position {
+                0 => (b".", directory.inode.ino),
+                _ => (b"..", self.inodes.directory(&path.parent())),
+            };
+            position += 1;
+            if !take(Listed { name, next: position, inode: Described::new(ino, &Attr::directory()) }) {
+                return Ok(());
+            }
+        }
+        let end = loop {
+            let (entries, fresh_until) = match self.fill(&path, listing, position - FIRST_NAME).await {
+                // What was taken is not lost: the kernel comes back for the rest, and gets the failure then.
+                Err(_) if position > offset => return Ok(()),
+                Err(failure) => return Err(failure),
+                Ok(At::Names { entries, fresh_until }) => (entries, fresh_until),
+                Ok(At::End(end)) => break end,
+                Ok(At::Unlisted { .. }) => return Ok(()),
+            };
+            for entry in entries {
+                position += 1;
+                created.retain(|name| *name != entry.name);
+                let Some(inode) = self.describe_entry(&path, entry, fresh_until, hold) else { continue };
+                let ino = inode.ino;
+                if !take(Listed { name: &entry.name, next: position, inode }) {
+                    if hold {
+                        self.inodes.forget(ino, 1);
+                    }
+                    return Ok(());
+                }
+            }
+        };
+        let passed = usize::try_from(position - FIRST_NAME - end).unwrap_or(usize::MAX);
+        for name in created.iter().skip(passed) {
+            position += 1;
+            let Some(inode) = path.join(name).ok().and_then(|path| self.inodes.local(&path)) else { continue };
+            if hold {
+                self.inodes.hold(&inode);
+            }
+            let described = self.describe(&inode, Instant::now());
+            if !take(Listed { name, next: position, inode: described }) {
+                if hold {
+                    self.inodes.forget(inode.ino, 1);
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of files in `directory` that are not at the origin yet.
+    fn created_in(&self, directory: &FsPath) -> Vec<Box<[u8]>> {
+        let local = self.inodes.local_below(directory);
+        let is_created = |path: &FsPath, inode: &Inode| {
+            path.parent() == *directory && inode.draft().is_some_and(|draft| draft.is_new())
+        };
+        local.iter().filter(|(path, inode)| is_created(path, inode)).map(|(path, _)| path.name().into()).collect()
+    }
+
+    /// The directory is closed.
+    pub(crate) fn release_directory(&self, handle: u64) {
+        self.directories.remove(handle);
+    }
+
+    /// Lists until there are names at `position`, or none.
+    async fn fill<'a>(&self, path: &FsPath, listing: &'a mut Listing, position: u64) -> Result<At<'a>, Failure> {
+        for _ in 0..MAX_EMPTY_PAGES {
+            let At::Unlisted { start, token } = listing.at(position) else { return Ok(listing.at(position)) };
+            let asked = Instant::now();
+            let page = self.client.list(path, token, self.list_page, false).await?;
+            let fresh_until = Known::new(Attr::directory(), asked, page.valid_for).fresh_until;
+            listing.listed(start, page.entries, page.next, fresh_until);
+        }
+        Err(Failure::new(FailureKind::Internal, format!("{path}: {MAX_EMPTY_PAGES} pages without a name")))
+    }
+
+    /// `None` for a name that no file can have: the kernel would fail the whole listing for it; and for one that is hidden by
+    /// a file of ours.
+    fn describe_entry(&self, parent: &FsPath, entry: &DirEntry, fresh_until: Instant, hold: bool) -> Option<Described> {
+        if parent.is_root() && VirtualFile::named(&entry.name).is_some() {
+            return None;
+        }
+        let path = match parent.join(&entry.name) {
+            Ok(path) => path,
+            Err(error) => {
+                tracing::debug!(%error, "a name is left out of a listing");
+                return None;
+            }
+        };
+        if hold {
+            let now = Instant::now();
+            // A page may have been listed a while ago, and then it covers no open.
+            let known = Known { attr: entry.attr.clone(), asked: fresh_until.min(now), fresh_until };
+            let inode = self.inodes.remember(&path, known);
+            return Some(self.describe(&inode, now));
+        }
+        if let Some(inode) = self.inodes.local(&path) {
+            return Some(self.describe(&inode, Instant::now()));
+        }
+        let ino = self.inodes.number(&path, entry.attr.version().map(|version| version.id()).as_ref());
+        Some(Described::new(ino, &entry.attr))
+    }
+}

@@ -1,0 +1,245 @@
+//! Renaming: a copy at the origin, and the removal of what was copied.
+//!
+//! An object store cannot rename. A file that is renamed is, for a moment, there under both names, and never under none; what it
+//! replaces is replaced at once. A directory is copied whole before anything of it is removed: where a copy fails, what was
+//! copied is removed again and nothing has changed. Either way the data never leaves the origin. Names that the kernel knows
+//! keep their inodes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay_types::{Attr, Failure, FailureKind, FsPath};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
+use crate::filesystem::FileSystem;
+use crate::inode::{Inode, Known};
+
+/// Copies and removals of one directory that are under way at once.
+const AT_ONCE: usize = 16;
+/// Names asked for at a time.
+const PAGE: u32 = 1000;
+
+/// The inodes below a directory that the kernel holds, and what became of them.
+type Moving = HashMap<FsPath, Arc<Inode>>;
+
+impl FileSystem {
+    /// Renames. What `to` leads to is replaced, unless `keep_existing`.
+    pub(crate) async fn rename(
+        &self,
+        (from_parent, from_name): (u64, &[u8]),
+        (to_parent, to_name): (u64, &[u8]),
+        keep_existing: bool,
+    ) -> Result<(), Failure> {
+        let from = self.new_name(from_parent, from_name).await?;
+        let to = self.new_name(to_parent, to_name).await?;
+        if from == to {
+            return Ok(());
+        }
+        let draft = self.inodes.local(&from).filter(|inode| inode.draft().is_some());
+        let is_directory = match &draft {
+            Some(_) => false,
+            None => match self.find(&from, false).await? {
+                Some(known) => known.attr.version().is_none(),
+                None => return Err(Failure::new(FailureKind::NotFound, format!("{from} is not there"))),
+            },
+        };
+        let is_taken = || self.inodes.local(&to).is_some_and(|inode| inode.draft().is_some());
+        if keep_existing && (is_taken() || self.find(&to, true).await?.is_some()) {
+            return Err(Failure::new(FailureKind::Exists, format!("{to} exists")));
+        }
+        match is_directory {
+            true => self.rename_directory(&from, &to).await,
+            false => self.rename_file(&from, &to).await,
+        }
+    }
+
+    async fn rename_file(&self, from: &FsPath, to: &FsPath) -> Result<(), Failure> {
+        let inode = match self.inodes.local(from) {
+            Some(inode) => Some(inode),
+            None => self.held_file(from).await,
+        };
+        let _turn = match &inode {
+            Some(inode) => Some(inode.turn.lock().await),
+            None => None,
+        };
+        if let Some(draft) = inode.as_ref().and_then(|inode| inode.draft()) {
+            draft.sync().await?;
+        }
+        let replaced = match self.inodes.local(to) {
+            Some(replaced) => Some(replaced),
+            None => self.held_file(to).await,
+        };
+        let asked = Instant::now();
+        let mut attr = self.client.copy(from, to).await?;
+        if let Some(replaced) = replaced
+            && self.detach(to, &replaced).await
+        {
+            attr = self.client.copy(from, to).await?;
+        }
+        if let Some(inode) = &inode {
+            self.inode_moved(inode, from, to, attr, asked);
+        }
+        let removed = self.client.remove(from).await;
+        removed.map_err(|failure| failure.context(format!("{from} was copied to {to} and is still there")))
+    }
+
+    fn inode_moved(&self, inode: &Arc<Inode>, from: &FsPath, to: &FsPath, attr: Attr, asked: Instant) {
+        if let Some(draft) = inode.draft() {
+            draft.renamed(to.clone(), Some(attr.clone()));
+        }
+        self.inodes.unname(from, inode);
+        inode.moved(to.clone(), Some(Known::new(attr, asked, self.negative_ttl)));
+        self.inodes.name(to, inode);
+        self.inodes.let_go(inode);
+    }
+
+    async fn rename_directory(&self, from: &FsPath, to: &FsPath) -> Result<(), Failure> {
+        if to.relative_to(from).is_some() {
+            return Err(Failure::new(FailureKind::InvalidArgument, format!("{to} is inside of {from}")));
+        }
+        // Only an empty one may be replaced, and files that are not at the origin yet fill it, too.
+        if self.inodes.local_below(to).iter().any(|(path, inode)| path != to && inode.draft().is_some()) {
+            return Err(Failure::new(FailureKind::NotEmpty, format!("{to} has files in it that are being written")));
+        }
+        match self.client.remove_directory(to).await {
+            Err(failure) if failure.kind() != FailureKind::NotFound => return Err(failure),
+            _ => {}
+        }
+        self.detach_directory(to);
+        for (_, inode) in self.inodes.local_below(from) {
+            if let Some(draft) = inode.draft() {
+                draft.sync().await?;
+            }
+        }
+        let held: Moving = self.inodes.held_below(from).into_iter().map(|inode| (inode.path(), inode)).collect();
+        let moved = Mutex::new(Vec::new());
+        let asked = Instant::now();
+        let copied = self.walk(from, |path, attr| {
+            let target = within(&path, from, to);
+            let (held, moved) = (held.get(&path).cloned(), &moved);
+            async move {
+                let target = target?;
+                let attr = match attr.version() {
+                    None => self.make_directory_again(&target).await?,
+                    Some(_) => self.client.copy(&path, &target).await?,
+                };
+                if let Some(inode) = held {
+                    moved.lock().push((inode, path, target, attr));
+                }
+                Ok(())
+            }
+        });
+        let count = match copied.await {
+            Ok(count) => count,
+            Err(failure) => {
+                if let Err(left) = self.remove_tree(to).await {
+                    warn!(path = %to, failure = %left, "a part of a directory that could not be renamed is left behind");
+                }
+                return Err(failure);
+            }
+        };
+        for (inode, path, target, attr) in moved.into_inner() {
+            self.inode_moved(&inode, &path, &target, attr, asked);
+        }
+        // Held inodes whose name the walk did not meet are gone, or replaced by others that the kernel does not hold yet.
+        for inode in self.inodes.held_below(from) {
+            self.forget_name(&inode.path());
+        }
+        info!(%from, %to, names = count, "renamed a directory");
+        let removed = self.remove_tree(from).await;
+        removed.map_err(|failure| failure.context(format!("{from} was copied to {to} and is still there in part")))
+    }
+
+    /// Makes a directory, or leaves the one that is there.
+    async fn make_directory_again(&self, path: &FsPath) -> Result<Attr, Failure> {
+        match self.client.make_directory(path).await {
+            Err(failure) if failure.kind() == FailureKind::Exists => Ok(self.client.stat(path, false).await?.attr),
+            made => made,
+        }
+    }
+
+    /// Visits `root` and all below it, directories before what is in them; how many there were. Memory is bounded by the depth.
+    async fn walk<F>(&self, root: &FsPath, visit: impl Fn(FsPath, Attr) -> F) -> Result<u64, Failure>
+    where
+        F: Future<Output = Result<(), Failure>>,
+    {
+        let mut count = 1;
+        visit(root.clone(), Attr::directory()).await?;
+        let mut stack: Vec<(FsPath, Option<String>)> = vec![(root.clone(), None)];
+        while let Some((directory, token)) = stack.pop() {
+            let page = self.client.list(&directory, token, PAGE, true).await?;
+            if page.next.is_some() {
+                stack.push((directory.clone(), page.next));
+            }
+            let mut names = Vec::with_capacity(page.entries.len());
+            for entry in page.entries {
+                let path = directory.join(&entry.name).map_err(crate::filesystem::impossible_name)?;
+                if entry.attr.version().is_none() {
+                    stack.push((path.clone(), None));
+                }
+                names.push((path, entry.attr));
+            }
+            count += names.len() as u64;
+            stream::iter(names.into_iter().map(|(path, attr)| Ok(visit(path, attr))))
+                .try_for_each_concurrent(AT_ONCE, |visit| visit)
+                .await?;
+        }
+        Ok(count)
+    }
+
+    /// Removes a directory with all that is in it.
+    async fn remove_tree(&self, root: &FsPath) -> Result<(), Failure> {
+        // With the directories that were found in it the last time.
+        let mut stack: Vec<(FsPath, Vec<FsPath>)> = vec![(root.clone(), Vec::new())];
+        while let Some((directory, before)) = stack.last().cloned() {
+            let page = match self.client.list(&directory, None, PAGE, true).await {
+                Ok(page) => page,
+                // One that was there only because of its files.
+                Err(failure) if failure.kind() == FailureKind::NotFound => {
+                    stack.pop();
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
+            let (mut files, mut below) = (Vec::new(), Vec::new());
+            for entry in page.entries {
+                let path = directory.join(&entry.name).map_err(crate::filesystem::impossible_name)?;
+                if entry.attr.version().is_some() { files.push(path) } else { below.push(path) }
+            }
+            let is_empty = files.is_empty() && below.is_empty() && page.next.is_none();
+            stream::iter(files)
+                .map(|path| async move { self.client.remove(&path).await })
+                .buffer_unordered(AT_ONCE)
+                .try_collect::<Vec<()>>()
+                .await?;
+            if !is_empty && !below.is_empty() && below == before {
+                // They were removed, and are there again.
+                return Err(Failure::new(FailureKind::NotEmpty, format!("{directory} is filled while it is removed")));
+            }
+            if let Some((_, found)) = stack.last_mut() {
+                found.clone_from(&below);
+            }
+            if is_empty {
+                match self.client.remove_directory(&directory).await {
+                    Err(failure) if failure.kind() != FailureKind::NotFound => return Err(failure),
+                    _ => drop(stack.pop()),
+                }
+            } else {
+                stack.extend(below.into_iter().map(|path| (path, Vec::new())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where `path`, which is `from` or below it, is to be when `from` is `to`.
+fn within(path: &FsPath, from: &FsPath, to: &FsPath) -> Result<FsPath, Failure> {
+    match path.relative_to(from) {
+        Some([]) => Ok(to.clone()),
+        Some(rest) => FsPath::new([to.as_bytes(), b"/", rest].concat()).map_err(crate::filesystem::impossible_name),
+        None => Err(Failure::new(FailureKind::Internal, format!("{path} is not in {from}"))),
+    }
+}
