@@ -13,7 +13,20 @@ needs=(
     "iperf3|iperf3|iperf3|the network figure that benchmarks compare with"
     "ucx_perftest|ucx-utils|ucx|the figure that benchmarks of RDMA compare with"
     "setpriv|util-linux|util-linux|tests that mount as an ordinary user"
+    "git|git|git|the test that clones a repository into a mount"
+    "rsync|rsync|rsync|the test that copies a tree into a mount and back"
+    "sqlite3|sqlite3|sqlite|the test that reads a database from a mount"
+    "tar|tar|tar|the test that unpacks an archive into a mount"
+    "python3|python3|python3|the benchmark's generator of fio's job files, which a test runs"
 )
+
+# crate, version, what for. Programs that others wrote to test file systems, in a directory of the user's cache; where they
+# cannot be had, the tests that run them are skipped.
+suites=(
+    "fsx|0.3.2|a hundred thousand random operations on one file of a mount, each checked"
+    "pjdfstest|0.2.2|what POSIX says of every system call on files, tried on a mount"
+)
+suites_at=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/suites
 
 # library, Debian package, Fedora package, what for. Optional: everything builds and runs without.
 libraries=(
@@ -37,6 +50,16 @@ for library in "${libraries[@]}"; do
     fi
 done
 
+# What every .proto file may import, which distributions have in a package of its own.
+imports=$(mktemp -d)
+trap 'rm -rf "$imports"' EXIT
+echo 'syntax = "proto3"; import "google/protobuf/descriptor.proto";' >"$imports/try.proto"
+includes=(-I "$imports" ${PROTOC_INCLUDE:+-I "$PROTOC_INCLUDE"})
+if ! protoc "${includes[@]}" --descriptor_set_out=/dev/null "$imports/try.proto" >/dev/null 2>&1; then
+    echo "setup: google/protobuf/descriptor.proto is missing: building the client of etcd"
+    if command -v apt-get >/dev/null 2>&1; then missing+=(libprotobuf-dev); else missing+=(protobuf-devel); fi
+fi
+
 if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: cargo is missing: install Rust 1.89 or newer (rustup, or your distribution's rustc and cargo)" >&2
     exit 1
@@ -59,6 +82,19 @@ if ((${#missing[@]})); then
         exit 1
     fi
 fi
+
+for suite in "${suites[@]}"; do
+    IFS='|' read -r crate version purpose <<<"$suite"
+    if [[ -x $suites_at/bin/$crate ]] && grep -q "^\"$crate $version " "$suites_at/.crates.toml" 2>/dev/null; then
+        continue
+    fi
+    echo "setup: installing $crate $version into $suites_at, about a minute: $purpose"
+    # They spend their time in the kernel, so optimising them takes longer than it saves.
+    cargo install --quiet --locked "$crate@$version" --root "$suites_at" --target-dir "$suites_at/target" \
+        --config profile.release.opt-level=1 ||
+        echo "setup: $crate cannot be installed: the tests that need it will be skipped" >&2
+done
+rm -rf "$suites_at/target"
 
 if [[ ! -e /dev/fuse ]]; then
     echo "setup: /dev/fuse is missing: load the kernel module with \`modprobe fuse\`; mounts will not work without it" >&2

@@ -136,7 +136,10 @@ impl<'a> Translation<'a> {
     fn write_type(&mut self, line: usize, property: &'static str, value: &str) {
         match alluxio::write_type(value) {
             Ok(difference) => {
-                self.set(line, property, "write.mode", Ok("through".to_owned()));
+                // A mount that is read-only stays so.
+                if !self.sources.contains_key("write.mode") {
+                    self.set(line, property, "write.mode", Ok("through".to_owned()));
+                }
                 if let Some(difference) = difference {
                     self.note(line, format!("{property}={value}: {difference}"));
                 }

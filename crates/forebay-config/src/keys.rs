@@ -9,6 +9,7 @@ use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
 use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, WriteMode};
+use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
 
@@ -287,8 +288,35 @@ keys! {
         fuse_allow_other "fuse.allow_other": Option<bool> = None, example "true";
     }
     section "Writing" {
-        /// Where written data goes: `through` to the origin, and not into the cache.
+        /// Where written data goes: `through` to the origin, and not into the cache; `none` takes no writes: a mount is
+        /// read-only, and a worker refuses changes.
         write_mode "write.mode": WriteMode = WriteMode::Through;
+        /// Where a mount keeps what was written until it is uploaded, and after a failed upload until somebody deals with it
+        /// (`forebay fs staged`). A local disk. Unset: `staging` in /var/lib/forebay, or in ~/.local/state/forebay for a user.
+        write_staging_dir "write.staging_dir": Option<PathBuf> = None, example "\"/mnt/nvme0/forebay-staging\"";
+        /// How much of it a mount may take. Writers wait for uploads to make room.
+        write_staging_size "write.staging_size": ByteSize = ByteSize::gib(10), in ByteSize::mib(128)..=MOST_BYTES;
+        /// Size of an upload's first 2000 parts; the next 3000 are four times and the last 5000 eight times as long, 64MiB at
+        /// most. A file that fits into one is uploaded by one request.
+        write_part_size "write.part_size": ByteSize = ByteSize::mib(8), in ByteSize::mib(5)..=ByteSize::mib(64);
+        /// Memory for parts that a mount sends at once.
+        write_memory "write.memory": ByteSize = ByteSize::mib(128), in ByteSize::mib(64)..=MOST_BYTES;
+        /// Longest time that a writer waits for room, and that one request of an upload may take; then they fail.
+        write_timeout "write.timeout": Duration = secs(300), in ms(1)..=DAY;
+        /// Memory of a worker for parts on their way to origins. Who sends more waits.
+        worker_write_memory "worker.write.memory": ByteSize = ByteSize::mib(256), in ByteSize::mib(128)..=MOST_BYTES;
+    }
+    section "POSIX: what an object store does not know" {
+        /// Let chmod and chown succeed and change nothing. Otherwise they fail unless there is nothing to change.
+        posix_ignore_mode "posix.ignore_mode": bool = false;
+        /// The permissions of every file.
+        posix_file_mode "posix.file_mode": Permissions = Permissions::new(0o644);
+        /// The permissions of every directory.
+        posix_dir_mode "posix.dir_mode": Permissions = Permissions::new(0o755);
+        /// The owner of every file, by number. Unset: who mounts.
+        posix_uid "posix.uid": Option<u32> = None, example "1000";
+        /// The group of every file, by number. Unset: that of who mounts.
+        posix_gid "posix.gid": Option<u32> = None, example "1000";
     }
     section "Log" {
         /// The least important messages that are logged.

@@ -84,6 +84,8 @@ choices! {
     WriteMode {
         /// To the origin, and not into the cache.
         Through = "through",
+        /// Nowhere: nothing can be written.
+        None = "none",
     }
 
     /// The least important messages that are logged.

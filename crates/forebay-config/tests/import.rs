@@ -188,6 +188,19 @@ fn fuse_options_become_keys_or_remarks() {
 }
 
 #[test]
+fn a_read_only_mount_stays_one_whatever_the_write_type_and_owners_become_keys() {
+    let options = "alluxio.fuse.mount.options=ro,uid=1000,gid=100,umask=022";
+    let write_type = "alluxio.user.file.writetype.default=THROUGH";
+    for text in [format!("{options}\n{write_type}\n"), format!("{write_type}\n{options}\n")] {
+        let import = import(&text).unwrap();
+        let config = load(&import.toml);
+        assert_eq!(config.write_mode, forebay_config::WriteMode::None);
+        assert_eq!((config.posix_uid, config.posix_gid), (Some(1000), Some(100)));
+        assert!(import.notes.iter().any(|note| note.text.contains("posix.file_mode")), "{:?}", import.notes);
+    }
+}
+
+#[test]
 fn an_empty_value_leaves_the_default_with_a_remark() {
     let import = import("alluxio.coordinator.hostname=\nalluxio.worker.rpc.port\n").unwrap();
     assert_eq!(load(&import.toml), Config::default());

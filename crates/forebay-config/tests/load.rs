@@ -73,6 +73,7 @@ fn values_are_read_in_every_type() {
          worker.memory.huge_pages = false\n\
          network.rdma.metadata.gid_index = -1\n\
          network.rdma.data.fallback = 'tcp-at-start'\n\
+         posix.file_mode = '0600'\n\
          worker.weight = 7\n",
     )
     .unwrap();
@@ -85,6 +86,7 @@ fn values_are_read_in_every_type() {
     assert_eq!(config.client_prefetch_file_length_threshold, ByteSize::kib(4));
     assert!(!config.worker_memory_huge_pages);
     assert_eq!(config.network_rdma_data_fallback, RdmaFallback::TcpAtStart);
+    assert_eq!(config.posix_file_mode.bits(), 0o600);
     assert_eq!(config.worker_weight, Some(7));
 }
 

@@ -1,17 +1,19 @@
 //! From a configuration to the parts: which setting goes where. Nothing here decides anything else.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
 use forebay_cluster::{Backoff, Member, Membership, StaticMembership};
-use forebay_config::{Config, DiskIo, DiskServe, Host, Interface, Loaded, Origin as Source};
+use forebay_config::{Config, DiskIo, DiskServe, Host, Interface, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
-use forebay_fuse::MountOptions;
+use forebay_fuse::{MountOptions, WritingOptions};
 use forebay_memory::{Pool, PoolError, PoolOptions};
 use forebay_origin::{Origin, OriginOptions, S3Options};
+use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
 use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
@@ -26,6 +28,9 @@ const LOCAL: &str = "local";
 const PROBE_ATTEMPTS: u32 = 6;
 /// How long a reader waits for a client's buffer before it lets go of those that it holds and tries again.
 const BUFFERS_WITHIN: Duration = Duration::from_secs(1);
+/// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
+/// several writers would go up more than once.
+const QUIET: Duration = Duration::from_millis(200);
 /// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
 const LEAST_POOL: ByteSize = ByteSize::mib(8);
 
@@ -125,6 +130,7 @@ pub(crate) fn worker(
         block_size: block_size(config),
         fetch: FetchPolicy::origin(config.origin_min_get_size.as_u64(), config.origin_max_get_size.as_u64()),
         deadline: config.origin_retry_deadline,
+        takes_changes: config.write_mode == WriteMode::Through,
         metadata: MetadataOptions { ttl: config.metadata_ttl, entries: u64::from(config.metadata_cache_entries) },
     };
     Ok(Arc::new(Worker::new(store, Namespace::new(mounts)?, options)))
@@ -141,6 +147,7 @@ pub(crate) fn server(config: &Config, address: SocketAddr, service: Arc<dyn Serv
         max_requests: config.worker_max_requests as usize,
         keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
         takes_files: config.worker_disk_serve == DiskServe::Splice,
+        body_memory: config.worker_write_memory,
         ..defaults
     };
     TcpServer::bind(options, service)
@@ -278,6 +285,7 @@ async fn client(
         prefetch_budget: prefetch_budget.as_u64(),
         block_size: block_size(config),
         request_timeout: config.client_request_timeout,
+        change_timeout: config.write_timeout,
         backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
         prefetch: PrefetchOptions {
             max_part_number: config.client_prefetch_max_part_number,
@@ -353,6 +361,29 @@ pub(crate) fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
         read_ahead: config.fuse_read_ahead,
         // Names that are not there are names, too: with a time of zero, the kernel shall always ask.
         negative_ttl: defaults.negative_ttl.min(config.metadata_ttl),
+        uid: config.posix_uid,
+        gid: config.posix_gid,
+        file_mode: config.posix_file_mode.bits(),
+        directory_mode: config.posix_dir_mode.bits(),
         ..defaults
+    }
+}
+
+/// How a mount writes that stages in `directory` as `owner`.
+pub(crate) fn writing_options(config: &Config, directory: PathBuf, owner: String) -> WritingOptions {
+    let staging = staging_options(config, directory, owner);
+    WritingOptions { staging, ignore_mode: config.posix_ignore_mode }
+}
+
+/// How what is written is staged and uploaded.
+pub(crate) fn staging_options(config: &Config, directory: PathBuf, owner: String) -> StagingOptions {
+    StagingOptions {
+        dir: directory,
+        size: config.write_staging_size,
+        part_size: config.write_part_size,
+        memory: config.write_memory,
+        timeout: config.write_timeout,
+        quiet: QUIET,
+        owner,
     }
 }

@@ -48,6 +48,21 @@ impl ClusterArgs {
     }
 }
 
+/// `--read-only`.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct ReadOnlyArg {
+    /// Take no writes: short for -o write.mode=none
+    #[arg(long)]
+    read_only: bool,
+}
+
+impl ReadOnlyArg {
+    /// The setting that it stands for.
+    pub(crate) fn setting(self) -> Option<String> {
+        self.read_only.then(|| "write.mode=none".to_owned())
+    }
+}
+
 /// `--config` and `-o`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ConfigArgs {

@@ -156,7 +156,7 @@ impl CacheAccess for Cache {
     }
 
     async fn list(&self, path: &FsPath, token: Option<&str>, max: u32) -> Result<ListReply, Failure> {
-        self.0.list(path, token.map(str::to_owned), max).await
+        self.0.list(path, token.map(str::to_owned), max, false).await
     }
 
     async fn load_block(&self, version: &FileVersion, block: BlockKey, replicas: u8) -> Result<LoadedBlock, Failure> {

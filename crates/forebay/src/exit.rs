@@ -216,9 +216,14 @@ fn of_kind(kind: FailureKind) -> (Exit, Option<&'static str>) {
         FailureKind::NotADirectory => (Exit::Usage, Some("give a directory")),
         FailureKind::IsADirectory => (Exit::Usage, Some("give a file; `forebay fs ls` lists the directory")),
         FailureKind::InvalidArgument | FailureKind::NameTooLong => (Exit::Usage, None),
-        FailureKind::PermissionDenied | FailureKind::ReadOnly => {
+        FailureKind::PermissionDenied => {
             (Exit::Denied, Some("check the credentials that the worker runs with, and what they allow"))
         }
+        FailureKind::ReadOnly => {
+            (Exit::Denied, Some("workers with `write.mode = \"none\"` take no writes, nor does every origin"))
+        }
+        FailureKind::Exists | FailureKind::NotEmpty => (Exit::Busy, None),
+        FailureKind::NoSpace => (Exit::Failed, Some("free some space, or raise `write.staging_size`")),
         FailureKind::Unavailable | FailureKind::TimedOut => {
             (Exit::Unavailable, Some("check that the workers run and that they reach the origin, then try again"))
         }

@@ -26,6 +26,7 @@ mod rdma;
 mod report;
 mod runtime;
 mod signals;
+mod staged;
 mod state;
 mod web;
 

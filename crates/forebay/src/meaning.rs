@@ -7,6 +7,7 @@ use forebay_coordinator::{ApiError, CoordinatorError};
 use forebay_fuse::MountError;
 use forebay_memory::PoolError;
 use forebay_origin::OriginError;
+use forebay_staging::StagingError;
 use forebay_state::StateError;
 use forebay_store::StoreError;
 use forebay_tcp::TcpError;
@@ -36,6 +37,9 @@ pub(crate) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
     }
     if cause.is::<CoordinatorError>() {
         return Some(Meaning { exit: Exit::Busy, separator: ": " });
+    }
+    if let Some(error) = cause.downcast_ref() {
+        return Some(of_staging(error));
     }
     let store = cause.downcast_ref().map(of_store);
     let tcp = || cause.downcast_ref().map(of_tcp);
@@ -89,6 +93,18 @@ fn of_store(error: &StoreError) -> Exit {
         StoreError::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,
         StoreError::Io { .. } | StoreError::NoSpace { .. } | StoreError::NoUring { .. } => Exit::Failed,
         _ => Exit::Usage,
+    }
+}
+
+fn of_staging(error: &StagingError) -> Meaning {
+    match error {
+        StagingError::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => {
+            Meaning { exit: Exit::Denied, separator: "; " }
+        }
+        StagingError::Io { .. } => Meaning { exit: Exit::Failed, separator: "; " },
+        StagingError::PartSize(_) | StagingError::Memory(_) | StagingError::Size { .. } => {
+            Meaning { exit: Exit::Usage, separator: ": " }
+        }
     }
 }
 

@@ -17,13 +17,16 @@ use serde_json::{Map, Value, json};
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// What is told apart, and what it is called.
-const OPERATIONS: [(Op, &str); 6] = [
+const OPERATIONS: [(Op, &str); 9] = [
     (Op::Read, "read"),
     (Op::Fill, "fill"),
     (Op::Stat, "stat"),
     (Op::List, "list"),
     (Op::Free, "free"),
     (Op::Adopt, "adopt"),
+    (Op::Change, "change"),
+    (Op::Upload, "upload"),
+    (Op::Refresh, "refresh"),
 ];
 
 /// Measures what goes to `service`.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use forebay_metrics::{Families, Readiness, Registry, Site};
 use serde_json::Value;
 
-use crate::report::{Client, Coordinator, Fuse, Origin, Rdma, Report, Store, Worker};
+use crate::report::{Client, Coordinator, Fuse, Origin, Rdma, Report, Staging, Store, Worker};
 
 /// Workers with series of their own in a mount's metrics.
 const MOST_WORKERS: usize = 256;
@@ -42,6 +42,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
     }
     for part in report.parts() {
         part.fuse.iter().for_each(|fuse| of_fuse(fuse, families));
+        part.staging.iter().for_each(|staging| of_staging(staging, families));
         part.client.iter().for_each(|client| of_client(client, families));
         part.rdma.iter().for_each(|rdma| of_rdma(rdma, families));
         part.worker.iter().for_each(|worker| of_worker(worker, families));
@@ -110,7 +111,38 @@ fn of_fuse(fuse: &Fuse, families: &mut Families) {
         .counter("forebay_fuse_reads_total", "Reads, by whether they were answered at once from memory")
         .add([("result", "hit")], fuse.read_hits)
         .add([("result", "miss")], fuse.read_misses);
+    families.counter("forebay_fuse_written_bytes_total", "Bytes that were written").add([], fuse.written_bytes);
     families.gauge("forebay_fuse_inodes", "Inodes that the kernel holds").add([], fuse.inodes);
+}
+
+fn of_staging(staging: &Staging, families: &mut Families) {
+    let Staging { drafts, space, uploads } = staging;
+    families
+        .gauge("forebay_staging_files", "Files that are staged, by what becomes of them")
+        .add([("state", "clean")], drafts.open.saturating_sub(drafts.dirty))
+        .add([("state", "dirty")], drafts.dirty)
+        .add([("state", "failed")], drafts.failed);
+    families.gauge("forebay_staging_capacity_bytes", "Bytes that a mount may stage").add([], space.size);
+    families.gauge("forebay_staging_used_bytes", "Bytes of that in use").add([], space.used);
+    families.gauge("forebay_staging_failed_bytes", "Bytes of files that could not be uploaded").add([], space.failed);
+    families
+        .gauge("forebay_staging_waiting_writers", "Writers that wait for room in the staging directory")
+        .add([], space.writers_waiting);
+    families
+        .gauge("forebay_staging_sending_bytes", "Bytes of files and parts on their way to the origin")
+        .add([], uploads.bytes_in_flight);
+    families
+        .counter("forebay_staging_sent_total", "Files and parts of files that were sent to the origin")
+        .add([("kind", "file")], uploads.puts)
+        .add([("kind", "part")], uploads.parts);
+    families.counter("forebay_staging_sent_bytes_total", "Bytes of those").add([], uploads.bytes);
+    families
+        .counter("forebay_staging_uploads_total", "Uploads in parts that ended, by how")
+        .add([("outcome", "completed")], uploads.completed)
+        .add([("outcome", "aborted")], uploads.aborted);
+    families
+        .counter("forebay_staging_failures_total", "Attempts to take a file to the origin that failed")
+        .add([], uploads.failures);
 }
 
 fn of_client(client: &Client, families: &mut Families) {
@@ -131,6 +163,13 @@ fn of_client(client: &Client, families: &mut Families) {
         .counter("forebay_client_corrupt_sectors_total", "Sectors that did not arrive as their worker's sums say")
         .add([], client.corrupt_sectors);
     families.counter("forebay_client_failed_reads_total", "Reads that failed").add([], client.failed_reads);
+    families
+        .counter("forebay_client_uploads_total", "Files and parts of files that a client took to the origin")
+        .add([], client.uploads);
+    families.counter("forebay_client_uploaded_bytes_total", "Bytes of those").add([], client.uploaded);
+    families
+        .counter("forebay_client_changes_total", "Changes of the namespace that a client made, uploads aside")
+        .add([], client.changes);
     let calls = [("data", &client.data), ("metadata", &client.metadata)];
     for (kind, calls) in calls {
         families
@@ -210,6 +249,9 @@ fn of_worker(worker: &Worker, families: &mut Families) {
         .add([], worker.bytes_adopted);
     families.counter("forebay_worker_freed_blocks_total", "Blocks dropped on request").add([], worker.blocks_freed);
     families.counter("forebay_worker_freed_bytes_total", "Bytes dropped on request").add([], worker.bytes_freed);
+    families
+        .counter("forebay_worker_uploaded_bytes_total", "Bytes of files that a worker took to origins")
+        .add([], worker.bytes_uploaded);
     families.gauge("forebay_worker_fetches", "Fetches under way").add([], worker.fetches);
 }
 
@@ -262,6 +304,7 @@ fn of_origin(origin: &Origin, families: &mut Families) {
     families
         .counter("forebay_origin_received_bytes_total", "Bytes of files received from origins")
         .add([], counts.bytes);
+    families.counter("forebay_origin_sent_bytes_total", "Bytes of files sent to origins").add([], counts.uploaded);
     families
         .counter("forebay_origin_retries_total", "Requests to origins that followed a failed one")
         .add([], counts.retries);

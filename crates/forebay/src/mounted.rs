@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use forebay_client::Client;
-use forebay_config::Loaded;
+use forebay_config::{Loaded, WriteMode};
 use forebay_fuse::{Mount, MountOptions, ReportSource, Unmounted, mount_table};
 use forebay_registry::Members;
 use forebay_types::FsPath;
@@ -24,7 +24,7 @@ use crate::output::{self, JsonArg};
 use crate::signals::Signals;
 use crate::state::{self, Claim, Role, RunState};
 use crate::web::Web;
-use crate::{assembly, cluster, daemon, logging, process};
+use crate::{assembly, cluster, daemon, logging, process, staged};
 
 /// How long readers that still have files open may finish after a signal, before the process ends and they get errors.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
@@ -145,6 +145,19 @@ pub(crate) struct Place {
     notes: Vec<String>,
 }
 
+/// Where a mount is found besides its mountpoint.
+#[derive(Clone)]
+struct Places {
+    /// Where it answers for itself.
+    control: Option<PathBuf>,
+    /// Where it stages what is written.
+    staging: Option<PathBuf>,
+    /// Where it answers to `/metrics`.
+    web: Option<String>,
+    /// Where it logs.
+    log: Option<PathBuf>,
+}
+
 /// What is to be mounted.
 pub(crate) struct Offer {
     /// Whose namespace.
@@ -204,15 +217,20 @@ impl Place {
         in_background: bool,
         signals: &mut Signals,
     ) -> anyhow::Result<()> {
-        let mount = signals.unless_any(self.mount(offer, loaded)).await?;
+        let staging = match loaded.config.write_mode {
+            WriteMode::Through => Some(staged::directory(&loaded.config)?),
+            WriteMode::None => None,
+        };
+        let mount = signals.unless_any(self.mount(offer, loaded, staging.clone())).await?;
         let socket = self.claim.control_socket();
-        let control = Control::serve(&socket, mount.reporter());
+        let control = Control::serve(&socket, mount.reporter(), mount.refresher());
         if let Err(error) = &control {
             warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
         }
         let web = Web::of_mount(loaded, mount.reporter()).await;
         let advertised = web.as_ref().map(|web| web.advertised.clone());
-        self.announce(offer, loaded, log, control.is_ok().then_some(socket), advertised, in_background)?;
+        let places = Places { control: control.is_ok().then_some(socket), staging, web: advertised, log };
+        self.announce(offer, loaded, &places, in_background)?;
         tokio::select! {
             () = mount.wait() => info!("unmounted from outside"),
             signal = signals.next() => {
@@ -223,6 +241,10 @@ impl Place {
                 end(mount, signals).await?;
             }
         }
+        let mountpoint = self.mountpoint.display().to_string();
+        if let Some(left) = staged::left_behind(places.staging.as_deref(), &offer.source, &mountpoint) {
+            warn!("{left}");
+        }
         if let Ok(control) = control {
             control.close().await;
         }
@@ -232,9 +254,9 @@ impl Place {
         Ok(())
     }
 
-    async fn mount(&self, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Mount> {
+    async fn mount(&self, offer: &Offer, loaded: &Loaded, staging: Option<PathBuf>) -> anyhow::Result<Mount> {
         // An origin that refuses us is better met here than in the first program that reads.
-        let root = offer.client.list(&FsPath::root(), None, 1).await;
+        let root = offer.client.list(&FsPath::root(), None, 1, false).await;
         root.map_err(|failure| failure.context("cannot list the root"))?;
         let options = assembly::mount_options(loaded, offer.source.clone());
         let (counted, known, members) = (offer.report.clone(), offer.client.clone(), offer.members.clone());
@@ -243,7 +265,9 @@ impl Place {
             report["cluster"] = cluster::report(&known.topology(), members.as_deref());
             report
         });
-        let options = MountOptions { report, ..options };
+        let owner = staged::owner(&offer.source, &self.mountpoint.display().to_string());
+        let writing = staging.map(|directory| assembly::writing_options(&loaded.config, directory, owner));
+        let options = MountOptions { report, writing, ..options };
         let (client, mountpoint) = (offer.client.clone(), self.mountpoint.clone());
         let runtime = tokio::runtime::Handle::current();
         let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
@@ -251,15 +275,8 @@ impl Place {
     }
 
     /// Publishes the run state, and tells the process that waits for us.
-    fn announce(
-        &self,
-        offer: &Offer,
-        loaded: &Loaded,
-        log: Option<PathBuf>,
-        control: Option<PathBuf>,
-        web: Option<String>,
-        in_background: bool,
-    ) -> anyhow::Result<()> {
+    fn announce(&self, offer: &Offer, loaded: &Loaded, places: &Places, in_background: bool) -> anyhow::Result<()> {
+        let Places { control, staging, web, log } = places.clone();
         let pid = std::process::id();
         let mountpoint = self.mountpoint.display().to_string();
         self.claim.publish(&RunState {
@@ -272,6 +289,7 @@ impl Place {
             coordinator: offer.coordinator.clone(),
             web: web.clone(),
             control,
+            staging,
             block_size: loaded.config.block_size.as_u64(),
             log: log.clone(),
             since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),

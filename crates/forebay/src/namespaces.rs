@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use forebay_cluster::records::mounts::{CredentialReference, MOUNTS, MountRecord, is_secret};
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
 use forebay_config::Loaded;
@@ -128,6 +129,54 @@ impl Origin for Unopened {
     }
 
     async fn read(&self, _version: &FileVersion, _range: Range<u64>, _into: &mut [u8]) -> Result<(), Failure> {
+        Err(self.failure())
+    }
+
+    // It may be one that takes changes, and another worker may have opened it.
+
+    fn takes_changes(&self) -> bool {
+        true
+    }
+
+    async fn put(&self, _path: &[u8], _bytes: Bytes) -> Result<Attr, Failure> {
+        Err(self.failure())
+    }
+
+    async fn begin_upload(&self, _path: &[u8]) -> Result<String, Failure> {
+        Err(self.failure())
+    }
+
+    async fn upload_part(&self, _path: &[u8], _upload: &str, _number: u32, _bytes: Bytes) -> Result<String, Failure> {
+        Err(self.failure())
+    }
+
+    async fn complete_upload(
+        &self,
+        _path: &[u8],
+        _upload: &str,
+        _size: u64,
+        _parts: &[String],
+    ) -> Result<Attr, Failure> {
+        Err(self.failure())
+    }
+
+    async fn abort_upload(&self, _path: &[u8], _upload: &str) -> Result<(), Failure> {
+        Err(self.failure())
+    }
+
+    async fn copy(&self, _from: &[u8], _to: &[u8]) -> Result<Attr, Failure> {
+        Err(self.failure())
+    }
+
+    async fn remove(&self, _path: &[u8]) -> Result<(), Failure> {
+        Err(self.failure())
+    }
+
+    async fn make_directory(&self, _path: &[u8]) -> Result<Attr, Failure> {
+        Err(self.failure())
+    }
+
+    async fn remove_directory(&self, _path: &[u8]) -> Result<(), Failure> {
         Err(self.failure())
     }
 

@@ -17,6 +17,7 @@ use serde_json::Value;
 pub(crate) struct Report {
     pub(crate) process: Option<ProcessStats>,
     pub(crate) fuse: Option<Fuse>,
+    pub(crate) staging: Option<Staging>,
     pub(crate) client: Option<Client>,
     /// A client's memory.
     pub(crate) buffers: Option<Memory>,
@@ -68,7 +69,46 @@ pub(crate) struct Fuse {
     pub(crate) read_bytes: u64,
     pub(crate) read_hits: u64,
     pub(crate) read_misses: u64,
+    pub(crate) written_bytes: u64,
     pub(crate) inodes: u64,
+}
+
+/// What a mount writes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Staging {
+    pub(crate) drafts: Drafts,
+    pub(crate) space: StagingSpace,
+    pub(crate) uploads: Uploads,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Drafts {
+    pub(crate) open: u64,
+    pub(crate) dirty: u64,
+    pub(crate) failed: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct StagingSpace {
+    pub(crate) size: u64,
+    pub(crate) used: u64,
+    pub(crate) failed: u64,
+    pub(crate) writers_waiting: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Uploads {
+    pub(crate) bytes_in_flight: u64,
+    pub(crate) completed: u64,
+    pub(crate) aborted: u64,
+    pub(crate) puts: u64,
+    pub(crate) parts: u64,
+    pub(crate) bytes: u64,
+    pub(crate) failures: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -83,6 +123,9 @@ pub(crate) struct Client {
     pub(crate) failovers: u64,
     pub(crate) corrupt_sectors: u64,
     pub(crate) failed_reads: u64,
+    pub(crate) uploaded: u64,
+    pub(crate) uploads: u64,
+    pub(crate) changes: u64,
     pub(crate) data: Calls,
     pub(crate) metadata: Calls,
 }
@@ -179,6 +222,7 @@ pub(crate) struct Worker {
     pub(crate) bytes_adopted: u64,
     pub(crate) blocks_freed: u64,
     pub(crate) bytes_freed: u64,
+    pub(crate) bytes_uploaded: u64,
     pub(crate) fetches: u64,
 }
 
@@ -217,6 +261,7 @@ pub(crate) struct Origin {
 #[serde(default)]
 pub(crate) struct OriginCounts {
     pub(crate) bytes: u64,
+    pub(crate) uploaded: u64,
     pub(crate) retries: u64,
     pub(crate) errors: u64,
     pub(crate) operations: Vec<OriginOperation>,

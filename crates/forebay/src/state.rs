@@ -55,6 +55,9 @@ pub(crate) struct RunState {
     pub(crate) web: Option<String>,
     /// Bytes in a block.
     pub(crate) block_size: u64,
+    /// Where it keeps what was written until that is uploaded, if it takes writes.
+    #[serde(default)]
+    pub(crate) staging: Option<PathBuf>,
     /// Where the process logs; `None`: to its standard error.
     pub(crate) log: Option<PathBuf>,
     /// When it was mounted, RFC 3339.
@@ -81,11 +84,15 @@ pub(crate) fn find(mountpoint: &Path) -> Option<RunState> {
 
 /// The states of all mounts of live processes on this machine.
 pub(crate) fn all() -> Vec<RunState> {
+    known().into_iter().filter(RunState::is_alive).collect()
+}
+
+/// Those, and what killed processes left of theirs.
+pub(crate) fn known() -> Vec<RunState> {
     let directories = run_directories().into_iter().filter(|directory| may_be_trusted(directory));
     let files = directories.filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
     let states = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "json"));
-    let states = states.filter_map(|file| serde_json::from_slice(&std::fs::read(file.path()).ok()?).ok());
-    states.filter(RunState::is_alive).collect()
+    states.filter_map(|file| serde_json::from_slice(&std::fs::read(file.path()).ok()?).ok()).collect()
 }
 
 /// The claim of this process on a mountpoint. Dropping it removes its files.
@@ -205,6 +212,14 @@ pub(crate) fn mount_state(mountpoint: &Path) -> anyhow::Result<PathBuf> {
     lasting_directory("/var/lib/forebay", &Path::new("mounts").join(name_of(mountpoint)), 0o700)
 }
 
+/// Where mounts keep what was written until it is uploaded when the configuration names no directory.
+///
+/// # Errors
+/// When no directory for it can be made.
+pub(crate) fn staging() -> anyhow::Result<PathBuf> {
+    lasting_directory("/var/lib/forebay", Path::new("staging"), 0o700)
+}
+
 /// The directory `below` the system's directory, for root, or this user's; made if need be. The run directory's where neither
 /// can be had.
 fn lasting_directory(system: &str, below: &Path, mode: u32) -> anyhow::Result<PathBuf> {
@@ -298,6 +313,7 @@ mod tests {
             coordinator: None,
             web: None,
             block_size: 4 << 20,
+            staging: None,
             log: None,
             since: "2026-01-01T00:00:00Z".to_owned(),
             version: "0".to_owned(),

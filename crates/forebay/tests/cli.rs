@@ -36,8 +36,18 @@ fn help(command: &[String]) -> String {
 #[test]
 fn every_command_has_help_with_an_example() {
     let commands = commands();
-    for expected in ["up", "worker", "mount", "umount", "fs ls", "fs location", "conf import", "version", "completions"]
-    {
+    for expected in [
+        "up",
+        "worker",
+        "mount",
+        "umount",
+        "fs ls",
+        "fs location",
+        "fs staged retry",
+        "conf import",
+        "version",
+        "completions",
+    ] {
         assert!(commands.iter().any(|command| command.join(" ") == expected), "{expected}: {commands:?}");
     }
     for command in commands {
@@ -69,8 +79,10 @@ environment (`FOREBAY_WORKER_MEMORY_SIZE`) and `-o worker.memory.size=4GiB`, in 
 
 `forebay up` and `forebay mount` write what they serve to the run directory: `/run/forebay` for root,
 `$XDG_RUNTIME_DIR/forebay` for others, `/tmp/forebay-UID` where there is neither. Their logs are in `/var/log/forebay`
-or `~/.local/state/forebay`, unless `log.file` says otherwise. SIGTERM, SIGINT and SIGHUP unmount and end them: readers
-that have files open may finish for 10 seconds, and a second signal ends that wait.
+or `~/.local/state/forebay`, unless `log.file` says otherwise. What was written and is not uploaded yet is in
+`/var/lib/forebay/staging` or `~/.local/state/forebay/staging`, unless `write.staging_dir` says otherwise; it outlives them, and
+`forebay fs staged` deals with it. SIGTERM, SIGINT and SIGHUP unmount and end them: readers that have files open may finish
+for 10 seconds, and a second signal ends that wait.
 "
     .to_owned();
     for command in commands() {
@@ -110,6 +122,9 @@ fn an_error_is_two_lines_what_failed_and_what_next() {
         (vec!["up", "ftp://host/x", "/mnt", "--foreground"], 2, "no origin has the scheme `ftp`", "s3, gs"),
         (vec!["mount", "/"], 2, "no workers are named", "--workers"),
         (vec!["worker"], 2, "`mounts` is empty", "mounts=/=s3://"),
+        (vec!["fs", "staged", "ls", missing], 3, "does not exist", "mkdir -p"),
+        (vec!["fs", "staged", "retry", "00"], 3, "nothing is staged as 00", "fs staged ls"),
+        (vec!["fs", "refresh", "--workers", "127.0.0.1:1", "/"], 4, "127.0.0.1:1", "workers run"),
         (vec!["fs", "cat", missing], 2, "not below a forebay mount", "--workers"),
         (vec!["fs", "cat", "relative", "--workers", "127.0.0.1:1"], 2, "`relative` is not absolute", "absolute path"),
         (vec!["fs", "ls", "--workers", "127.0.0.1:1", "/"], 4, "cannot connect to 127.0.0.1:1", "workers run"),

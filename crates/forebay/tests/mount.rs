@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use support::{Fixture, eventually, forebay, is_mounted, is_running, ran, run, signal, succeed};
 
 #[test]
-fn a_directory_is_mounted_in_the_background_read_and_unmounted() {
+fn a_directory_is_mounted_in_the_background_read_written_and_unmounted() {
     let mut fixture = Fixture::new();
     let ran = fixture.up(&[]);
     assert_eq!(ran.code, 0, "{ran:?}\n{}", fixture.log());
@@ -23,8 +23,8 @@ fn a_directory_is_mounted_in_the_background_read_and_unmounted() {
     assert_eq!(summary["notes"].as_array().unwrap().len(), 0);
     assert!(is_running(pid));
     fixture.assert_mounted_files_are_right();
-    let refused = std::fs::write(fixture.mountpoint().join("new"), b"x").unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    std::fs::write(fixture.mountpoint().join("new"), b"x").unwrap();
+    assert_eq!(std::fs::read(fixture.source().join("new")).unwrap(), b"x");
 
     succeed(["umount".as_ref(), fixture.mountpoint().as_os_str()]);
     assert!(!is_mounted(&fixture.mountpoint()));
@@ -35,7 +35,9 @@ fn a_directory_is_mounted_in_the_background_read_and_unmounted() {
     let mode = std::fs::metadata(fixture.path("log")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     // As if nothing had been there.
-    fixture.must_up(&[]);
+    fixture.must_up(&["--read-only"]);
+    let refused = std::fs::write(fixture.mountpoint().join("newer"), b"x").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
 }
 
 #[test]
@@ -45,7 +47,7 @@ fn what_is_said_without_json_names_process_log_and_how_to_unmount() {
         .arg("up")
         .arg(format!("file://{}", fixture.source().display()))
         .arg(fixture.mountpoint())
-        .args(["-o", "worker.memory.size=64MiB", "-o", &fixture.log_setting()])
+        .args(["-o", "worker.memory.size=64MiB", "-o", &fixture.log_setting(), "-o", &fixture.staging_setting()])
         .output()
         .unwrap();
     let ran = ran(output);

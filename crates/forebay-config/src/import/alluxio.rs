@@ -130,6 +130,7 @@ pub(crate) fn write_type(value: &str) -> Result<Option<&'static str>, String> {
         "MUST_CACHE" | "TRY_CACHE" | "ASYNC_THROUGH" => {
             Ok(Some("forebay writes through to the origin: slower to write, and nothing is lost with a worker"))
         }
+        "NONE" => Ok(Some("forebay writes through to the origin; write.mode = \"none\" would take no writes at all")),
         _ => Err(format!("`{value}` is not a write type, as in `THROUGH`")),
     }
 }
@@ -141,12 +142,16 @@ pub(crate) fn mount_option(option: &str) -> Result<(&'static str, &str), &'stati
         "max_background" => Ok(("fuse.max_background", value)),
         "max_read" => Ok(("fuse.max_read", value)),
         "allow_other" => Ok(("fuse.allow_other", "true")),
+        "ro" => Ok(("write.mode", "none")),
+        "uid" => Ok(("posix.uid", value)),
+        "gid" => Ok(("posix.gid", value)),
         // libfuse starts threads on demand and ends those that idle beyond this number.
         "max_idle_threads" => Err("needless, forebay's FUSE threads never end; fuse.threads sets their number"),
         "kernel_cache" | "auto_cache" => {
             Err("needless, the page cache is kept as long as the file's version is the same")
         }
         "direct_io" => Err("needless, open with O_DIRECT to pass the page cache by"),
+        "umask" => Err("see posix.file_mode and posix.dir_mode"),
         "attr_timeout" | "entry_timeout" => Err("see metadata.ttl, which bounds how old attributes may be"),
         _ => Err("has no counterpart"),
     }

@@ -12,6 +12,8 @@ mod get;
 mod location;
 mod ls;
 mod print;
+mod refresh;
+mod staged;
 mod stat;
 mod stream;
 pub(crate) mod target;
@@ -22,7 +24,7 @@ use clap::Subcommand;
 use crate::runtime;
 use crate::signals::Signals;
 
-/// Look at and read files without going through the mount
+/// Look at and read files without going through the mount, and see to what could not be uploaded
 ///
 /// PATH is one below a live mount, or, with `--workers`, one of the workers' namespace.
 #[derive(Debug, clap::Args)]
@@ -47,6 +49,8 @@ enum Command {
     Du(du::Args),
     Checksum(checksum::Args),
     Location(location::Args),
+    Refresh(refresh::Args),
+    Staged(staged::Args),
 }
 
 /// Runs it.
@@ -69,6 +73,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     Command::Du(args) => du::run(args).await,
                     Command::Checksum(args) => checksum::run(args).await,
                     Command::Location(args) => location::run(args).await,
+                    Command::Refresh(args) => refresh::run(args).await,
+                    Command::Staged(args) => staged::run(args).await,
                 }
             })
             .await

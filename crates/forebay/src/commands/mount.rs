@@ -11,7 +11,7 @@ use forebay_transport::Service;
 use forebay_types::ByteSize;
 
 use crate::cluster::{self, Cluster};
-use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs};
+use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg};
 use crate::exit::{Exit, Fault};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
 use crate::node::{Node, NodeOptions};
@@ -51,6 +51,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     rdma: RdmaArgs,
     #[command(flatten)]
+    read_only: ReadOnlyArg,
+    #[command(flatten)]
     pub(crate) stay: StayArgs,
     #[command(flatten)]
     config: ConfigArgs,
@@ -61,7 +63,7 @@ impl Args {
         let workers = (!self.workers.is_empty()).then(|| format!("cluster.workers={}", self.workers.join(",")));
         let memory = self.memory.map(|size| format!("worker.memory.size={size}"));
         let disks = (!self.disk.is_empty()).then(|| format!("worker.disks={}", self.disk.join(",")));
-        let flags = workers.into_iter().chain(memory).chain(disks);
+        let flags = workers.into_iter().chain(memory).chain(disks).chain(self.read_only.setting());
         flags.chain(self.cluster.settings()).chain(self.rdma.settings())
     }
 

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal};
 use crate::exit::{Exit, Fault};
 use crate::output;
 use crate::state::{self, Claim, RunState};
-use crate::{mounted, process};
+use crate::{mounted, process, staged};
 
 /// Longer than the process takes to write what is queued for its disks.
 const END_WITHIN: Duration = Duration::from_secs(60);
@@ -42,9 +42,14 @@ pub(crate) struct Args {
 /// When nothing of ours is mounted there, it is in use, or its process does not end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mountpoint = mounted::resolve(&args.mountpoint)?;
-    let state = state::find(&mountpoint).filter(RunState::is_alive);
+    let found = state::find(&mountpoint);
+    let state = found.clone().filter(RunState::is_alive);
     let must_be_asked = match mount_table::inspect(&mountpoint)? {
-        MountState::Dead { .. } => return clean_up(&mountpoint),
+        MountState::Dead { .. } => {
+            clean_up(&mountpoint)?;
+            found.iter().for_each(tell_left);
+            return Ok(());
+        }
         MountState::Forebay { .. } => {
             unmount(&mountpoint, args.lazy)?;
             // It would wait for the last reader; the signal bounds how long.
@@ -63,6 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ask_to_end(&state);
     }
     if process::wait_for_end(state.pid, END_WITHIN) {
+        tell_left(&state);
         return Ok(());
     }
     let what = format!("{} is unmounted, but process {} has not ended", mountpoint.display(), state.pid);
@@ -99,6 +105,13 @@ fn clean_up(mountpoint: &Path) -> anyhow::Result<()> {
     drop(Claim::take(mountpoint)?);
     output::say(&format!("{} was a dead mount, left by a process that was killed: cleaned up", mountpoint.display()));
     Ok(())
+}
+
+/// Says what of that which was written did not get to the origin.
+fn tell_left(state: &RunState) {
+    if let Some(left) = staged::left_behind(state.staging.as_deref(), &state.source, &state.mountpoint) {
+        output::say(&left);
+    }
 }
 
 fn ask_to_end(state: &RunState) {

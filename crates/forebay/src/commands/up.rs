@@ -14,7 +14,7 @@ use forebay_types::{ByteSize, FsPath};
 use tracing::warn;
 
 use crate::cluster::Cluster;
-use crate::config_args::ConfigArgs;
+use crate::config_args::{ConfigArgs, ReadOnlyArg};
 use crate::coordinating::Coordinating;
 use crate::exit::{Exit, Fault};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
@@ -45,6 +45,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH:SIZE")]
     disk: Vec<String>,
     #[command(flatten)]
+    read_only: ReadOnlyArg,
+    #[command(flatten)]
     pub(crate) stay: StayArgs,
     #[command(flatten)]
     config: ConfigArgs,
@@ -57,7 +59,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let memory = args.memory.map(|size| format!("worker.memory.size={size}"));
     let disks = (!args.disk.is_empty()).then(|| format!("worker.disks={}", args.disk.join(",")));
-    let loaded = args.config.load(memory.into_iter().chain(disks))?;
+    let loaded = args.config.load(memory.into_iter().chain(disks).chain(args.read_only.setting()))?;
     let origin = origin_url(&args.origin)?;
     let begun = mounted::begin(&args.stay, &loaded, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };

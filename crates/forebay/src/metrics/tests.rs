@@ -19,13 +19,24 @@ pub(crate) fn everything(scale: u64) -> Value {
     };
     let memory = numbers(&["capacity", "used", "runs_evicted", "corrupt_sectors", "waits", "failures"]);
     let calls = json!({ "failures": scale, "bytes_received": 4096 * scale, "latency": latency });
-    let origin = json!({ "operation": "read", "outcomes": [["ok", scale], ["failed", 0]], "latency": latency });
-    let mut worker = numbers(&["failures", "bytes_memory", "bytes_disk", "bytes_origin", "bytes_peers", "fetches"]);
-    worker["requests"] = json!({ "read": scale, "stat": scale });
+    let origin = |operation: &str| json!({ "operation": operation, "outcomes": [["ok", scale], ["failed", 0]], "latency": latency });
+    let mut worker = numbers(&[
+        "failures",
+        "bytes_memory",
+        "bytes_disk",
+        "bytes_origin",
+        "bytes_peers",
+        "bytes_uploaded",
+        "fetches",
+    ]);
+    worker["requests"] = json!({ "read": scale, "stat": scale, "change": scale, "upload": scale });
     let node = json!({
         "worker": worker,
         "store": { "blocks": scale, "memory": memory, "disks": [{ "dir": "/d", "used": scale, "degraded": false }] },
-        "origins": [{ "path": "/", "counts": { "bytes": 4096 * scale, "retries": scale, "operations": [origin] } }],
+        "origins": [{ "path": "/", "counts": {
+            "bytes": 4096 * scale, "uploaded": 2048 * scale, "retries": scale,
+            "operations": [origin("read"), origin("put"), origin("part"), origin("remove")],
+        } }],
         "requests": { "read": latency, "stat": latency },
         "connections": 1,
         "rdma": { "listeners": [{
@@ -33,7 +44,17 @@ pub(crate) fn everything(scale: u64) -> Value {
             "requests": scale, "latency": latency,
         }] },
     });
-    let mut client = numbers(&["local_memory", "buffered", "worker_memory", "worker_disk", "origin", "failovers"]);
+    let mut client = numbers(&[
+        "local_memory",
+        "buffered",
+        "worker_memory",
+        "worker_disk",
+        "origin",
+        "failovers",
+        "uploads",
+        "uploaded",
+        "changes",
+    ]);
     client["data"] = calls.clone();
     client["metadata"] = calls;
     let traffic = json!({ "bytes_received": 4096 * scale, "latency": latency });
@@ -41,7 +62,12 @@ pub(crate) fn everything(scale: u64) -> Value {
         "process": ProcessStats { cpu_seconds: scale as f64, resident_bytes: 1 << 30, ..ProcessStats::default() },
         "fuse": {
             "operations": { "read": latency, "lookup": latency }, "failures": { "ESTALE": scale },
-            "read_bytes": 4096 * scale, "read_hits": scale, "read_misses": scale, "inodes": 3,
+            "read_bytes": 4096 * scale, "read_hits": scale, "read_misses": scale, "written_bytes": 1024 * scale, "inodes": 3,
+        },
+        "staging": {
+            "drafts": { "open": 3, "dirty": 2, "failed": 1 },
+            "space": { "size": 1 << 30, "used": 4096, "failed": 1, "writers_waiting": 1 },
+            "uploads": numbers(&["bytes_in_flight", "completed", "aborted", "puts", "parts", "bytes", "failures"]),
         },
         "client": client,
         "buffers": memory,

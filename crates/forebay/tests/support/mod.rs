@@ -119,6 +119,11 @@ impl Fixture {
         format!("log.file={}", self.path("log").display())
     }
 
+    /// The setting that keeps there what is written, too.
+    pub(crate) fn staging_setting(&self) -> String {
+        format!("write.staging_dir={}", self.path("staging").display())
+    }
+
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -127,7 +132,7 @@ impl Fixture {
     pub(crate) fn up(&mut self, more: &[&str]) -> Ran {
         let mut command = forebay();
         command.arg("up").arg(self.source()).arg(self.mountpoint()).args(["--memory", "64MiB", "--json"]);
-        command.arg("-o").arg(self.log_setting()).args(more);
+        command.args(["-o", &self.log_setting(), "-o", &self.staging_setting()]).args(more);
         self.remember(ran(command.output().unwrap()))
     }
 
@@ -142,7 +147,7 @@ impl Fixture {
     pub(crate) fn must_mount(&mut self, workers: &str) -> u32 {
         let mut command = forebay();
         command.arg("mount").arg(self.mountpoint()).args(["--workers", workers, "--json"]);
-        command.arg("-o").arg(self.log_setting());
+        command.args(["-o", &self.log_setting(), "-o", &self.staging_setting()]);
         let ran = self.remember(ran(command.output().unwrap()));
         assert_eq!(ran.code, 0, "{ran:?}\n{}", self.log());
         *self.pids.last().unwrap()

@@ -51,6 +51,8 @@ pub(crate) struct Target {
     pub(crate) path: FsPath,
     /// How the person who asked wrote it.
     pub(crate) shown: Vec<u8>,
+    /// Where the process of the mount answers for itself, if it is below a mount and the process does.
+    pub(crate) control: Option<PathBuf>,
 }
 
 impl Target {
@@ -90,7 +92,7 @@ impl Target {
             shown.push(b'/');
         }
         shown.extend_from_slice(name);
-        Ok(Self { client: self.client.clone(), path: self.path.join(name)?, shown })
+        Ok(Self { client: self.client.clone(), path: self.path.join(name)?, shown, control: self.control.clone() })
     }
 }
 
@@ -121,14 +123,14 @@ impl Targets {
             let state = served_by(&mountpoint)?;
             let path = below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?;
             let client = self.client(members_of(&state).await, Some(state.block_size)).await?;
-            return Ok(Target { client, path, shown });
+            return Ok(Target { client, path, shown, control: state.control });
         }
         let workers: Vec<String> = self.loaded.config.cluster_workers.iter().map(ToString::to_string).collect();
         if workers.is_empty()
             && let Some(members) = self.members_of_cluster().await?
         {
             let path = FsPath::new(&shown)?;
-            return Ok(Target { client: self.client(members, None).await?, path, shown });
+            return Ok(Target { client: self.client(members, None).await?, path, shown, control: None });
         }
         if workers.is_empty() {
             let what = format!("{} is not below a forebay mount, and no workers are named", path.display());
@@ -138,7 +140,7 @@ impl Targets {
         }
         let path = FsPath::new(&shown)?;
         let members = workers.iter().map(|address| member(address, address, 1.0)).collect();
-        Ok(Target { client: self.client(members, None).await?, path, shown })
+        Ok(Target { client: self.client(members, None).await?, path, shown, control: None })
     }
 
     /// A client of the workers that serve `place`: a mountpoint, or, without one, those of the configuration.
@@ -151,6 +153,24 @@ impl Targets {
             Some(place) => Ok(self.find(place).await?.client),
             None => Ok(self.find(root).await?.client),
         }
+    }
+
+    /// A client of the workers that the mount with this state reads from.
+    ///
+    /// # Errors
+    /// When its memory cannot be had.
+    pub(crate) async fn client_of_mount(&mut self, state: &state::RunState) -> anyhow::Result<Client> {
+        self.client(members_of(state).await, Some(state.block_size)).await
+    }
+
+    /// The settings that it finds targets by.
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Whether workers were named on the command line.
+    pub(crate) fn are_workers_named(&self) -> bool {
+        self.explicit
     }
 
     /// Where the process that serves the mount `place` answers for itself, if one does.

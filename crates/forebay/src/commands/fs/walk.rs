@@ -36,7 +36,7 @@ impl Listing {
             if self.done {
                 return Ok(None);
             }
-            let reply = self.directory.client.list(&self.directory.path, self.next.take(), PAGE).await;
+            let reply = self.directory.client.list(&self.directory.path, self.next.take(), PAGE, false).await;
             let reply = reply.map_err(|failure| failure.context(self.directory.shown()))?;
             self.page = reply.entries.into_iter();
             self.done = reply.next.is_none();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_metrics::LatencySnapshot;
 use serde_json::{Map, Value, json};
 
-use crate::report::{Listener, OriginOperation, Report};
+use crate::report::{Listener, OriginCounts, OriginOperation, Report};
 
 /// A group of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 36] = {
+const COLUMNS: [Column; 37] = {
     use Format::{Bytes, Count, Millis, Percent};
     use Section::{Cache, Fuse, Meta, Object, Rdma, RemoteCache, Usage};
     [
@@ -106,7 +106,7 @@ const COLUMNS: [Column; 36] = {
         column(Fuse, "lat", Millis, 0, |i| i.mean(&i.latency(fuse)?)),
         column(Fuse, "p99", Millis, 1, |i| i.p99(&i.latency(fuse)?)),
         column(Fuse, "read", Bytes, 0, |i| i.rate(|r| Some(r.fuse.as_ref()?.read_bytes as f64))),
-        column(Fuse, "write", Bytes, 0, |i| i.rate(|r| r.fuse.as_ref().map(|_| 0.0))),
+        column(Fuse, "write", Bytes, 0, |i| i.rate(|r| Some(r.fuse.as_ref()?.written_bytes as f64))),
         column(Meta, "ops", Count, 0, |i| i.per_second(&i.latency(meta)?)),
         column(Meta, "lat", Millis, 0, |i| i.mean(&i.latency(meta)?)),
         column(Meta, "p99", Millis, 1, |i| i.p99(&i.latency(meta)?)),
@@ -136,8 +136,9 @@ const COLUMNS: [Column; 36] = {
         column(Object, "p99", Millis, 1, |i| i.p99(&i.latency(gets)?)),
         column(Object, "list_c", Count, 1, |i| i.per_second(&i.latency(lists)?)),
         column(Object, "retry", Count, 1, |i| i.rate(retries)),
-        column(Object, "put", Bytes, 0, |i| i.rate(|r| origins(r, |_| LatencySnapshot::default()).map(|_| 0.0))),
-        column(Object, "del_c", Count, 0, |i| i.rate(|r| origins(r, |_| LatencySnapshot::default()).map(|_| 0.0))),
+        column(Object, "put", Bytes, 0, |i| i.rate(sent)),
+        column(Object, "put_c", Count, 1, |i| i.per_second(&i.latency(puts)?)),
+        column(Object, "del_c", Count, 0, |i| i.per_second(&i.latency(removals)?)),
     ]
 };
 
@@ -276,17 +277,22 @@ fn rdma_read(report: &Report) -> Option<LatencySnapshot> {
 
 /// Bytes from origins: as a worker in the process received them, or else as the client's reads caused them.
 fn received(report: &Report) -> Option<f64> {
-    let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
-    if workers.is_empty() {
-        return Some(report.client.as_ref()?.origin as f64);
-    }
-    Some(workers.iter().flat_map(|part| &part.origins).map(|origin| origin.counts.bytes).sum::<u64>() as f64)
+    counted(report, |counts| counts.bytes).or_else(|| Some(report.client.as_ref()?.origin as f64))
+}
+
+fn sent(report: &Report) -> Option<f64> {
+    counted(report, |counts| counts.uploaded)
 }
 
 fn retries(report: &Report) -> Option<f64> {
+    counted(report, |counts| counts.retries)
+}
+
+/// What the origins of a worker in the process count.
+fn counted(report: &Report, of: impl Fn(&OriginCounts) -> u64) -> Option<f64> {
     let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
-    let retries = workers.iter().flat_map(|part| &part.origins).map(|origin| origin.counts.retries).sum::<u64>();
-    (!workers.is_empty()).then_some(retries as f64)
+    let counted = workers.iter().flat_map(|part| &part.origins).map(|origin| of(&origin.counts)).sum::<u64>();
+    (!workers.is_empty()).then_some(counted as f64)
 }
 
 fn origins(report: &Report, of: impl Fn(&OriginOperation) -> LatencySnapshot) -> Option<LatencySnapshot> {
@@ -303,6 +309,14 @@ fn of_operation(report: &Report, names: &[&str]) -> Option<LatencySnapshot> {
 
 fn gets(report: &Report) -> Option<LatencySnapshot> {
     of_operation(report, &["read"])
+}
+
+fn puts(report: &Report) -> Option<LatencySnapshot> {
+    of_operation(report, &["put", "part"])
+}
+
+fn removals(report: &Report) -> Option<LatencySnapshot> {
+    of_operation(report, &["remove"])
 }
 
 fn lists(report: &Report) -> Option<LatencySnapshot> {
@@ -350,7 +364,7 @@ pub(super) mod tests {
             ("/fuse/ops", 20.0),
             ("/fuse/lat", 0.1),
             ("/fuse/read", 40960.0),
-            ("/fuse/write", 0.0),
+            ("/fuse/write", 10240.0),
             ("/meta/ops", 10.0),
             ("/cache/hit", 20.0),
             ("/cache/hit%", 40.0),
@@ -363,7 +377,9 @@ pub(super) mod tests {
             ("/rdma/recv", 40960.0),
             ("/object/get", 40960.0),
             ("/object/get_c", 10.0),
-            ("/object/put", 0.0),
+            ("/object/put", 20480.0),
+            ("/object/put_c", 20.0),
+            ("/object/del_c", 10.0),
         ] {
             assert!((number(pointer) - expected).abs() < 1e-9, "{pointer} is {}, not {expected}", number(pointer));
         }
