@@ -78,6 +78,7 @@ impl Library {
             fetch: FetchPolicy::origin(64 << 10, u64::from(MAX_BLOCK_SIZE)),
             deadline: Duration::from_secs(60),
             metadata: MetadataOptions { ttl: Duration::from_secs(3600), entries: 1000 },
+            takes_changes: true,
         };
         let namespace = Namespace::new([(FsPath::root(), origin)])?;
         let worker = Arc::new(Worker::new(store.clone(), namespace, options));

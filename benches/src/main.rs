@@ -7,7 +7,7 @@
 //! * `rounds.rs`: the order of the measurements, and what is made of their samples;
 //! * `fixture.rs`: the data, the S3 server, the machine; `process.rs`: what a process uses;
 //! * `fio.rs`, `iperf.rs`, `perftest.rs`: the programs that are compared with and measured by;
-//! * `mount.rs`, `client.rs`, `transport.rs`, `rdma.rs`, `cold.rs`: what is measured, a section each;
+//! * `mount.rs`, `client.rs`, `transport.rs`, `rdma.rs`, `cold.rs`, `writing.rs`: what is measured, a section each;
 //! * `report.rs`: Markdown, JSON, and whether the targets are met.
 //!
 //! Tables go to standard output, progress to standard error.
@@ -28,6 +28,7 @@ mod report;
 mod rounds;
 mod server;
 mod transport;
+mod writing;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,6 +108,8 @@ enum Section {
     Rdma,
     /// Cold reads
     Cold,
+    /// Writes through the mount
+    Write,
 }
 
 /// How much is measured.
@@ -165,6 +168,7 @@ fn main() -> anyhow::Result<()> {
             Section::Transport => transport::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Rdma => rdma::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Cold => cold::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Write => writing::measure(&fixture, &runtime, &progress, &mut report)?,
         }
     }
     print!("{}", report.markdown());

@@ -47,6 +47,7 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
         "TCP transport",
         "Cold",
         "Read amplification, cold",
+        "Writing",
         "Memory",
     ] {
         assert!(tables.contains(&format!("### {title}\n")), "{title} is missing in\n{tables}");
@@ -62,7 +63,7 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
     } else {
         println!("skipped: benchmarks of RDMA: libucp or ucx_perftest is not installed; `make setup` does it");
     }
-    assert_eq!(report["samples"].as_array().unwrap().len(), if has_perftest { 7 } else { 5 }, "{report}");
+    assert_eq!(report["samples"].as_array().unwrap().len(), if has_perftest { 8 } else { 6 }, "{report}");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let at = directory.path().to_str().unwrap();
     assert!(!mounts.contains(at), "a mount was left behind: {mounts}");

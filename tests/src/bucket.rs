@@ -119,7 +119,19 @@ impl Bucket {
         environment
     }
 
-    fn path_of(&self, key: &str) -> PathBuf {
+    /// The bytes of an object, as the server has them now.
+    ///
+    /// # Panics
+    /// When it is not there.
+    #[must_use]
+    #[track_caller]
+    pub fn object(&self, key: &str) -> Vec<u8> {
+        std::fs::read(self.path_of(key)).unwrap_or_else(|error| panic!("the object {key}: {error}"))
+    }
+
+    /// Where the server keeps an object, or everything below a prefix, as a file or directory.
+    #[must_use]
+    pub fn path_of(&self, key: &str) -> PathBuf {
         self.directory.path().join(BUCKET).join(key)
     }
 }

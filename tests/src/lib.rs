@@ -6,6 +6,7 @@
 //! * [`Setup`]: how to start a [`Worker`] or a [`Mount`], the two guards that end their process, unmount, and, when the
 //!   test fails, show the log;
 //! * [`Cluster`]: an etcd and a bucket, and how to start the processes of one cluster; [`Coordinator`]: one of them;
+//! * [`installed`], [`script`]: programs of others;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
 //! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
 //!
@@ -13,6 +14,7 @@
 //! machine cannot run says so by [`skipped`] and passes.
 
 mod bucket;
+mod closing;
 mod cluster;
 mod coordinator;
 mod disks;
@@ -22,12 +24,14 @@ mod network;
 mod program;
 pub mod reading;
 mod setup;
+mod suites;
 mod tree;
 mod upload;
 mod wait;
 mod worker;
 
 pub use bucket::{BUCKET, Bucket};
+pub use closing::close;
 pub use cluster::{BLOCK, Cluster, Running};
 pub use coordinator::Coordinator;
 pub use disks::{Tmpfs, is_root};
@@ -36,6 +40,7 @@ pub use mount::{Mount, is_mounted};
 pub use network::{Host, Network, Relay};
 pub use program::{Finished, beside_tests, ended, finish, forebay, resident, signal};
 pub use setup::Setup;
+pub use suites::{installed, script};
 pub use tree::{Tree, TreeFile};
 pub use upload::upload;
 pub use wait::{eventually, once};

@@ -15,6 +15,8 @@ use crate::{Finished, Setup, eventually, finish, forebay, program};
 /// Longer than `forebay up` gives an origin for its first answer.
 const START_WITHIN: Duration = Duration::from_secs(150);
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// Longer than an upload takes that the tests let fail.
+const STAGED_WITHIN: Duration = Duration::from_secs(90);
 /// How long a dropped mount may take to end in good order.
 const DROP_WITHIN: Duration = Duration::from_secs(5);
 /// Longer than any test takes. A read that nobody answers cannot be interrupted, but its server can be killed.
@@ -52,12 +54,13 @@ impl Mount {
     pub fn start(&mut self) -> Finished {
         let (program, arguments) = self.command.split_first().expect("a command");
         let log = format!("log.file={}", self.log().display());
+        let staging = format!("write.staging_dir={}", self.staging().display());
         let finished = finish(
             forebay(&self.setup.environment)
                 .arg(program)
                 .args(arguments)
                 .arg(self.root())
-                .args(["--json", "-o", &log])
+                .args(["--json", "-o", &log, "-o", &staging])
                 .args(&self.setup.arguments),
             START_WITHIN,
         );
@@ -168,6 +171,34 @@ impl Mount {
         let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
         let own = answer.text().lines().last().map(serde_json::from_str);
         own.expect("a line").expect("the counters as JSON")
+    }
+
+    /// Where it stages what is written to it.
+    #[must_use]
+    pub fn staging(&self) -> PathBuf {
+        self.directory.path().join("staging")
+    }
+
+    /// What `forebay fs staged ls` shows of it.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    #[track_caller]
+    pub fn staged(&self) -> Vec<Value> {
+        let listed = self.fs_staged(&["ls", "--json"], &[&self.root().display().to_string()]).succeeded();
+        listed.text().lines().map(|line| serde_json::from_str(line).expect("a staged file as JSON")).collect()
+    }
+
+    /// Runs `forebay fs staged VERB MORE` for the staging directory of this mount.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    #[must_use]
+    #[track_caller]
+    pub fn fs_staged(&self, verb: &[&str], more: &[&str]) -> Finished {
+        let staging = format!("write.staging_dir={}", self.staging().display());
+        finish(forebay(&[]).args(["fs", "staged"]).args(verb).args(["-o", &staging]).args(more), STAGED_WITHIN)
     }
 
     /// Where its process logs.

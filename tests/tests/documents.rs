@@ -51,10 +51,53 @@ fn every_invariant_of_the_architecture_has_the_tests_that_it_names() {
     }
 }
 
+/// The sentences of `docs/SEMANTICS.md` that are promises: its bullets from "Reading" on.
+fn promises() -> HashSet<String> {
+    let text = std::fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();
+    let promising = text.split("\n## Reading\n").nth(1).expect("a section on reading");
+    promising.lines().filter_map(|line| line.strip_prefix("* ")).map(str::to_owned).collect()
+}
+
+/// What tests quote: the lines `/// > …` above them, put together where they follow each other.
+fn quotes() -> HashSet<String> {
+    let mut files = Vec::new();
+    sources(&root(), &mut files);
+    let (mut found, mut quote) = (HashSet::new(), String::new());
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        for line in text.lines().map(str::trim).chain([""]) {
+            match line.strip_prefix("/// > ") {
+                Some(more) if quote.is_empty() => quote = more.to_owned(),
+                Some(more) => quote = format!("{quote} {more}"),
+                None if quote.is_empty() => {}
+                None => drop(found.insert(std::mem::take(&mut quote))),
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_promise_of_the_semantics_is_quoted_by_a_test_and_nothing_else_is() {
+    let (promises, quotes) = (promises(), quotes());
+    assert!(promises.len() > 40, "{promises:#?}");
+    let untested: Vec<_> = promises.difference(&quotes).collect();
+    assert!(untested.is_empty(), "promises of docs/SEMANTICS.md that no test quotes: {untested:#?}");
+    let unsaid: Vec<_> = quotes.difference(&promises).collect();
+    assert!(unsaid.is_empty(), "tests quote what docs/SEMANTICS.md does not say: {unsaid:#?}");
+}
+
 #[test]
 fn every_file_that_the_documents_link_to_is_there() {
-    let documents =
-        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/BENCHMARKS.md", "docs/PLAN.md", "docs/RDMA.md"];
+    let documents = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "docs/BENCHMARKS.md",
+        "docs/PLAN.md",
+        "docs/RDMA.md",
+        "docs/SEMANTICS.md",
+    ];
     for document in documents {
         let text = std::fs::read_to_string(root().join(document)).unwrap();
         let directory = root().join(document).parent().unwrap().to_owned();

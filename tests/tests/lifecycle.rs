@@ -229,7 +229,7 @@ impl Drop for Namespace {
 }
 
 #[test]
-fn an_ordinary_user_mounts_reads_and_unmounts() {
+fn an_ordinary_user_mounts_reads_writes_and_unmounts() {
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(reason) => return skipped(&format!("mounting as a user: {reason}")),
@@ -250,8 +250,10 @@ fn an_ordinary_user_mounts_reads_and_unmounts() {
         assert_eq!(cat.stdout.len() as u64, file.size);
         assert_eq!(file.data.first_difference(0, &cat.stdout), None, "{}", file.path);
     }
-    let written = namespace.run(Command::new("touch").arg(mountpoint.join("new")));
-    assert!(written.stderr.contains("Read-only file system"), "{written:?}");
+    let copied =
+        namespace.run(Command::new("cp").arg(mountpoint.join("file00")).arg(mountpoint.join("copy"))).succeeded();
+    assert_eq!(tree.file("file00").data.first_difference(0, &bucket.object("copy")), None, "{copied:?}");
+    assert!(home.join(".local/state/forebay/staging").is_dir());
     for path in [&summary["pid_file"], &summary["log"]] {
         assert!(path.as_str().is_some_and(|path| Path::new(path).starts_with(home)), "{summary}");
     }

@@ -43,7 +43,7 @@ fn verify_with_tools(root: &Path, tree: &Tree) {
     assert_eq!(sizes.len(), tree.files.len());
     assert_eq!(sizes.iter().sum::<u64>(), tree.files.iter().map(|file| file.size).sum::<u64>());
     let listed = run("ls", &["-lR", "wide"]);
-    assert_eq!(listed.lines().filter(|line| line.starts_with("-r--r--r--")).count(), 1100, "{listed}");
+    assert_eq!(listed.lines().filter(|line| line.starts_with("-rw-r--r--")).count(), 1100, "{listed}");
 
     let copies = tempfile::tempdir().unwrap();
     run("cp", &["-r", ".", copies.path().to_str().unwrap()]);
@@ -262,10 +262,10 @@ fn the_inode_number_of_a_file_stays() {
 }
 
 #[test]
-fn nothing_can_be_written() {
+fn nothing_can_be_changed_in_a_mount_that_is_read_only() {
     let bucket = Bucket::new();
     bucket.put("dir/file", DataSet::new(1), 1000);
-    let mount = Setup::of(&bucket).up(&bucket);
+    let mount = Setup::of(&bucket).flag("--read-only").up(&bucket);
     let (file, new) = (mount.path("dir/file"), mount.path("dir/new"));
     let attempts: [(&str, io::Result<()>); 9] = [
         ("create", File::create(&new).map(drop)),
@@ -297,8 +297,10 @@ fn nothing_can_be_written() {
 fn df_and_statfs_answer() {
     let bucket = Bucket::new();
     let mount = Setup::of(&bucket).up(&bucket);
+    let read_only = Setup::of(&bucket).flag("--read-only").up(&bucket);
+    assert!(rustix::fs::statvfs(read_only.root()).unwrap().f_flag.contains(StatVfsMountFlags::RDONLY));
     let stat = rustix::fs::statvfs(mount.root()).unwrap();
-    assert!(stat.f_flag.contains(StatVfsMountFlags::RDONLY));
+    assert!(!stat.f_flag.contains(StatVfsMountFlags::RDONLY));
     assert!(stat.f_bsize > 0 && stat.f_blocks > 0 && stat.f_namemax >= 255);
     let df = finish(Command::new("df").arg(mount.root()), SOON).succeeded().text();
     assert!(df.contains(&bucket.url()), "{df}");

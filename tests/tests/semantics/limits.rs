@@ -1,0 +1,132 @@
+//! "What an object store does not keep".
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, XattrFlags};
+
+use super::{One, Two, close, errno};
+
+/// > Hard links, symbolic links, sockets, pipes and devices cannot be made: `EPERM`.
+#[test]
+fn only_files_and_directories_can_be_made() {
+    let one = One::new();
+    std::fs::write(one.path("f"), b"x").unwrap();
+    assert_eq!(errno(std::fs::hard_link(one.path("f"), one.path("g"))), libc::EPERM);
+    assert_eq!(errno(std::os::unix::fs::symlink("f", one.path("g"))), libc::EPERM);
+    assert_eq!(errno(std::os::unix::net::UnixListener::bind(one.path("g"))), libc::EPERM);
+    for kind in [FileType::Fifo, FileType::CharacterDevice] {
+        let made = rustix::fs::mknodat(CWD, one.path("g"), kind, Mode::RUSR, 0);
+        assert_eq!(made, Err(rustix::io::Errno::PERM), "{kind:?}");
+    }
+    rustix::fs::mknodat(CWD, one.path("g"), FileType::RegularFile, Mode::RUSR, 0).unwrap();
+    assert_eq!(one.object("g").unwrap(), b"");
+}
+
+/// > Every file has the mode and owner that the mount gives it; `chmod` and `chown` that would change something fail with `EPERM`, and others succeed.
+#[test]
+fn modes_and_owners() {
+    let one = One::with(|setup| setup.options(&["posix.file_mode=0640", "posix.dir_mode=0750"]));
+    std::fs::write(one.path("f"), b"x").unwrap();
+    std::fs::create_dir(one.path("d")).unwrap();
+    let mode = |name: &str| std::fs::metadata(one.path(name)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("f"), mode("d")), (0o640, 0o750));
+    let chmod = |name: &str, mode| std::fs::set_permissions(one.path(name), Permissions::from_mode(mode));
+    chmod("f", 0o640).unwrap();
+    chmod("d", 0o750).unwrap();
+    assert_eq!(errno(chmod("f", 0o755)), libc::EPERM);
+    assert_eq!(errno(chmod("d", 0o700)), libc::EPERM);
+    let owner = std::fs::metadata(one.path("f")).unwrap();
+    std::os::unix::fs::chown(one.path("f"), Some(owner.uid()), Some(owner.gid())).unwrap();
+    if forebay_e2e::is_root() {
+        assert_eq!(errno(std::os::unix::fs::chown(one.path("f"), Some(12345), None)), libc::EPERM);
+    }
+    assert_eq!((mode("f"), mode("d")), (0o640, 0o750));
+}
+
+/// > With `posix.ignore_mode=true`, `chmod` and `chown` succeed and change nothing.
+#[test]
+fn modes_can_be_ignored() {
+    let one = One::with(|setup| setup.option("posix.ignore_mode=true"));
+    std::fs::write(one.path("f"), b"x").unwrap();
+    std::fs::set_permissions(one.path("f"), Permissions::from_mode(0o755)).unwrap();
+    if forebay_e2e::is_root() {
+        std::os::unix::fs::chown(one.path("f"), Some(12345), Some(54321)).unwrap();
+    }
+    let metadata = std::fs::metadata(one.path("f")).unwrap();
+    assert_eq!(metadata.mode() & 0o7777, 0o644);
+    assert_ne!((metadata.uid(), metadata.gid()), (12345, 54321));
+}
+
+/// > `utimensat(2)` succeeds; the time is shown until the file is closed, and from then on the time at which the origin got the file.
+#[test]
+fn times_are_the_origins() {
+    let one = One::new();
+    let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = File::create(one.path("f")).unwrap();
+    file.write_all_at(b"x", 0).unwrap();
+    file.set_modified(then).unwrap();
+    assert_eq!(file.metadata().unwrap().modified().unwrap(), then);
+    close(file).unwrap();
+    let shown = std::fs::metadata(one.path("f")).unwrap().modified().unwrap();
+    let origins = std::fs::metadata(one.bucket.path_of("f")).unwrap().modified().unwrap();
+    assert!(origins.duration_since(shown).unwrap_or_default() < Duration::from_secs(2), "{shown:?} {origins:?}");
+    File::open(one.path("f")).unwrap().set_modified(then).unwrap();
+}
+
+/// > Extended attributes are not supported: `ENOTSUP`.
+#[test]
+fn extended_attributes() {
+    let one = One::new();
+    std::fs::write(one.path("f"), b"x").unwrap();
+    let unsupported = rustix::io::Errno::NOTSUP;
+    assert_eq!(rustix::fs::setxattr(one.path("f"), "user.a", b"b", XattrFlags::empty()), Err(unsupported));
+    assert_eq!(rustix::fs::getxattr(one.path("f"), "user.a", &mut [0u8; 9][..]).unwrap_err(), unsupported);
+}
+
+/// > Locks hold between the processes of one mount.
+#[test]
+fn locks() {
+    let two = Two::new();
+    std::fs::write(two.a.path("f"), b"x").unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(two.a.path("f")).unwrap();
+    let (first, second) = (open(), open());
+    rustix::fs::flock(&first, FlockOperation::LockExclusive).unwrap();
+    let tried = rustix::fs::flock(&second, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(tried, Err(rustix::io::Errno::WOULDBLOCK));
+    drop(first);
+    rustix::fs::flock(&second, FlockOperation::NonBlockingLockExclusive).unwrap();
+}
+
+/// > A mount with `write.mode=none`, or `--read-only`, refuses every change with `EROFS`.
+#[test]
+fn a_read_only_mount() {
+    let flagged: [fn(forebay_e2e::Setup) -> forebay_e2e::Setup; 2] =
+        [|setup| setup.option("write.mode=none"), |setup| setup.flag("--read-only")];
+    for read_only in flagged {
+        let one = One::with(read_only);
+        one.bucket.put_text("f", "text");
+        assert_eq!(std::fs::read(one.path("f")).unwrap(), b"text");
+        assert_eq!(errno(std::fs::write(one.path("g"), b"x")), libc::EROFS);
+        assert_eq!(errno(OpenOptions::new().write(true).open(one.path("f"))), libc::EROFS);
+        assert_eq!(errno(std::fs::remove_file(one.path("f"))), libc::EROFS);
+        assert_eq!(errno(std::fs::create_dir(one.path("d"))), libc::EROFS);
+        assert_eq!(errno(std::fs::rename(one.path("f"), one.path("g"))), libc::EROFS);
+        assert_eq!(std::fs::metadata(one.path("f")).unwrap().mode() & 0o777, 0o444);
+    }
+}
+
+/// > A worker with `write.mode=none` refuses changes of every mount with `EROFS`.
+#[test]
+fn a_worker_that_takes_no_changes() {
+    let bucket = forebay_e2e::Bucket::new();
+    bucket.put_text("f", "text");
+    let worker = forebay_e2e::Setup::of(&bucket).option("write.mode=none").worker(&bucket);
+    let staging = tempfile::tempdir().unwrap();
+    let mount = super::staged(forebay_e2e::Setup::without_origin(), staging.path()).mount([&worker]);
+    assert_eq!(errno(File::create(mount.path("g")).and_then(close)), libc::EROFS);
+    assert_eq!(errno(OpenOptions::new().write(true).open(mount.path("f"))), libc::EROFS);
+    assert_eq!(errno(std::fs::remove_file(mount.path("f"))), libc::EROFS);
+    assert_eq!(std::fs::read(mount.path("f")).unwrap(), b"text");
+}

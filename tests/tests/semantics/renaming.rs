@@ -1,0 +1,144 @@
+//! "Renaming".
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::process::Command;
+
+use forebay_e2e::{Bucket, Setup, finish};
+
+use super::{One, SOON, bytes, close, errno};
+
+/// > `rename(2)` of a file replaces what is at the new name, at once, and the old name is gone when it returns.
+#[test]
+fn a_file_replaces_another() {
+    let one = One::new();
+    let content = bytes(1, 9 << 20);
+    std::fs::write(one.path("from"), &content).unwrap();
+    std::fs::write(one.path("to"), b"replaced").unwrap();
+    let ino = std::fs::metadata(one.path("from")).unwrap().ino();
+    std::fs::rename(one.path("from"), one.path("to")).unwrap();
+    assert!(one.object("to").unwrap() == content && one.object("from").is_none());
+    assert!(std::fs::read(one.path("to")).unwrap() == content);
+    assert_eq!(std::fs::metadata(one.path("to")).unwrap().ino(), ino);
+    assert_eq!(errno(std::fs::metadata(one.path("from"))), libc::ENOENT);
+    std::fs::create_dir(one.path("d")).unwrap();
+    assert_eq!(errno(std::fs::rename(one.path("to"), one.path("d"))), libc::EISDIR);
+    assert_eq!(errno(std::fs::rename(one.path("d"), one.path("to"))), libc::ENOTDIR);
+    assert_eq!(errno(std::fs::rename(one.path("nothing"), one.path("to"))), libc::ENOENT);
+    std::fs::rename(one.path("to"), one.path("d/moved")).unwrap();
+    assert!(one.object("d/moved").unwrap() == content);
+}
+
+/// > A file can be renamed while it is open, and its handles go on.
+#[test]
+fn an_open_file_is_renamed() {
+    let one = One::new();
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(one.path("a")).unwrap();
+    file.write_all_at(b"one two", 0).unwrap();
+    std::fs::rename(one.path("a"), one.path("b")).unwrap();
+    assert_eq!(one.object("b").unwrap(), b"one two");
+    let reader = std::fs::File::open(one.path("b")).unwrap();
+    file.write_all_at(b"three", 8).unwrap();
+    let mut read = [0; 13];
+    file.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(&read, b"one two\0three");
+    close(file).unwrap();
+    assert_eq!(one.object("b").unwrap(), b"one two\0three");
+    assert!(one.object("a").is_none());
+    std::fs::rename(one.path("b"), one.path("c")).unwrap();
+    reader.read_exact_at(&mut read, 0).unwrap();
+    assert_eq!(&read, b"one two\0three");
+}
+
+/// > `rename(2)` of a directory takes all that is below it along.
+#[test]
+fn a_directory_is_renamed() {
+    let one = One::new();
+    std::fs::create_dir_all(one.path("from/deep/er")).unwrap();
+    std::fs::create_dir(one.path("from/empty")).unwrap();
+    for number in 0..30u64 {
+        let name = if number % 2 == 0 { format!("from/{number}") } else { format!("from/deep/er/{number}") };
+        std::fs::write(one.path(&name), bytes(number, 1000)).unwrap();
+    }
+    one.bucket.put_text("from/implied/file", "not made here");
+    let unsaved = OpenOptions::new().write(true).create_new(true).open(one.path("from/deep/unsaved")).unwrap();
+    unsaved.write_all_at(b"before", 0).unwrap();
+    let reader = std::fs::File::open(one.path("from/0")).unwrap();
+    std::fs::rename(one.path("from"), one.path("to")).unwrap();
+    unsaved.write_all_at(b"AFTER", 0).unwrap();
+    close(unsaved).unwrap();
+    assert_eq!(errno(std::fs::metadata(one.path("from"))), libc::ENOENT);
+    assert!(!one.bucket.path_of("from").exists());
+    for number in 0..30u64 {
+        let name = if number % 2 == 0 { format!("to/{number}") } else { format!("to/deep/er/{number}") };
+        assert!(std::fs::read(one.path(&name)).unwrap() == bytes(number, 1000), "{name}");
+        assert!(one.object(&name).unwrap() == bytes(number, 1000), "{name}");
+    }
+    assert_eq!(one.object("to/deep/unsaved").unwrap(), b"AFTERe");
+    assert_eq!(std::fs::read(one.path("to/implied/file")).unwrap(), b"not made here");
+    assert!(one.path("to/empty").is_dir());
+    let mut read = vec![0; 1000];
+    reader.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == bytes(0, 1000), "a handle from before goes on");
+    // The old name is free again.
+    std::fs::create_dir(one.path("from")).unwrap();
+    std::fs::write(one.path("from/new"), b"x").unwrap();
+    assert_eq!(std::fs::read_dir(one.path("from")).unwrap().count(), 1);
+    assert_eq!(errno(std::fs::rename(one.path("from"), one.path("from/inside"))), libc::EINVAL);
+}
+
+/// > A directory that is not empty is not replaced: `ENOTEMPTY`.
+#[test]
+fn only_an_empty_directory_is_replaced() {
+    let one = One::new();
+    for directory in ["from", "to"] {
+        std::fs::create_dir(one.path(directory)).unwrap();
+        std::fs::write(one.path(directory).join("f"), directory).unwrap();
+    }
+    assert_eq!(errno(std::fs::rename(one.path("from"), one.path("to"))), libc::ENOTEMPTY);
+    assert_eq!(one.object("to/f").unwrap(), b"to");
+    std::fs::remove_file(one.path("to/f")).unwrap();
+    std::fs::rename(one.path("from"), one.path("to")).unwrap();
+    assert_eq!(std::fs::read(one.path("to/f")).unwrap(), b"from");
+}
+
+fn renameat2(from: &Path, to: &Path, flags: libc::c_uint) -> std::io::Result<()> {
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap();
+    let (from, to) = (path(from), path(to));
+    // SAFETY: both end with a NUL and live for as long as the call.
+    match unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// > `RENAME_NOREPLACE` fails with `EEXIST` where there is something; `RENAME_EXCHANGE` fails with `EINVAL`.
+#[test]
+fn renaming_with_flags() {
+    let one = One::new();
+    std::fs::write(one.path("a"), b"a").unwrap();
+    std::fs::write(one.path("b"), b"b").unwrap();
+    assert_eq!(errno(renameat2(&one.path("a"), &one.path("b"), libc::RENAME_NOREPLACE)), libc::EEXIST);
+    assert_eq!(errno(renameat2(&one.path("a"), &one.path("b"), libc::RENAME_EXCHANGE)), libc::EINVAL);
+    renameat2(&one.path("a"), &one.path("c"), libc::RENAME_NOREPLACE).unwrap();
+    assert_eq!((one.object("c").unwrap(), one.object("b").unwrap()), (b"a".to_vec(), b"b".to_vec()));
+}
+
+/// > From one origin to another `rename(2)` fails with `EXDEV`, and `mv` copies.
+#[test]
+fn from_one_origin_to_another() {
+    let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mounts = format!("mounts=/s3={},/dir=file://{}", bucket.url(), directory.path().display());
+    let worker = Setup::of(&bucket).option(&mounts).member("w1");
+    let mount = super::staged(Setup::without_origin(), staging.path()).mount([&worker]);
+    std::fs::write(mount.path("s3/f"), b"text").unwrap();
+    assert_eq!(errno(std::fs::rename(mount.path("s3/f"), mount.path("dir/f"))), libc::EXDEV);
+    let moved = finish(Command::new("mv").arg(mount.path("s3/f")).arg(mount.path("dir/f")), SOON);
+    // `mv` cannot carry the times over, which it says, and leaves it at that.
+    assert_eq!(moved.code, Some(0), "{}", moved.stderr);
+    assert_eq!(std::fs::read(directory.path().join("f")).unwrap(), b"text");
+    assert!(!bucket.path_of("f").exists());
+}

@@ -1,0 +1,91 @@
+//! Suites that others wrote to test file systems: `fsx`, and `pjdfstest` but for what an object store cannot keep.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use forebay_e2e::{Bucket, Setup, finish, installed, is_long_run, is_root, skipped};
+
+/// Less than a mount may be in use by a test.
+const LIMIT: Duration = Duration::from_secs(170);
+/// Each operation, and how often.
+const OPERATIONS: &str = include_str!("../fsx.toml");
+
+/// When what was written through a mapping is taken to the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mapped {
+    /// By an msync(2) right after it.
+    AtOnce,
+    /// Whenever something else does: the kernel holds it until then.
+    Later,
+}
+
+/// Random operations on one file of a mount. What is in it at the end must be at the origin.
+fn exercise(operations: u32, seed: u32, mapped: Mapped, settings: &[&str], limit: Duration) {
+    let Some(fsx) = installed("fsx") else { return };
+    let bucket = Bucket::new();
+    let mount = Setup::of(&bucket).options(settings).up(&bucket);
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = directory.path().join("fsx.toml");
+    std::fs::write(&configuration, format!("nomsyncafterwrite = {}\n{OPERATIONS}", mapped == Mapped::Later)).unwrap();
+    let mut command = Command::new(fsx);
+    command.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"]).arg(configuration);
+    command.arg("-P").arg(directory.path()).arg(mount.path("fsx"));
+    let finished = finish(&mut command, limit);
+    assert_eq!(finished.code, Some(0), "seed {seed}: {}\n{}", finished.text(), finished.stderr);
+    assert!(finished.text().contains("All operations completed A-OK!"), "{finished:?}");
+    assert!(bucket.object("fsx") == std::fs::read(mount.path("fsx")).unwrap());
+    println!("{operations} operations in {:?}", finished.took);
+}
+
+#[test]
+fn a_hundred_thousand_random_operations_on_a_file_read_back_as_they_should() {
+    exercise(100_000, 5, Mapped::Later, &[], LIMIT);
+}
+
+#[test]
+fn ten_thousand_random_operations_that_sync_what_they_write_through_mappings() {
+    exercise(10_000, 6, Mapped::AtOnce, &[], LIMIT);
+}
+
+#[test]
+fn random_operations_for_long() {
+    if !is_long_run() {
+        return;
+    }
+    for seed in 1..=4 {
+        exercise(100_000, seed, Mapped::Later, &["write.staging_size=128MiB"], LIMIT);
+        exercise(30_000, seed, Mapped::AtOnce, &[], LIMIT);
+    }
+}
+
+/// These are excluded for the time of a file at the origin, which is in whole seconds: they pass when a second begins meanwhile,
+/// or when the origin has a file before its time is looked at.
+const AS_TIME_PASSES: [&str; 4] = [
+    "chmod::failed_chmod_unchanged_ctime::regular",
+    "open::open_trunc",
+    "rename::unchanged_ctime_failed::regular",
+    "truncate::unchanged_ctime_failed",
+];
+
+#[test]
+fn system_calls_do_what_posix_says_but_for_what_is_excluded_with_its_reason() {
+    let Some(pjdfstest) = installed("pjdfstest") else { return };
+    if !is_root() {
+        return skipped("pjdfstest changes users, which takes root");
+    }
+    let bucket = Bucket::new();
+    let mount = Setup::of(&bucket).up(&bucket);
+    let configuration = Path::new(env!("CARGO_MANIFEST_DIR")).join("pjdfstest.toml");
+    let mut command = Command::new(pjdfstest);
+    command.arg("-c").arg(configuration).arg("-p").arg(mount.root()).env("NO_COLOR", "1");
+    let finished = finish(&mut command, LIMIT);
+    let text = finished.text();
+    let wrong = |line: &&str| {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        line.ends_with("FAILED") || (line.ends_with("PASSED UNEXPECTEDLY") && !AS_TIME_PASSES.contains(&name))
+    };
+    let wrong: Vec<&str> = text.lines().filter(wrong).collect();
+    assert!(wrong.is_empty() && text.contains("Summary: "), "{}\n{text}\n{}", wrong.join("\n"), finished.stderr);
+    println!("{}", text.lines().last().unwrap_or_default());
+}
