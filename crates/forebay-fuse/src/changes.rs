@@ -29,6 +29,8 @@ pub(crate) struct SetAttributes {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) size: Option<u64>,
+    /// The handle through which the size is changed.
+    pub(crate) handle: Option<u64>,
     pub(crate) modified: Option<SystemTime>,
 }
 
@@ -111,7 +113,8 @@ impl Device {
         let seen = self.seen(request, || What::Name(parent.0, name.clone()));
         let thread = request.pid();
         let work = async move { shared.files.create(parent.0, &name, flags, thread).await };
-        self.shared.serve(Operation::Open, seen, work, move |shared, created| match created {
+        // To its end: a writer that was counted must be known to the kernel.
+        self.shared.serve_patiently(Operation::Open, seen, work, move |shared, created| match created {
             Ok((inode, handle)) => {
                 let attributes = shared.attributes(&inode);
                 // There is one time for the name and the attributes.
@@ -157,12 +160,15 @@ impl Device {
         }
         let seen = self.seen(request, || What::Inode(ino.0));
         let shared = self.shared();
+        if let Some(handle) = set.handle.filter(|_| set.size.is_some()) {
+            shared.files.note_writer(handle, request.pid());
+        }
         let work = async move {
-            let SetAttributes { mode, uid, gid, size, modified } = set;
+            let SetAttributes { mode, uid, gid, size, handle, modified } = set;
             let now = shared.files.attributes(ino.0).await?;
             shared.may_be(&now, mode, uid, gid)?;
             if let Some(size) = size {
-                shared.files.resize(ino.0, size).await?;
+                shared.files.resize(ino.0, handle, size).await?;
             }
             if let Some(modified) = modified {
                 shared.files.set_modified(ino.0, modified)?;
@@ -267,6 +273,7 @@ impl Device {
         };
         let seen = self.seen(request, || What::Inode(ino.0));
         let (shared, range) = (self.shared(), offset..offset.saturating_add(length));
+        shared.files.note_writer(handle.0, request.pid());
         let work = async move { shared.files.allocate(ino.0, handle.0, range, how).await };
         self.change(seen, work, Changed::Done(reply));
     }
@@ -282,6 +289,7 @@ impl Device {
     ) {
         // The kernel is told how many there were in 32 bits.
         let length = length.min(u64::from(u32::MAX));
+        self.shared.files.note_writer(to.0, request.pid());
         let seen = self.seen(request, || What::Inode(ino.0));
         let shared = self.shared();
         let work =

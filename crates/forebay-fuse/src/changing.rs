@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_types::{Attr, Failure, FailureKind, FileVersion, FsPath, VersionTag};
-use futures::FutureExt as _;
 
 use crate::filesystem::{Described, FileHandle, FileSystem, read_only, too_many_open};
 use crate::inode::{Inode, Known};
@@ -105,12 +104,16 @@ impl FileSystem {
             Some(inode) => Some(inode.turn.lock().await),
             None => None,
         };
+        let draft = inode.as_ref().and_then(|inode| inode.draft());
+        // What is on its way to the origin arrives before the removal, and nothing comes after it.
+        let _held = match &draft {
+            Some(draft) => Some(draft.hold().await),
+            None => None,
+        };
         // Also what was never taken there: there may be another file of this name, which it would have replaced.
         self.client.remove(&path).await?;
-        if let Some(inode) = &inode
-            && self.detach(&path, inode).await
-        {
-            self.client.remove(&path).await?;
+        if let Some(inode) = &inode {
+            self.detach(&path, inode);
         }
         Ok(())
     }
@@ -149,18 +152,13 @@ impl FileSystem {
         (inode.path() == *path && inode.is_of(&known.attr)).then_some(inode)
     }
 
-    /// `path` no longer leads to `inode`; what is being written of it is never taken to the origin. Returns whether some of it was on
-    /// its way there: then it may have arrived after what was done to the path, which is to be done again.
-    pub(crate) async fn detach(&self, path: &FsPath, inode: &Arc<Inode>) -> bool {
+    /// `path` no longer leads to `inode`; what is being written of it is never taken to the origin.
+    pub(crate) fn detach(&self, path: &FsPath, inode: &Arc<Inode>) {
         inode.remove();
-        self.inodes.unname(path, inode);
-        let Some(draft) = inode.draft() else { return false };
-        draft.unlink();
-        if draft.settled().now_or_never().is_some() {
-            return false;
+        if let Some(draft) = inode.draft() {
+            draft.unlink();
         }
-        draft.settled().await;
-        true
+        self.inodes.unname(path, inode);
     }
 
     /// The path of something new, where something new may be.

@@ -169,7 +169,8 @@ impl fuser::Filesystem for Device {
         let shared = self.shared();
         let thread = req.pid();
         let work = async move { shared.files.open(ino.0, flags.0, thread).await };
-        self.shared.serve(Operation::Open, seen, work, move |_, opened| match opened {
+        // To its end: a writer that was counted must be known to the kernel.
+        self.shared.serve_patiently(Operation::Open, seen, work, move |_, opened| match opened {
             Ok(handle) => {
                 reply.opened(FileHandle(handle), opened_with(flags.0));
                 Ok(())
@@ -412,7 +413,7 @@ impl fuser::Filesystem for Device {
         _atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -423,7 +424,8 @@ impl fuser::Filesystem for Device {
             TimeOrNow::SpecificTime(time) => time,
             TimeOrNow::Now => SystemTime::now(),
         });
-        self.set_attributes(req, ino, SetAttributes { mode, uid, gid, size, modified }, reply);
+        let handle = fh.map(|fh| fh.0);
+        self.set_attributes(req, ino, SetAttributes { mode, uid, gid, size, handle, modified }, reply);
     }
 
     fn mknod(
@@ -537,7 +539,11 @@ impl fuser::Filesystem for Device {
 /// How the kernel treats a file that is opened. Its pages stay right: an inode is one version, or what is being written, which
 /// comes through the kernel. `O_DIRECT` needs no flag of ours: the kernel honours it.
 pub(crate) fn opened_with(flags: i32) -> FopenFlags {
-    let reads = flags & libc::O_ACCMODE == libc::O_RDONLY && flags & libc::O_TRUNC == 0;
     // What is only read has nothing to flush: close(2) costs no round trip.
-    FopenFlags::FOPEN_KEEP_CACHE | if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() }
+    FopenFlags::FOPEN_KEEP_CACHE | if writes(flags) { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
+}
+
+/// Whether a file is opened to be changed.
+pub(crate) fn writes(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }

@@ -27,6 +27,7 @@ use forebay_memory::Spans;
 use forebay_staging::Staging;
 use forebay_types::{Attr, Failure, FailureKind, FsPath, PathError};
 
+use crate::device::writes;
 use crate::directories::DirectoryHandle;
 use crate::handles::HandleTable;
 use crate::inode::{Content, Inode, Known};
@@ -233,7 +234,7 @@ impl FileSystem {
     /// A handle on what `ino` stands for.
     pub(crate) async fn open(&self, ino: u64, flags: i32, thread: u32) -> Result<u64, Failure> {
         let inode = self.inode(ino)?;
-        if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+        if writes(flags) {
             return self.open_for_writing(&inode, flags, thread).await;
         }
         // Before what it is, so that whatever happens in between is noticed by the first read.
@@ -304,6 +305,7 @@ impl FileSystem {
                         let read = draft.read(offset, length).await;
                         return read.map(ReadBytes::Copied).map_err(|failure| failure.context(open.inode.path()));
                     }
+                    Content::Lost => return Err(stale(&open.inode.path())),
                     Content::None => return Err(not_open()),
                 },
             };

@@ -41,6 +41,8 @@ struct State {
     /// When it became what it is by a change that was made here; answers to earlier questions are about what it was.
     since: Option<Instant>,
     removed: bool,
+    /// What was written could not be uploaded: the kernel's pages are of no version.
+    lost: bool,
     /// What handles read that were opened on another revision.
     reader: Option<Arc<OpenFile>>,
 }
@@ -76,6 +78,8 @@ pub(crate) enum Content {
     Version(Arc<OpenFile>),
     /// What is being written.
     Draft(Arc<Draft>),
+    /// What was written and could not be uploaded.
+    Lost,
     /// It is a directory.
     None,
 }
@@ -84,7 +88,17 @@ impl Inode {
     /// An inode that the kernel holds once.
     pub(crate) fn new(ino: u64, path: FsPath, known: Known) -> Self {
         let version = version_id(&known.attr);
-        let state = State { path, version, known, draft: None, writers: 0, since: None, removed: false, reader: None };
+        let state = State {
+            path,
+            version,
+            known,
+            draft: None,
+            writers: 0,
+            since: None,
+            removed: false,
+            lost: false,
+            reader: None,
+        };
         Self {
             ino,
             state: Mutex::new(state),
@@ -164,6 +178,9 @@ impl Inode {
         if let Some(draft) = &state.draft {
             return Content::Draft(Arc::clone(draft));
         }
+        if state.lost {
+            return Content::Lost;
+        }
         let Some(version) = state.known.attr.version().cloned() else { return Content::None };
         let replicas = state.known.attr.replicas;
         let reader = state.reader.get_or_insert_with(|| client.open_replicated(version, replicas));
@@ -222,6 +239,15 @@ impl Inode {
             state.version = version_id(&known.attr);
             state.known = known;
         }
+        self.revision.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The draft could not be uploaded, and stays in the staging directory: what the kernel holds of it is of no version.
+    pub(crate) fn lose(&self) {
+        let mut state = self.state.lock();
+        (state.draft, state.reader) = (None, None);
+        (state.lost, state.removed) = (true, true);
+        self.set_changed(true);
         self.revision.fetch_add(1, Ordering::AcqRel);
     }
 

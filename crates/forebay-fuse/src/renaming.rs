@@ -5,11 +5,11 @@
 //! copied is removed again and nothing has changed. Either way the data never leaves the origin. Names that the kernel knows
 //! keep their inodes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_types::{Attr, Failure, FailureKind, FsPath};
+use forebay_types::{Attr, Failure, FailureKind, FileId, FileVersion, FsPath};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -19,6 +19,8 @@ use crate::inode::{Inode, Known};
 
 /// Copies and removals of one directory that are under way at once.
 const AT_ONCE: usize = 16;
+/// Files that a directory which is renamed may have, at any depth: each takes some 50 bytes of memory while it is.
+const MOST_NAMES: usize = 1_000_000;
 /// Names asked for at a time.
 const PAGE: u32 = 1000;
 
@@ -41,7 +43,8 @@ impl FileSystem {
         let draft = self.inodes.local(&from).filter(|inode| inode.draft().is_some());
         let is_directory = match &draft {
             Some(_) => false,
-            None => match self.find(&from, false).await? {
+            // Asked anew: the inode that the kernel has is moved along, and must be of what is copied.
+            None => match self.find(&from, true).await? {
                 Some(known) => known.attr.version().is_none(),
                 None => return Err(Failure::new(FailureKind::NotFound, format!("{from} is not there"))),
             },
@@ -65,23 +68,38 @@ impl FileSystem {
             Some(inode) => Some(inode.turn.lock().await),
             None => None,
         };
-        if let Some(draft) = inode.as_ref().and_then(|inode| inode.draft()) {
-            draft.sync().await?;
+        // From the sync to the new name nothing of it reaches the origin: it would go to the old one.
+        let draft = inode.as_ref().and_then(|inode| inode.draft());
+        let held = match &draft {
+            Some(draft) => Some(draft.hold().await),
+            None => None,
+        };
+        if let Some(held) = &held {
+            held.sync().await?;
         }
         let replaced = match self.inodes.local(to) {
             Some(replaced) => Some(replaced),
             None => self.held_file(to).await,
         };
+        let replaced_draft = replaced.as_ref().and_then(|replaced| replaced.draft());
+        let _replaced_held = match &replaced_draft {
+            Some(draft) => Some(draft.hold().await),
+            None => None,
+        };
         let asked = Instant::now();
-        let mut attr = self.client.copy(from, to).await?;
-        if let Some(replaced) = replaced
-            && self.detach(to, &replaced).await
-        {
-            attr = self.client.copy(from, to).await?;
+        let attr = self.client.copy(from, to).await?;
+        if let Some(replaced) = replaced {
+            self.detach(to, &replaced);
         }
-        if let Some(inode) = &inode {
-            self.inode_moved(inode, from, to, attr, asked);
+        match &inode {
+            Some(inode) if draft.is_some() || inode.known().attr.size() == attr.size() => {
+                self.inode_moved(inode, from, to, attr, asked);
+            }
+            // Somebody else has replaced it meanwhile: the kernel looks it up again.
+            Some(_) => self.forget_name(to),
+            None => {}
         }
+        drop(held);
         let removed = self.client.remove(from).await;
         removed.map_err(|failure| failure.context(format!("{from} was copied to {to} and is still there")))
     }
@@ -109,25 +127,43 @@ impl FileSystem {
             _ => {}
         }
         self.detach_directory(to);
-        for (_, inode) in self.inodes.local_below(from) {
-            if let Some(draft) = inode.draft() {
-                draft.sync().await?;
-            }
+        let drafts: Vec<_> = self.inodes.local_below(from).iter().filter_map(|(_, inode)| inode.draft()).collect();
+        let mut writing = Vec::with_capacity(drafts.len());
+        for draft in &drafts {
+            let held = draft.hold().await;
+            held.sync().await?;
+            writing.push(held);
         }
-        let held: Moving = self.inodes.held_below(from).into_iter().map(|inode| (inode.path(), inode)).collect();
+        let is_there = |inode: &Arc<Inode>| !inode.is_removed();
+        let held: Moving =
+            self.inodes.held_below(from).into_iter().filter(is_there).map(|inode| (inode.path(), inode)).collect();
         let moved = Mutex::new(Vec::new());
+        // What was copied, and what it was copied to: nothing else is removed, whoever put it there meanwhile.
+        let (copied_files, made_files) = (Mutex::new(HashSet::new()), Mutex::new(HashSet::new()));
         let asked = Instant::now();
         let copied = self.walk(from, |path, attr| {
             let target = within(&path, from, to);
-            let (held, moved) = (held.get(&path).cloned(), &moved);
+            // The pages of an inode that stands for another version are not those of the copy.
+            let is_this = |inode: &&Arc<Inode>| inode.draft().is_some() || inode.is_of(&attr);
+            let (held, moved) = (held.get(&path).filter(is_this).cloned(), &moved);
+            let (copied_files, made_files) = (&copied_files, &made_files);
             async move {
                 let target = target?;
-                let attr = match attr.version() {
+                let made = match attr.version() {
                     None => self.make_directory_again(&target).await?,
-                    Some(_) => self.client.copy(&path, &target).await?,
+                    Some(version) => {
+                        if copied_files.lock().len() >= MOST_NAMES {
+                            let message = format!("{path}: more than {MOST_NAMES} files are not renamed at once");
+                            return Err(Failure::new(FailureKind::OutOfResources, message));
+                        }
+                        let made = self.client.copy(&path, &target).await?;
+                        copied_files.lock().insert(version.id());
+                        made_files.lock().extend(made.version().map(FileVersion::id));
+                        made
+                    }
                 };
-                if let Some(inode) = held {
-                    moved.lock().push((inode, path, target, attr));
+                if let Some(inode) = held.filter(|inode| inode.draft().is_some() || made.size() == attr.size()) {
+                    moved.lock().push((inode, path, target, made));
                 }
                 Ok(())
             }
@@ -135,7 +171,7 @@ impl FileSystem {
         let count = match copied.await {
             Ok(count) => count,
             Err(failure) => {
-                if let Err(left) = self.remove_tree(to).await {
+                if let Err(left) = self.remove_tree(to, &made_files.into_inner()).await {
                     warn!(path = %to, failure = %left, "a part of a directory that could not be renamed is left behind");
                 }
                 return Err(failure);
@@ -149,7 +185,8 @@ impl FileSystem {
             self.forget_name(&inode.path());
         }
         info!(%from, %to, names = count, "renamed a directory");
-        let removed = self.remove_tree(from).await;
+        drop(writing);
+        let removed = self.remove_tree(from, &copied_files.into_inner()).await;
         removed.map_err(|failure| failure.context(format!("{from} was copied to {to} and is still there in part")))
     }
 
@@ -190,8 +227,11 @@ impl FileSystem {
         Ok(count)
     }
 
-    /// Removes a directory with all that is in it.
-    async fn remove_tree(&self, root: &FsPath) -> Result<(), Failure> {
+    /// Removes a directory with those of its files that are among `known`.
+    ///
+    /// # Errors
+    /// `NotEmpty` when there are others; those it leaves.
+    async fn remove_tree(&self, root: &FsPath, known: &HashSet<FileId>) -> Result<(), Failure> {
         // With the directories that were found in it the last time.
         let mut stack: Vec<(FsPath, Vec<FsPath>)> = vec![(root.clone(), Vec::new())];
         while let Some((directory, before)) = stack.last().cloned() {
@@ -207,7 +247,14 @@ impl FileSystem {
             let (mut files, mut below) = (Vec::new(), Vec::new());
             for entry in page.entries {
                 let path = directory.join(&entry.name).map_err(crate::filesystem::impossible_name)?;
-                if entry.attr.version().is_some() { files.push(path) } else { below.push(path) }
+                match entry.attr.version() {
+                    None => below.push(path),
+                    Some(version) if known.contains(&version.id()) => files.push(path),
+                    Some(_) => {
+                        let message = format!("{path} was written while its directory was being renamed");
+                        return Err(Failure::new(FailureKind::NotEmpty, message));
+                    }
+                }
             }
             let is_empty = files.is_empty() && below.is_empty() && page.next.is_none();
             stream::iter(files)

@@ -4,7 +4,7 @@
 //! closes what it inherited. A file that is half written must not be uploaded because of that. So a close counts when the process
 //! has opened the file or has written through the handle.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
@@ -14,7 +14,12 @@ pub(crate) struct Writers {
     /// The thread that wrote last: most of the time it is the one that writes next.
     last: AtomicU32,
     processes: Mutex<Vec<u32>>,
+    /// Some could not be told, or are too many to be remembered: anybody may be a writer.
+    anybody: AtomicBool,
 }
+
+/// Processes that are remembered of one handle.
+const MOST: usize = 64;
 
 impl Writers {
     /// The thread `thread` opens the file.
@@ -26,22 +31,22 @@ impl Writers {
 
     /// The thread `thread` writes.
     pub(crate) fn note(&self, thread: u32) {
-        if thread == 0 || self.last.swap(thread, Ordering::Relaxed) == thread {
+        if self.last.load(Ordering::Relaxed) == thread && thread != 0 {
             return;
         }
-        let Some(process) = process_of(thread) else { return };
         let mut processes = self.processes.lock();
-        if !processes.contains(&process) {
-            processes.push(process);
+        match process_of(thread) {
+            Some(process) if processes.contains(&process) => {}
+            Some(process) if processes.len() < MOST => processes.push(process),
+            _ => self.anybody.store(true, Ordering::Relaxed),
         }
+        self.last.store(thread, Ordering::Relaxed);
     }
 
     /// Whether a close by this thread is one by a writer. So it is where nobody can tell: in another namespace of processes.
     pub(crate) fn include(&self, thread: u32) -> bool {
-        match process_of(thread) {
-            Some(process) => self.processes.lock().contains(&process),
-            None => true,
-        }
+        let is_known = |process| self.processes.lock().contains(&process);
+        self.anybody.load(Ordering::Relaxed) || process_of(thread).is_none_or(is_known)
     }
 }
 

@@ -146,20 +146,23 @@ impl FileSystem {
                     path = %inode.path(), %failure,
                     "not uploaded; what was written stays staged: see `forebay fs staged ls`"
                 );
-                inode.settle(None);
-                self.inodes.unname(&inode.path(), inode);
+                // Whoever looks the name up gets another inode, whose pages are those of what the origin has.
                 self.found_changed(inode);
+                inode.lose();
+                self.inodes.unname(&inode.path(), inode);
             }
         }
         self.inodes.let_go(inode);
     }
 
-    /// Gives the file `ino` another size. Without a writer, that is a change of its own, at the origin when this returns.
-    pub(crate) async fn resize(&self, ino: u64, size: u64) -> Result<(), Failure> {
+    /// Gives the file `ino` another size. Without the handle of a writer, that is a change of its own, at the origin when this
+    /// returns.
+    pub(crate) async fn resize(&self, ino: u64, handle: Option<u64>, size: u64) -> Result<(), Failure> {
         let inode = self.inode(ino)?;
         let draft = self.begin_writing(&inode, size == 0).await?;
         let mut resized = draft.truncate(size).await;
-        if resized.is_ok() && inode.is_only_writer() {
+        // By its name, or when nobody will close it.
+        if resized.is_ok() && (handle.is_none() || inode.is_only_writer()) {
             resized = draft.sync().await.map(drop);
         }
         self.end_writing(&inode).await;

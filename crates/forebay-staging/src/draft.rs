@@ -22,6 +22,7 @@ use crate::Base;
 use crate::content::Content;
 use crate::staging::Shared;
 use crate::state::{State, Upload, WrittenDown, modified};
+use crate::sync::Held;
 
 /// A file that is being written. Its bytes are staged on the local disk, and reach the origin when it is synced.
 ///
@@ -35,7 +36,7 @@ pub struct Draft {
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) key: u64,
-    pub(crate) serial: tokio::sync::Mutex<()>,
+    pub(crate) serial: Arc<tokio::sync::Mutex<()>>,
     pub(crate) io: RwLock<()>,
     pub(crate) state: Mutex<State>,
     /// Something that was under way in the background has ended.
@@ -147,9 +148,15 @@ impl Draft {
         self.inner.sync(true).await
     }
 
-    /// Waits until no sync is under way: after [`Draft::unlink`], nothing can appear at the origin after this.
+    /// Waits until no sync is under way.
     pub async fn settled(&self) {
         drop(self.inner.serial.lock().await);
+    }
+
+    /// Waits until no sync is under way, and keeps others, and parts that would go early, from beginning: until it is let go of,
+    /// nothing of the draft reaches the origin but by [`Held::sync`]. For whoever changes where its name leads.
+    pub async fn hold(&self) -> Held {
+        Held::new(&self.inner).await
     }
 
     /// It has another name now. `attr`: what the origin has under that name, with the bytes that it had of this draft
@@ -177,7 +184,7 @@ impl Inner {
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             key: shared.register(this),
-            serial: tokio::sync::Mutex::new(()),
+            serial: Arc::default(),
             io: RwLock::new(()),
             state: Mutex::new(state),
             settled: Notify::new(),

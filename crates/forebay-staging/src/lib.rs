@@ -57,6 +57,7 @@ pub use error::StagingError;
 pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
 pub use remote::{Base, Remote};
 pub use staging::{Staging, StagingOptions};
+pub use sync::Held;
 
 /// The most bytes in one part.
 pub const MAX_PART: u32 = 64 << 20;

@@ -17,6 +17,8 @@ use crate::state::{Begun, Upload};
 pub(crate) enum Trouble {
     /// The upload is not there any more: all must be sent anew.
     UploadGone(Failure),
+    /// The file was cut before its bytes were read.
+    Cut,
     Other(Failure),
 }
 
@@ -29,6 +31,7 @@ impl Trouble {
     pub(crate) fn failure(self) -> Failure {
         match self {
             Self::UploadGone(failure) | Self::Other(failure) => failure,
+            Self::Cut => Failure::new(FailureKind::Internal, "a file was cut while it was uploaded"),
         }
     }
 }
@@ -191,7 +194,7 @@ impl Sending {
             Ok(()) => inner.state.lock().rest = None,
             Err(_) if upload.given_up.is_cancelled() => {}
             Err(Trouble::UploadGone(failure)) => inner.upload_gone(&upload, &failure),
-            Err(Trouble::Other(failure)) => inner.rest(&failure),
+            Err(trouble) => inner.rest(&trouble.failure()),
         }
         inner.shared.heat(&inner);
     }

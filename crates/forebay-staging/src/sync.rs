@@ -59,6 +59,37 @@ impl Drop for Syncing<'_> {
     }
 }
 
+/// A draft that nobody else takes to the origin for now.
+pub struct Held {
+    inner: Arc<Inner>,
+    _serial: tokio::sync::OwnedMutexGuard<()>,
+}
+
+impl Held {
+    pub(crate) async fn new(inner: &Arc<Inner>) -> Self {
+        let serial = Arc::clone(&inner.serial).lock_owned().await;
+        inner.state.lock().syncing = true;
+        Self { inner: Arc::clone(inner), _serial: serial }
+    }
+
+    /// As [`Draft::sync`](crate::Draft::sync).
+    ///
+    /// # Errors
+    /// Those of a sync.
+    pub async fn sync(&self) -> Result<Option<Attr>, Failure> {
+        let synced = self.inner.sync_now().await;
+        self.inner.state.lock().syncing = true;
+        synced
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Before the next sync has its turn.
+        drop(Syncing(&self.inner));
+    }
+}
+
 impl Inner {
     /// Syncs; `finish`: nobody writes any more.
     pub(crate) async fn sync(self: &Arc<Self>, finish: bool) -> Result<Option<Attr>, Failure> {
@@ -132,7 +163,10 @@ impl Inner {
             settled.as_mut().enable();
             match self.step(target) {
                 Step::Stop => return Ok(None),
-                Step::Put { path, generation } => return self.put(&path, target.size, generation).await,
+                Step::Put { path, generation } => match self.put(&path, target.size, generation).await {
+                    Err(Trouble::Cut) => {}
+                    put => return put,
+                },
                 Step::Begin => self.begin().await.map_err(Trouble::Other)?,
                 Step::Wait => settled.await,
                 Step::Send => self.send_all(*target).await?,
@@ -202,10 +236,12 @@ impl Inner {
     async fn put(self: &Arc<Self>, path: &FsPath, size: u64, generation: u64) -> Result<Option<Attr>, Trouble> {
         let _memory = self.shared.memory(size).await;
         let bytes = self.bytes_to_send(0..size).await.map_err(Trouble::Other)?;
-        let attr = tokio::select! {
-            put = self.shared.remote.put(path, bytes) => put.map_err(Trouble::Other)?,
-            () = self.unlinked.cancelled() => return Ok(None),
-        };
+        if self.state.lock().content.lowest() < size {
+            // What was cut off before it was read would be zeros.
+            return Err(Trouble::Cut);
+        }
+        // Also when nobody wants the file any more: what was sent may arrive, and whoever waits must know when.
+        let attr = self.shared.remote.put(path, bytes).await.map_err(Trouble::Other)?;
         self.shared.counts.puts.fetch_add(1, Ordering::Relaxed);
         self.shared.arrived(size);
         self.synced(path, attr, size, Some(generation), generation)
@@ -218,18 +254,12 @@ impl Inner {
         size: u64,
         sized: u64,
     ) -> Result<Option<Attr>, Trouble> {
-        let attr = tokio::select! {
-            attr = self.shared.remote.complete(&upload.path, &upload.name, size, tags) => attr.map_err(|failure| {
-                match failure.kind() {
-                    // A send that was given up may have overtaken another, so that a part is not what its tag says.
-                    FailureKind::NotFound | FailureKind::Corrupt | FailureKind::InvalidArgument => {
-                        Trouble::UploadGone(failure)
-                    }
-                    _ => Trouble::Other(failure),
-                }
-            })?,
-            () = self.unlinked.cancelled() => return Ok(None),
-        };
+        let completed = self.shared.remote.complete(&upload.path, &upload.name, size, tags).await;
+        let attr = completed.map_err(|failure| match failure.kind() {
+            // A send that was given up may have overtaken another, so that a part is not what its tag says.
+            FailureKind::NotFound | FailureKind::Corrupt | FailureKind::InvalidArgument => Trouble::UploadGone(failure),
+            _ => Trouble::Other(failure),
+        })?;
         self.shared.counts.completed.fetch_add(1, Ordering::Relaxed);
         self.synced(&upload.path, attr, size, None, sized)
     }

@@ -53,6 +53,36 @@ fn an_open_file_is_renamed() {
     assert_eq!(&read, b"one two\0three");
 }
 
+#[test]
+fn a_log_that_is_renamed_while_it_is_written_and_synced_loses_nothing() {
+    use std::io::Write as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let one = One::new();
+    let mut log = std::fs::File::create(one.path("0")).unwrap();
+    let done = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut written = 0u32;
+            while !done.load(Ordering::Relaxed) {
+                writeln!(log, "line {written}").unwrap();
+                log.sync_all().unwrap();
+                written += 1;
+            }
+            written
+        });
+        for number in 0..20 {
+            std::fs::rename(one.path(&number.to_string()), one.path(&(number + 1).to_string())).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    let expected: String = (0..written).map(|number| format!("line {number}\n")).collect();
+    assert_eq!(String::from_utf8(one.object("20").unwrap()).unwrap(), expected);
+    assert_eq!(std::fs::read_dir(one.mount.root()).unwrap().count(), 1, "no other name has come back");
+    close(log).unwrap();
+}
+
 /// > `rename(2)` of a directory takes all that is below it along.
 #[test]
 fn a_directory_is_renamed() {

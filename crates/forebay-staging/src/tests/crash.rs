@@ -102,9 +102,10 @@ async fn a_changed_file_can_be_finished_when_it_was_being_synced() {
     };
     until("it is being completed", || rig.remote.waiting(Verb::Complete) == 1).await;
     let after = crash(&rig);
+    rig.remote.fail(Verb::Complete, 1, FailureKind::Unavailable);
     draft.unlink();
-    assert_eq!(syncing.await.unwrap(), Ok(None));
     rig.remote.release(Verb::Complete);
+    assert_eq!(syncing.await.unwrap(), Ok(None));
 
     assert_eq!((only(&after).obstacle, only(&after).size), (None, 900));
     retry(&after, &only(&after).id, remote(&rig), RetryOptions::default()).await.unwrap();

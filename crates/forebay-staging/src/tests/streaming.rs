@@ -202,24 +202,59 @@ async fn an_unlinked_file_is_never_uploaded_and_lives_on() {
 }
 
 #[tokio::test]
-async fn an_unlink_stops_the_sync_that_is_under_way() {
+async fn an_unlink_stops_the_parts_that_are_under_way() {
     let rig = Rig::new();
     let staging = rig.lazy();
-    for (verb, size) in [(Verb::Part, 500), (Verb::Complete, 500), (Verb::Put, 5)] {
+    let draft = staging.create(path("/a")).unwrap();
+    write(&draft, 0, &pattern(500, 8));
+    rig.remote.hold(Verb::Part);
+    let syncing = {
+        let draft = Arc::clone(&draft);
+        tokio::spawn(async move { draft.finish().await })
+    };
+    until("it is under way", || rig.remote.waiting(Verb::Part) > 0).await;
+    draft.unlink();
+    assert_eq!(syncing.await.unwrap(), Ok(None));
+    rig.remote.release(Verb::Part);
+    until("the upload is aborted", || rig.remote.uploads() == 0).await;
+    assert_eq!(rig.remote.object(&path("/a")), None);
+}
+
+#[tokio::test]
+async fn whoever_holds_a_draft_knows_that_nothing_of_it_arrives_any_more() {
+    for (verb, size) in [(Verb::Complete, 500), (Verb::Put, 5)] {
+        let rig = Rig::new();
+        let staging = rig.lazy();
         let draft = staging.create(path("/a")).unwrap();
         write(&draft, 0, &pattern(size, 8));
         rig.remote.hold(verb);
-        let syncing = {
-            let draft = Arc::clone(&draft);
-            tokio::spawn(async move { draft.finish().await })
+        let sync = |draft: &Arc<crate::Draft>| {
+            let draft = Arc::clone(draft);
+            tokio::spawn(async move { draft.sync().await })
         };
+        let first = sync(&draft);
         until("it is under way", || rig.remote.waiting(verb) > 0).await;
-        draft.unlink();
-        assert_eq!(syncing.await.unwrap(), Ok(None), "{verb:?}");
-        draft.settled().await;
+        let holding = {
+            let draft = Arc::clone(&draft);
+            tokio::spawn(async move { draft.hold().await })
+        };
         rig.remote.release(verb);
-        until("the upload is aborted", || rig.remote.uploads() == 0).await;
+        let held = holding.await.unwrap();
+        assert!(first.await.unwrap().is_ok(), "what was under way has arrived before");
+        assert!(rig.remote.object(&path("/a")).is_some());
+        rig.remote.remove(&path("/a"));
+        // Written and synced while it is removed, or renamed.
+        write(&draft, 0, b"more");
+        let second = sync(&draft);
+        let calls = rig.remote.waiting(verb);
+        tokio::task::yield_now().await;
+        assert_eq!((rig.remote.waiting(verb), second.is_finished()), (calls, false));
         assert_eq!(rig.remote.object(&path("/a")), None);
+        draft.renamed(path("/b"), Some(rig.remote.store(&path("/b"), pattern(size, 8))));
+        drop(held);
+        assert!(second.await.unwrap().is_ok());
+        assert_eq!(rig.remote.object(&path("/a")), None, "{verb:?}");
+        assert_eq!(&rig.remote.object(&path("/b")).unwrap()[..4], b"more");
     }
 }
 
