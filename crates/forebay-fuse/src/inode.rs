@@ -233,13 +233,7 @@ impl Inode {
     pub(crate) fn settle(&self, known: Option<Known>) {
         let mut state = self.state.lock();
         state.draft = None;
-        state.reader = None;
-        state.since = Some(Instant::now());
-        if let Some(known) = known {
-            state.version = version_id(&known.attr);
-            state.known = known;
-        }
-        self.revision.fetch_add(1, Ordering::AcqRel);
+        self.became(&mut state, known);
     }
 
     /// The draft could not be uploaded, and stays in the staging directory: what the kernel holds of it is of no version.
@@ -255,8 +249,12 @@ impl Inode {
     pub(crate) fn moved(&self, path: FsPath, known: Option<Known>) {
         let mut state = self.state.lock();
         state.path = path;
-        state.reader = None;
-        state.since = Some(Instant::now());
+        self.became(&mut state, known);
+    }
+
+    /// It is something else now, by a change that was made here.
+    fn became(&self, state: &mut State, known: Option<Known>) {
+        (state.reader, state.since) = (None, Some(Instant::now()));
         if let Some(known) = known {
             state.version = version_id(&known.attr);
             state.known = known;

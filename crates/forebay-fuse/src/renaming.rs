@@ -93,7 +93,7 @@ impl FileSystem {
         }
         match &inode {
             Some(inode) if draft.is_some() || inode.known().attr.size() == attr.size() => {
-                self.inode_moved(inode, from, to, attr, asked);
+                self.inode_moved(inode, from, to, Some(attr), asked);
             }
             // Somebody else has replaced it meanwhile: the kernel looks it up again.
             Some(_) => self.forget_name(to),
@@ -104,14 +104,29 @@ impl FileSystem {
         removed.map_err(|failure| failure.context(format!("{from} was copied to {to} and is still there")))
     }
 
-    fn inode_moved(&self, inode: &Arc<Inode>, from: &FsPath, to: &FsPath, attr: Attr, asked: Instant) {
+    /// An inode is called otherwise now; `attr`: what the origin has under the new name, if it has anything.
+    fn inode_moved(&self, inode: &Arc<Inode>, from: &FsPath, to: &FsPath, attr: Option<Attr>, asked: Instant) {
         if let Some(draft) = inode.draft() {
-            draft.renamed(to.clone(), Some(attr.clone()));
+            draft.renamed(to.clone(), attr.clone());
         }
         self.inodes.unname(from, inode);
-        inode.moved(to.clone(), Some(Known::new(attr, asked, self.negative_ttl)));
+        inode.moved(to.clone(), attr.map(|attr| Known::new(attr, asked, self.negative_ttl)));
         self.inodes.name(to, inode);
         self.inodes.let_go(inode);
+    }
+
+    /// Files that were created below a directory while it was copied, and are not at the origin yet, go along: closed later, they
+    /// would make the old one again.
+    async fn move_created(&self, from: &FsPath, to: &FsPath, asked: Instant) -> Result<(), Failure> {
+        for (path, inode) in self.inodes.local_below(from) {
+            let Some(draft) = inode.draft().filter(|draft| draft.is_new()) else { continue };
+            let _held = draft.hold().await;
+            // One that was uploaded meanwhile is under the old name, and stays there.
+            if draft.is_new() {
+                self.inode_moved(&inode, &path, &within(&path, from, to)?, None, asked);
+            }
+        }
+        Ok(())
     }
 
     async fn rename_directory(&self, from: &FsPath, to: &FsPath) -> Result<(), Failure> {
@@ -122,11 +137,6 @@ impl FileSystem {
         if self.inodes.local_below(to).iter().any(|(path, inode)| path != to && inode.draft().is_some()) {
             return Err(Failure::new(FailureKind::NotEmpty, format!("{to} has files in it that are being written")));
         }
-        match self.client.remove_directory(to).await {
-            Err(failure) if failure.kind() != FailureKind::NotFound => return Err(failure),
-            _ => {}
-        }
-        self.detach_directory(to);
         let drafts: Vec<_> = self.inodes.local_below(from).iter().filter_map(|(_, inode)| inode.draft()).collect();
         let mut writing = Vec::with_capacity(drafts.len());
         for draft in &drafts {
@@ -134,6 +144,11 @@ impl FileSystem {
             held.sync().await?;
             writing.push(held);
         }
+        match self.client.remove_directory(to).await {
+            Err(failure) if failure.kind() != FailureKind::NotFound => return Err(failure),
+            _ => {}
+        }
+        self.detach_directory(to);
         let is_there = |inode: &Arc<Inode>| !inode.is_removed();
         let held: Moving =
             self.inodes.held_below(from).into_iter().filter(is_there).map(|inode| (inode.path(), inode)).collect();
@@ -178,8 +193,9 @@ impl FileSystem {
             }
         };
         for (inode, path, target, attr) in moved.into_inner() {
-            self.inode_moved(&inode, &path, &target, attr, asked);
+            self.inode_moved(&inode, &path, &target, Some(attr), asked);
         }
+        self.move_created(from, to, asked).await?;
         // Held inodes whose name the walk did not meet are gone, or replaced by others that the kernel does not hold yet.
         for inode in self.inodes.held_below(from) {
             self.forget_name(&inode.path());

@@ -148,11 +148,6 @@ impl Draft {
         self.inner.sync(true).await
     }
 
-    /// Waits until no sync is under way.
-    pub async fn settled(&self) {
-        drop(self.inner.serial.lock().await);
-    }
-
     /// Waits until no sync is under way, and keeps others, and parts that would go early, from beginning: until it is let go of,
     /// nothing of the draft reaches the origin but by [`Held::sync`]. For whoever changes where its name leads.
     pub async fn hold(&self) -> Held {
