@@ -22,7 +22,7 @@ fn missing() -> Option<&'static str> {
 #[test]
 fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
     if let Some(reason) = missing() {
-        println!("skipped: benchmarks: {reason}");
+        forebay_testkit::skipped(&format!("benchmarks: {reason}"));
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
             assert!(tables.contains(&format!("### {title}\n")), "{title} is missing in\n{tables}");
         }
     } else {
-        println!("skipped: benchmarks of RDMA: libucp or ucx_perftest is not installed; `make setup` does it");
+        forebay_testkit::skipped("benchmarks of RDMA: libucp or ucx_perftest is not installed; `make setup` does it");
     }
     assert_eq!(report["samples"].as_array().unwrap().len(), if has_perftest { 8 } else { 6 }, "{report}");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();

@@ -37,7 +37,7 @@ pub use coordinator::Coordinator;
 pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use mount::{Mount, is_mounted};
-pub use network::{Host, Network, Relay};
+pub use network::{Host, Network, Relay, TcpSocket, Traffic};
 pub use program::{Finished, beside_tests, ended, finish, forebay, resident, signal};
 pub use setup::Setup;
 pub use suites::{installed, script};
@@ -46,9 +46,10 @@ pub use upload::upload;
 pub use wait::{eventually, once};
 pub use worker::Worker;
 
-/// Says why a test does not run here; `make test` collects these lines. The test returns right after.
+/// Says why a test does not run here; `make test` collects these lines, which the test harness does not capture. The test
+/// returns right after.
 pub fn skipped(reason: &str) {
-    println!("skipped: {reason}");
+    forebay_testkit::skipped(reason);
 }
 
 /// Whether the tests that take long are to run; says so if not.

@@ -248,7 +248,7 @@ async fn a_hit_makes_no_system_call() {
     for _ in 0..8 {
         match tokio::task::spawn_blocking(move || system_calls(library, address)).await.unwrap() {
             Ok(calls) => fewest = fewest.min(calls),
-            Err(reason) => return println!("skipped: {reason}"),
+            Err(reason) => return skipped(reason),
         }
         if fewest <= HITS / 20 {
             break;

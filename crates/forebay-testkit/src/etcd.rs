@@ -62,7 +62,7 @@ impl Etcd {
     /// When they do not serve.
     pub fn start(setup: &EtcdSetup) -> anyhow::Result<Option<Self>> {
         let Some(binary) = find() else {
-            eprintln!("skipped: etcd is not installed (apt-get install etcd-server)");
+            crate::skipped("etcd is not installed (apt-get install etcd-server)");
             return Ok(None);
         };
         // Another process may take a port between our closing and etcd's opening it.

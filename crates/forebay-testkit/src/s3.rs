@@ -120,6 +120,12 @@ impl S3Server {
         self.uploads.names()
     }
 
+    /// How many parts of those uploads are here.
+    #[must_use]
+    pub fn parts_of_uploads(&self) -> usize {
+        self.uploads.parts_here()
+    }
+
     /// `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {

@@ -181,6 +181,8 @@ async fn a_job_runs_to_its_end_and_is_remembered() {
     let report = end(&runner, &report.id).await;
     assert_eq!((report.state, report.progress.done, report.progress.audited), (JobState::Succeeded, ALL, ALL));
     assert_eq!(cluster.cache.cached_bytes(), ALL.bytes);
+    // It is reported as soon as it is so, also while there is no store to write it down.
+    cluster.until_written(JobState::Succeeded).await;
     runner.close().await;
     let next = cluster.elect("two", |_| ()).await;
     let remembered = next.report(&report.id).unwrap();

@@ -1,6 +1,7 @@
 //! A bucket, a client and a mount, which goes when the test ends however it ends.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,11 @@ use tokio::runtime::Runtime;
 use crate::bucket::{BLOCK_SIZE, Bucket};
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// Says why a test does not run here, past the test harness, which shows what it captured of failed tests only.
+pub(crate) fn skipped(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}
 
 struct Local(Arc<Bucket>);
 

@@ -12,7 +12,7 @@ use rustix::mount::MountPropagationFlags;
 use tempfile::TempDir;
 
 use crate::child::{Actor, NOBODY};
-use crate::harness::wait_until;
+use crate::harness::{skipped, wait_until};
 
 /// Directories that the test and the processes that it starts see differently from all others.
 struct Place {
@@ -57,7 +57,7 @@ macro_rules! place_or_skip {
     () => {
         match place() {
             Ok(place) => place,
-            Err(reason) => return eprintln!("skipped: {reason}"),
+            Err(reason) => return skipped(reason),
         }
     };
 }
@@ -99,7 +99,7 @@ fn a_user_without_leave_is_told_what_to_do() {
     let allowed = fs::read_to_string("/etc/fuse.conf")
         .is_ok_and(|text| text.lines().any(|line| line.trim() == "user_allow_other"));
     if allowed {
-        return eprintln!("skipped: /etc/fuse.conf has `user_allow_other`");
+        return skipped("/etc/fuse.conf has `user_allow_other`");
     }
     let mut server = Actor::start("mount for all", directory.path(), Some(NOBODY));
     server.says("without `allow_other`").unwrap();

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::bucket::{Bucket, pattern};
 use crate::child::NOBODY;
-use crate::harness::{MINUTE, Mounted, options, wait_until};
+use crate::harness::{MINUTE, Mounted, options, skipped, wait_until};
 
 fn mounted() -> Mounted {
     let bucket = Bucket::new(MINUTE);
@@ -129,7 +129,7 @@ fn the_access_log_tells_each_request_with_who_made_it_and_not_itself() {
         assert!(ran.unwrap().status.success());
         log.has(&[&format!("[uid:{NOBODY},gid:{NOBODY},pid:"), "readdir (1,0): OK"]);
     } else {
-        eprintln!("skipped: only root can become another user");
+        skipped("only root can become another user");
     }
     assert!(!log.seen.iter().any(|line| line.contains("accesslog")), "{:?}", log.seen);
 }
@@ -156,7 +156,7 @@ fn a_quiet_log_can_be_read_by_cat_and_head_and_who_reads_it_can_be_killed() {
 #[test]
 fn only_the_owner_and_root_read_the_access_log_and_everybody_the_counters() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can become another user");
+        return skipped("only root can become another user");
     }
     let mounted = mounted();
     let as_nobody = |name: &str| {

@@ -3,6 +3,7 @@
 
 pub(crate) mod raw;
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +29,15 @@ pub(crate) fn library() -> Option<&'static Library> {
     match Library::load(None) {
         Ok(library) => Some(library),
         Err(error) => {
-            println!("skipped: {error}");
+            skipped(&error);
             None
         }
     }
+}
+
+/// Says why a test does not run here, past the test harness, which shows what it captured of failed tests only.
+pub(crate) fn skipped(reason: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
 /// What UCX is to use: shared memory by default, `FOREBAY_TEST_UCX_TLS` otherwise, on the devices that

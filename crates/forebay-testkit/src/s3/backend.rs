@@ -281,7 +281,10 @@ impl S3 for Backend {
         let e_tag = if input.key.ends_with('/') {
             self.drafts.place_marker(&target)?
         } else {
-            let draft = self.drafts.receive("put", input.body, input.content_length).await?;
+            let draft = self
+                .drafts
+                .receive("put", input.body, input.content_length, input.checksum_crc64nvme.as_deref())
+                .await?;
             let metadata = input.metadata.unwrap_or_default().into_iter().collect();
             let only_new = is_only_new(input.if_none_match.as_ref());
             self.drafts.place(&draft, &target, &Kept { parts: None, metadata }, only_new)?
@@ -368,11 +371,12 @@ impl S3 for Backend {
     }
 
     async fn upload_part(&self, request: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
-        let UploadPartInput { bucket, key, upload_id, part_number, body, content_length, .. } = request.input;
+        let UploadPartInput { bucket, key, upload_id, part_number, body, content_length, checksum_crc64nvme, .. } =
+            request.input;
         self.uploads.check(&upload_id, &bucket, &key, part_number)?;
-        let draft = self.drafts.receive("part", body, content_length).await?;
+        let draft = self.drafts.receive("part", body, content_length, checksum_crc64nvme.as_deref()).await?;
         let e_tag = Some(self.uploads.add(&self.drafts, &upload_id, (&bucket, &key), part_number, draft)?);
-        Ok(S3Response::new(UploadPartOutput { e_tag, ..UploadPartOutput::default() }))
+        Ok(S3Response::new(UploadPartOutput { e_tag, checksum_crc64nvme, ..UploadPartOutput::default() }))
     }
 
     async fn list_parts(&self, request: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {

@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::StreamExt;
 use http::StatusCode;
 use parking_lot::Mutex;
+use s3s::checksum::ChecksumHasher;
+use s3s::crypto::{Checksum as _, Crc64Nvme};
 use s3s::dto::{ETag, StreamingBlob};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use tokio::io::AsyncWriteExt;
@@ -76,20 +78,26 @@ impl Drafts {
         kind: &str,
         body: Option<StreamingBlob>,
         length: Option<i64>,
+        crc64nvme: Option<&str>,
     ) -> S3Result<Draft> {
         let draft = self.make(kind)?;
         let copy = draft.file.try_clone().map_err(|error| s3_error!(error, InternalError))?;
         let mut writer = tokio::io::BufWriter::with_capacity(1 << 20, tokio::fs::File::from_std(copy));
         let mut body = body.ok_or_else(|| s3_error!(IncompleteBody))?;
         let mut written = 0;
+        let mut hasher = ChecksumHasher { crc64nvme: crc64nvme.map(|_| Crc64Nvme::new()), ..ChecksumHasher::default() };
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(|_| s3_error!(IncompleteBody))?;
+            hasher.update(&chunk);
             writer.write_all(&chunk).await.map_err(|error| s3_error!(error, InternalError))?;
             written += chunk.len() as u64;
         }
         writer.flush().await.map_err(|error| s3_error!(error, InternalError))?;
         if length.is_some_and(|expected| i64::try_from(written) != Ok(expected)) {
             return Err(s3_error!(IncompleteBody));
+        }
+        if hasher.finalize().checksum_crc64nvme.as_deref() != crc64nvme {
+            return Err(s3_error!(BadDigest));
         }
         Ok(draft)
     }

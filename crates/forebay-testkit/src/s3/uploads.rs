@@ -125,6 +125,10 @@ impl Uploads {
         self.under_way.lock().values().map(|upload| format!("{}/{}", upload.bucket, upload.key)).collect()
     }
 
+    pub(super) fn parts_here(&self) -> usize {
+        self.under_way.lock().values().map(|upload| upload.parts.len()).sum()
+    }
+
     pub(super) fn list(&self, bucket: &str, prefix: &str) -> Vec<MultipartUpload> {
         let under_way = self.under_way.lock();
         let here = under_way.iter().filter(|(_, upload)| upload.bucket == bucket && upload.key.starts_with(prefix));

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -39,7 +39,8 @@ pub(crate) fn library() -> Option<&'static Library> {
     match Library::load(None) {
         Ok(library) => Some(library),
         Err(forebay_ucx::Error::Load(forebay_ucx::LoadError::NotFound { .. })) => {
-            println!("skipped: libucp is not installed (apt-get install libucx0)");
+            // Past the test harness, which shows what it captured of failed tests only.
+            let _ = writeln!(std::io::stderr(), "skipped: libucp is not installed (apt-get install libucx0)");
             None
         }
         Err(error) => panic!("{error}"),
