@@ -30,7 +30,7 @@ pub(crate) fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     progress.say("The client library, without FUSE");
-    let worker = start_worker(fixture)?;
+    let worker = start_worker(fixture, &[])?;
     let parts = Parts {
         plain: Plain::new(fixture.settings.size)?,
         verified: runtime.block_on(Library::local(fixture, true))?,

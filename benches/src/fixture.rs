@@ -114,12 +114,17 @@ impl Fixture {
 
     /// `forebay up` of the bucket, with an empty cache that holds all of it. `endpoint` stands in for the server's URL.
     pub(crate) fn up(&self, endpoint: Option<String>) -> anyhow::Result<MountProcess> {
-        self.up_with(endpoint, &[])
+        self.up_with("up", endpoint, &[])
+    }
+
+    /// The same at another place, with more options.
+    pub(crate) fn up_at(&self, name: &str, more: &[&str]) -> anyhow::Result<MountProcess> {
+        self.up_with(name, None, more)
     }
 
     /// The same, when it has all the memory of its cache.
     pub(crate) fn prewarmed_up(&self, endpoint: Option<String>) -> anyhow::Result<MountProcess> {
-        let mount = self.up_with(endpoint, &["-o", "worker.memory.prewarm=true"])?;
+        let mount = self.up_with("up", endpoint, &["-o", "worker.memory.prewarm=true"])?;
         let deadline = Instant::now() + PREWARM_WITHIN;
         while crate::process::resident(mount.pid()).context("`forebay up` has ended")? < self.memory().as_u64() {
             anyhow::ensure!(Instant::now() < deadline, "the cache's memory is not there after {PREWARM_WITHIN:?}");
@@ -128,14 +133,14 @@ impl Fixture {
         Ok(mount)
     }
 
-    fn up_with(&self, endpoint: Option<String>, more: &[&str]) -> anyhow::Result<MountProcess> {
+    fn up_with(&self, name: &str, endpoint: Option<String>, more: &[&str]) -> anyhow::Result<MountProcess> {
         let memory = self.memory().to_string();
         let environment = self.server.environment().into_iter().map(|(name, value)| match &endpoint {
             Some(endpoint) if name == "AWS_ENDPOINT_URL" => (name, endpoint.clone()),
             _ => (name, value),
         });
         let arguments = ["--memory", memory.as_str()].into_iter().chain(more.iter().copied());
-        MountProcess::up(&self.programs, &self.origin(), &self.mountpoint("up"), arguments, environment)
+        MountProcess::up(&self.programs, &self.origin(), &self.mountpoint(name), arguments, environment)
     }
 
     /// Drops the page cache, as far as this process may.

@@ -78,7 +78,7 @@ pub(crate) fn up(fixture: &Fixture, progress: &Progress, report: &mut Report) ->
 pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
     progress.say("forebay worker and forebay mount: warm reads over TCP");
     let iperf = Iperf::start()?;
-    let worker = start_worker(fixture)?;
+    let worker = start_worker(fixture, &[])?;
     let workers = [worker.address().to_string()];
     let none: [&str; 0] = [];
     let mount = MountProcess::mount(&fixture.programs, &workers, &fixture.mountpoint("mount"), none)?;
@@ -140,8 +140,9 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
 }
 
 /// A worker in a process of its own, with room for everything.
-pub(crate) fn start_worker(fixture: &Fixture) -> anyhow::Result<WorkerProcess> {
+pub(crate) fn start_worker(fixture: &Fixture, more: &[&str]) -> anyhow::Result<WorkerProcess> {
     let settings = [format!("mounts=/={}", fixture.origin()), format!("worker.memory.size={}", fixture.memory())];
+    let settings = settings.into_iter().chain(more.iter().map(|setting| (*setting).to_owned()));
     WorkerProcess::start(&fixture.programs, settings, fixture.server.environment())
 }
 

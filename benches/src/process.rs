@@ -40,6 +40,8 @@ pub(crate) fn resident(pid: u32) -> Option<u64> {
 pub(crate) struct Memory {
     /// Which process.
     pub(crate) process: String,
+    /// What it may take at times, and give back.
+    pub(crate) room: u64,
     /// When the warm-up was over.
     pub(crate) warm: u64,
     /// The most since.
@@ -61,7 +63,7 @@ impl Memory {
     }
 
     pub(crate) fn is_flat(&self) -> bool {
-        self.growth() <= Self::LEAST_SLACK.max((self.warm as f64 * Self::SLACK) as u64)
+        self.growth() <= self.room + Self::LEAST_SLACK.max((self.warm as f64 * Self::SLACK) as u64)
     }
 }
 
@@ -78,11 +80,16 @@ enum Event {
 
 impl MemoryWatch {
     pub(crate) fn start(processes: Vec<(String, u32)>) -> Self {
+        Self::start_with_room(processes, 0)
+    }
+
+    /// The same for processes that may take `room` bytes at times, and give them back.
+    pub(crate) fn start_with_room(processes: Vec<(String, u32)>, room: u64) -> Self {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut seen: Vec<Memory> = processes
                 .iter()
-                .map(|(process, _)| Memory { process: process.clone(), warm: 0, most: 0, last: 0, looks: 0 })
+                .map(|(process, _)| Memory { process: process.clone(), room, warm: 0, most: 0, last: 0, looks: 0 })
                 .collect();
             loop {
                 let event = told.recv_timeout(EVERY);

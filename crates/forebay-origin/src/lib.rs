@@ -29,7 +29,7 @@ pub use fake::{FakeCounts, FakeOrigin, Stall};
 pub use file::FileOrigin;
 pub use object::ObjectStoreOrigin;
 pub use open::open;
-pub use options::{OriginError, OriginOptions, S3Keys, S3Options};
+pub use options::{OriginError, OriginOptions, S3Checksum, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};
 
 use bytes::Bytes;

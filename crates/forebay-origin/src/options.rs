@@ -40,8 +40,21 @@ pub struct S3Options {
     pub path_style: Option<bool>,
     /// Send no credentials: for public buckets.
     pub anonymous: bool,
+    /// What the server checks of uploads. `None`: a CRC-64/NVME on AWS, the signature's SHA-256 elsewhere, unless the
+    /// environment says otherwise.
+    pub checksum: Option<S3Checksum>,
     /// Keys that come before all others.
     pub keys: Option<S3Keys>,
+}
+
+/// What an S3-compatible server checks of what is uploaded to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum S3Checksum {
+    /// The SHA-256 that requests are signed with. Every server knows it.
+    Sha256,
+    /// A CRC-64/NVME in a header; requests are signed without their content. As strong against accidents, and costs
+    /// next to nothing; against people in between, `https` is needed with either.
+    Crc64Nvme,
 }
 
 /// Keys of an S3 account.

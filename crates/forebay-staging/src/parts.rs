@@ -7,7 +7,7 @@
 //! A part goes *early*, before anybody asks for a sync, when as many bytes were written to it as it has (since it was
 //! sent last), all of it is staged, and nobody wrote to it for a while. So a writer that goes through the file in order
 //! has its parts sent behind it, and one that changes a few bytes here and there does not have whole parts sent for
-//! each of them.
+//! each of them. As long as every write has begun where the one before ended there is no wait: such a writer will not come back.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -28,6 +28,10 @@ pub(crate) struct Parts {
     /// The generation at which the file was last cut or grown.
     resized: u64,
     in_flight: usize,
+    /// Where the next write begins, if it goes on where the last one ended.
+    next: Option<u64>,
+    /// All of them did.
+    in_order: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +90,8 @@ impl Parts {
             generation: 0,
             resized: 0,
             in_flight: 0,
+            next: None,
+            in_order: true,
         }
     }
 
@@ -107,6 +113,8 @@ impl Parts {
     /// Bytes were written. Returns whether a part became one that may go early.
     pub(crate) fn write(&mut self, range: Range<u64>, now: Instant) -> bool {
         self.generation += 1;
+        self.in_order &= self.next.is_none_or(|next| next == range.start);
+        self.next = Some(range.end);
         let mut more = false;
         for number in self.schedule.touched(&range) {
             let whole = self.schedule.range(number);
@@ -136,6 +144,7 @@ impl Parts {
     pub(crate) fn resize(&mut self, from: u64, to: u64, now: Instant) {
         self.generation += 1;
         self.resized = self.generation;
+        self.next = None;
         if to >= from {
             return;
         }
@@ -159,6 +168,7 @@ impl Parts {
 
     /// What may go early, of a file of which `staged` tells what is in the staged file.
     pub(crate) fn due(&mut self, now: Instant, quiet: Duration, staged: impl Fn(&Range<u64>) -> bool) -> Due {
+        let quiet = if self.in_order { Duration::ZERO } else { quiet };
         while let Some(&Reverse((at, number))) = self.candidates.peek() {
             if at + quiet > now {
                 return Due::At(at + quiet);
@@ -337,7 +347,7 @@ mod tests {
         assert!(!parts.write(0..9, start));
         assert_eq!(parts.due(start + QUIET, QUIET, all), Due::Never);
         let later = start + Duration::from_millis(100);
-        assert!(parts.write(9..12, later));
+        assert!(parts.write(8..12, later));
         assert_eq!(parts.due(later, QUIET, all), Due::At(later + QUIET));
         assert_eq!(parts.due(later, Duration::ZERO, all), Due::Part(1, 0..10));
         parts.write(3..4, later + QUIET / 2);
@@ -349,6 +359,19 @@ mod tests {
         parts.sent(1, generation, 10, "a".to_owned());
         assert_eq!(parts.due(later + QUIET * 9, QUIET, all), Due::Never);
         assert_eq!(parts.arrived().collect::<Vec<_>>(), [(1, 0..10)]);
+    }
+
+    #[test]
+    fn a_writer_that_never_went_back_has_its_parts_sent_without_waiting() {
+        let (mut parts, now) = (parts(&[(100, 10)]), Instant::now());
+        parts.resize(50, 0, now);
+        parts.write(0..6, now);
+        parts.write(6..14, now);
+        assert_eq!(parts.due(now, QUIET, all), Due::Part(1, 0..10));
+        // It may come back once more.
+        parts.write(0..1, now);
+        parts.write(14..20, now);
+        assert_eq!(parts.due(now, QUIET, all), Due::At(now + QUIET));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
@@ -23,7 +23,7 @@ use super::attempts::AT_WORK;
 use super::exchange::ObservingConnector;
 use super::failure::Setting;
 use super::profile::{Profile, ProfileFiles};
-use crate::{OriginError, OriginOptions};
+use crate::{OriginError, OriginOptions, S3Checksum};
 
 /// The kinds of object stores, as far as their answers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,8 @@ const OWN_S3_VARIABLES: [&str; 7] = [
     "AWS_ALLOW_HTTP",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
 ];
+/// The client's own variables about what is checked of uploads.
+const CHECKSUM_VARIABLES: [&str; 2] = ["AWS_CHECKSUM_ALGORITHM", "AWS_UNSIGNED_PAYLOAD"];
 const KEY_VARIABLES: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
 
 fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
@@ -175,6 +177,14 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     builder = builder.with_http_connector(ObservingConnector::for_changes());
     for (key, value) in settings_for_changes(options) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+    }
+    let on_amazon = endpoint.is_none() && !CHECKSUM_VARIABLES.into_iter().any(|name| variables.contains_key(name));
+    match options.s3.checksum {
+        Some(S3Checksum::Sha256) => builder = builder.with_unsigned_payload(false),
+        None if !on_amazon => {}
+        None | Some(S3Checksum::Crc64Nvme) => {
+            builder = builder.with_unsigned_payload(true).with_checksum_algorithm(Checksum::CRC64NVME);
+        }
     }
     let writer = Some(Writer::new(builder.build().map_err(refuse)?, LARGEST_S3_COPY));
     let setting = Setting {

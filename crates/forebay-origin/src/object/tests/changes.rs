@@ -8,6 +8,7 @@ use forebay_types::VersionTag;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::S3Checksum;
 use crate::conformance::all_verbs;
 
 const PART: usize = 5 << 20;
@@ -72,6 +73,46 @@ async fn a_change_whose_answer_is_lost_or_refused_is_made_again_and_comes_out_on
     assert_eq!((attempts(origin, "part"), attempts(origin, "copy"), origin.counts().errors), (8, 8, 0));
     // Those that were begun twice, the first answer having been lost.
     assert_eq!(scene.server.uploads(), ["bucket/d/parts", "bucket/d/parts"]);
+}
+
+#[tokio::test]
+async fn the_server_checks_of_uploads_what_is_configured() {
+    for (checksum, has_crc) in [(None, false), (Some(S3Checksum::Sha256), false), (Some(S3Checksum::Crc64Nvme), true)] {
+        let scene = scene(|options| options.s3.checksum = checksum);
+        let (origin, bytes) = (&*scene.origin, some(PART));
+        origin.put(b"d/put", some(1000)).await.unwrap();
+        let upload = origin.begin_upload(b"d/parts").await.unwrap();
+        let tag = origin.upload_part(b"d/parts", &upload, 1, bytes.clone()).await.unwrap();
+        assert_eq!(tag.contains("checksum_crc64nvme"), has_crc, "{tag}");
+        let attr = origin.complete_upload(b"d/parts", &upload, PART as u64, &[tag]).await.unwrap();
+        assert_eq!(attr.size(), PART as u64);
+
+        let (seen, sees) = (Arc::new(Mutex::new(Vec::new())), checksum);
+        let server = CannedServer::start({
+            let seen = Arc::clone(&seen);
+            move |request| {
+                let headers =
+                    ["x-amz-content-sha256", "x-amz-checksum-crc64nvme"].map(|name| request.header(name).to_owned());
+                seen.lock().push((request.method.clone(), headers));
+                match request.target.contains("list-type") {
+                    true => CannedResponse::new(200, "<ListBucketResult></ListBucketResult>"),
+                    false => CannedResponse::new(if request.method == "PUT" { 400 } else { 404 }, ""),
+                }
+            }
+        });
+        let server = server.unwrap();
+        let origin = s3_origin(&server.url(), "s3://bucket", ("AK", "SK"), |options| options.s3.checksum = sees);
+        origin.put(b"file", Bytes::from_static(b"123456789")).await.unwrap_err();
+        // The published check value of this CRC: ae8b14860a799888.
+        let crc = if has_crc { "rosUhgp5mIg=" } else { "" };
+        let sha = if has_crc {
+            "UNSIGNED-PAYLOAD"
+        } else {
+            "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"
+        };
+        let put = seen.lock().iter().find(|(method, _)| method == "PUT").cloned().unwrap().1;
+        assert_eq!(put, [sha, crc]);
+    }
 }
 
 #[tokio::test]
