@@ -24,4 +24,4 @@ pub use member::{Member, Membership, StaticMembership};
 pub use placement::{PlacementKey, Ranked, Ring};
 pub use registration::{JoinHistory, Registration, Standing};
 pub use topology::{MOST_PEERS, Topology};
-pub use view::{Freshness, MemberView, topology_of};
+pub use view::{Freshness, MemberView, Reach, topology_of};

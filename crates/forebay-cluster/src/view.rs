@@ -15,10 +15,21 @@ use std::time::{Duration, Instant};
 use crate::records::members::{WorkerRecord, WorkerState};
 use crate::{Member, Ring, Topology};
 
+/// Which of its addresses a worker is reached at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// That for requests: by those who move no data, and may not be on the network for it.
+    #[default]
+    Requests,
+    /// That for data, where the worker has one.
+    Data,
+}
+
 /// The members of one group, as one process knows them.
 #[derive(Debug)]
 pub struct MemberView {
     grace: Duration,
+    reach: Reach,
     /// By name, as told.
     told: BTreeMap<String, WorkerRecord>,
     /// Members that were there before the store was lost and that it has not spoken of since, and until when they stay.
@@ -46,7 +57,14 @@ impl MemberView {
     /// A view in which members that are missing after the store was lost stay for `grace`.
     #[must_use]
     pub fn new(grace: Duration) -> Self {
-        Self { grace, told: BTreeMap::new(), missing: BTreeMap::new(), lost: None, topology: Arc::default() }
+        let reach = Reach::default();
+        Self { grace, reach, told: BTreeMap::new(), missing: BTreeMap::new(), lost: None, topology: Arc::default() }
+    }
+
+    /// The same, with these addresses of the members.
+    #[must_use]
+    pub fn reaching(self, reach: Reach) -> Self {
+        Self { reach, ..self }
     }
 
     /// The topology in use.
@@ -118,7 +136,7 @@ impl MemberView {
         // While the store is away, nobody's time runs out: nobody could register.
         let away = self.lost.is_some();
         self.missing.retain(|name, (_, until)| !told.contains_key(name) && (away || now < *until));
-        let renewed = topology_of(self.records());
+        let renewed = topology_at(self.reach, self.records());
         let nobody = renewed.ring.members().is_empty() && !self.topology.ring.members().is_empty();
         if !nobody && renewed != *self.topology {
             self.topology = Arc::new(renewed);
@@ -126,15 +144,20 @@ impl MemberView {
     }
 }
 
-/// The topology that these records describe.
+/// The topology that these records describe, at the addresses for requests.
 #[must_use]
 pub fn topology_of<'a>(records: impl IntoIterator<Item = &'a WorkerRecord>) -> Topology {
+    topology_at(Reach::Requests, records)
+}
+
+fn topology_at<'a>(reach: Reach, records: impl IntoIterator<Item = &'a WorkerRecord>) -> Topology {
     let (mut active, mut leaving, mut damped) = (Vec::new(), Vec::new(), Vec::new());
     let mut warming = BTreeSet::new();
     for record in records {
+        let for_data = record.addresses.tcp_data.first().filter(|_| reach == Reach::Data);
         let member = Member {
             name: record.name.as_str().into(),
-            address: record.addresses.rpc.as_str().into(),
+            address: for_data.unwrap_or(&record.addresses.rpc).as_str().into(),
             weight: record.weight,
         };
         match record.state {
@@ -160,6 +183,7 @@ pub fn topology_of<'a>(records: impl IntoIterator<Item = &'a WorkerRecord>) -> T
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::members::Addresses;
 
     const GRACE: Duration = Duration::from_secs(20);
 
@@ -251,6 +275,23 @@ mod tests {
         records.remove(0);
         let all_flap = topology_of(&records);
         assert_eq!((&*all_flap.ring.members()[0].name, all_flap.damped.len()), ("b", 0));
+    }
+
+    #[test]
+    fn who_moves_data_reaches_workers_at_their_addresses_for_it() {
+        let addresses = |data: &[&str]| Addresses {
+            rpc: "10.0.0.1:1".into(),
+            tcp_data: data.iter().map(|address| (*address).to_owned()).collect(),
+            ..Addresses::default()
+        };
+        let at = |reach, data: &[&str]| {
+            let mut view = MemberView::new(GRACE).reaching(reach);
+            view.replaced([WorkerRecord { addresses: addresses(data), ..record("a") }], Instant::now());
+            view.topology().ring.members()[0].address.to_string()
+        };
+        assert_eq!(at(Reach::Data, &["10.1.0.1:1"]), "10.1.0.1:1");
+        assert_eq!(at(Reach::Requests, &["10.1.0.1:1"]), "10.0.0.1:1");
+        assert_eq!(at(Reach::Data, &[]), "10.0.0.1:1");
     }
 
     #[test]

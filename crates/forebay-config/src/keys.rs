@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
-use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, WriteMode};
+use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, S3Checksum, WriteMode};
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -79,7 +79,8 @@ keys! {
         cluster_lease_ttl "cluster.lease_ttl": Duration = secs(10), in secs(2)..=HOUR;
     }
     section "Coordinator: jobs, the REST API and the web page" {
-        /// Where the command line finds the coordinator. Unset: on this machine.
+        /// Where the command line finds the coordinator; the one on the machine of this name tells others so.
+        /// Unset: on this machine.
         coordinator_hostname "coordinator.hostname": Option<Host> = None, example "\"coordinator1\"";
         /// The coordinator's port.
         coordinator_port "coordinator.port": u16 = 19999;
@@ -111,15 +112,18 @@ keys! {
         worker_rpc_bind_host "worker.rpc.bind.host": Host = Host::any();
         /// The port that the worker listens on; 0 takes a free one.
         worker_rpc_port "worker.rpc.port": u16 = 29999;
-        /// Listen for requests on this interface's address instead of `worker.rpc.bind.host`.
+        /// Listen for requests on this interface's address instead of `worker.rpc.bind.host`, and connect to other
+        /// workers from it.
         worker_rpc_bind_device "worker.rpc.bind.device": Option<Interface> = None, example "\"ib0\"";
-        /// Serve blocks over TCP on this interface's address. Unset: as `worker.rpc.bind.device`.
+        /// Serve blocks over TCP on this interface's address, and connect to other workers from it. In a cluster with
+        /// etcd, mounts and workers are told this address, coordinators and commands that for requests. Unset: as
+        /// `worker.rpc.bind.device`.
         worker_data_bind_device "worker.data.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// The port for `/metrics`, `/healthz` and `/readyz`; 0 takes a free one, and so does the default if it is taken.
         worker_web_port "worker.web.port": u16 = 30000;
-        /// Serve metrics on this interface's address. Unset: as `worker.rpc.bind.device`.
+        /// Serve `/metrics` and the other pages on this interface's address. Unset: where requests are listened for.
         worker_web_bind_device "worker.web.bind.device": Option<Interface> = None, example "\"ib0\"";
-        /// Serve the REST API on this interface's address. Unset: as `worker.rpc.bind.device`.
+        /// Serve the same pages, of which `/stats` is for programs, on this interface's address, too. Unset: nowhere else.
         worker_rest_bind_device "worker.rest.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// DRAM for cached blocks.
         worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in SMALLEST_BLOCK..=MOST_BYTES;
@@ -180,6 +184,8 @@ keys! {
         origin_s3_path_style "origin.s3.path_style": bool = false;
         /// Send unsigned requests, for public buckets.
         origin_s3_anonymous "origin.s3.anonymous": bool = false;
+        /// What the server checks of what is uploaded to it.
+        origin_s3_checksum "origin.s3.checksum": S3Checksum = S3Checksum::Auto;
     }
     section "Metadata: attributes and listings" {
         /// How long attributes and listings are believed before the origin is asked again; 0 asks always.
@@ -202,7 +208,7 @@ keys! {
         /// Longest time for one request, over all workers that it is sent to. Best above `origin.retry.deadline`, so that a
         /// reader outlasts an origin that comes back.
         client_request_timeout "client.request_timeout": Duration = secs(90), in ms(1)..=HOUR;
-        /// Connect to workers from this interface's address.
+        /// Mounts read from workers from this interface's address. Unset: from that of `network.group_network`.
         client_network_data_bind_device "client.network.data.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// How long a dead worker is left alone before it is tried again. Doubles with each failure.
         client_retry_initial_backoff "client.retry.initial_backoff": Duration = ms(500), in ms(1)..=HOUR;
@@ -218,7 +224,8 @@ keys! {
         network_tcp_keepalive "network.tcp.keepalive": Duration = secs(2), in ms(10)..=HOUR;
         /// A connection without any answer for this long is dead.
         network_tcp_dead_after "network.tcp.dead_after": Duration = secs(6), in ms(10)..=HOUR;
-        /// Interface for all TCP traffic that has no `bind.device` of its own. Read by the cluster features.
+        /// Interface for all TCP traffic between nodes that has no `bind.device` of its own, and for listeners whose
+        /// `bind.host` is every address. Not for etcd and origins: the routing table leads there.
         network_group_network "network.group_network": Option<Interface> = None, example "\"eth0\"";
     }
     section "Network: RDMA (read by the RDMA transport)" {

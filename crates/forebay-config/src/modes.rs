@@ -88,6 +88,16 @@ choices! {
         None = "none",
     }
 
+    /// What an S3-compatible server checks of what is uploaded to it.
+    S3Checksum {
+        /// `crc64nvme` with Amazon's, `sha256` elsewhere.
+        Auto = "auto",
+        /// The SHA-256 that every request is signed with: every server knows it, and it costs a worker most.
+        Sha256 = "sha256",
+        /// A CRC-64/NVME, as Amazon's own clients send it; requests are signed without their content.
+        Crc64Nvme = "crc64nvme",
+    }
+
     /// The least important messages that are logged.
     LogLevel {
         /// Only what needs someone to act.

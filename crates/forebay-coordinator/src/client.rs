@@ -3,6 +3,7 @@
 //! It follows the redirect to the leader, holds every request to a deadline, and tells a refusal in the words of the
 //! coordinator that refused.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use forebay_types::FsPath;
@@ -103,6 +104,14 @@ impl ApiClient {
     /// # Errors
     /// [`ApiError::Address`].
     pub fn new(address: &str) -> Result<Self, ApiError> {
+        Self::from_source(address, None)
+    }
+
+    /// The same, connecting from the address `source` of this machine, if one is given.
+    ///
+    /// # Errors
+    /// [`ApiError::Address`].
+    pub fn from_source(address: &str, source: Option<IpAddr>) -> Result<Self, ApiError> {
         let bad = || ApiError::Address(address.to_owned());
         let url: reqwest::Url = format!("http://{address}/").parse().map_err(|_| bad())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
@@ -111,7 +120,8 @@ impl ApiClient {
         }
         // A proxy of the environment is for the world outside, not for the cluster.
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        let http = http.redirect(reqwest::redirect::Policy::limited(3)).build().map_err(|_| bad())?;
+        let http =
+            http.local_address(source).redirect(reqwest::redirect::Policy::limited(3)).build().map_err(|_| bad())?;
         Ok(Self { address: address.to_owned(), http })
     }
 

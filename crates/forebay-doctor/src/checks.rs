@@ -1,12 +1,18 @@
 //! Verdicts of facts and configuration: a row for whatever a person would look at when something does not work.
 
+mod boot;
+mod bound;
 mod cards;
+mod cluster;
 mod configuration;
 mod fuse;
 mod infiniband;
+mod links;
 mod memory;
+mod mounts;
 mod network;
 mod origin;
+mod peer;
 pub mod ports;
 mod rdma;
 mod system;
@@ -64,8 +70,12 @@ pub enum Section {
     Network,
     /// Object stores, and the clock that requests to them are signed by.
     Origin,
+    /// etcd and coordinators.
+    Cluster,
     /// The configuration.
     Configuration,
+    /// Another host.
+    Peer,
 }
 
 impl Section {
@@ -80,7 +90,9 @@ impl Section {
             Self::Fuse => "fuse",
             Self::Network => "network",
             Self::Origin => "origin",
+            Self::Cluster => "cluster",
             Self::Configuration => "configuration",
+            Self::Peer => "peer",
         }
     }
 }
@@ -120,17 +132,23 @@ impl Check {
 #[must_use]
 pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     [
-        system::check(facts),
+        system::check(facts, config),
         rdma::check(facts, config),
+        links::check(facts, config),
         infiniband::check(facts),
+        boot::check(facts, config),
         ucx::check(facts, config),
         memory::check(facts, config),
         fuse::check(facts, config),
+        mounts::check(facts),
         network::check(facts, config),
+        bound::check(facts, config),
         ports::check(facts, config),
         origin::check(facts),
-        configuration::check(facts),
+        cluster::check(facts),
+        configuration::check(facts, config),
         cards::check(facts, config),
+        peer::check(facts, config),
     ]
     .concat()
 }

@@ -1,32 +1,55 @@
 //! What is known of a machine. These types are also the `facts` of the JSON document: fields are added, not renamed.
 
+mod addresses;
+mod boot;
 mod clock;
+mod cm_ids;
 mod configuration;
+mod connections;
+mod counters;
+mod ethtool;
 mod fuse;
 mod interfaces;
 mod listeners;
 mod memory;
 mod modules;
 mod origin;
+mod pcie;
+mod peer;
 mod rdma;
+mod route;
+mod services;
 mod system;
 mod ucx;
+mod verbs;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use addresses::{Address, Standing};
+pub use boot::Boot;
 pub use clock::Clock;
+pub use cm_ids::RdmaListener;
 pub use configuration::{Configuration, Setting};
+pub use connections::Connections;
+pub use ethtool::DriverInfo;
 pub use fuse::{Fuse, Fusermount};
-pub use interfaces::{Address, Interface};
+pub use interfaces::Interface;
 pub use listeners::{Listener, Owner};
 pub use memory::{Limit, Memory};
 pub use modules::{Module, PciCard};
-pub use origin::OriginProbe;
+pub use origin::{OriginProbe, seconds_of_date};
+pub use pcie::PcieLink;
+pub use peer::{
+    PeerBandwidth, PeerLatency, PeerListener, PeerMeasured, PeerOperation, PeerPort, PeerProbe, PeerWorker, Reached,
+};
 pub use rdma::{Device, DeviceKind, Gid, Port, Rdma};
+pub use route::{PathMtu, Route};
+pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, micros};
 pub use system::System;
 pub use ucx::{Ucx, UcxModule};
+pub use verbs::VerbsDevice;
 
 use crate::root::Root;
 
@@ -51,10 +74,24 @@ pub struct Facts {
     pub fuse: Fuse,
     /// Who listens on the ports that the configuration names.
     pub listeners: Vec<Listener>,
+    /// Who listens through rdma_cm.
+    pub rdma_listeners: Vec<RdmaListener>,
+    /// Connections that are open on those ports.
+    pub connections: Vec<Connections>,
+    /// What the next boot brings back.
+    pub boot: Boot,
     /// The clock.
     pub clock: Clock,
     /// What each origin answered.
     pub origins: Vec<OriginProbe>,
+    /// What each member of etcd answered.
+    pub etcd: Vec<EtcdProbe>,
+    /// What the coordinators answered.
+    pub coordinators: Vec<CoordinatorProbe>,
+    /// Mounts of Forebay.
+    pub mounts: Vec<MountProbe>,
+    /// Other hosts, as they were asked and measured.
+    pub peers: Vec<PeerProbe>,
     /// The configuration.
     pub configuration: Configuration,
 }
@@ -64,12 +101,26 @@ pub struct Facts {
 pub struct Outside {
     /// Addresses, each with its interface; see [`Address::of_this_machine`].
     pub addresses: Vec<(String, Address)>,
+    /// What drivers say of themselves, each with its interface; see [`DriverInfo::of_this_machine`].
+    pub drivers: Vec<(String, DriverInfo)>,
+    /// What libibverbs says; see [`VerbsDevice::of_this_machine`].
+    pub verbs: Vec<VerbsDevice>,
+    /// Who listens through rdma_cm; see [`RdmaListener::of_this_machine`].
+    pub rdma_listeners: Vec<RdmaListener>,
     /// See [`Ucx::find`].
     pub ucx: Ucx,
     /// See [`Clock::read`].
     pub clock: Clock,
     /// What each origin answered.
     pub origins: Vec<OriginProbe>,
+    /// What each member of etcd answered.
+    pub etcd: Vec<EtcdProbe>,
+    /// What the coordinators answered.
+    pub coordinators: Vec<CoordinatorProbe>,
+    /// Mounts of Forebay.
+    pub mounts: Vec<MountProbe>,
+    /// Other hosts, as they were asked and measured.
+    pub peers: Vec<PeerProbe>,
     /// The configuration.
     pub configuration: Configuration,
     /// The folders of `$PATH`.
@@ -82,19 +133,28 @@ impl Facts {
     /// Reads what there is below `root`.
     #[must_use]
     pub fn gather(root: &Root, outside: Outside) -> Self {
-        let interfaces = Interface::read_all(root, &outside.addresses);
+        let interfaces = Interface::read_all(root, &outside.addresses, &outside.drivers);
+        let ipoib: Vec<String> =
+            interfaces.iter().filter(|found| found.is_ipoib).map(|found| found.name.clone()).collect();
         Self {
             system: System::read(root, &outside.search_path),
             modules: Module::read_all(root),
             pci_cards: PciCard::read_all(root),
-            rdma: Rdma::read(root),
+            rdma: Rdma::read(root).with_verbs(&outside.verbs),
+            boot: Boot::read(root, &ipoib, &["ib_ipoib"]),
             interfaces,
             ucx: outside.ucx,
             memory: Memory::read(root),
             fuse: Fuse::read(root, &outside.search_path),
             listeners: Listener::read_all(root, &outside.ports),
+            rdma_listeners: outside.rdma_listeners,
+            connections: Connections::read_all(root, &outside.ports),
             clock: outside.clock,
             origins: outside.origins,
+            etcd: outside.etcd,
+            coordinators: outside.coordinators,
+            mounts: outside.mounts,
+            peers: outside.peers,
             configuration: outside.configuration,
         }
     }

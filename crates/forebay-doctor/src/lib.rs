@@ -3,8 +3,8 @@
 //! Three steps, of which only the first touches the machine:
 //!
 //! 1. [`Facts::gather`] reads sysfs and procfs below a [`Root`], so no tool needs to be installed and a recorded tree
-//!    serves as well as a machine. What only system calls and libraries tell ([`Outside`]: addresses, the clock, libucp,
-//!    what an origin answers) is handed in.
+//!    serves as well as a machine. What only system calls and libraries tell ([`Outside`]: addresses, drivers, the clock,
+//!    libucp, what an origin or another host answers) is handed in; most of it has a function here that finds it.
 //! 2. [`checks::check`] makes verdicts of facts and configuration: pure functions, a file for each part of the machine.
 //! 3. [`Report`] prints both, for people or as one JSON document.
 //!
@@ -15,6 +15,7 @@
 
 pub mod checks;
 pub mod facts;
+mod netlink;
 mod report;
 mod root;
 mod text;

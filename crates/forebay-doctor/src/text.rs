@@ -15,6 +15,30 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
+/// `1.5 ms`, in the largest unit that leaves at least one of it.
+pub(crate) fn time(nanos: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)];
+    for (unit, length) in UNITS {
+        if nanos >= length {
+            let tenths = u128::from(nanos) * 10 / u128::from(length);
+            return match tenths % 10 {
+                0 => format!("{} {unit}", tenths / 10),
+                tenth => format!("{}.{tenth} {unit}", tenths / 10),
+            };
+        }
+    }
+    format!("{nanos} ns")
+}
+
+/// `12.3 Gb/s`, or `900 Mb/s` below one of them.
+pub(crate) fn rate(mbps: u64) -> String {
+    match (mbps, mbps % 1000 / 100) {
+        (..1000, _) => format!("{mbps} Mb/s"),
+        (_, 0) => format!("{} Gb/s", mbps / 1000),
+        (_, tenth) => format!("{}.{tenth} Gb/s", mbps / 1000),
+    }
+}
+
 /// Names with commas between them; `none` where there are none.
 pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
@@ -66,6 +90,11 @@ mod tests {
     fn sizes_are_short_and_terminals_safe() {
         assert_eq!([size(0), size(1023), size(1536), size(8 << 20)], ["0 B", "1023 B", "1.5 KiB", "8 MiB"]);
         assert_eq!(size(u64::MAX), "16777215.9 TiB");
+        assert_eq!(
+            [time(999), time(1500), time(20_000_000), time(3_100_000_000)],
+            ["999 ns", "1.5 us", "20 ms", "3.1 s"]
+        );
+        assert_eq!([rate(0), rate(999), rate(1000), rate(12_345)], ["0 Mb/s", "999 Mb/s", "1 Gb/s", "12.3 Gb/s"]);
         assert_eq!(printable("a\x1b[2Jé"), "a\\u{1b}[2Jé");
         assert_eq!((listed(["a", "b"]), listed::<&str>([])), ("a, b".to_owned(), "none".to_owned()));
     }

@@ -4,11 +4,32 @@ mod support;
 
 use std::fs;
 
-use forebay_doctor::facts::{DeviceKind, Limit, Ucx};
+use forebay_doctor::facts::{DeviceKind, DriverInfo, Limit, Ucx, VerbsDevice};
 use forebay_doctor::{Access, Facts, Outside, Report, Root, Verdict};
-use support::{RDMA, config, expand, facts, find, is_there, ucx, verdict};
+use support::{RDMA, config, expand, facts, facts_with, find, is_there, ucx, verdict};
 
 use Verdict::{Fail, Info, Ok, Warn};
+
+/// As `ibv_devinfo` shows it.
+fn verbs() -> VerbsDevice {
+    let ports = vec![(1, Some(4096), Some(4096))];
+    VerbsDevice { name: "mlx5_ib0".to_owned(), vendor_id: 0x02c9, part_id: 4124, hardware: 0, ports }
+}
+
+/// As `ethtool -i` shows it.
+fn driver() -> DriverInfo {
+    let word = |text: &str| Some(text.to_owned());
+    DriverInfo {
+        driver: word("mlx5_core[ib_ipoib]"),
+        version: word("24.07-0.6.1"),
+        firmware: word("20.31.1014 (MT_0000000223)"),
+        bus: word("0101:00:00.0"),
+        supports_statistics: true,
+        supports_test: true,
+        supports_private_flags: true,
+        ..DriverInfo::default()
+    }
+}
 
 fn printed(facts: &Facts) -> String {
     let mut out = Vec::new();
@@ -18,7 +39,9 @@ fn printed(facts: &Facts) -> String {
 
 #[test]
 fn an_infiniband_port_shows_what_ibv_devinfo_and_ibstat_show() {
-    let facts = facts("mlx5-infiniband", &["ib0=10.1.0.5/16"], ucx("1.20.0", &["rc_mlx5/mlx5_ib0:1", "tcp/ib0"]));
+    let outside = Outside { verbs: vec![verbs()], drivers: vec![("ib0".to_owned(), driver())], ..Outside::default() };
+    let ucx = ucx("1.20.0", &["rc_mlx5/mlx5_ib0:1", "tcp/ib0"]);
+    let facts = facts_with("mlx5-infiniband", &["ib0=10.1.0.5/16"], Outside { ucx, ..outside });
     let device = &facts.rdma.devices[0];
     assert_eq!((device.name.as_str(), device.kind), ("mlx5_ib0", DeviceKind::Verbs));
     assert_eq!(device.driver.as_deref(), Some("mlx5_core"));
@@ -36,11 +59,21 @@ fn an_infiniband_port_shows_what_ibv_devinfo_and_ibstat_show() {
     assert_eq!(facts.memory.lock_limit, Some(Limit::Bytes(65536)));
     let text = printed(&facts);
     for expected in [
-        "MT4124, mlx5_core, firmware 20.31.1014, MT_0000000223, GUID 0015:5dff:fe33:ff56, PCI 0101:00:00.0, NUMA node 0",
-        "ACTIVE (LinkUp), InfiniBand, 200 Gb/sec (4X HDR), LID 958, subnet manager 549, capabilities 0x2659ec48",
-        "up, MTU 2044, IPoIB datagram, 200 Gb/s, mlx5_core 24.07-0.6.1, 10.1.0.5/16",
+        "MT4124, mlx5_core, firmware 20.31.1014, MT_0000000223, hardware 0, vendor 0x02c9, part 4124, transport InfiniBand, \
+         GUID 0015:5dff:fe33:ff56, system GUID 0c42:a103:00fb:517c, ports 1, PCI 0101:00:00.0, NUMA node 0",
+        "ACTIVE (LinkUp), InfiniBand, 200 Gb/sec (4X HDR), LID 958, LMC 0, subnet manager 549, \
+         GUID 0015:5dff:fd33:ff56, capabilities 0x2659ec48, packets 4096 of 4096, partitions 0x8001 0x7fff",
+        "up, MTU 2044, IPoIB datagram, 200 Gb/s, mlx5_core[ib_ipoib] 24.07-0.6.1, \
+         firmware 20.31.1014 (MT_0000000223), bus 0101:00:00.0, supports statistics + test + private flags, 10.1.0.5/16",
         "fe80:0000:0000:0000:0015:5dff:fd33:ff56",
-        "ib_core, ib_cm, rdma_cm, ib_uverbs, rdma_ucm, ib_ipoib, mlx5_core 24.07-0.6.1, mlx5_ib",
+        "InfiniBand controller Mellanox/NVIDIA [15b3:101c], PCIe x16 at 16 GT/s, mlx5_core",
+        "IPoIB          ib0; up: ib0",
+        "  ib_core        400 KiB, used 8 times, by rdma_cm, ib_ipoib, iw_cm, ib_umad, rdma_ucm, ib_uverbs, mlx5_ib, ib_cm",
+        "  ib_umad        40 KiB, used 0 times",
+        "  mlx_compat     68 KiB, used 11 times, by ",
+        "  mlx5_core      2 MiB, 24.07-0.6.1, used 1 times, by mlx5_ib",
+        "  card drivers   mlx5_core",
+        "  at boot        ib_ipoib (/etc/modules-load.d/rdma.conf), those of openibd",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
@@ -76,6 +109,28 @@ fn infiniband_in_connected_mode_with_a_large_mtu_is_well() {
     assert_eq!(verdict(&facts, &config(&[RDMA]), "memory memlock"), Ok);
     assert_eq!(verdict(&facts, &config(&[]), "network ipoib-unused"), Info);
     assert!(!is_there(&facts, &config(&["worker.data.bind.device=ib0"]), "network ipoib-unused"));
+}
+
+#[test]
+fn a_fabric_of_ones_own_in_datagram_mode_whose_links_ail_is_told_what_ails() {
+    let facts = facts("ipoib-datagram", &["ib0=10.2.0.5/16", "eth0=10.0.0.5/24"], ucx("1.20.0", &["rc_mlx5/mlx5_0:1"]));
+    let config = config(&[RDMA]);
+    for (name, what) in [
+        ("rdma ipoib-mtu ib0", "datagram mode with MTU 1500"),
+        ("rdma rate mlx5_0:1", "fewer lanes"),
+        ("rdma slot mlx5_0:1", "PCIe x4 at 8 GT/s carries 31 Gb/s, less than the port's 50 Gb/s"),
+        ("rdma partition mlx5_0:1", "limited member only (0x7fff)"),
+        ("rdma faults mlx5_0:1", "port_rcv_errors 7, symbol_error 12"),
+        ("rdma boot ib0", "gone after a reboot"),
+        ("rdma boot ib_ipoib", "nothing loads it at boot"),
+        ("system governor", "powersave"),
+    ] {
+        let check = find(&facts, &config, name);
+        assert!(check.verdict == Warn && check.what.contains(what) && check.remedy.is_some(), "{check:?}");
+    }
+    assert_eq!(verdict(&facts, &config, "rdma fabric"), Ok);
+    assert_eq!(facts.rdma.devices[0].ports[0].received_bytes, Some(4000));
+    assert_eq!(facts.interface("ib0").unwrap().received_bytes, Some(123_456));
 }
 
 #[test]
@@ -199,12 +254,13 @@ fn a_machine_without_rdma_is_well_until_it_is_asked_for() {
     assert_eq!(facts.fuse.mounts, ["/mnt/data"]);
     assert_eq!((facts.fuse.io_uring, facts.fuse.user_allow_other), (Some(false), false));
     assert_eq!(facts.memory.lock_limit_max, Some(Limit::Unlimited));
-    assert_eq!(
-        verdict(&facts, &config(&[]), "network port worker.rpc.port"),
-        Warn,
-        "nobody says that a worker runs here"
-    );
-    assert_eq!(verdict(&facts, &config(&["mounts=/=file:///"]), "network port worker.rpc.port"), Fail);
+    let worker = config(&["mounts=/=file:///"]);
+    let mut facts = facts;
+    assert_eq!(verdict(&facts, &worker, "network port worker.rpc.port"), Info, "it may be the worker, of another user");
+    facts.system.is_root = true;
+    let without_worker = verdict(&facts, &config(&[]), "network port worker.rpc.port");
+    assert_eq!(without_worker, Warn, "nobody says that a worker runs here");
+    assert_eq!(verdict(&facts, &worker, "network port worker.rpc.port"), Fail);
     assert_eq!(verdict(&facts, &config(&[]), "network pipe-max-size"), Ok);
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use forebay_doctor::facts::{
-    Device, DeviceKind, Fusermount, Gid, Interface, Limit, Listener, OriginProbe, Owner, Port, UcxModule,
+    Connections, Device, DeviceKind, Fusermount, Gid, Interface, Limit, Listener, OriginProbe, Owner, Port, UcxModule,
 };
 use forebay_doctor::{Access, Facts, Verdict};
 use support::{RDMA, config, facts, find, is_there, ucx, verdict};
@@ -106,6 +106,60 @@ fn a_port_that_another_program_holds_is_in_the_way_only_on_the_same_address() {
 }
 
 #[test]
+fn a_listener_is_in_the_way_only_where_the_worker_would_listen() {
+    let mut facts = facts("ipoib-datagram", &["ib0=10.2.0.5/16", "eth0=10.0.0.5/24"], ucx("1.20.0", &[]));
+    let mut of = |address: &str, settings: &[&str]| {
+        let owner = Some(Owner { pid: 7, name: "nginx".into() });
+        facts.listeners = vec![Listener { address: address.parse().unwrap(), port: 29999, owner }];
+        verdict(&facts, &config(settings), "network port worker.rpc.port")
+    };
+    let (rpc, group) = ("worker.rpc.bind.device=ib0", "network.group_network=ib0");
+    for settings in [&[rpc][..], &[group], &["worker.rpc.bind.host=10.2.0.5"]] {
+        assert_eq!(of("10.0.0.5", settings), Ok, "{settings:?}");
+        assert_eq!(of("127.0.0.1", settings), Ok, "{settings:?}");
+        for taken in ["10.2.0.5", "0.0.0.0", "::", "::ffff:10.2.0.5"] {
+            assert_eq!(of(taken, settings), Warn, "{taken} {settings:?}");
+        }
+    }
+    assert_eq!(of("10.0.0.5", &[rpc, "worker.data.bind.device=eth0"]), Warn, "it listens there, too");
+    assert_eq!(
+        of("10.2.0.5", &[group, "worker.rpc.bind.host=10.0.0.5"]),
+        Ok,
+        "a host comes before the group's network"
+    );
+    assert_eq!(of("10.2.0.5", &["worker.rpc.bind.device=eth0", group]), Ok);
+    assert_eq!((of("10.0.0.5", &[]), of("::1", &[])), (Warn, Ok), "0.0.0.0 takes all of IPv4");
+    assert_eq!(of("10.0.0.5", &["worker.rpc.bind.device=nonesuch"]), Warn, "nobody knows where that is");
+}
+
+#[test]
+fn who_has_a_port_is_not_guessed_by_those_who_are_not_told() {
+    let mut facts = roce();
+    facts.listeners = vec![Listener { address: Ipv4Addr::UNSPECIFIED.into(), port: 29999, owner: None }];
+    let worker = config(&["mounts=/=file:///"]);
+    assert_eq!(verdict(&facts, &worker, "network port worker.rpc.port"), Fail);
+    facts.system.is_root = false;
+    let unknown = find(&facts, &worker, "network port worker.rpc.port");
+    assert_eq!(unknown.verdict, Info);
+    assert!(unknown.what.contains("somebody listens on 0.0.0.0:29999"), "{unknown:?}");
+    assert!(unknown.remedy.is_some_and(|remedy| remedy.contains("sudo forebay doctor")));
+}
+
+#[test]
+fn connections_over_other_interfaces_are_a_worry_when_those_of_mounts_are_among_them() {
+    let mut facts = facts("ipoib-datagram", &["ib0=10.2.0.5/16", "eth0=10.0.0.5/24"], ucx("1.20.0", &[]));
+    let bound = config(&["client.network.data.bind.device=ib0"]);
+    let over = |address: [u8; 4]| Connections { address: address.into(), port: 29999, is_outgoing: true, count: 1 };
+    let name = "network connections client.network.data.bind.device";
+    facts.connections = vec![over([10, 0, 0, 5])];
+    assert_eq!(verdict(&facts, &bound, name), Warn);
+    facts.connections.push(over([10, 2, 0, 5]));
+    assert_eq!(verdict(&facts, &bound, name), Info, "a coordinator's are not bound by it");
+    facts.connections.remove(0);
+    assert_eq!(verdict(&facts, &bound, name), Ok);
+}
+
+#[test]
 fn locked_memory_is_compared_with_what_is_registered_with_all_cards() {
     let mut facts = roce();
     facts.system.may_lock_memory = false;
@@ -145,6 +199,20 @@ fn huge_pages_and_capacity() {
     let large = ["worker.memory.size=2GiB", "mounts=/=file:///"];
     assert_eq!(verdict(&facts, &config_of(&large), "memory capacity"), Fail);
     assert_eq!(verdict(&facts, &config_of(&large[..1]), "memory capacity"), Info);
+    facts.memory.total_bytes = Some(64 << 30);
+    assert!(!is_there(&facts, &config_of(&large), "memory capacity"));
+    facts.memory.limit_bytes = Some(1 << 30);
+    let limited = find(&facts, &config_of(&large), "memory capacity");
+    assert!(limited.verdict == Fail && limited.what.contains("its limit here is 1 GiB"), "{limited:?}");
+    let pool = config_of(&[RDMA, "network.rdma.data.buffer_pool.initial_size=2GiB"]);
+    let fails = |facts: &Facts| {
+        let checks = forebay_doctor::checks::check(facts, &pool);
+        checks.iter().any(|check| check.name == "buffer-pool" && check.verdict == Fail)
+    };
+    facts.memory.available_bytes = Some(32 << 30);
+    assert!(fails(&facts), "it can have 1 GiB");
+    facts.memory.limit_bytes = None;
+    assert!(!fails(&facts));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use forebay_cluster::records::members::WorkerRecord;
-use forebay_cluster::{Freshness, MemberView, Membership, Topology};
+use forebay_cluster::{Freshness, MemberView, Membership, Reach, Topology};
 use forebay_state::{Entry, StateStore, Update, decode_segment, encode_segment};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -22,6 +22,8 @@ pub struct MembersOptions {
     pub grace: Duration,
     /// Who is believed to be there until the state has told.
     pub until_told: Topology,
+    /// At which of their addresses they are reached.
+    pub reach: Reach,
 }
 
 /// What is known of the members, for people and monitoring.
@@ -55,7 +57,7 @@ impl Members {
         let prefix = WorkerRecord::key(&encode_segment(&options.group), "");
         let shared = Arc::new(Shared {
             topology: ArcSwap::from_pointee(options.until_told),
-            view: Mutex::new(MemberView::new(options.grace)),
+            view: Mutex::new(MemberView::new(options.grace).reaching(options.reach)),
         });
         let (tell, told) = watch::channel(false);
         let stop = CancellationToken::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, WorkerRecord, WorkerState};
-use forebay_cluster::{Membership as _, Topology};
+use forebay_cluster::{Membership as _, Reach, Topology};
 use forebay_registry::{Members, MembersOptions, Registered, RegisteredOptions, Table};
 use forebay_state::{FileOptions, FileStore, StateStore, Transaction, encode_segment};
 
@@ -23,8 +23,12 @@ impl Scene {
         let directory = tempfile::tempdir().unwrap();
         let store = FileStore::open(directory.path().join("state"), FileOptions::default()).await.unwrap();
         let store: Arc<dyn StateStore> = Arc::new(store);
-        let options =
-            MembersOptions { group: "g 1".into(), grace: Duration::from_secs(1), until_told: Topology::default() };
+        let options = MembersOptions {
+            group: "g 1".into(),
+            grace: Duration::from_secs(1),
+            until_told: Topology::default(),
+            reach: Reach::default(),
+        };
         let members = Members::watch(&store, options);
         assert!(members.told(WITHIN).await);
         Self { store, members, _directory: directory }

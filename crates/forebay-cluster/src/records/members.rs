@@ -29,7 +29,7 @@ pub enum WorkerState {
 pub struct Addresses {
     /// For requests.
     pub rpc: String,
-    /// For data over TCP, where it is not the one for requests.
+    /// For data over TCP, where that is not where requests go: of those there, mounts and other workers use the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tcp_data: Vec<String>,
     /// For data over RDMA, by network card.

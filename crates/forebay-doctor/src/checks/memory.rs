@@ -80,13 +80,19 @@ fn huge_pages(facts: &Facts, config: &Config) -> Option<Check> {
 }
 
 fn capacity(facts: &Facts, config: &Config) -> Option<Check> {
-    let total = facts.memory.total_bytes?;
+    let memory = &facts.memory;
+    let usable = memory.usable_bytes()?;
     let wanted = config.worker_memory_size;
     // A machine that runs no worker does not need that memory.
     let is_worker = !config.mounts.is_empty();
-    (wanted.as_u64() > total).then(|| {
+    let (what, remedy) = match memory.limit_bytes {
+        Some(_) => {
+            ("its limit here is", "lower worker.memory.size, or raise the limit of the container or the service")
+        }
+        None => ("the machine has", "lower worker.memory.size"),
+    };
+    (wanted.as_u64() > usable).then(|| {
         let verdict = if is_worker { Verdict::Fail } else { Verdict::Info };
-        row("capacity", verdict, format!("worker.memory.size is {wanted}, and the machine has {}", size(total)))
-            .remedy("lower worker.memory.size")
+        row("capacity", verdict, format!("worker.memory.size is {wanted}, and {what} {}", size(usable))).remedy(remedy)
     })
 }

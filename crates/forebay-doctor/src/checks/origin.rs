@@ -3,6 +3,9 @@
 use crate::checks::{Check, Section, Verdict};
 use crate::facts::{Facts, OriginProbe};
 
+/// From here on S3 refuses requests (`RequestTimeTooSkewed`).
+const SKEW_REFUSED_S: u64 = 15 * 60;
+
 pub(crate) fn check(facts: &Facts) -> Vec<Check> {
     let mut checks: Vec<Check> = facts.origins.iter().map(reachable).collect();
     if checks.is_empty() {
@@ -12,6 +15,7 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
         );
     }
     checks.push(clock(facts));
+    checks.extend(facts.origins.iter().filter_map(skew));
     checks
 }
 
@@ -31,6 +35,25 @@ fn reachable(probe: &OriginProbe) -> Check {
         }
     };
     check.about(&probe.url)
+}
+
+/// How far the clock is from that of the server, which tells its time with every answer.
+fn skew(probe: &OriginProbe) -> Option<Check> {
+    let ahead = probe.clock_ahead_s?;
+    let side = if ahead < 0 { "behind" } else { "ahead of" };
+    let check = |verdict, what: String| row("clock-skew", verdict, what).about(&probe.url);
+    Some(match ahead.unsigned_abs() {
+        // The answer's way, and that it tells whole seconds.
+        seconds @ ..=30 => check(Verdict::Ok, format!("the clock is that of the server, give or take {seconds} s")),
+        seconds => {
+            let verdict = if seconds >= SKEW_REFUSED_S { Verdict::Fail } else { Verdict::Warn };
+            check(
+                verdict,
+                format!("the clock is {seconds} s {side} the server's; signed requests are refused from 15 min on"),
+            )
+            .remedy("chronyc makestep, or timedatectl set-ntp true; date -u shows the time")
+        }
+    })
 }
 
 /// A signature counts for 15 minutes around the server's time; a clock that nothing keeps right gets there.

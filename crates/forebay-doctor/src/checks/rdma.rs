@@ -16,6 +16,7 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     let mut checks = vec![devices(facts, config)];
     checks.extend(idle_cards(facts, config));
     checks.extend(modules(facts, config));
+    checks.extend(vendor_drivers(facts, config));
     checks.extend(access(facts, config));
     for (device, port) in facts.rdma.ports() {
         checks.push(state(facts, config, port));
@@ -68,7 +69,17 @@ fn idle_cards(facts: &Facts, config: &Config) -> Vec<Check> {
 
 fn modules(facts: &Facts, config: &Config) -> Vec<Check> {
     if facts.rdma.devices.is_empty() {
-        return Vec::new();
+        // Where nobody asks for RDMA, nobody misses its modules.
+        let is_missed = cards::wanted(config) && facts.module("ib_core").is_none();
+        let check = is_missed.then(|| {
+            row("module", cards::without_rdma(config), "not loaded: every RDMA driver builds on it")
+                .about("ib_core")
+                .remedy(
+                    "modprobe ib_core; if there is no such module, install the kernel's extra modules \
+                     (linux-modules-extra), or the vendor's drivers",
+                )
+        });
+        return check.into_iter().collect();
     }
     let has_node = facts.rdma.devices.iter().any(|device| device.access != Access::Missing);
     let has_connections = facts.rdma.connection_manager != Access::Missing;
@@ -93,6 +104,27 @@ fn modules(facts: &Facts, config: &Config) -> Vec<Check> {
         return vec![row("module", Verdict::Ok, "those that are needed are loaded")];
     }
     missing
+}
+
+/// The vendor's drivers, by the version of their modules: those of the kernel have none.
+fn vendor_drivers(facts: &Facts, config: &Config) -> Option<Check> {
+    /// The oldest of MLNX OFED that is recommended; older ones do, too, with an rdma-core of their own.
+    const OFED: (u32, u32) = (25, 10);
+    let version = facts.module("mlx5_core")?.version.as_deref()?;
+    let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u32>().ok());
+    let release = (numbers.next()??, numbers.next()??);
+    // The kernel's own has had 5.0-0 for years.
+    (release.0 >= 20).then(|| {
+        let check = |verdict, what: String| row("vendor-drivers", verdict, what);
+        if release >= OFED {
+            return check(Verdict::Ok, format!("OFED or DOCA {version}"));
+        }
+        // Either will do.
+        let has_new_libraries = facts.ucx.rdma_core.is_some_and(|release| release >= super::ucx::RDMA_CORE);
+        let verdict = if cards::wanted(config) && !has_new_libraries { Verdict::Warn } else { Verdict::Info };
+        check(verdict, format!("OFED {version}; {}.{} or newer is recommended", OFED.0, OFED.1))
+            .remedy("upgrade to DOCA-OFED, or use the kernel's drivers with rdma-core 35 or newer")
+    })
 }
 
 /// Device nodes: in a container they are often missing, or may not be opened.

@@ -1,12 +1,14 @@
 //! The kernel and tools.
 
-use crate::checks::{Check, Section, Verdict};
+use forebay_config::{Config, DiskIo};
+
+use crate::checks::{Check, Section, Verdict, cards};
 use crate::facts::Facts;
 
 /// The oldest kernel that RDMA is recommended with.
 const KERNEL: (u32, u32) = (5, 0);
 
-pub(crate) fn check(facts: &Facts) -> Vec<Check> {
+pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     let kernel = match facts.system.kernel_version() {
         Some((major, minor)) if (major, minor) < KERNEL => Check::new(
             Section::System,
@@ -25,7 +27,53 @@ pub(crate) fn check(facts: &Facts) -> Vec<Check> {
         None => Check::new(Section::System, "fio", Verdict::Info, "fio is not installed; only benchmarks need it")
             .remedy("apt-get install fio, or dnf install fio"),
     };
-    vec![kernel, fio]
+    let mut checks = vec![kernel, fio, page_cache(facts)];
+    checks.extend(governor(facts, config));
+    checks.extend(io_uring(facts, config));
+    checks
+}
+
+fn row(name: &'static str, verdict: Verdict, what: impl Into<String>) -> Check {
+    Check::new(Section::System, name, verdict, what)
+}
+
+/// Benchmarks read from the mount, and not from what the kernel remembers of the run before.
+fn page_cache(facts: &Facts) -> Check {
+    if facts.system.may_drop_caches {
+        return row("page-cache", Verdict::Ok, "it may be dropped between runs of a benchmark");
+    }
+    row("page-cache", Verdict::Info, "it may not be dropped by this user, as benchmarks want to between runs")
+        .remedy("run benchmarks as root, or before each: echo 3 | sudo tee /proc/sys/vm/drop_caches")
+}
+
+/// A processor that slows down makes every figure of a network a matter of luck.
+fn governor(facts: &Facts, config: &Config) -> Option<Check> {
+    let governor = facts.system.frequency_governor.as_deref()?;
+    let what = format!("processors' clocks: {governor}");
+    let is_slow = matches!(governor, "powersave" | "conservative");
+    Some(match is_slow {
+        false => row("governor", Verdict::Ok, what),
+        true => {
+            let verdict = if cards::wanted(config) { Verdict::Warn } else { Verdict::Info };
+            row("governor", verdict, format!("{what}: latencies are longer, and vary"))
+                .remedy("cpupower frequency-set -g performance")
+        }
+    })
+}
+
+/// Workers read their disks through io_uring where they may, and through threads otherwise.
+fn io_uring(facts: &Facts, config: &Config) -> Option<Check> {
+    let disabled = facts.system.io_uring_disabled?;
+    if disabled == 0 || disabled == 1 && facts.system.may_administrate {
+        return Some(row("io-uring", Verdict::Ok, "processes may use io_uring"));
+    }
+    let verdict = match config.worker_disk_io {
+        DiskIo::Uring => Verdict::Fail,
+        DiskIo::Auto if !config.worker_disks.is_empty() => Verdict::Warn,
+        _ => Verdict::Info,
+    };
+    let what = format!("kernel.io_uring_disabled is {disabled}: disks are read through threads, and fio needs libaio");
+    Some(row("io-uring", verdict, what).remedy("sysctl -w kernel.io_uring_disabled=0"))
 }
 
 #[cfg(test)]
@@ -35,7 +83,9 @@ mod tests {
     #[test]
     fn an_old_kernel_is_warned_of_and_fio_is_a_matter_of_taste() {
         let mut facts = Facts::default();
-        let verdicts = |facts: &Facts| check(facts).iter().map(|check| check.verdict).collect::<Vec<_>>();
+        let config = Config::load(&forebay_config::Sources::new()).unwrap().config;
+        let verdicts =
+            |facts: &Facts| check(facts, &config).iter().take(2).map(|check| check.verdict).collect::<Vec<_>>();
         assert_eq!(verdicts(&facts), [Verdict::Info, Verdict::Info]);
         facts.system.kernel = Some("4.18.0-553.el8".into());
         facts.system.fio = Some("/usr/bin/fio".into());

@@ -9,7 +9,7 @@ use crate::text::listed;
 /// From here on: EFA, and the fixes that large installations wanted.
 const RECOMMENDED: (u32, u32) = (1, 20);
 /// The oldest rdma-core that is recommended.
-const RDMA_CORE: u32 = 35;
+pub(super) const RDMA_CORE: u32 = 35;
 
 pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     let ucx = &facts.ucx;

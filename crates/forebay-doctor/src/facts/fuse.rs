@@ -54,8 +54,14 @@ impl Fuse {
             user_allow_other: settings.lines().any(|line| line.trim() == "user_allow_other"),
             io_uring: enabled.map(|enabled| matches!(enabled.as_str(), "Y" | "1")),
             max_pages: root.number("proc/sys/fs/fuse/max_pages_limit"),
-            mounts: mounts(&root.text("proc/self/mountinfo").unwrap_or_default()),
+            mounts: Self::mounts(root),
         }
+    }
+
+    /// Where file systems of Forebay are mounted. They are not touched: one that hangs would hold whoever looks at it.
+    #[must_use]
+    pub fn mounts(root: &Root) -> Vec<String> {
+        mounts(&root.text("proc/self/mountinfo").unwrap_or_default())
     }
 }
 

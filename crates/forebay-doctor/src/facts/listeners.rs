@@ -59,7 +59,13 @@ fn listening(line: &str) -> Option<Socket> {
     let local = words.nth(1)?;
     (words.nth(1)? == LISTEN).then_some(())?;
     let inode = words.nth(5)?.parse().ok()?;
-    let (address, port) = local.split_once(':')?;
+    let (address, port) = end(local)?;
+    Some(Socket { address, port, inode })
+}
+
+/// The address and the port in `0100007F:752F`.
+pub(crate) fn end(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
     // Words of 32 bits, each in the machine's order of bytes.
     let word = |at: usize| Some(u32::from_str_radix(address.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
     let address = match address.len() {
@@ -73,7 +79,7 @@ fn listening(line: &str) -> Option<Socket> {
         }
         _ => return None,
     };
-    Some(Socket { address, port: u16::from_str_radix(port, 16).ok()?, inode })
+    Some((address, u16::from_str_radix(port, 16).ok()?))
 }
 
 /// Which process holds each socket.

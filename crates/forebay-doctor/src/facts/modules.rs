@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::pcie::PcieLink;
 use crate::root::Root;
 
 /// Modules that matter here, in the order in which they build on each other.
-const MODULES: [&str; 22] = [
+const MODULES: [&str; 25] = [
+    "mlx_compat",
     "ib_core",
     "ib_cm",
     "iw_cm",
@@ -18,6 +20,8 @@ const MODULES: [&str; 22] = [
     "ib_ipoib",
     "mlx4_core",
     "mlx4_ib",
+    "mlxfw",
+    "mlxdevm",
     "mlx5_core",
     "mlx5_ib",
     "bnxt_re",
@@ -39,18 +43,37 @@ pub struct Module {
     pub name: String,
     /// Its version; those that come with the kernel mostly have none, those of a vendor's driver package have.
     pub version: Option<String>,
+    /// Its size in bytes; `None` when it is built in.
+    pub size_bytes: Option<u64>,
+    /// How often it is in use.
+    pub references: Option<u32>,
+    /// The modules that use it.
+    pub users: Vec<String>,
 }
 
 impl Module {
     pub(crate) fn read_all(root: &Root) -> Vec<Self> {
         let table = root.text("proc/modules").unwrap_or_default();
-        let loaded = |name: &str| table.lines().any(|line| line.split(' ').next() == Some(name));
-        // One that is built in has a folder when it has parameters or a version.
-        let is_there = |name: &&str| loaded(name) || root.exists(format!("sys/module/{name}"));
-        let module =
-            |name: &str| Self { name: name.to_owned(), version: root.word(format!("sys/module/{name}/version")) };
-        MODULES.iter().copied().filter(is_there).map(module).collect()
+        let module = |name: &&str| {
+            let line = table.lines().find(|line| line.split(' ').next() == Some(name));
+            // One that is built in has a folder when it has parameters or a version.
+            (line.is_some() || root.exists(format!("sys/module/{name}"))).then_some(())?;
+            // `ib_cm 131072 2 rdma_cm,ib_ipoib, Live 0x0`, and `-` where nobody uses it.
+            let mut words = line.unwrap_or_default().split(' ').skip(1);
+            Some(Self {
+                name: (*name).to_owned(),
+                version: root.word(format!("sys/module/{name}/version")),
+                size_bytes: words.next().and_then(|size| size.parse().ok()),
+                references: words.next().and_then(|count| count.parse().ok()),
+                users: words.next().map(users).unwrap_or_default(),
+            })
+        };
+        MODULES.iter().filter_map(module).collect()
     }
+}
+
+fn users(names: &str) -> Vec<String> {
+    names.split(',').filter(|name| !matches!(*name, "" | "-" | "[permanent]")).map(str::to_owned).collect()
 }
 
 /// A card that can do RDMA, as the PCI bus shows it.
@@ -60,6 +83,12 @@ pub struct PciCard {
     pub address: String,
     /// Who made it.
     pub vendor: String,
+    /// Maker and model, as the bus numbers them: `15b3:101c`.
+    pub id: String,
+    /// What it is to the bus: `InfiniBand controller`, `Ethernet controller`, …
+    pub class: String,
+    /// Its connection to the machine.
+    pub link: Option<PcieLink>,
     /// The kernel's driver for it.
     pub driver: Option<String>,
     /// The module that makes an RDMA device of it.
@@ -77,9 +106,13 @@ impl PciCard {
                 let text = root.text(format!("{folder}/{name}"))?;
                 u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
             };
-            let (vendor, module) = maker(hex("vendor")?, hex("device")?, hex("class")?)?;
+            let (maker_id, device, class) = (hex("vendor")?, hex("device")?, hex("class")?);
+            let (vendor, module) = maker(maker_id, device, class)?;
             Some(Self {
                 vendor: vendor.to_owned(),
+                id: format!("{maker_id:04x}:{device:04x}"),
+                class: class_name(class).to_owned(),
+                link: PcieLink::read(root, &folder),
                 module: module.map(str::to_owned),
                 driver: root.link_name(format!("{folder}/driver")),
                 has_rdma_device: !root.names(format!("{folder}/infiniband")).is_empty(),
@@ -96,6 +129,15 @@ impl PciCard {
             by_vendor.entry(card.vendor.as_str()).or_default().push(card);
         }
         by_vendor
+    }
+}
+
+/// The classes of network cards.
+fn class_name(class: u32) -> &'static str {
+    match class >> 8 {
+        0x0200 => "Ethernet controller",
+        0x0207 => "InfiniBand controller",
+        _ => "network controller",
     }
 }
 

@@ -4,8 +4,12 @@
 //! be a bond. An InfiniBand port's table names none; its interfaces are those of IPoIB on the same PCI device and port.
 //! Software devices have no PCI device, and name their interface themselves.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use crate::facts::counters;
+use crate::facts::verbs::VerbsDevice;
 use crate::root::{Access, Root};
 
 const DEVICES: &str = "sys/class/infiniband";
@@ -52,6 +56,14 @@ pub struct Device {
     pub model: Option<String>,
     /// Its firmware's version.
     pub firmware: Option<String>,
+    /// Its hardware's version.
+    pub hardware: Option<String>,
+    /// Its maker, by the number that makers of network cards have: `0x02c9`. Known where libibverbs is.
+    pub vendor_id: Option<String>,
+    /// Its maker's number of it: `4124`.
+    pub part_id: Option<u32>,
+    /// What it is to a network, as verbs name it: `InfiniBand` for RoCE too, `iWARP`, `unspecified`, …
+    pub transport: Option<String>,
     /// Its board: `MT_0000000223`.
     pub board: Option<String>,
     /// Its node GUID.
@@ -93,6 +105,20 @@ pub struct Port {
     pub lid_mask_count: Option<u32>,
     /// Its capability mask.
     pub capabilities: Option<String>,
+    /// Its GUID: the second half of its first GID. Ports of InfiniBand have one.
+    pub guid: Option<String>,
+    /// The largest packet that it takes, in bytes. Known where libibverbs is.
+    pub max_mtu: Option<u32>,
+    /// The largest packet in use, in bytes. Known where libibverbs is.
+    pub active_mtu: Option<u32>,
+    /// Its partition keys, those that are not zero.
+    pub partition_keys: Vec<String>,
+    /// What went wrong on its link since its driver was loaded: counters that are not zero.
+    pub faults: BTreeMap<String, u64>,
+    /// Bytes that it has received, where it counts.
+    pub received_bytes: Option<u64>,
+    /// Bytes that it has sent.
+    pub sent_bytes: Option<u64>,
     /// Those of its GIDs that are not zero.
     pub gids: Vec<Gid>,
     /// Its network interfaces.
@@ -118,6 +144,23 @@ impl Rdma {
     pub fn read(root: &Root) -> Self {
         let devices = root.names(DEVICES).into_iter().map(|name| Device::read(root, name)).collect();
         Self { devices, connection_manager: root.access("dev/infiniband/rdma_cm") }
+    }
+
+    /// The same with what libibverbs says.
+    #[must_use]
+    pub fn with_verbs(mut self, verbs: &[VerbsDevice]) -> Self {
+        for device in &mut self.devices {
+            let Some(said) = verbs.iter().find(|said| said.name == device.name) else { continue };
+            device.vendor_id = Some(format!("0x{:04x}", said.vendor_id));
+            device.part_id = Some(said.part_id);
+            device.hardware = Some(format!("{:x}", said.hardware));
+            for port in &mut device.ports {
+                if let Some((_, max, active)) = said.ports.iter().find(|(number, ..)| *number == port.number) {
+                    (port.max_mtu, port.active_mtu) = (*max, *active);
+                }
+            }
+        }
+        self
     }
 
     /// Every port, with its device.
@@ -161,6 +204,10 @@ impl Device {
         Self {
             ports: ports.map(|number| Port::read(root, &name, number, parent.as_deref())).collect(),
             model: word("hca_type"),
+            hardware: word("hw_rev"),
+            vendor_id: None,
+            part_id: part_id(root, &folder),
+            transport: transport(&node_type).map(str::to_owned),
             firmware: word("fw_ver").filter(|version| version.chars().any(|c| c.is_ascii_digit() && c != '0')),
             board: word("board_id"),
             node_guid: word("node_guid"),
@@ -175,6 +222,23 @@ impl Device {
             name,
         }
     }
+}
+
+/// What `ibv_devinfo` shows as `vendor_part_id`: cards give their number on the bus.
+fn part_id(root: &Root, folder: &str) -> Option<u32> {
+    let number = root.word(format!("{folder}/device/device"))?;
+    u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()
+}
+
+/// How verbs name the network of a node of this type: `1: CA`.
+fn transport(node_type: &str) -> Option<&'static str> {
+    Some(match node_type.split(':').next()? {
+        "1" | "2" | "3" => "InfiniBand",
+        "4" => "iWARP",
+        "5" | "6" => "usNIC",
+        "7" => "unspecified",
+        _ => return None,
+    })
 }
 
 /// The device node of the device `name`: `uverbs0`.
@@ -195,6 +259,8 @@ impl Port {
         let hex = |attribute: &str| u32::from_str_radix(word(attribute)?.trim_start_matches("0x"), 16).ok();
         let gids = Gid::read_all(root, &folder);
         let link_layer = word("link_layer");
+        let is_infiniband = link_layer.as_deref() == Some("InfiniBand");
+        let [received_bytes, sent_bytes] = counters::bytes(root, &folder);
         let mut interfaces: Vec<String> = Vec::new();
         for interface in gids.iter().filter_map(|gid| gid.interface.as_deref()).chain(parent) {
             if !interfaces.iter().any(|known| known == interface) {
@@ -202,7 +268,7 @@ impl Port {
             }
         }
         if interfaces.is_empty() {
-            let kind = if link_layer.as_deref() == Some("InfiniBand") { IPOIB } else { ETHERNET };
+            let kind = if is_infiniband { IPOIB } else { ETHERNET };
             interfaces = on_port(root, device, number, kind);
         }
         Self {
@@ -216,9 +282,23 @@ impl Port {
             subnet_manager_lid: hex("sm_lid"),
             lid_mask_count: root.number(format!("{folder}/lid_mask_count")),
             capabilities: word("cap_mask"),
+            guid: gids.first().filter(|gid| gid.index == 0 && is_infiniband).and_then(|gid| half(&gid.gid)),
+            max_mtu: None,
+            active_mtu: None,
+            partition_keys: partition_keys(root, &folder),
+            faults: counters::faults(root, &folder),
+            received_bytes,
+            sent_bytes,
             gids,
             interfaces,
         }
+    }
+
+    /// The bytes that the port called `name` has received, and sent, by now.
+    #[must_use]
+    pub fn bytes_now(root: &Root, name: &str) -> [Option<u64>; 2] {
+        let Some((device, number)) = name.split_once(':') else { return [None; 2] };
+        counters::bytes(root, &format!("{DEVICES}/{device}/ports/{number}"))
     }
 
     /// Whether it is up.
@@ -261,6 +341,19 @@ impl Gid {
         };
         root.names(format!("{port}/gids")).into_iter().filter_map(gid).collect()
     }
+}
+
+/// The second half of a GID: the GUID of the port that it is of.
+fn half(gid: &str) -> Option<String> {
+    let parts: Vec<&str> = gid.split(':').collect();
+    (parts.len() == 8).then(|| parts.get(4..).unwrap_or_default().join(":"))
+}
+
+/// The partition keys of the port in `folder` that are not zero.
+fn partition_keys(root: &Root, folder: &str) -> Vec<String> {
+    let keys = root.names(format!("{folder}/pkeys")).into_iter();
+    let keys = keys.filter_map(|index| root.word(format!("{folder}/pkeys/{index}")));
+    keys.filter(|key| key.chars().any(|c| !matches!(c, '0' | 'x'))).collect()
 }
 
 /// The interfaces of type `kind` on port `number` of the PCI device of `device`; children (`ib0.8001`) last.

@@ -29,6 +29,12 @@ pub struct System {
     pub may_administrate: bool,
     /// `fs.pipe-max-size`: the largest pipe that a program without privileges may have, in bytes.
     pub pipe_max_bytes: Option<u64>,
+    /// Whether this process may drop the page cache, as benchmarks want to.
+    pub may_drop_caches: bool,
+    /// How far io_uring is forbidden: 0 not at all, 1 to all but some, 2 to all; `None` where the kernel has no such setting.
+    pub io_uring_disabled: Option<u32>,
+    /// How the first processor's clock is chosen: `performance`, `powersave`, `schedutil`, …
+    pub frequency_governor: Option<String>,
     /// Where `fio` is, which `forebay bench` drives.
     pub fio: Option<PathBuf>,
 }
@@ -49,6 +55,9 @@ impl System {
             may_lock_memory: capabilities >> CAP_IPC_LOCK & 1 == 1,
             may_administrate: capabilities >> CAP_SYS_ADMIN & 1 == 1,
             pipe_max_bytes: root.number("proc/sys/fs/pipe-max-size"),
+            may_drop_caches: may_write(root, "proc/sys/vm/drop_caches"),
+            io_uring_disabled: root.number("proc/sys/kernel/io_uring_disabled"),
+            frequency_governor: root.word("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             fio: program(root, search_path, "fio"),
         }
     }
@@ -59,6 +68,11 @@ impl System {
         let mut numbers = self.kernel.as_deref()?.split(|c: char| !c.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
+}
+
+/// Whether a file can be opened for writing. Nothing is written.
+fn may_write(root: &Root, path: &str) -> bool {
+    std::fs::OpenOptions::new().write(true).open(root.path(path)).is_ok()
 }
 
 /// The first file called `name` in `folders`.

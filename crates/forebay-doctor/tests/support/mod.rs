@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use forebay_config::{Config, Sources};
-use forebay_doctor::facts::{Address, Ucx};
+use forebay_doctor::facts::{Address, Standing, Ucx};
 use forebay_doctor::{Check, Facts, Outside, Root, Verdict, checks};
 
 /// Makes the files of a recording in `folder`. A line is `path: content`, with `\n` and `\t` in the content,
@@ -33,20 +33,25 @@ pub(crate) fn expand(recording: &str, folder: &Path) {
 
 /// The facts of the recording `tree`, on a machine with these addresses (`ib0=10.0.0.1/24`) and this UCX.
 pub(crate) fn facts(tree: &str, addresses: &[&str], ucx: Ucx) -> Facts {
+    facts_with(tree, addresses, Outside { ucx, ..Outside::default() })
+}
+
+/// The same with what no file tells.
+pub(crate) fn facts_with(tree: &str, addresses: &[&str], outside: Outside) -> Facts {
     let recording = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/trees").join(tree).with_extension("tree");
     let folder = tempfile::tempdir().unwrap();
     expand(&fs::read_to_string(recording).unwrap(), folder.path());
     let address = |text: &&str| {
         let (interface, address) = text.split_once('=').unwrap();
         let (ip, prefix) = address.split_once('/').unwrap();
-        (interface.to_owned(), Address { ip: ip.parse().unwrap(), prefix: prefix.parse().unwrap() })
+        let (ip, prefix) = (ip.parse().unwrap(), prefix.parse().unwrap());
+        (interface.to_owned(), Address { ip, prefix, standing: Standing::Own })
     };
     let outside = Outside {
         addresses: addresses.iter().map(address).collect(),
-        ucx,
         search_path: vec!["/usr/local/bin".into(), "/usr/bin".into()],
         ports: vec![29999, 59999],
-        ..Outside::default()
+        ..outside
     };
     Facts::gather(&Root::new(folder.path()), outside)
 }

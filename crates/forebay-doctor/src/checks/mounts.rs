@@ -1,0 +1,42 @@
+//! Mounts of this machine: do they answer, and what did their readers wait for.
+
+use crate::checks::{Check, Section, Verdict};
+use crate::facts::{Facts, MountProbe};
+use crate::text::listed;
+
+pub(crate) fn check(facts: &Facts) -> Vec<Check> {
+    facts.mounts.iter().flat_map(of_mount).collect()
+}
+
+fn of_mount(mount: &MountProbe) -> Vec<Check> {
+    let check = |section, name, verdict, what: String| Check::new(section, name, verdict, what).about(&mount.path);
+    if let Some(error) = &mount.error {
+        return vec![check(Section::Fuse, "mount", Verdict::Warn, error.clone()).remedy(format!(
+            "forebay umount {path}, or fusermount3 -uz {path} where nobody serves it any more; then mount it again; the mount's \
+             log says what ended it",
+            path = mount.path
+        ))];
+    }
+    let process = mount.process.map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
+    let mut checks = vec![check(Section::Fuse, "mount", Verdict::Ok, format!("{process} answers"))];
+    let MountProbe { buffer_waits: waits, buffer_failures: failures, .. } = mount;
+    checks.push(if *waits + *failures == 0 {
+        check(Section::Memory, "buffer-waits", Verdict::Ok, "no reader has waited for a buffer".to_owned())
+    } else {
+        let what = format!("readers waited for a buffer {waits} times, {failures} times in vain");
+        check(Section::Memory, "buffer-waits", Verdict::Warn, what).remedy(
+            "raise network.rdma.data.buffer_pool.max_size (client.memory.size without RDMA); for waits at the first reads \
+             only, network.rdma.data.buffer_pool.initial_size; or lower client.prefetch.max_part_number",
+        )
+    });
+    if !mount.rdma_down.is_empty() {
+        let what = format!("RDMA to {} is down, and TCP is used", listed(&mount.rdma_down));
+        checks.push(check(Section::Rdma, "mount-paths", Verdict::Warn, what).remedy(
+            "forebay doctor --peer HOST tests the way there; RDMA is tried again after network.rdma.data.retry_duration",
+        ));
+    } else if mount.fell_back > 0 {
+        let what = format!("it fell back to TCP {} times since it was mounted, and RDMA is up", mount.fell_back);
+        checks.push(check(Section::Rdma, "mount-paths", Verdict::Info, what));
+    }
+    checks
+}
