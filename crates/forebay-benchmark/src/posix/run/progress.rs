@@ -1,0 +1,22 @@
+//! Who waits for a run.
+
+/// Is told how far a run is. None of it may fail: the terminal may be gone.
+pub trait Progress {
+    /// Something to know.
+    fn say(&mut self, text: &str);
+
+    /// `total` steps of this kind begin: `writing data`, `measuring`.
+    fn begin(&mut self, kind: &str, total: usize);
+
+    /// What is being done now.
+    fn now(&mut self, what: &str);
+
+    /// A step ended, with this.
+    fn done(&mut self, step: &str, result: &str);
+
+    /// So many steps are not needed.
+    fn skip(&mut self, steps: usize);
+
+    /// The steps that began have ended, or never will.
+    fn end(&mut self);
+}

@@ -1,0 +1,128 @@
+//! Several clients that read at once, each its files one after the other.
+
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::files::{self, Buffer, FileError, How, Reading};
+
+/// What clients read at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Together {
+    /// Each client's files, in order.
+    pub clients: Vec<Vec<Reading>>,
+    /// From the first open to the last byte of all.
+    pub took: Duration,
+}
+
+impl Together {
+    /// The mean time of a file, of all clients' files.
+    #[must_use]
+    pub fn milliseconds_per_file(&self) -> f64 {
+        let all: Vec<f64> = self.clients.iter().flatten().map(|reading| reading.took.as_secs_f64() * 1e3).collect();
+        all.iter().sum::<f64>() / all.len().max(1) as f64
+    }
+
+    /// Whether all of it was read past the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.clients.iter().flatten().all(|reading| reading.direct)
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.clients.iter().flatten().map(|reading| reading.bytes).sum()
+    }
+}
+
+/// Reads each client's list, all clients at once, and asks `sample` right before and right after.
+///
+/// # Errors
+/// The first that a client met; the others then stop.
+pub fn together<S>(
+    clients: &[Vec<PathBuf>],
+    file_bytes: Option<u64>,
+    how: How,
+    stop: &AtomicBool,
+    mut sample: impl FnMut() -> S,
+) -> Result<(Together, S, S), FileError> {
+    let start = Barrier::new(clients.len() + 1);
+    // One that fails takes the others along, but not those of the next measurement.
+    let failed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (start, failed) = (&start, &failed);
+        let run = move |list: &[PathBuf]| {
+            let mut buffer = Buffer::new(how.buffer);
+            start.wait();
+            let read = |path: &PathBuf| {
+                if failed.load(Ordering::Relaxed) {
+                    return Err(FileError::Interrupted);
+                }
+                files::read(path, file_bytes, how, &mut buffer, stop)
+            };
+            let readings: Result<Vec<Reading>, FileError> = list.iter().map(read).collect();
+            if readings.is_err() {
+                failed.store(true, Ordering::Relaxed);
+            }
+            readings
+        };
+        let readers: Vec<_> = clients.iter().map(|list| scope.spawn(move || run(list))).collect();
+        let before = sample();
+        let began = Instant::now();
+        start.wait();
+        let mut ended = Vec::with_capacity(readers.len());
+        for reader in readers {
+            ended.push(reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        let (took, after) = (began.elapsed(), sample());
+        let interrupted = |ended: &Result<_, FileError>| matches!(ended, Err(FileError::Interrupted));
+        // Who stopped for another's sake has nothing to tell.
+        if let Some(first) = ended.iter().position(|ended| ended.is_err() && !interrupted(ended)) {
+            ended.swap(0, first);
+        }
+        let clients = ended.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok((Together { clients, took }, before, after))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOW: How = How { buffer: 4096, direct: false, check: true };
+
+    #[test]
+    fn each_client_reads_its_whole_list_and_the_mean_is_of_all_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..3).map(|number| directory.path().join(format!("{number}"))).collect();
+        let stop = AtomicBool::new(false);
+        for path in &paths {
+            files::write(path, 10_000, false, &mut Buffer::new(4096), &stop).unwrap();
+        }
+        let mut samples = 0;
+        let lists = [paths.clone(), paths.clone()];
+        let (read, before, after) = together(&lists, Some(10_000), HOW, &stop, || {
+            samples += 1;
+            samples
+        })
+        .unwrap();
+        assert_eq!((before, after), (1, 2));
+        assert_eq!((read.clients.len(), read.clients[0].len(), read.bytes()), (2, 3, 60_000));
+        assert!(read.milliseconds_per_file() > 0.0 && !read.is_direct());
+        assert!(read.took >= read.clients[0].iter().map(|reading| reading.took).sum());
+    }
+
+    #[test]
+    fn the_client_that_failed_says_why_and_not_the_one_that_stopped_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        let stop = AtomicBool::new(false);
+        files::write(&path, 10_000, false, &mut Buffer::new(4096), &stop).unwrap();
+        let many = vec![path.clone(); 10_000];
+        let lists = [many, vec![directory.path().join("none")]];
+        let error = together(&lists, None, HOW, &stop, || ()).unwrap_err();
+        assert!(error.to_string().contains("none"), "{error}");
+    }
+}

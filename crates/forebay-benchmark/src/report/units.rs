@@ -1,0 +1,180 @@
+//! Figures as people read them: three significant digits and a unit. Rates are decimal, as those of networks are.
+
+const MICROS: [(f64, &str); 3] = [(1.0, "µs"), (1e3, "ms"), (1e6, "s")];
+const MILLIS: [(f64, &str); 2] = [(1.0, "ms"), (1e3, "s")];
+const COUNTS: [(f64, &str); 4] = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G")];
+const BYTES: [(f64, &str); 5] = [(1.0, " B"), (1e3, " kB"), (1e6, " MB"), (1e9, " GB"), (1e12, " TB")];
+const BINARY: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+
+/// Three significant digits, and all of those before the point: `0.0123`, `1.23`, `123`, `1234`. A dash for what is no number.
+pub(super) fn figure(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    // Rounded first: 9.996 has two digits before the point, not one.
+    let magnitude = format!("{value:.2e}");
+    let exponent: i32 = magnitude.split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
+    let digits = usize::try_from(2 - exponent).unwrap_or(0).min(9);
+    format!("{value:.digits$}")
+}
+
+/// The same without zeros at the end: for the marks of an axis.
+pub(super) fn short(value: f64) -> String {
+    let text = figure(value);
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+/// What the numbers of an axis are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Just numbers.
+    #[default]
+    Number,
+    /// Bytes per second.
+    Rate,
+    /// Operations per second.
+    Count,
+    /// Microseconds.
+    Micros,
+    /// Milliseconds.
+    Millis,
+    /// Bytes.
+    Size,
+    /// Percent, as a number that is one already.
+    Percent,
+    /// Percent of a processor × seconds.
+    PercentSeconds,
+    /// Places in [`PERCENTILES`].
+    Percentile,
+}
+
+/// The percentiles of a latency, as they are shown, the highest of all last.
+pub(super) const PERCENTILES: [&str; 6] = ["p50", "p90", "p95", "p99", "p99.9", "max"];
+
+impl Unit {
+    /// A value with its unit.
+    pub(super) fn write(self, value: f64) -> String {
+        match self {
+            Self::Number => short(value),
+            Self::Rate => rate(value),
+            Self::Count => count(value),
+            Self::Micros => spaced(value, &MICROS, short),
+            Self::Millis => spaced(value, &MILLIS, short),
+            Self::Size => size(value.max(0.0) as u64),
+            Self::Percent => format!("{} %", short(value)),
+            Self::PercentSeconds => format!("{} %·s", count(value)),
+            Self::Percentile => PERCENTILES.get(value as usize).copied().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+fn scaled(value: f64, units: &[(f64, &str)], write: fn(f64) -> String) -> String {
+    // 999.6 would be written with four digits.
+    let fitting = units.iter().rev().find(|(size, _)| value.abs() >= size * 0.9995);
+    let (size, unit) = fitting.or(units.first()).copied().unwrap_or((1.0, ""));
+    format!("{}{unit}", write(value / size))
+}
+
+/// `12.3 GB/s`.
+pub(super) fn rate(bytes_per_second: f64) -> String {
+    format!("{}/s", scaled(bytes_per_second, &BYTES, short))
+}
+
+/// `200 Gb/s`.
+pub(super) fn link(bits_per_second: f64) -> String {
+    let bits = [(1.0, " b"), (1e3, " kb"), (1e6, " Mb"), (1e9, " Gb"), (1e12, " Tb")];
+    format!("{}/s", scaled(bits_per_second, &bits, short))
+}
+
+/// `70.1k`.
+pub(super) fn count(value: f64) -> String {
+    scaled(value, &COUNTS, short)
+}
+
+/// `1.50 ms`, of microseconds.
+pub(super) fn micros(value: f64) -> String {
+    spaced(value, &MICROS, figure)
+}
+
+fn spaced(value: f64, units: &[(f64, &'static str)], write: fn(f64) -> String) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    let text = scaled(value, units, write);
+    let digits = text.find(|c: char| c.is_alphabetic()).unwrap_or(text.len());
+    let (figure, unit) = text.split_at(digits);
+    format!("{figure} {unit}")
+}
+
+/// `62 %`, of a fraction; `0.2 %` where it is little.
+pub(super) fn percent(fraction: f64) -> String {
+    let percent = fraction * 100.0;
+    if percent.abs() < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+/// `1.32×`. Hundredths are what measurements can bear, where there are any.
+pub(super) fn times(ratio: f64) -> String {
+    if (0.1..10.0).contains(&ratio) { format!("{ratio:.2}×") } else { format!("{}×", figure(ratio)) }
+}
+
+/// Bytes as somebody wrote them: `256 KiB` and `1 GiB` where they are that, else `50 MB`.
+pub(super) fn size(bytes: u64) -> String {
+    let binary = BINARY.iter().find(|(unit, _)| bytes >= *unit);
+    match binary {
+        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
+        _ => scaled(bytes as f64, &BYTES, short),
+    }
+}
+
+/// `1 job`, `2 jobs`.
+pub(super) fn counted(number: u32, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_has_three_significant_digits() {
+        assert_eq!(
+            [0.0123, 1.0, 9.996, 12.34, 999.7, 1234.4].map(figure),
+            ["0.0123", "1.00", "10.0", "12.3", "1000", "1234"]
+        );
+        assert_eq!([0.0, f64::NAN, f64::INFINITY, -1.5].map(figure), ["0", "-", "-", "-1.50"]);
+        assert_eq!([0.5, 20.0, 100.0, 1.25].map(short), ["0.5", "20", "100", "1.25"]);
+    }
+
+    #[test]
+    fn rates_and_counts_are_decimal() {
+        assert_eq!([0.0, 950.0, 12.3e9, 999.7e6].map(rate), ["0 B/s", "950 B/s", "12.3 GB/s", "1 GB/s"]);
+        assert_eq!([2.0, 70_100.0, 1.24e6].map(count), ["2", "70.1k", "1.24M"]);
+        assert_eq!(link(200e9), "200 Gb/s");
+    }
+
+    #[test]
+    fn ratios_have_hundredths() {
+        assert_eq!([0.5, 1.0, 9.87, 12.34, 0.012].map(times), ["0.50×", "1.00×", "9.87×", "12.3×", "0.0120×"]);
+    }
+
+    #[test]
+    fn times_have_the_unit_that_fits() {
+        assert_eq!([0.5, 85.0, 1500.0, 2e6, f64::NAN].map(micros), ["0.500 µs", "85.0 µs", "1.50 ms", "2.00 s", "-"]);
+        assert_eq!([0.5, 85.0, 1500.0].map(|value| Unit::Micros.write(value)), ["0.5 µs", "85 µs", "1.5 ms"]);
+        assert_eq!([0.25, 12.0, 61_000.0].map(|value| Unit::Millis.write(value)), ["0.25 ms", "12 ms", "61 s"]);
+        assert_eq!([0.002, 0.62, 1.0].map(percent), ["0.2 %", "62 %", "100 %"]);
+    }
+
+    #[test]
+    fn a_size_reads_as_it_was_asked_for() {
+        assert_eq!([4096, 256 << 10, 1 << 30, 100 << 30].map(size), ["4 KiB", "256 KiB", "1 GiB", "100 GiB"]);
+        assert_eq!([50_000_000, 10_000_000_000, 512, 1500].map(size), ["50 MB", "10 GB", "512 B", "1.5 kB"]);
+    }
+}

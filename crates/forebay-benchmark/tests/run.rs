@@ -1,0 +1,226 @@
+//! The driver with the real fio, on directories of this machine, and with caches that are pretended.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use forebay_benchmark::posix::run::{CacheError, CachedFiles, Fio, Measure, Progress, Run, RunError, Stop};
+use forebay_benchmark::posix::{Cache, Engine, Settings, Sizes};
+use forebay_benchmark::record::{Access, Layout, Machine, Measured, Pattern, Record, State, Step, Target};
+
+const MIB: u64 = 1 << 20;
+
+/// What happened, in order.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<String>>>);
+
+impl Events {
+    fn add(&self, event: impl Into<String>) {
+        self.0.lock().unwrap().push(event.into());
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Pretended {
+    events: Events,
+    /// Fails, instead of emptying.
+    broken: bool,
+}
+
+impl Cache for Pretended {
+    fn describe(&self) -> String {
+        "pretended".to_owned()
+    }
+
+    fn warm(&mut self, files: &CachedFiles, _: &Stop, _: &mut dyn FnMut(&str)) -> Result<Option<String>, CacheError> {
+        self.events.add(format!("warm {}", files.files.len()));
+        Ok(Some("half of it was lost; take less".to_owned()))
+    }
+
+    fn empty(&mut self, files: &CachedFiles, _: &Stop, _: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
+        self.events.add(format!("empty {}", files.files.len()));
+        if self.broken { Err(CacheError::Unavailable("nobody answers; start it".to_owned())) } else { Ok(()) }
+    }
+
+    fn release(&mut self, files: &CachedFiles, _: &Stop) -> Result<(), CacheError> {
+        assert!(files.paths().iter().all(|path| path.exists()), "before they are removed");
+        self.events.add(format!("release {}", files.files.len()));
+        Ok(())
+    }
+}
+
+/// Asks for a stop after so many steps were measured.
+struct Heard {
+    events: Events,
+    stop: Stop,
+    after: usize,
+}
+
+impl Progress for Heard {
+    fn say(&mut self, _: &str) {}
+
+    fn begin(&mut self, kind: &str, total: usize) {
+        self.events.add(format!("{kind} {total}"));
+    }
+
+    fn now(&mut self, _: &str) {}
+
+    fn done(&mut self, step: &str, _: &str) {
+        if let Some((_, jobs)) = step.split_once("jobs=") {
+            self.events.add(format!("step {jobs}"));
+            self.after = self.after.saturating_sub(1);
+            if self.after == 0 {
+                self.stop.ask();
+            }
+        }
+    }
+
+    fn skip(&mut self, steps: usize) {
+        self.events.add(format!("skip {steps}"));
+    }
+
+    fn end(&mut self) {}
+}
+
+fn fio() -> Option<Fio> {
+    let found = Fio::find().ok();
+    if found.is_none() {
+        // Past the test harness, which captures what is printed.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"skipped: no fio here: `make setup` brings it\n");
+    }
+    found
+}
+
+fn settings() -> Settings {
+    Settings {
+        states: vec![State::Warm, State::Cold],
+        layouts: vec![Layout::Multiple],
+        patterns: vec![Pattern::Distinct],
+        accesses: vec![Access::Sequential],
+        jobs: vec![1, 2],
+        runtime: Duration::from_secs(1),
+        engine: Engine::Psync,
+        // What the temporary directory is on may know no other reads.
+        direct: false,
+        sizes: Sizes { single_bytes: MIB, files: 3, file_bytes: MIB, small_files: 2, small_bytes: MIB },
+        ..Settings::quick()
+    }
+}
+
+fn run<'a>(fio: &'a Fio, directory: &Path, events: &Events, broken: bool) -> Run<'a> {
+    let data = directory.join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let target = Target {
+        name: "here".into(),
+        path: data.canonicalize().unwrap().to_str().unwrap().to_owned(),
+        file_system: "ext4".into(),
+        cache: "pretended".into(),
+    };
+    Run {
+        fio,
+        settings: settings(),
+        targets: vec![Measure { target, cache: Box::new(Pretended { events: events.clone(), broken }) }],
+        hosts: Vec::new(),
+        workers: 0,
+        machine: Machine { host: "h".into(), processors: 2, ..Machine::default() },
+        way: None,
+        version: "0".into(),
+        more: BTreeMap::new(),
+        output: directory.join("results"),
+        keep: false,
+        full_sweep: true,
+    }
+}
+
+fn heard(events: &Events, stop: &Stop, after: usize) -> Heard {
+    Heard { events: events.clone(), stop: stop.clone(), after }
+}
+
+fn steps(record: &Record) -> &[Step] {
+    match &record.measured {
+        Measured::Posix { steps, .. } => steps,
+        Measured::Read { .. } => panic!("another benchmark"),
+    }
+}
+
+#[test]
+fn the_cache_is_filled_once_and_emptied_before_every_cold_step_and_a_stopped_run_goes_on() {
+    let Some(fio) = fio() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (events, stop) = (Events::default(), Stop::default());
+    let stopped = run(&fio, directory.path(), &events, false).run(&mut heard(&events, &stop, 3), &stop);
+    assert!(matches!(stopped, Err(RunError::Interrupted)));
+    let first = ["writing here 3", "measuring 4", "warm 3", "step 1", "step 2", "empty 3", "step 1", "release 3"];
+    assert_eq!(events.all(), first);
+    assert_eq!(std::fs::read_dir(directory.path().join("data")).unwrap().count(), 0);
+    let kept = forebay_benchmark::report::load(&directory.path().join("results")).unwrap();
+    assert_eq!((steps(&kept).len(), kept.finished), (3, false));
+
+    let (events, stop) = (Events::default(), Stop::default());
+    let finished = run(&fio, directory.path(), &events, false).run(&mut heard(&events, &stop, 9), &stop).unwrap();
+    assert_eq!(events.all(), ["writing here 3", "measuring 1", "empty 3", "step 2", "release 3"]);
+    assert_eq!(&steps(&finished)[..3], steps(&kept));
+    assert!(finished.finished && steps(&finished).len() == 4);
+    let noted = finished.findings.iter().find(|finding| finding.text == "half of it was lost").expect("what was noted");
+    assert_eq!(noted.next.as_deref(), Some("take less"));
+    for step in steps(&finished) {
+        assert!(step.outcome.bytes >= 3 * MIB && step.outcome.cpu.machine >= step.outcome.cpu.fio, "{step:?}");
+    }
+    let (events, stop) = (Events::default(), Stop::default());
+    let again = run(&fio, directory.path(), &events, false).run(&mut heard(&events, &stop, 9), &stop).unwrap();
+    assert_eq!((again, events.all()), (finished, Vec::<String>::new()));
+}
+
+#[test]
+fn a_sweep_ends_two_points_past_its_knee_unless_all_of_it_is_asked_for() {
+    let Some(fio) = fio() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let sweep = |events: &Events, full_sweep: bool| {
+        let mut run = run(&fio, directory.path(), events, false);
+        (run.settings.states, run.settings.jobs, run.full_sweep) = (vec![State::Warm], vec![1, 2, 3, 4, 5], full_sweep);
+        run
+    };
+    let (events, stop) = (Events::default(), Stop::default());
+    assert!(sweep(&events, false).run(&mut heard(&events, &stop, 1), &stop).is_err());
+    // As if two jobs more had given nothing but longer waiting.
+    let place = directory.path().join("results/record.json");
+    let mut kept = forebay_benchmark::report::load(&place).unwrap();
+    let Measured::Posix { steps: measured, .. } = &mut kept.measured else { panic!("another benchmark") };
+    for jobs in [2, 3] {
+        let mut step = measured[0].clone();
+        step.case.jobs = jobs;
+        step.outcome.latency.p99 *= f64::from(jobs) * 10.0;
+        measured.push(step);
+    }
+    std::fs::write(&place, serde_json::to_vec(&kept).unwrap()).unwrap();
+    let (events, stop) = (Events::default(), Stop::default());
+    let finished = sweep(&events, false).run(&mut heard(&events, &stop, 9), &stop).unwrap();
+    assert_eq!((steps(&finished).len(), finished.finished, events.all()), (3, true, Vec::new()));
+    let other = sweep(&events, true).run(&mut heard(&events, &stop, 9), &stop).unwrap_err();
+    assert!(other.to_string().contains("--full-sweep was `false`, not `true`"), "{other}");
+}
+
+#[test]
+fn what_fails_ends_the_run_with_what_was_measured_before_and_without_the_data() {
+    let Some(fio) = fio() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (events, stop) = (Events::default(), Stop::default());
+    let failed = run(&fio, directory.path(), &events, true).run(&mut heard(&events, &stop, 9), &stop).unwrap_err();
+    assert_eq!(failed.to_string(), "nobody answers; start it");
+    let kept = forebay_benchmark::report::load(&directory.path().join("results")).unwrap();
+    assert_eq!((steps(&kept).len(), kept.finished), (2, false));
+    assert!(kept.findings.iter().any(|finding| finding.rule == "unfinished"), "{:?}", kept.findings);
+    assert_eq!(std::fs::read_dir(directory.path().join("data")).unwrap().count(), 0);
+
+    // What cannot be measured is told before anything is made.
+    let mut other = run(&fio, directory.path(), &events, false);
+    other.output = directory.path().join("other");
+    other.targets[0].target.path = directory.path().join("gone").to_str().unwrap().to_owned();
+    let failed = other.run(&mut heard(&events, &stop, 9), &stop).unwrap_err();
+    assert!(matches!(failed, RunError::Prerequisites(_)), "{failed}");
+    assert!(!directory.path().join("other").exists(), "a run that could not begin leaves nothing");
+}
