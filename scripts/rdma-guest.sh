@@ -116,6 +116,45 @@ step_the_doctor_finds_two_active_cards_that_ucx_offers_verbs_on() {
     grep -q 'ok .*ucx rdmacm' <<<"$report"
 }
 
+step_every_command_of_the_guide_to_rdma_works() {
+    local repository=$PWD
+    cd "$(mktemp -d)"
+    "$repository/scripts/rdma-guide.sh" "$repository/docs/guides/rdma.md"
+}
+
+# The fields that only netlink and libibverbs have, and a listener of rdma_cm in the way, which no table of TCP shows.
+step_the_doctor_sees_what_verbs_and_rdma_cm_know() {
+    local report
+    rping -s -a $host0 -C 3 -p 59999 &
+    until_true rdmacm_listens
+    if report=$("$FOREBAY" doctor --rdma-network veth0 -o mounts=/=file:///tmp); then false; fi
+    echo "$report"
+    grep -q 'rdma_cm .*10.77.0.1:59999 on rxe0 rping' <<<"$report"
+    grep -q 'fail .*network port network.rdma.data.port: rping' <<<"$report"
+    grep -q 'rxe0 .*vendor 0x.*transport InfiniBand' <<<"$report"
+    grep -q 'packets 4096 of 4096' <<<"$report"
+    kill $!
+}
+
+# From the second device to a benchmark's server and to a worker on the first one, both connected to through rdma_cm.
+step_the_doctor_connects_to_a_peer_by_verbs_and_measures_it() {
+    local report
+    make_files
+    start_worker 0 29999
+    "$FOREBAY" bench rdma --local-ip $host0 --devices rxe0:1 >server.log &
+    until_true grep "Server running on $host0:20600" server.log
+    report=$("$FOREBAY" doctor --rdma-network veth1 --peer $host0 -o network.rdma.data.connect_timeout=30s \
+        -o block.size=1MiB -o client.network.data.bind.device=veth1)
+    sed -n '/^Peer/,$p' <<<"$report"
+    grep -q "ok .*peer worker $host0:" <<<"$report"
+    grep -q "ok .*peer rdma-connect $host0 $host0:59999: connected in .*(veth1 here, veth0 there)" <<<"$report"
+    grep -q "ok .*peer rdma-connect $host0 ucx: rc_verbs/rxe1:1" <<<"$report"
+    grep -qE "peer bandwidth $host0 ucx: .* to it, .* from it" <<<"$report"
+    grep -q "ok .*peer counted $host0 ucx: .*rxe1:1 counted" <<<"$report"
+    grep -q "ok .*peer path-mtu $host0: packets of [0-9]* bytes arrive whole" <<<"$report"
+    grep -q 'route .*veth1, from 10.77.0.2' <<<"$report"
+}
+
 step_the_doctor_tells_of_a_link_that_is_down() {
     local report
     veth-link down 0

@@ -17,6 +17,7 @@ needs=(
     "rsync|rsync|rsync|the test that copies a tree into a mount and back"
     "sqlite3|sqlite3|sqlite|the test that reads a database from a mount"
     "tar|tar|tar|the test that unpacks an archive into a mount"
+    "script|bsdutils|util-linux|the test of a benchmark that loses its terminal"
     "python3|python3|python3|the benchmark's generator of fio's job files, which a test runs"
 )
 

@@ -2,9 +2,12 @@
 //!
 //! The test's own process is one of the hosts: it keeps its namespace and has an address in the network, where a [`Relay`] makes
 //! what listens on loopback reachable. Addresses are of 198.18.0.0/15, which is set aside for such tests (RFC 2544).
+//!
+//! A host can have a second network card, on a switch of its own: then [`Host::traffic`] and [`Host::sockets`] tell which of the two
+//! a program used.
 
 use std::io;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +19,24 @@ pub struct Network {
     /// Of the third part of the addresses.
     number: u8,
     hosts: u8,
+}
+
+/// Bytes that went through a network card, with the headers of all layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// In.
+    pub received: u64,
+    /// Out.
+    pub sent: u64,
+}
+
+/// A TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSocket {
+    /// Its own address.
+    pub local: SocketAddr,
+    /// Its peer's; nobody's if it listens.
+    pub remote: Option<SocketAddr>,
 }
 
 /// A host on a network.
@@ -78,6 +99,27 @@ impl Network {
         Ok(host)
     }
 
+    /// Gives a host a second network card, called `name`, on a switch of its own with all other second cards. Its address.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn second_card(&self, host: &Host, name: &str, limit: &str) -> io::Result<Ipv4Addr> {
+        let (switch, namespace) = (self.switch(), &host.namespace);
+        let [_, _, network, number] = host.address.octets();
+        let address = Ipv4Addr::new(198, 19, network, number);
+        if run(&format!("ip -n {switch} link show br1")).is_err() {
+            run(&format!("ip -n {switch} link add br1 type bridge"))?;
+            run(&format!("ip -n {switch} link set br1 up"))?;
+        }
+        let port = format!("q{number}");
+        run(&format!("ip -n {namespace} link add {name} type veth peer name {port} netns {switch}"))?;
+        run(&format!("ip -n {namespace} address add {address}/24 dev {name}"))?;
+        run(&format!("ip -n {namespace} link set {name} up"))?;
+        self.plug_into("br1", &port, limit)?;
+        run(&limited(&format!("tc -n {namespace} qdisc add dev {name}"), limit))?;
+        Ok(address)
+    }
+
     /// The address of the test's own process.
     #[must_use]
     pub fn own(&self) -> Ipv4Addr {
@@ -85,8 +127,12 @@ impl Network {
     }
 
     fn plug(&self, port: &str, limit: &str) -> io::Result<()> {
+        self.plug_into("br0", port, limit)
+    }
+
+    fn plug_into(&self, bridge: &str, port: &str, limit: &str) -> io::Result<()> {
         let switch = self.switch();
-        run(&format!("ip -n {switch} link set {port} master br0"))?;
+        run(&format!("ip -n {switch} link set {port} master {bridge}"))?;
         run(&format!("ip -n {switch} link set {port} up"))?;
         run(&limited(&format!("tc -n {switch} qdisc add dev {port}"), limit))
     }
@@ -106,7 +152,9 @@ fn limited(command: &str, limit: &str) -> String {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Links go with their namespaces. What is not there needs no removal.
+        // Links go with their namespaces, a while after them; ours at once, for its name is that of the next network's. What is not
+        // there needs no removal.
+        let _ = run(&format!("ip link del {}w", self.name));
         for host in 2..=self.hosts {
             let _ = run(&format!("ip netns del {}h{host}", self.name));
         }
@@ -128,6 +176,70 @@ impl Host {
         }
         wrapped
     }
+
+    /// Runs `ip ARGUMENTS` for this host's network.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn ip(&self, arguments: &str) -> io::Result<()> {
+        run(&format!("ip -n {} {arguments}", self.namespace))
+    }
+
+    /// What went through a network card until now.
+    ///
+    /// # Errors
+    /// When there is no such card.
+    pub fn traffic(&self, card: &str) -> io::Result<Traffic> {
+        let table = self.read("/proc/self/net/dev")?;
+        let row = table.lines().find_map(|line| line.trim().strip_prefix(card)?.strip_prefix(':'));
+        let row = row.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, card.to_owned()))?;
+        let columns: Vec<u64> = row.split_whitespace().filter_map(|column| column.parse().ok()).collect();
+        // Eight of what came in, then eight of what went out; bytes are the first of each.
+        match columns[..] {
+            [received, _, _, _, _, _, _, _, sent, ..] => Ok(Traffic { received, sent }),
+            _ => Err(io::Error::other(table)),
+        }
+    }
+
+    /// The TCP sockets of all programs on this host that listen or are connected.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn sockets(&self) -> io::Result<Vec<TcpSocket>> {
+        let tables = self.read("/proc/self/net/tcp /proc/self/net/tcp6")?;
+        let socket = |line: &str| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let [_, local, remote, state, ..] = columns[..] else { return None };
+            let (local, remote) = (address_of(local)?, address_of(remote)?);
+            // The kernel's numbers of ESTABLISHED and LISTEN.
+            match state {
+                "01" => Some(TcpSocket { local, remote: Some(remote) }),
+                "0A" => Some(TcpSocket { local, remote: None }),
+                _ => None,
+            }
+        };
+        Ok(tables.lines().filter_map(socket).collect())
+    }
+
+    fn read(&self, files: &str) -> io::Result<String> {
+        let mut cat = Command::new("cat");
+        cat.args(files.split(' '));
+        let output = self.running(&cat).output()?;
+        // A kernel without IPv6 has no table of it.
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// An address as /proc shows it: words in the machine's order, `0100007F:0050`.
+fn address_of(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let words = ip.as_bytes().chunks(8).map(|word| u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok());
+    let bytes: Vec<u8> = words.collect::<Option<Vec<u32>>>()?.into_iter().flat_map(u32::to_ne_bytes).collect();
+    let ip: IpAddr = match <[u8; 4]>::try_from(&bytes[..]) {
+        Ok(four) => Ipv4Addr::from(four).into(),
+        Err(_) => Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?).to_canonical(),
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
 
 /// Makes what listens at one address reachable at another. Ends when it is dropped; its connections end with their ends.
@@ -183,5 +295,20 @@ impl Drop for Relay {
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn addresses_of_proc_are_read_in_the_machines_order() {
+        let of = |text: &str| address_of(text).map(|address| address.to_string());
+        assert_eq!(of("0100007F:0050").as_deref(), Some("127.0.0.1:80"));
+        assert_eq!(of("0000000000000000FFFF00000100007F:752F").as_deref(), Some("127.0.0.1:29999"));
+        assert_eq!(of("000000FD000000000000000001000000:0001").as_deref(), Some("[fd00::1]:1"));
+        assert!(of("local_address").is_none() && of("0100007F").is_none());
     }
 }

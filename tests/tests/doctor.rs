@@ -1,9 +1,12 @@
-//! `forebay doctor` on the machine that the tests run on, whatever that has.
+//! `forebay doctor` on the machine that the tests run on, whatever that has; with another process of it as the host that is asked.
+//! Between two devices of RDMA it runs in `make test-rdma`.
 
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, finish, forebay};
+use forebay_e2e::{Bucket, Cluster, Finished, Setup, finish, forebay, has_ucx};
 use serde_json::Value;
 
 fn doctor(environment: &[(&str, String)], arguments: &[&str]) -> Finished {
@@ -33,8 +36,19 @@ fn check<'a>(report: &'a Value, section: &str, name: &str, subject: Option<&str>
 fn a_machine_is_well_as_long_as_nothing_is_asked_of_it() {
     let report = doctor(&[], &[]).succeeded();
     let text = report.text();
-    for section in ["System", "RDMA devices", "UCX", "Memory", "FUSE", "Network", "Origin", "Configuration", "Verdicts"]
-    {
+    for section in [
+        "System",
+        "Modules",
+        "RDMA devices",
+        "UCX",
+        "Memory",
+        "FUSE",
+        "Network",
+        "Origin",
+        "Cluster",
+        "Configuration",
+        "Verdicts",
+    ] {
         assert!(text.lines().any(|line| line == section), "no {section}: {text}");
     }
     assert!(text.trim_end().ends_with(", 0 fail"), "{text}");
@@ -77,7 +91,10 @@ fn an_origin_that_answers_is_well_and_one_that_does_not_is_a_failure_with_its_co
     let bucket = Bucket::new();
     let origin = bucket.url();
     let finished = doctor(&bucket.environment(), &["--json", "--origin", &origin]).succeeded();
-    assert_eq!(check(&json(&finished), "origin", "reachable", Some(&origin))["verdict"], "ok");
+    let report = json(&finished);
+    assert_eq!(check(&report, "origin", "reachable", Some(&origin))["verdict"], "ok");
+    // The server is this machine, and its clock ours.
+    assert_eq!(check(&report, "origin", "clock-skew", Some(&origin))["verdict"], "ok");
     // A port that was free a moment ago.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!("http://{free}/");
@@ -130,4 +147,182 @@ fn a_port_that_is_taken_is_told_with_who_has_it() {
     // This test is who.
     let expected = format!("(process {})", std::process::id());
     assert!(taken["what"].as_str().unwrap().contains(&expected), "{taken}");
+}
+
+/// UCX between two processes of this machine: as RDMA is asked for, and by software.
+const UCX: [&str; 4] =
+    ["-o", "network.rdma.data.enabled=true", "-o", "network.rdma.data.transports=posix,cma,tcp,self"];
+
+/// `forebay bench rdma` on a free port, killed at the end.
+struct BenchServer {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl BenchServer {
+    fn start(transport: &[&str]) -> Self {
+        let mut command = forebay(&[]);
+        command.args(["bench", "rdma", "--local-ip", "127.0.0.1", "--local-port", "0"]).args(transport);
+        let mut child = command.env("UCX_NET_DEVICES", "lo").stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let running = |line: std::io::Result<String>| {
+            let line = line.ok()?;
+            line.split_once("Server running on ")?.1.split(' ').next()?.parse().ok()
+        };
+        let address = lines.find_map(running).expect("it runs");
+        Self { child, address }
+    }
+}
+
+impl Drop for BenchServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks `peer`; UCX is to stay on loopback.
+fn ask_peer(peer: &str, arguments: &[&str]) -> Finished {
+    let mut command = forebay(&[("UCX_NET_DEVICES", "lo".to_owned())]);
+    command.args(["doctor", "--json", "--peer", peer]).args(arguments);
+    finish(&mut command, Duration::from_secs(180))
+}
+
+/// The verdict on this check of the peer.
+fn of_peer<'a>(report: &'a Value, name: &str, subject: &str) -> (&'a str, &'a str) {
+    let check = check(report, "peer", name, Some(subject));
+    (check["verdict"].as_str().unwrap(), check["what"].as_str().unwrap())
+}
+
+#[test]
+fn a_peer_with_a_benchmark_server_is_measured_over_tcp_in_both_directions() {
+    let server = BenchServer::start(&["--transport", "tcp"]);
+    let peer = server.address.to_string();
+    let report = json(&ask_peer(&peer, &["-o", "worker.rpc.port=0"]).succeeded());
+    let facts = &report["facts"]["peers"][0];
+    assert_eq!((&facts["route"]["interface"], &facts["route"]["source"]), (&"lo".into(), &"127.0.0.1".into()));
+    assert!(facts["path_mtu"]["delivered"].as_u64() > Some(1500), "{facts}");
+    assert_eq!(of_peer(&report, "reachable", &format!("{peer} benchmark")).0, "ok");
+    assert_eq!(of_peer(&report, "path-mtu", &peer).0, "ok");
+    let tcp = format!("{peer} tcp");
+    // How long it takes on a machine that is busy with other tests is its own affair.
+    assert!(["ok", "warn"].contains(&of_peer(&report, "latency", &tcp).0));
+    let (verdict, what) = of_peer(&report, "bandwidth", &tcp);
+    assert!(verdict == "info" && what.contains("to it") && what.contains("from it"), "{what}");
+    assert_eq!(of_peer(&report, "counted", &tcp).0, "ok", "the bytes are loopback's");
+    let measured = &facts["measured"][0];
+    assert!(measured["verified"].as_u64() > Some(0) && measured["moved_bytes"].as_u64() > Some(1 << 20), "{measured}");
+    for kind in ["latency", "bandwidth"] {
+        assert_eq!(
+            measured[kind].as_array().unwrap().len(),
+            9,
+            "three sizes, each way and as the cache reads: {measured}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_is_connected_to_over_ucx_where_rdma_is_asked_for() {
+    if !has_ucx() {
+        return;
+    }
+    let server = BenchServer::start(&["--transports", "posix,cma,tcp,self"]);
+    let peer = server.address.to_string();
+    let arguments = [&UCX[..], &["-o", "worker.rpc.port=0"]].concat();
+    let finished = ask_peer(&peer, &arguments);
+    let report = json(&finished);
+    let ucx = format!("{peer} ucx");
+    let (verdict, what) = of_peer(&report, "rdma-connect", &ucx);
+    assert!(verdict == "info" && what.contains("by software"), "{what}");
+    assert_eq!(of_peer(&report, "bandwidth", &ucx).0, "info");
+    assert!(report["facts"]["peers"][0]["measured"][1]["lanes"][0].is_string(), "{report}");
+    // A server that has none says so.
+    let without = BenchServer::start(&["--transport", "tcp"]);
+    let peer = without.address.to_string();
+    let finished = ask_peer(&peer, &arguments);
+    finished.failed(4, &["rdma-connect failed"]);
+    let report = json(&finished);
+    let (verdict, what) = of_peer(&report, "rdma-connect", &format!("{peer} ucx"));
+    assert!(verdict == "fail" && what.contains("runs without UCX"), "{what}");
+    assert!(of_peer(&report, "latency", &format!("{peer} tcp")).1.contains("from it"), "TCP is measured all the same");
+}
+
+#[test]
+fn a_worker_is_asked_whether_it_lets_us_in_and_each_of_its_cards_is_connected_to() {
+    if !has_ucx() {
+        return;
+    }
+    let bucket = Bucket::new();
+    let listen = ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0"];
+    let rdma = [UCX[1], UCX[3]];
+    let worker = Setup::of(&bucket).options(&rdma).options(&listen).worker(&bucket);
+    let port = format!("worker.rpc.port={}", worker.address().port());
+    // A benchmark's server does not run there.
+    let peer = format!("127.0.0.1:{}", free_port());
+    let arguments = [&UCX[..], &["-o", &port, "-o", "network.rdma.data.port=0"]].concat();
+    let report = json(&ask_peer(&peer, &arguments).succeeded());
+    assert_eq!(of_peer(&report, "worker", &peer).0, "ok");
+    assert_eq!(of_peer(&report, "worker-rdma", &peer).0, "ok");
+    assert_eq!(of_peer(&report, "reachable", &format!("{peer} benchmark")).0, "info");
+    let listener = &report["facts"]["peers"][0]["worker"]["listeners"][0];
+    let address = listener["address"].as_str().unwrap();
+    assert_eq!(of_peer(&report, "rdma-connect", &format!("{peer} {address}")).0, "ok", "{listener}");
+    assert!(listener["connect_us"].is_u64() && listener["ping_us"].is_u64(), "{listener}");
+    // Of another cluster: it is told by whom it was refused, and why.
+    let other = [&arguments[..], &["-o", "cluster.name=other"]].concat();
+    let finished = ask_peer(&peer, &other);
+    finished.failed(4, &["worker failed"]);
+    let report = json(&finished);
+    let (verdict, what) = of_peer(&report, "worker", &peer);
+    assert!(verdict == "fail" && what.contains("cluster"), "{what}");
+    // A worker that has no RDMA is no failure as long as reads go over TCP.
+    let plain = Setup::of(&bucket).worker(&bucket);
+    let port = format!("worker.rpc.port={}", plain.address().port());
+    let arguments = [&UCX[..], &["-o", &port, "-o", "network.rdma.data.port=0"]].concat();
+    let report = json(&ask_peer(&peer, &arguments).succeeded());
+    assert_eq!(of_peer(&report, "worker-rdma", &peer).0, "warn");
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_a_failure_that_says_what_to_start() {
+    let peer = format!("127.0.0.1:{}", free_port());
+    let finished = ask_peer(&peer, &["-o", "worker.rpc.port=0"]);
+    finished.failed(4, &["reachable failed"]);
+    let report = json(&finished);
+    let (verdict, what) = of_peer(&report, "reachable", &peer);
+    assert!(verdict == "fail" && what.contains("nobody listens"), "{what}");
+    assert!(check(&report, "peer", "reachable", None)["remedy"].as_str().unwrap().contains("forebay bench rdma"));
+    let finished = ask_peer("no such host", &[]);
+    finished.failed(4, &["address failed"]);
+}
+
+#[test]
+fn etcd_and_the_coordinator_are_asked_when_they_are_configured() {
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let coordinator = format!("127.0.0.1:{}", free_port());
+    let arguments = ["--json", "--etcd", &nobody, "--coordinator", &coordinator, "-o", "cluster.etcd.timeout=500ms"];
+    let finished = doctor(&[], &arguments);
+    finished.failed(4, &["2 checks failed, the first is etcd"]);
+    let report = json(&finished);
+    for (name, subject) in [("etcd", &nobody), ("coordinator", &coordinator)] {
+        let failed = check(&report, "cluster", name, Some(subject));
+        assert!(failed["verdict"] == "fail" && failed["remedy"].is_string(), "{failed}");
+    }
+    let Some(cluster) = Cluster::start(1) else { return };
+    let running = cluster.coordinator();
+    let (etcd, coordinator) = (cluster.etcd.endpoints().join(","), running.address());
+    let arguments = ["--json", "--etcd", &etcd, "--coordinator", &coordinator];
+    let report = json(&doctor(&[], &arguments).succeeded());
+    let of = |name: &str| check(&report, "cluster", name, None)["verdict"].as_str().unwrap().to_owned();
+    assert_eq!((of("coordinator").as_str(), of("leader").as_str()), ("ok", "ok"));
+    // A read may take long on a machine that is busy with other tests, and that is told.
+    assert!(["ok", "warn"].contains(&of("etcd").as_str()), "{report}");
+    let member = &report["facts"]["etcd"][0];
+    assert!(member["version"].as_str().is_some_and(|version| version.starts_with("3.")), "{member}");
+    assert!(member["leader"].as_str().is_some_and(|leader| leader.ends_with("(this member)")), "{member}");
 }

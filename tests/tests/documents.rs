@@ -97,6 +97,10 @@ fn every_file_that_the_documents_link_to_is_there() {
         "docs/PLAN.md",
         "docs/RDMA.md",
         "docs/SEMANTICS.md",
+        "docs/guides/benchmarking.md",
+        "docs/guides/ipoib.md",
+        "docs/guides/rdma.md",
+        "docs/guides/troubleshooting.md",
     ];
     for document in documents {
         let text = std::fs::read_to_string(root().join(document)).unwrap();

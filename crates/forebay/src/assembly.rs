@@ -1,18 +1,17 @@
 //! From a configuration to the parts: which setting goes where. Nothing here decides anything else.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
-use forebay_cluster::{Backoff, Member, Membership, StaticMembership};
-use forebay_config::{Config, DiskIo, DiskServe, Host, Interface, Loaded, Origin as Source, WriteMode};
+use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
+use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
 use forebay_fuse::{MountOptions, WritingOptions};
 use forebay_memory::{Pool, PoolError, PoolOptions};
-use forebay_origin::{Origin, OriginOptions, S3Options};
+use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
 use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
@@ -20,7 +19,7 @@ use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 
-use crate::exit::{Exit, Fault};
+use crate::binding;
 
 /// The name of the worker in this process.
 const LOCAL: &str = "local";
@@ -91,6 +90,11 @@ pub(crate) fn origin_options(loaded: &Loaded) -> OriginOptions {
             profile: config.origin_s3_profile.clone(),
             path_style,
             anonymous: config.origin_s3_anonymous,
+            checksum: match config.origin_s3_checksum {
+                config::S3Checksum::Auto => None,
+                config::S3Checksum::Sha256 => Some(S3Checksum::Sha256),
+                config::S3Checksum::Crc64Nvme => Some(S3Checksum::Crc64Nvme),
+            },
             keys: None,
         },
         allow_http: config.origin_allow_http,
@@ -153,71 +157,18 @@ pub(crate) fn server(config: &Config, address: SocketAddr, service: Arc<dyn Serv
     TcpServer::bind(options, service)
 }
 
-/// The addresses that the worker listens on: that for requests, and that for data where it is another.
-///
-/// # Errors
-/// When a host or an interface has no address.
-pub(crate) fn worker_addresses(config: &Config) -> anyhow::Result<Vec<SocketAddr>> {
-    let port = config.worker_rpc_port;
-    let rpc = match config.worker_rpc_bind_device.as_ref().or(config.network_group_network.as_ref()) {
-        Some(interface) => SocketAddr::new(address_of_interface(interface)?, port),
-        None => address_of_host("worker.rpc.bind.host", &config.worker_rpc_bind_host, port)?,
-    };
-    let mut addresses = vec![rpc];
-    if let Some(interface) = &config.worker_data_bind_device {
-        let data = SocketAddr::new(address_of_interface(interface)?, port);
-        if data != rpc && !rpc.ip().is_unspecified() {
-            addresses.push(data);
-        }
-    }
-    Ok(addresses)
-}
-
-/// The address of `host`, which the setting `key` names.
-///
-/// # Errors
-/// When it has none.
-pub(crate) fn address_of_host(key: &str, host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
-    let found = (host.as_str(), port).to_socket_addrs();
-    found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
-        let next = format!("set {key} to an address of this machine, or 0.0.0.0 for all");
-        Fault::new(Exit::Usage, format!("{key}: `{host}` has no address"), next).into()
-    })
-}
-
-/// The first address of the interface `name`, IPv4 before IPv6: a link-local one would need its scope told to every client.
-pub(crate) fn first_address(interfaces: &[if_addrs::Interface], name: &str) -> Option<IpAddr> {
-    let of_name = interfaces.iter().filter(|found| found.name == name && !found.is_link_local());
-    of_name.map(if_addrs::Interface::ip).min()
-}
-
-/// The interface's first address.
-///
-/// # Errors
-/// When it is not there or has none.
-pub(crate) fn address_of_interface(interface: &Interface) -> anyhow::Result<IpAddr> {
-    let all = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
-    first_address(&all, interface.as_str()).ok_or_else(|| {
-        let mut names: Vec<&str> = all.iter().map(|found| found.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        let what = format!("network interface `{interface}` is not there or has no address");
-        Fault::new(Exit::Usage, what, format!("interfaces with an address: {}", names.join(", "))).into()
-    })
-}
-
 /// Connects to workers over TCP.
 pub(crate) struct TcpConnector {
     options: forebay_tcp::ClientOptions,
 }
 
 impl TcpConnector {
-    /// Links as the configuration wants them.
+    /// Links of a worker to the others, as the configuration wants them.
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
-        Ok(Self { options: tcp_options(config)? })
+    pub(crate) fn of_worker(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self { options: tcp_options(config, binding::worker_source(config)?) })
     }
 }
 
@@ -227,17 +178,16 @@ impl Connector for TcpConnector {
     }
 }
 
-fn tcp_options(config: &Config) -> anyhow::Result<forebay_tcp::ClientOptions> {
+fn tcp_options(config: &Config, source: Option<IpAddr>) -> forebay_tcp::ClientOptions {
     let defaults = forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config));
-    let interface = config.client_network_data_bind_device.as_ref().or(config.network_group_network.as_ref());
-    Ok(forebay_tcp::ClientOptions {
+    forebay_tcp::ClientOptions {
         connections: config.client_connections_per_worker as usize,
         connect_timeout: defaults.connect_timeout.min(config.client_request_timeout),
         keepalive: config.network_tcp_keepalive,
         dead_after: config.network_tcp_dead_after,
-        bind: interface.map(address_of_interface).transpose()?,
+        bind: source,
         ..defaults
-    })
+    }
 }
 
 /// Connects to the worker in this process directly, and to others as `others` does.
@@ -302,16 +252,18 @@ async fn client(
 /// The worker in this process that a client reads from directly, and its name.
 pub(crate) type Own = (Arc<str>, Arc<dyn Service>);
 
-/// A client of the workers of `membership`, over TCP and RDMA; of `own`, if it is one of them, directly.
+/// A client of the workers of `membership`, over TCP and RDMA; of `own`, if it is one of them, directly. `reach` is which of their
+/// addresses those are, and decides what it connects from.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
 pub(crate) async fn remote_client(
     config: &Config,
+    reach: Reach,
     membership: Arc<dyn Membership>,
     own: Option<Own>,
 ) -> anyhow::Result<Client> {
-    let options = tcp_options(config)?;
+    let options = tcp_options(config, binding::source_for(config, reach)?);
     let buffers = match crate::rdma::is_wanted_for_data(config) {
         true => Pool::new(PoolOptions {
             initial: config.network_rdma_data_buffer_pool_initial_size,

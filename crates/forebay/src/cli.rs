@@ -102,17 +102,20 @@ mod tests {
         super::Cli::command().debug_assert();
     }
 
-    /// The `forebay …` commands in the shell blocks of a page: without comments, paths and environment.
+    /// The `forebay …` commands in the shell blocks of a page: without comments, paths and environment, and what becomes of their
+    /// output. What else is said of a block (`sh hardware`) is for `tests/tests/guides.rs`.
     fn commands_of(page: &str) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         let mut in_shell = false;
         for line in page.lines() {
             if let Some(language) = line.trim().strip_prefix("```") {
+                let language = language.split(' ').next().unwrap_or_default();
                 in_shell = !in_shell && matches!(language, "sh" | "shell" | "bash");
                 continue;
             }
             let command = line.split(" # ").next().unwrap_or_default().trim();
-            let mut words = command.split_whitespace().map(str::to_owned).peekable();
+            let words = command.split_whitespace().take_while(|word| !matches!(*word, ">" | "|" | "&&"));
+            let mut words = words.map(str::to_owned).peekable();
             let is_ours = words.peek().is_some_and(|program| program.rsplit('/').next() == Some("forebay"));
             if in_shell && is_ours {
                 commands.push(words.collect());
@@ -125,8 +128,10 @@ mod tests {
     fn every_command_in_the_documentation_is_one_that_we_take() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut pages = vec![root.join("README.md")];
-        let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-        pages.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+        for directory in ["docs", "docs/guides"] {
+            let docs = std::fs::read_dir(root.join(directory)).unwrap().map(|entry| entry.unwrap().path());
+            pages.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+        }
         let mut seen = 0;
         for page in pages {
             for command in commands_of(&std::fs::read_to_string(&page).unwrap()) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use forebay_cluster::{Freshness, Membership, StaticMembership, Topology};
+use forebay_cluster::{Freshness, Membership, Reach, StaticMembership, Topology};
 use forebay_config::Config;
 use forebay_registry::{Members, MembersOptions};
 use forebay_state::{EtcdOptions, EtcdStore, EtcdUser, FileOptions, FileStore, StateStore};
@@ -27,15 +27,16 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster that the configuration names; `None` when its workers are a fixed list.
+    /// The cluster that the configuration names, whose workers are reached at these addresses of theirs; `None` when its workers
+    /// are a fixed list.
     ///
     /// # Errors
     /// When its settings make no sense. A state that cannot be reached is none: it may come.
-    pub(crate) async fn open(config: &Config) -> anyhow::Result<Option<Self>> {
+    pub(crate) async fn open(config: &Config, reach: Reach) -> anyhow::Result<Option<Self>> {
         if config.cluster_etcd_endpoints.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Self::over(config, etcd(config)?)))
+        Ok(Some(Self::over(config, etcd(config)?, reach)))
     }
 
     /// A cluster whose state is kept by this process, in files.
@@ -44,15 +45,16 @@ impl Cluster {
     /// When the files cannot be used.
     pub(crate) async fn in_files(config: &Config, directory: PathBuf) -> anyhow::Result<Self> {
         let options = FileOptions { deadline: config.cluster_etcd_timeout };
-        Ok(Self::over(config, Arc::new(FileStore::open(directory, options).await?)))
+        Ok(Self::over(config, Arc::new(FileStore::open(directory, options).await?), Reach::Requests))
     }
 
-    fn over(config: &Config, store: Arc<dyn StateStore>) -> Self {
+    fn over(config: &Config, store: Arc<dyn StateStore>, reach: Reach) -> Self {
         let configured = static_members(config).topology();
         let options = MembersOptions {
             group: config.cluster_cache_group.as_str().to_owned(),
             grace: config.cluster_lease_ttl * 2,
             until_told: Topology::clone(&configured),
+            reach,
         };
         let members = Arc::new(Members::watch(&store, options));
         Self { store, members }

@@ -7,7 +7,7 @@ use forebay_coordinator::ApiClient;
 
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
-use crate::{logging, state};
+use crate::{binding, logging, state};
 
 /// Which coordinator to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -29,7 +29,8 @@ impl CoordinatorArgs {
         let config = ConfigArgs { config: self.config.clone(), settings: Vec::new() };
         let loaded = config.load([])?;
         logging::start_quiet(&loaded.config)?;
-        Ok(ApiClient::new(&self.address(&loaded, path)?)?)
+        let source = binding::group_source(&loaded.config)?;
+        Ok(ApiClient::from_source(&self.address(&loaded, path)?, source)?)
     }
 
     fn address(&self, loaded: &Loaded, path: Option<&Path>) -> anyhow::Result<String> {
@@ -37,9 +38,7 @@ impl CoordinatorArgs {
             return Ok(address.clone());
         }
         if let Some(host) = &loaded.config.coordinator_hostname {
-            let host = host.to_string();
-            let host = if host.contains(':') { format!("[{host}]") } else { host };
-            return Ok(format!("{host}:{}", loaded.config.coordinator_port));
+            return Ok(binding::host_and_port(host.as_str(), loaded.config.coordinator_port));
         }
         let mounted = |state: &state::RunState| path.is_some_and(|path| path.starts_with(&state.mountpoint));
         let with_one = state::all().into_iter().filter(|state| state.coordinator.is_some());

@@ -4,7 +4,7 @@
 //! the first cause whose meaning it knows, and makes of it a code that scripts can act on and the two lines.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 
 use forebay_config::ConfigErrors;
 use forebay_types::{Failure, FailureKind, PathError};
@@ -158,9 +158,11 @@ impl Told {
         if self.what.is_empty() {
             return;
         }
-        eprintln!("forebay: {}", self.what.replace('\n', "\nforebay: "));
+        // Nobody may be there to read it any more, which is no reason to panic.
+        let mut out = std::io::stderr();
+        let _ = writeln!(out, "forebay: {}", self.what.replace('\n', "\nforebay: "));
         if let Some(next) = &self.next {
-            eprintln!("  next: {next}");
+            let _ = writeln!(out, "  next: {next}");
         }
     }
 }

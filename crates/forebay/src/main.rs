@@ -1,7 +1,9 @@
 //! The one binary. `cli.rs` has the tree of commands, `commands/` a file for each; `assembly.rs` makes the parts from
-//! the configuration; `mounted.rs`, `daemon.rs` and `state.rs` keep a mounting process; `exit.rs` says how it ended.
+//! the configuration, and `binding.rs` says at which addresses; `mounted.rs`, `daemon.rs` and `state.rs` keep a mounting
+//! process; `exit.rs` says how it ended.
 
 mod assembly;
+mod binding;
 mod cli;
 mod cluster;
 mod commands;

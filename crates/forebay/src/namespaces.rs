@@ -15,7 +15,7 @@ use bytes::Bytes;
 use forebay_cluster::records::mounts::{CredentialReference, MOUNTS, MountRecord, is_secret};
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
 use forebay_config::Loaded;
-use forebay_origin::{ListPage, Origin, OriginCounts, OriginOptions, S3Keys};
+use forebay_origin::{ListPage, Origin, OriginCounts, OriginOptions, S3Checksum, S3Keys};
 use forebay_registry::Table;
 use forebay_types::{Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
 use forebay_worker::{Namespace, Worker};
@@ -334,7 +334,7 @@ const KEYS: [&str; 3] = [ID, SECRET, TOKEN];
 fn unknown_option(name: &str) -> String {
     format!(
         "mounts have no option `{name}`; there are s3.endpoint, s3.region, s3.profile, s3.path_style, s3.anonymous, \
-         allow_http, {ID}, {SECRET} and {TOKEN}"
+         s3.checksum, allow_http, {ID}, {SECRET} and {TOKEN}"
     )
 }
 
@@ -353,6 +353,17 @@ fn options(loaded: &Loaded, record: &MountRecord) -> anyhow::Result<OriginOption
             "s3.profile" => options.s3.profile = Some(value.clone()),
             "s3.path_style" => options.s3.path_style = Some(truth()?),
             "s3.anonymous" => options.s3.anonymous = truth()?,
+            "s3.checksum" => {
+                options.s3.checksum = match value.as_str() {
+                    "auto" => None,
+                    "sha256" => Some(S3Checksum::Sha256),
+                    "crc64nvme" => Some(S3Checksum::Crc64Nvme),
+                    _ => anyhow::bail!(
+                        "the option {name} of the mount {} is none of `auto`, `sha256`, `crc64nvme`",
+                        record.path
+                    ),
+                }
+            }
             "allow_http" => options.allow_http = truth()?,
             name if KEYS.contains(&name) => {
                 if let Some(key) = secret(loaded, name, value)? {

@@ -3,7 +3,7 @@
 //! It is a block store, the worker over it, and what listens for others. In a cluster it is also the node's registration, its
 //! links to the other workers, and the mounts and policies that the cluster agreed on, which may change at any time.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::binding::{WorkerAddresses, host_and_port};
 use crate::cluster::Cluster;
 use crate::measured::Measured;
 use crate::namespaces::{self, Namespaces};
@@ -43,6 +44,8 @@ pub(crate) struct Node {
     /// The worker, as servers ask it.
     measured: Arc<Measured>,
     servers: Vec<TcpServer>,
+    /// Where it takes data, where that has an interface of its own.
+    data: Option<IpAddr>,
     rdma: Option<Arc<rdma::Servers>>,
     namespaces: Option<Namespaces>,
     joined: Option<Joined>,
@@ -52,8 +55,8 @@ pub(crate) struct Node {
 pub(crate) struct NodeOptions<'a> {
     /// The configuration.
     pub(crate) loaded: &'a Loaded,
-    /// Where it listens: for requests, and for data where that is elsewhere.
-    pub(crate) addresses: Vec<SocketAddr>,
+    /// Where it listens.
+    pub(crate) addresses: WorkerAddresses,
     /// What it shows whatever the cluster says.
     pub(crate) mounts: Vec<forebay_config::Mount>,
     /// Whether it takes all of its memory at once.
@@ -81,8 +84,16 @@ impl Node {
             }
         };
         let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>);
-        let mut node =
-            Self { store, worker, measured, servers: Vec::new(), rdma: None, namespaces: None, joined: None };
+        let mut node = Self {
+            store,
+            worker,
+            measured,
+            servers: Vec::new(),
+            data: options.addresses.data.map(|address| address.ip()),
+            rdma: None,
+            namespaces: None,
+            joined: None,
+        };
         if let Some(cluster) = options.cluster {
             node.namespaces = Some(Namespaces::follow(options.loaded, cluster, &node.worker, mounts));
         }
@@ -105,8 +116,8 @@ impl Node {
             let reported = Arc::clone(rdma);
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
-        for address in &options.addresses {
-            let server = assembly::server(config, *address, service()).context("cannot start the worker's server")?;
+        for address in options.addresses.listeners() {
+            let server = assembly::server(config, address, service()).context("cannot start the worker's server")?;
             self.measured.served_by(&server);
             self.servers.push(server);
         }
@@ -139,7 +150,7 @@ impl Node {
             ..WorkerRecord::default()
         };
         let membership = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
-        let connector = Arc::new(assembly::TcpConnector::new(config)?);
+        let connector = Arc::new(assembly::TcpConnector::of_worker(config)?);
         let neighbours = Arc::new(Neighbours::new(config, &name, membership, connector));
         // A pass over two peers that do not answer must not take longer than one.
         self.worker.ask_peers(Arc::clone(&neighbours) as _, config.worker_peer_timeout);
@@ -215,16 +226,17 @@ impl Node {
             if config.worker_hostname.is_none() && !address.ip().is_unspecified() {
                 return Ok(address.to_string());
             }
-            let host = hostname_or(config.worker_hostname.as_ref())?;
-            let host = if host.contains(':') { format!("[{host}]") } else { host };
-            Ok(format!("{host}:{}", address.port()))
+            Ok(host_and_port(&hostname_or(config.worker_hostname.as_ref())?, address.port()))
         };
-        let mut tcp = self.addresses().map(reach);
-        let rpc = tcp.next().context("a worker that listens nowhere cannot join a cluster")??;
-        let tcp_data = tcp.collect::<anyhow::Result<_>>()?;
+        let listening = self.addresses().next().context("a worker that listens nowhere cannot join a cluster")?;
+        // A name stands for one interface, and this one was named by itself.
+        let tcp_data = self.data.map(|ip| {
+            let own = self.addresses().find(|address| address.ip() == ip);
+            host_and_port(&ip.to_string(), own.unwrap_or(listening).port())
+        });
         let rdma = self.rdma.iter().flat_map(|rdma| &rdma.paths.data);
-        let rdma_data = rdma.map(|path| format!("{}:{}", path.host, path.port)).collect();
-        Ok(Addresses { rpc, tcp_data, rdma_data, web })
+        let rdma_data = rdma.map(|path| host_and_port(&path.host, path.port)).collect();
+        Ok(Addresses { rpc: reach(listening)?, tcp_data: tcp_data.into_iter().collect(), rdma_data, web })
     }
 
     /// Leaves the cluster, ends what listens, and writes what is queued for the disks, as far as there is time.

@@ -1,13 +1,18 @@
 //! `forebay bench`: measuring what this installation can give.
 
+mod posix;
 mod rdma;
+mod read;
 
 use clap::Subcommand;
 
-/// Measure the network between two hosts
+/// Measure what mounts and networks give, and say what that means
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
+  forebay bench posix /mnt/data                       # what programs that read files get
+  forebay bench posix /mnt/data --against /mnt/other  # and what another file system gives
+  forebay bench read                                  # whole files, over TCP and over UCX
   forebay bench rdma                                  # on one host
   forebay bench rdma --remote-ip 10.0.1.10            # on another one")]
 pub(crate) struct Args {
@@ -17,7 +22,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Posix(Box<posix::Args>),
     Rdma(rdma::Args),
+    Read(Box<read::Args>),
 }
 
 /// Runs it.
@@ -26,6 +33,8 @@ enum Command {
 /// Those of the command.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
+        Command::Posix(args) => posix::run(*args),
         Command::Rdma(args) => rdma::run(args),
+        Command::Read(args) => read::run(&args),
     }
 }

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use forebay_cluster::Reach;
 use forebay_config::Loaded;
 use tracing::{info, warn};
 
+use crate::binding;
 use crate::cluster::{self, Cluster};
 use crate::config_args::{ClusterArgs, ConfigArgs};
 use crate::coordinating::Coordinating;
@@ -43,18 +45,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let mut config = loaded.config.clone();
+    binding::check(&config, &[])?;
+    let address = binding::coordinator_address(&config)?;
     // It moves no data itself.
     config.network_rdma_data_enabled = false;
     config.network_rdma_metadata_enabled = false;
     config.client_prefetch_max_part_number = 0;
-    let cluster = match Cluster::open(&config).await? {
+    let cluster = match Cluster::open(&config, Reach::Requests).await? {
         Some(cluster) => cluster,
         None => Cluster::in_files(&config, cluster::state_directory(&config)?).await?,
     };
     let members = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
-    let client = assembly::remote_client(&config, members, None).await?;
-    let address =
-        assembly::address_of_host("coordinator.bind.host", &config.coordinator_bind_host, config.coordinator_port)?;
+    let client = assembly::remote_client(&config, Reach::Requests, members, None).await?;
     let started = Coordinating::start(loaded, &cluster, client.clone(), address, advertised(loaded, address)?).await;
     let coordinating = match started {
         Ok(coordinating) => coordinating,
@@ -81,10 +83,14 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where others reach the coordinator, if that is not where it listens. With port 0 that is known only when it does.
+/// Where others reach the coordinator, if that is not where it listens. With port 0 that is known only when it does. Of several
+/// coordinators with one configuration, `coordinator.hostname` is one's.
 fn advertised(loaded: &Loaded, address: SocketAddr) -> anyhow::Result<Option<String>> {
     if !address.ip().is_unspecified() || address.port() == 0 {
         return Ok(None);
     }
-    Ok(Some(format!("{}:{}", node::hostname_or(loaded.config.worker_hostname.as_ref())?, address.port())))
+    let config = &loaded.config;
+    let own = config.coordinator_hostname.as_ref().filter(|host| binding::is_of_this_machine(host));
+    let host = node::hostname_or(own.or(config.worker_hostname.as_ref()))?;
+    Ok(Some(binding::host_and_port(&host, address.port())))
 }

@@ -1,46 +1,83 @@
 //! `forebay doctor`: what this machine has, what is wrong with it, and what to type.
 //!
-//! The facts and the verdicts are [`forebay_doctor`]'s. What is here asks the origins, by the very code that a worker
-//! uses, and turns failures into an exit code.
+//! The facts and the verdicts are [`forebay_doctor`]'s. What is here asks others, by the very code that a worker or a mount
+//! uses, and turns failures into an exit code:
+//!
+//! * `origins`: the object stores, and their clocks;
+//! * `services`: etcd, coordinators, and the mounts of this machine;
+//! * `peer`: another host: the way to it, its worker, and the benchmark's server there.
+
+mod measure;
+mod origins;
+mod peer;
+mod services;
+mod worker;
 
 use std::io::Write as _;
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay_config::{Config, Loaded, Sources};
 use forebay_doctor::checks::ports;
-use forebay_doctor::facts::{Address, Clock, Configuration, OriginProbe, Ucx};
+use forebay_doctor::facts::{Address, Clock, Configuration, DriverInfo, Rdma, RdmaListener, Ucx, VerbsDevice};
 use forebay_doctor::{Facts, Outside, Report, Root, Section};
 use serde_json::json;
 
-use crate::config_args::{ConfigArgs, RdmaArgs};
-use crate::exit::{Exit, Fault, Told};
+use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs};
+use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
-use crate::{assembly, runtime};
+use crate::runtime;
 
-/// How long an origin may take to answer, retries included.
-const ORIGIN_WITHIN: Duration = Duration::from_secs(20);
-
-/// Find out what does not work on this machine, and what to type
+/// Find out what does not work on this machine or between it and another one, and what to type
 ///
 /// Shows what is there, part by part, and then a verdict on each thing that Forebay needs: `ok`, `info`, `warn` (works, but
 /// not as well as it could) or `fail` (what the configuration asks for cannot work), with what to type. Needs no other
-/// program, and root only to name other users' processes. Give it the options that the worker or mount is started with.
-/// With --json it is one document: `facts`, `checks` and `counts`.
+/// program, and root only to name other users' processes and to read all of the network's settings. Give it the options that
+/// the worker or mount is started with: then origins, etcd and the coordinator that these name are asked, too.
+///
+/// With --peer another host is asked. Its worker must let this machine in, and tells its network cards, each of which is
+/// connected to as a mount does, through rdma_cm (as rping does). If `forebay bench rdma` runs there, latency and bandwidth are
+/// measured in both directions, over TCP and, where there is RDMA on this side or it is asked for, over UCX, with every
+/// payload of a size compared byte for byte: some ten seconds for each. The way there is looked at, too: interface, source
+/// address, router, and how large the packets are that arrive whole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+With --json it is one document:
+  facts    what there is: system, modules, pci_cards, rdma, interfaces, ucx, memory, fuse,
+           mounts, listeners, rdma_listeners, connections, boot, clock, origins, etcd,
+           coordinators, peers, configuration
+  checks   the verdicts, each with section, name, subject, verdict, what and remedy
+  counts   how many there are of each verdict
+
+Exit codes:
+  0    nothing failed; there may be warnings
+  1    something of this machine failed
+  2    the configuration is wrong
+  4    an origin, etcd, the coordinator or the peer cannot be reached
+  5    an origin refused access
+  The first failure of the list decides.
+
 Example:
   forebay doctor
-  forebay doctor --rdma-network ib0:ib2 --origin s3://bucket/prefix
+  forebay doctor --rdma-network ib0:ib2 --origin s3://bucket/prefix --etcd http://etcd1:2379
+  forebay bench rdma                                        # on node2
+  forebay doctor --rdma-network ib0 --peer node2            # on node1
   forebay doctor --json | jq '.checks[] | select(.verdict == \"fail\")'")]
 pub(crate) struct Args {
     /// Ask this origin too, besides those in `mounts`; may be repeated
     #[arg(long, value_name = "URL")]
     origin: Vec<String>,
+    /// Ask this host: its worker, at worker.rpc.port, and `forebay bench rdma`, at PORT [default: 20600]; may be repeated
+    #[arg(long, value_name = "HOST[:PORT]")]
+    peer: Vec<String>,
+    /// Ask this coordinator [default: coordinator.hostname, none]
+    #[arg(long, value_name = "HOST:PORT")]
+    coordinator: Option<String>,
     #[command(flatten)]
     json: JsonArg,
     #[command(flatten)]
     rdma: RdmaArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -50,8 +87,8 @@ pub(crate) struct Args {
 /// # Errors
 /// When anything failed, with the code of the first.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let loaded = args.config.load(args.rdma.settings());
-    let (loaded, configuration) = match loaded {
+    let settings = args.rdma.settings().into_iter().chain(args.cluster.settings());
+    let (loaded, configuration) = match args.config.load(settings) {
         Ok(loaded) => {
             let configuration = Configuration::of(&loaded);
             (loaded, configuration)
@@ -65,16 +102,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     // Before there are other threads, as UCX wants it.
     let ucx = Ucx::find(loaded.config.ucx_library.as_deref());
-    let origins = runtime::block_on(ask_origins(&loaded, &args.origin))?;
-    let origin_exit = origins.iter().find_map(|(_, exit)| *exit).unwrap_or(Exit::Unavailable);
+    let rdma = Rdma::read(&Root::default());
+    let asked = runtime::block_on(ask(args, &loaded, &rdma))?;
     let outside = Outside {
-        addresses: Address::of_this_machine(),
+        // None when the kernel does not tell.
+        addresses: Address::of_this_machine().unwrap_or_default(),
+        drivers: DriverInfo::of_this_machine(),
+        verbs: VerbsDevice::of_this_machine(&rdma),
+        rdma_listeners: RdmaListener::of_this_machine(),
         ucx,
         clock: Clock::read(),
-        origins: origins.into_iter().map(|(probe, _)| probe).collect(),
         configuration,
         search_path: std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default(),
         ports: ports::configured(&loaded.config).into_iter().map(|(_, port)| port).collect(),
+        ..asked.outside
     };
     let report = Report::new(Facts::gather(&Root::default(), outside), &loaded.config);
     let mut out = output::stdout();
@@ -87,7 +128,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let Some(first) = report.failures().next() else { return Ok(()) };
     let exit = match first.section {
         Section::Configuration => Exit::Usage,
-        Section::Origin => origin_exit,
+        Section::Origin => asked.origin_exit.unwrap_or(Exit::Unavailable),
+        Section::Cluster | Section::Peer => Exit::Unavailable,
         _ => Exit::Failed,
     };
     let (count, name) = (report.counts.fail, first.name);
@@ -96,26 +138,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Err(Fault::new(exit, what, "the line below each that failed says what to type").into())
 }
 
-/// Asks every origin of the configuration, and `more`, all at once: each with the exit code of its failure.
-async fn ask_origins(loaded: &Loaded, more: &[String]) -> anyhow::Result<Vec<(OriginProbe, Option<Exit>)>> {
-    let configured = loaded.config.mounts.iter().map(|mount| &mount.origin);
-    let ask = configured.chain(more).map(|url| ask_origin(loaded, url));
-    Ok(futures::future::join_all(ask).await)
+/// What others answered.
+struct Asked {
+    outside: Outside,
+    /// How the first origin failed.
+    origin_exit: Option<Exit>,
 }
 
-async fn ask_origin(loaded: &Loaded, url: &str) -> (OriginProbe, Option<Exit>) {
-    let begun = Instant::now();
-    let answer = tokio::time::timeout(ORIGIN_WITHIN, assembly::probe_origin(loaded, url)).await;
-    let took = begun.elapsed();
-    let answer = answer.unwrap_or_else(|_| {
-        let next = "check the network, proxies and origin.s3.endpoint; curl -v to the endpoint shows where it stops";
-        Err(Fault::new(Exit::Unavailable, "no answer", next).into())
-    });
-    match answer {
-        Ok(()) => (OriginProbe::answered(url, took), None),
-        Err(error) => {
-            let Told { exit, what, next } = Told::from(&error);
-            (OriginProbe::failed(url, took, what, next), Some(exit))
-        }
+/// Asks everybody. Hosts come last and one by one: what is measured must not be disturbed.
+async fn ask(args: &Args, loaded: &Loaded, rdma: &Rdma) -> anyhow::Result<Asked> {
+    let config = &loaded.config;
+    let coordinators = services::coordinator_addresses(config, args.coordinator.as_deref());
+    let (origins, etcd, coordinators, mounts) = futures::join!(
+        origins::ask(loaded, &args.origin),
+        services::etcd(config),
+        services::coordinators(config, &coordinators),
+        services::mounts(),
+    );
+    let origin_exit = origins.iter().find_map(|(_, exit)| *exit);
+    let origins = origins.into_iter().map(|(probe, _)| probe).collect();
+    let mut peers = Vec::new();
+    for name in &args.peer {
+        peers.push(peer::ask(config, rdma, name).await);
     }
+    Ok(Asked { outside: Outside { origins, etcd, coordinators, mounts, peers, ..Outside::default() }, origin_exit })
 }

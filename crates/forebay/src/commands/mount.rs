@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay_cluster::Membership;
+use forebay_cluster::{Membership, Reach};
 use forebay_config::Loaded;
 use forebay_fuse::ReportSource;
 use forebay_metrics::ProcessStats;
 use forebay_transport::Service;
 use forebay_types::ByteSize;
 
+use crate::binding::{self, Part, WorkerAddresses};
 use crate::cluster::{self, Cluster};
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg};
 use crate::exit::{Exit, Fault};
@@ -90,6 +91,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let next = "name the cluster's etcd with `--etcd URL`, so that others find this mount's cache";
         return Err(Fault::new(Exit::Usage, "a mount can share its cache only in a cluster", next).into());
     }
+    let parts = if args.shares() { &[Part::Client, Part::Worker][..] } else { &[Part::Client] };
+    binding::check(&loaded.config, parts)?;
     let begun = mounted::begin(&args.stay, &loaded, &args.mountpoint, "mounting")?;
     let Begun::Stay { log } = begun else { return Ok(()) };
     rdma::load_early(&loaded.config);
@@ -99,7 +102,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 async fn mount(loaded: &Loaded, args: &Args, log: Option<PathBuf>) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let place = Place::take(&args.mountpoint)?;
-    let cluster = Cluster::open(&loaded.config).await?;
+    let cluster = Cluster::open(&loaded.config, Reach::Data).await?;
     let served = match &cluster {
         None => {
             let membership = Arc::new(cluster::static_members(&loaded.config));
@@ -128,7 +131,7 @@ async fn in_cluster(
     }
     let options = NodeOptions {
         loaded,
-        addresses: assembly::worker_addresses(&loaded.config)?,
+        addresses: WorkerAddresses::of(&loaded.config)?,
         mounts: loaded.config.mounts.clone(),
         prewarm: loaded.config.worker_memory_prewarm,
         cluster: Some(cluster),
@@ -165,7 +168,7 @@ async fn serve(
         let service = Arc::clone(node.worker()) as Arc<dyn Service>;
         Some((node.name()?.into(), service))
     });
-    let client = assembly::remote_client(&loaded.config, Arc::clone(&membership), own).await?;
+    let client = assembly::remote_client(&loaded.config, Reach::Data, Arc::clone(&membership), own).await?;
     let topology = membership.topology();
     let workers: Vec<String> = topology.ring.members().iter().map(|member| member.address.to_string()).collect();
     let source = match cluster {

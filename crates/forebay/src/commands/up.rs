@@ -13,6 +13,7 @@ use forebay_transport::Service;
 use forebay_types::{ByteSize, FsPath};
 use tracing::warn;
 
+use crate::binding::{self, WorkerAddresses};
 use crate::cluster::Cluster;
 use crate::config_args::{ConfigArgs, ReadOnlyArg};
 use crate::coordinating::Coordinating;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let memory = args.memory.map(|size| format!("worker.memory.size={size}"));
     let disks = (!args.disk.is_empty()).then(|| format!("worker.disks={}", args.disk.join(",")));
     let loaded = args.config.load(memory.into_iter().chain(disks).chain(args.read_only.setting()))?;
+    binding::check(&loaded.config, &[])?;
     let origin = origin_url(&args.origin)?;
     let begun = mounted::begin(&args.stay, &loaded, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };
@@ -110,7 +112,7 @@ async fn start(loaded: &Loaded, origin: &str, cluster: &Cluster) -> anyhow::Resu
     let told = loaded.origin("worker.memory.prewarm") != forebay_config::Origin::Default;
     let options = NodeOptions {
         loaded,
-        addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        addresses: WorkerAddresses { rpc: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), data: None },
         mounts: vec![forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }],
         prewarm: told && loaded.config.worker_memory_prewarm,
         cluster: Some(cluster),

@@ -1,15 +1,17 @@
 //! `forebay worker`: a cache node, in the foreground, as systemd and Kubernetes want it.
 
+use forebay_cluster::Reach;
 use forebay_config::Loaded;
 use tracing::{info, warn};
 
+use crate::binding::{self, Part, WorkerAddresses};
 use crate::cluster::Cluster;
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs};
 use crate::exit::{Exit, Fault};
 use crate::node::{Node, NodeOptions};
 use crate::signals::Signals;
 use crate::web::Web;
-use crate::{assembly, logging, output, rdma, runtime};
+use crate::{logging, output, rdma, runtime};
 
 /// Run a cache node
 ///
@@ -44,14 +46,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let config = &loaded.config;
-    let cluster = Cluster::open(config).await?;
+    binding::check(config, &[Part::Worker])?;
+    let cluster = Cluster::open(config, Reach::Data).await?;
     if config.mounts.is_empty() && cluster.is_none() {
         let next = "name one in `forebay.toml` or with `-o mounts=/=s3://bucket/prefix`, or the cluster with `--etcd`";
         return Err(Fault::new(Exit::Usage, "the worker has no origin to cache: `mounts` is empty", next).into());
     }
     let options = NodeOptions {
         loaded,
-        addresses: assembly::worker_addresses(config)?,
+        addresses: WorkerAddresses::of(config)?,
         mounts: config.mounts.clone(),
         prewarm: config.worker_memory_prewarm,
         cluster: cluster.as_ref(),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use forebay_config::Config;
 use forebay_doctor::Root;
-use forebay_doctor::facts::Rdma;
+use forebay_doctor::facts::{Address, Rdma};
 use forebay_memory::Pool;
 use forebay_rdma::{Lane, LaneOptions, LaneStats, Resource, Trace};
 use forebay_types::ByteSize;
 
 use super::library;
-use crate::assembly::first_address;
+use crate::binding::first_address;
 
 /// One network card to use, or all that UCX chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,8 @@ pub(crate) struct Card {
 /// What this machine has.
 pub(crate) struct Machine {
     rdma: Rdma,
-    interfaces: Vec<if_addrs::Interface>,
+    /// Addresses, each with its interface.
+    addresses: Vec<(String, Address)>,
 }
 
 impl Machine {
@@ -39,8 +40,8 @@ impl Machine {
     /// # Errors
     /// When the network interfaces cannot be listed.
     pub(crate) fn look(root: &Root) -> anyhow::Result<Self> {
-        let interfaces = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
-        Ok(Self { rdma: Rdma::read(root), interfaces })
+        let addresses = Address::of_this_machine().context("cannot list the network interfaces")?;
+        Ok(Self { rdma: Rdma::read(root), addresses })
     }
 
     /// The cards for data: those of the interfaces and devices that are named, or the one that stands for UCX's choice.
@@ -84,7 +85,7 @@ impl Machine {
         let Some(device) = port.or_else(as_it_is) else {
             anyhow::bail!("no RDMA device belongs to interface `{name}`; RDMA devices here: {}", self.listed());
         };
-        let address = first_address(&self.interfaces, name);
+        let address = first_address(&self.addresses, name);
         Ok(Card { name: name.to_owned(), device: Some(device), gid_index: None, address })
     }
 
@@ -94,12 +95,12 @@ impl Machine {
             None if self.is_interface(device) => (device, Some(device)),
             None => anyhow::bail!("there is no RDMA device `{device}`; RDMA devices here: {}", self.listed()),
         };
-        let address = interface.and_then(|interface| first_address(&self.interfaces, interface));
+        let address = interface.and_then(|interface| first_address(&self.addresses, interface));
         Ok(Card { name: name.to_owned(), device: Some(name.to_owned()), gid_index: None, address })
     }
 
     fn is_interface(&self, name: &str) -> bool {
-        self.interfaces.iter().any(|found| found.name == name)
+        self.addresses.iter().any(|(interface, _)| interface == name)
     }
 
     fn listed(&self) -> String {

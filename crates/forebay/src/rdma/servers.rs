@@ -18,6 +18,7 @@ use super::cards::{Card, Machine, report};
 use super::trace::Tracing;
 use super::{is_wanted, library, or_tcp};
 use crate::assembly;
+use crate::binding::WorkerAddresses;
 
 /// The listeners.
 pub(crate) struct Servers {
@@ -135,8 +136,9 @@ impl Servers {
     }
 }
 
-/// Where to listen for the data of each of `cards`. `network.rdma.data.bind.host` is for the card whose address it is, and for a
-/// single one; the others listen at their own addresses.
+/// Where to listen for the data of each of `cards`. Keys of RDMA alone say so: the network of the group is for TCP and may be one
+/// without RDMA, where nobody could connect. `network.rdma.data.bind.host` is for the card whose address it is, and for a single
+/// one; the others listen at their own addresses.
 fn data_addresses(config: &Config, cards: &[Card]) -> anyhow::Result<Vec<SocketAddr>> {
     let (host, port) = (config.network_rdma_data_bind_host.as_str(), config.network_rdma_data_port);
     let configured = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
@@ -159,13 +161,8 @@ fn data_addresses(config: &Config, cards: &[Card]) -> anyhow::Result<Vec<SocketA
 
 /// Where to listen for metadata: the worker's own address, or the card's when the worker listens on every one.
 fn metadata_address(config: &Config, card: &Card) -> anyhow::Result<SocketAddr> {
-    let worker = assembly::worker_addresses(config)?.first().map(SocketAddr::ip);
-    let address = match (worker, card.address) {
-        (Some(worker), None) => worker,
-        (Some(worker), _) if !worker.is_unspecified() => worker,
-        (_, Some(card)) => card,
-        (None, None) => IpAddr::from([0, 0, 0, 0]),
-    };
+    let worker = WorkerAddresses::of(config)?.rpc.ip();
+    let address = card.address.filter(|_| worker.is_unspecified()).unwrap_or(worker);
     Ok(SocketAddr::new(address, config.network_rdma_metadata_port))
 }
 
@@ -213,7 +210,9 @@ mod tests {
         assert_eq!(addresses(&[], &two).unwrap(), each);
         assert_eq!(addresses(&["network.rdma.data.bind.host=10.1.0.1"], &two).unwrap(), each);
         assert!(addresses(&configured, &two).unwrap_err().contains("none of the cards"));
-        assert!(addresses(&[], &[own, none]).unwrap_err().contains("no IP address"));
+        assert!(addresses(&[], &[own, none.clone()]).unwrap_err().contains("no IP address"));
+        let of_tcp = ["network.group_network=lo"];
+        assert_eq!(addresses(&of_tcp, &[none]).unwrap(), ["0.0.0.0:59999"], "that is no network of RDMA");
     }
 
     #[test]

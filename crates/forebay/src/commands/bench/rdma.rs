@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use forebay_config::Config;
 use forebay_doctor::Root;
-use forebay_doctor::facts::Rdma;
+use forebay_doctor::facts::{Address, Rdma};
 use forebay_perftest::plan::{MAX_DEPTH, MAX_JOBS};
 use forebay_perftest::{
     Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, client,
@@ -16,7 +16,7 @@ use forebay_perftest::{
 use forebay_rdma::Library;
 use tokio_util::sync::CancellationToken;
 
-use crate::assembly::first_address;
+use crate::binding::first_address;
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
@@ -209,9 +209,8 @@ fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> UcxOptions {
 /// The address of a single device, which is also where connections of that device are made.
 fn address_of_device(ucx: &UcxOptions, rdma: &Rdma) -> Option<IpAddr> {
     let [device] = &ucx.devices[..] else { return None };
-    let interfaces = if_addrs::get_if_addrs().ok()?;
     let interface = rdma.port(device).and_then(|(_, port)| port.interfaces.first()).unwrap_or(device);
-    first_address(&interfaces, interface)
+    first_address(&Address::of_this_machine().ok()?, interface)
 }
 
 /// The address that others know this machine by, as far as can be told: the one that the kernel would send from to the rest of

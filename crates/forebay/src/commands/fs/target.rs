@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_client::Client;
-use forebay_cluster::{Member, Membership as _, StaticMembership};
+use forebay_cluster::{Member, Membership as _, Reach, StaticMembership};
 use forebay_config::{Loaded, RdmaFallback};
 use forebay_fuse::mount_table::{self, MountState};
 use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
@@ -101,7 +101,7 @@ pub(crate) struct Targets {
     loaded: Loaded,
     /// Whether workers were named on the command line: then no mount is looked for.
     explicit: bool,
-    clients: Vec<(Vec<Member>, Client)>,
+    clients: Vec<(Vec<Member>, Reach, Client)>,
 }
 
 impl Targets {
@@ -122,7 +122,7 @@ impl Targets {
         {
             let state = served_by(&mountpoint)?;
             let path = below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?;
-            let client = self.client(members_of(&state).await, Some(state.block_size)).await?;
+            let client = self.client(members_of(&state).await, Reach::Data, Some(state.block_size)).await?;
             return Ok(Target { client, path, shown, control: state.control });
         }
         let workers: Vec<String> = self.loaded.config.cluster_workers.iter().map(ToString::to_string).collect();
@@ -130,7 +130,12 @@ impl Targets {
             && let Some(members) = self.members_of_cluster().await?
         {
             let path = FsPath::new(&shown)?;
-            return Ok(Target { client: self.client(members, None).await?, path, shown, control: None });
+            return Ok(Target {
+                client: self.client(members, Reach::Requests, None).await?,
+                path,
+                shown,
+                control: None,
+            });
         }
         if workers.is_empty() {
             let what = format!("{} is not below a forebay mount, and no workers are named", path.display());
@@ -140,7 +145,7 @@ impl Targets {
         }
         let path = FsPath::new(&shown)?;
         let members = workers.iter().map(|address| member(address, address, 1.0)).collect();
-        Ok(Target { client: self.client(members, None).await?, path, shown, control: None })
+        Ok(Target { client: self.client(members, Reach::Requests, None).await?, path, shown, control: None })
     }
 
     /// A client of the workers that serve `place`: a mountpoint, or, without one, those of the configuration.
@@ -160,7 +165,7 @@ impl Targets {
     /// # Errors
     /// When its memory cannot be had.
     pub(crate) async fn client_of_mount(&mut self, state: &state::RunState) -> anyhow::Result<Client> {
-        self.client(members_of(state).await, Some(state.block_size)).await
+        self.client(members_of(state).await, Reach::Data, Some(state.block_size)).await
     }
 
     /// The settings that it finds targets by.
@@ -185,15 +190,16 @@ impl Targets {
 
     /// The workers of the configured group, if the configuration names a cluster's state.
     async fn members_of_cluster(&self) -> anyhow::Result<Option<Vec<Member>>> {
-        let Some(cluster) = Cluster::open(&self.loaded.config).await? else { return Ok(None) };
+        let Some(cluster) = Cluster::open(&self.loaded.config, Reach::Requests).await? else { return Ok(None) };
         let told = cluster.told().await;
         let members = cluster.members().topology().ring.members().to_vec();
         cluster.close().await;
         told.map(|()| Some(members))
     }
 
-    async fn client(&mut self, members: Vec<Member>, block_size: Option<u64>) -> anyhow::Result<Client> {
-        if let Some((_, client)) = self.clients.iter().find(|(known, _)| *known == members) {
+    /// A client of these workers, which are reached so: a mount knows them by their addresses for data.
+    async fn client(&mut self, members: Vec<Member>, reach: Reach, block_size: Option<u64>) -> anyhow::Result<Client> {
+        if let Some((.., client)) = self.clients.iter().find(|(known, by, _)| *known == members && *by == reach) {
             return Ok(client.clone());
         }
         let mut config = self.loaded.config.clone();
@@ -210,14 +216,14 @@ impl Targets {
             config.block_size = ByteSize::bytes(bytes);
         }
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
-        let client = assembly::remote_client(&config, membership, None).await?;
-        self.clients.push((members, client.clone()));
+        let client = assembly::remote_client(&config, reach, membership, None).await?;
+        self.clients.push((members, reach, client.clone()));
         Ok(client)
     }
 
     /// Ends the links to the workers.
     pub(crate) async fn close(self) {
-        for (_, client) in self.clients {
+        for (.., client) in self.clients {
             client.close().await;
         }
     }

@@ -1,0 +1,177 @@
+//! The cache of a Forebay mount: filled by load jobs and emptied by free jobs of its coordinator, which are followed to their
+//! ends.
+//!
+//! The coordinator knows files by their path in the namespace, fio by their path below the mount. That both mean the same files
+//! is checked: a load job counts what it loads, and that must be what fio has written.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_benchmark::posix::run::{Cache, CacheError, CachedFiles, Stop};
+use forebay_coordinator::jobs::{FreeSpec, JobReport, JobSpec, LoadSpec};
+use forebay_coordinator::{ApiClient, ApiError};
+use forebay_types::FsPath;
+use tokio::runtime::Handle;
+
+/// How often a job is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+/// How long a coordinator may be away while a job is followed: another one takes over in less.
+const AWAY: Duration = Duration::from_secs(60);
+
+/// The cache behind a mount, through its coordinator. It waits: not for a thread of the runtime.
+pub(super) struct Coordinated {
+    mountpoint: PathBuf,
+    address: String,
+    client: ApiClient,
+    runtime: Handle,
+}
+
+impl Coordinated {
+    /// Of the mount at `mountpoint`, by the coordinator at `address`, which is asked from `source`.
+    ///
+    /// # Errors
+    /// When that is no address.
+    pub(super) fn new(
+        mountpoint: PathBuf,
+        address: String,
+        source: Option<IpAddr>,
+        runtime: Handle,
+    ) -> Result<Self, ApiError> {
+        Ok(Self { client: ApiClient::from_source(&address, source)?, mountpoint, address, runtime })
+    }
+
+    /// The addresses of the cluster's workers that will stay; none when the coordinator does not say.
+    pub(super) fn workers(&self) -> Result<Vec<String>, ApiError> {
+        let status = self.runtime.block_on(self.client.cluster())?;
+        let members = status.cluster["members"].as_array().cloned().unwrap_or_default();
+        let active = members.iter().filter(|member| member["state"].as_str().is_none_or(|state| state == "active"));
+        Ok(active.map(|member| member["address"].as_str().unwrap_or_default().to_owned()).collect())
+    }
+
+    /// Runs a job to its end.
+    fn job(&self, spec: &JobSpec, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<JobReport, CacheError> {
+        let submitted = self.runtime.block_on(self.client.submit(spec)).map_err(|error| failed(&error))?;
+        let (mut job, mut away) = (submitted.job, Duration::ZERO);
+        while !job.state.is_final() {
+            tell(&line_of(&job));
+            std::thread::sleep(ASK_EVERY);
+            if stop.is_asked() {
+                // One that others had begun is theirs.
+                if submitted.created {
+                    let _ = self.runtime.block_on(self.client.stop(&job.id));
+                }
+                return Err(CacheError::Interrupted);
+            }
+            match self.runtime.block_on(self.client.job(&job.id)) {
+                Ok(answer) => (job, away) = (answer, Duration::ZERO),
+                Err(error) if error.is_unavailable() && away < AWAY => away += ASK_EVERY,
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        match job.exit_code {
+            // Some of it was evicted meanwhile: whoever asked has to know, and may go on.
+            0 | 7 => Ok(job),
+            _ => Err(CacheError::Failed(format!("{}; {}", what_failed(&job), how_to_see(&job)))),
+        }
+    }
+
+    fn free(&self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
+        let path = self.in_namespace(&files.directory)?;
+        self.job(&JobSpec::Free(FreeSpec::new(path)), stop, tell).map(drop)
+    }
+
+    /// The path of the namespace that is shown at `path`.
+    fn in_namespace(&self, path: &Path) -> Result<FsPath, CacheError> {
+        let below = path.strip_prefix(&self.mountpoint).unwrap_or(path);
+        let bytes = [b"/", below.as_os_str().as_encoded_bytes()].concat();
+        FsPath::new(bytes).map_err(|error| CacheError::Failed(format!("{}: {error}", path.display())))
+    }
+}
+
+impl Cache for Coordinated {
+    fn describe(&self) -> String {
+        format!("forebay job load and free, by the coordinator at {}", self.address)
+    }
+
+    fn warm(
+        &mut self,
+        files: &CachedFiles,
+        stop: &Stop,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Option<String>, CacheError> {
+        let path = self.in_namespace(&files.directory)?;
+        let job = self.job(&JobSpec::Load(LoadSpec::new(path.clone())), stop, tell)?;
+        let total = job.progress.total.unwrap_or_default();
+        if total.bytes != files.bytes() || total.files != files.files.len() as u64 {
+            return Err(CacheError::Failed(format!(
+                "the coordinator at {} finds {} files of {} bytes below {path}, and {} shows {} of {}: these are not the same; \
+                 name the coordinator of this mount with --coordinator, and see that nobody else writes there",
+                self.address,
+                total.files,
+                total.bytes,
+                files.directory.display(),
+                files.files.len(),
+                files.bytes(),
+            )));
+        }
+        Ok((job.evicted.bytes > 0).then(|| {
+            format!(
+                "{} of {} bytes below {path} were evicted again while they were loaded, so what is called warm is not; give the \
+                 workers more room, or measure less data",
+                job.evicted.bytes, total.bytes
+            )
+        }))
+    }
+
+    fn empty(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
+        self.free(files, stop, tell)
+    }
+
+    fn release(&mut self, files: &CachedFiles, stop: &Stop) -> Result<(), CacheError> {
+        self.free(files, stop, &mut |_| ())
+    }
+}
+
+fn failed(error: &ApiError) -> CacheError {
+    // The coordinator's errors have the remedy after a colon.
+    let message = error.to_string();
+    let message = message.rsplit_once(": ").map_or(message.clone(), |(what, next)| format!("{what}; {next}"));
+    if error.is_unavailable() { CacheError::Unavailable(message) } else { CacheError::Failed(message) }
+}
+
+fn line_of(job: &JobReport) -> String {
+    let (kind, state) = (job.spec.kind().as_str(), job.state.as_str().to_lowercase());
+    match job.progress.percent {
+        Some(percent) => format!("{kind} job {state}, {percent:.0} %"),
+        None => format!("{kind} job {state}"),
+    }
+}
+
+fn what_failed(job: &JobReport) -> String {
+    let (kind, path, state) = (job.spec.kind().as_str(), job.spec.path(), job.state.as_str());
+    let cause = job.failures.causes.first().map(|cause| format!(": {} × {}", cause.count, cause.message));
+    format!("the {kind} job for {path} ended as {state}{}", cause.unwrap_or_default())
+}
+
+fn how_to_see(job: &JobReport) -> String {
+    format!(
+        "`forebay job {} --path {} --progress --verbose` names what failed",
+        job.spec.kind().as_str(),
+        job.spec.path()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_path_below_the_mount_is_one_of_the_namespace() {
+        let cache = Coordinated::new("/mnt/data".into(), "127.0.0.1:1".into(), None, Handle::current()).unwrap();
+        let path = |at: &str| cache.in_namespace(Path::new(at)).unwrap().to_string();
+        assert_eq!(path("/mnt/data/s3/forebay-bench/small"), "/s3/forebay-bench/small");
+        assert_eq!(path("/mnt/data"), "/");
+        assert!(cache.describe().ends_with("127.0.0.1:1"));
+    }
+}

@@ -1,0 +1,416 @@
+//! The matrix: what is measured, one cell after the other, and what becomes of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use forebay_benchmark::posix::run::{MountPoint, default_output, machine};
+use forebay_benchmark::read::{
+    self as reading, Batch, How, KeepError, Kept, Settings, Step, against, conclusions, milliseconds, size,
+};
+use forebay_benchmark::record::{Cell, FORMAT, Finding, Level, Measured, Record};
+use forebay_benchmark::report;
+use forebay_config::Loaded;
+use forebay_doctor::Root;
+use forebay_doctor::facts::Rdma;
+use forebay_rdma::Library;
+use forebay_types::ByteSize;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::super::posix::terminal::Terminal;
+use super::cells::Cells;
+use super::process::Children;
+use super::site::{Options, Site, Transport};
+use super::{Args, TransportArg, room};
+use crate::exit::{Exit, Fault};
+use crate::output;
+use crate::signals::Signals;
+use crate::{logging, runtime};
+
+/// How long a run that was interrupted may take to clean up before its processes are killed.
+const END_WITHIN: Duration = Duration::from_secs(30);
+/// Memory that a worker has beside the files, so that nothing is evicted.
+const SPARE_MEMORY: u64 = 256 << 20;
+
+/// A way to read the same files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    /// What it is called: `tcp`, `ucx`, or the last part of another file system's path.
+    pub(super) name: String,
+    /// How it is done.
+    pub(super) by: By,
+}
+
+/// How files are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Through mounts of Forebay.
+    Mounts(Transport),
+    /// In a directory of another file system.
+    Directory(PathBuf),
+}
+
+/// What is to be measured.
+pub(super) struct Plan {
+    /// The matrix.
+    pub(super) settings: Settings,
+    /// The ways that are compared.
+    pub(super) ways: Vec<Way>,
+    /// How files are read.
+    pub(super) how: How,
+    /// Where in the namespace, without the `/` at its beginning.
+    pub(super) below: PathBuf,
+    /// The origin of a worker that is started.
+    pub(super) origin: Option<String>,
+    /// Workers that exist.
+    pub(super) workers: Vec<String>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When a part does not start, or a file cannot be read or is wrong.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let loaded = args.config.load([])?;
+    logging::start_quiet(&loaded.config)?;
+    // While the process has one thread, as UCX wants it.
+    let without_ucx = Library::load(loaded.config.ucx_library.as_deref()).err().map(|error| error.to_string());
+    let plan = plan(args, without_ucx.is_none())?;
+    let batches = reading::plan(&plan.settings, plan.ways.len());
+    let missing = without_ucx.filter(|_| args.matrix.transports.contains(&TransportArg::Ucx));
+    if let Some(why) = &missing {
+        output::say(&format!("UCX is not measured: {why}"));
+    }
+    if args.matrix.dry_run {
+        return tell(&plan, &batches);
+    }
+    room::check(&plan)?;
+    let directory = args.matrix.output.clone().unwrap_or_else(default_output);
+    let kept = Kept::open(&directory, fresh(args, &loaded, &plan)).map_err(cannot_keep)?;
+    runtime::block_on(supervise(args, loaded, plan, batches, kept, missing))
+}
+
+fn cannot_keep(error: KeepError) -> anyhow::Error {
+    let (exit, next) = match &error {
+        // Its cause says what it is.
+        KeepError::Io { .. } => return error.into(),
+        KeepError::InUse(_) => (Exit::Busy, "wait for it, or name another directory with `--output`"),
+        KeepError::Record(_) | KeepError::Foreign { .. } => (Exit::Usage, "name another directory with `--output`"),
+        KeepError::Other { .. } => {
+            (Exit::Usage, "name another directory with `--output`, or give the settings that it was begun with")
+        }
+    };
+    Fault::new(exit, error.to_string(), next).into()
+}
+
+/// What the command line comes to.
+fn plan(args: &Args, has_ucx: bool) -> anyhow::Result<Plan> {
+    let matrix = &args.matrix;
+    let mut settings = Settings::study(matrix.scale);
+    if !matrix.sizes.is_empty() {
+        (settings.sizes, settings.large) = (matrix.sizes.iter().map(|size| size.as_u64()).collect(), Vec::new());
+    }
+    if !args.clients.is_empty() {
+        settings.clients.clone_from(&args.clients);
+    }
+    if !matrix.file_counts.is_empty() {
+        settings.files.clone_from(&matrix.file_counts);
+    }
+    settings.repeat = args.repeat.map_or(settings.repeat, NonZeroU32::get);
+    let mut ways = Vec::new();
+    for (asked, name, transport) in
+        [(TransportArg::Tcp, "tcp", Transport::Tcp), (TransportArg::Ucx, "ucx", Transport::Ucx)]
+    {
+        if matrix.transports.contains(&asked) && (asked == TransportArg::Tcp || has_ucx) {
+            ways.push(Way { name: name.to_owned(), by: By::Mounts(transport) });
+        }
+    }
+    if ways.is_empty() {
+        let next = "install libucp, or measure `--transports tcp`";
+        return Err(Fault::new(Exit::Failed, "only UCX is to be measured, and it is not here", next).into());
+    }
+    for path in &args.against {
+        if !path.is_dir() {
+            let next = "name a directory of a mounted file system";
+            return Err(Fault::new(Exit::NotFound, format!("{} is no directory", path.display()), next).into());
+        }
+        let last =
+            path.canonicalize()?.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned());
+        let taken = |name: &String| ways.iter().any(|way| way.name == *name);
+        let name = std::iter::once(last.clone()).chain((2..).map(|number| format!("{last}-{number}")));
+        let name = name.into_iter().find(|name| !taken(name)).unwrap_or(last);
+        ways.push(Way { name, by: By::Directory(path.clone()) });
+    }
+    Ok(Plan {
+        settings,
+        ways,
+        how: args.how(),
+        below: matrix.below.strip_prefix("/").unwrap_or(&matrix.below).to_owned(),
+        origin: matrix.origin.clone(),
+        workers: matrix.workers.clone(),
+    })
+}
+
+/// What a worker needs to keep so many bytes of files.
+pub(super) fn worker_memory(bytes: u64) -> ByteSize {
+    ByteSize::bytes((bytes + bytes / 4 + SPARE_MEMORY).next_multiple_of(1 << 20))
+}
+
+/// Prints what would be done.
+fn tell(plan: &Plan, batches: &[Batch]) -> anyhow::Result<()> {
+    let mut out = output::stdout();
+    let names: Vec<&str> = plan.ways.iter().map(|way| way.name.as_str()).collect();
+    writeln!(out, "over {}, {} rounds:", names.join(" and "), plan.settings.repeat)?;
+    for batch in batches {
+        let mut shapes: Vec<String> = Vec::new();
+        for step in &batch.steps {
+            let shape = format!("{}×{}", step.clients, step.files);
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        writeln!(out, "  files of {:>8}: clients × files {}", size(batch.file_bytes), shapes.join(", "))?;
+    }
+    let steps: usize = batches.iter().map(|batch| batch.steps.len()).sum();
+    let bytes = |batch: &Batch| batch.steps.iter().map(move |step| step_bytes(batch, step)).sum::<u64>();
+    let all: u64 = batches.iter().map(bytes).sum();
+    let most = plan.settings.most_bytes();
+    writeln!(out, "{steps} measurements read {} in all; {} of files at a time", size(all), size(most))?;
+    if plan.workers.is_empty() {
+        writeln!(out, "a worker with {} of memory is started", worker_memory(most))?;
+    }
+    Ok(out.flush()?)
+}
+
+fn step_bytes(batch: &Batch, step: &Step) -> u64 {
+    batch.file_bytes.saturating_mul(u64::from(step.clients) * u64::from(step.files))
+}
+
+/// A record of nothing yet.
+fn fresh(args: &Args, loaded: &Loaded, plan: &Plan) -> Record {
+    let list = |numbers: &[u32]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let sizes = |sizes: &[u64]| sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut settings = BTreeMap::from([
+        ("clients".to_owned(), list(&plan.settings.clients)),
+        ("file-counts".to_owned(), list(&plan.settings.files)),
+        ("sizes".to_owned(), sizes(&plan.settings.sizes)),
+        ("large-sizes".to_owned(), sizes(&plan.settings.large)),
+        ("repeat".to_owned(), plan.settings.repeat.to_string()),
+        ("ways".to_owned(), plan.ways.iter().map(|way| way.name.clone()).collect::<Vec<_>>().join(",")),
+        ("buffer".to_owned(), args.buffer.to_string()),
+        ("buffered".to_owned(), args.buffered.to_string()),
+        ("check".to_owned(), args.check.to_string()),
+    ]);
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
+    let against: Vec<String> = args.against.iter().map(absolute).collect();
+    let more = [
+        ("origin", plan.origin.clone()),
+        ("workers", (!plan.workers.is_empty()).then(|| plan.workers.join(","))),
+        // Where a run that was killed has left files.
+        ("below", (!plan.workers.is_empty()).then(|| plan.below.display().to_string())),
+        ("against", (!against.is_empty()).then(|| against.join(","))),
+    ];
+    settings.extend(more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    for row in loaded.show().into_iter().filter(|row| matches!(row.origin, forebay_config::Origin::Flag { .. })) {
+        settings.insert(format!("-o {}", row.key), row.value.unwrap_or_default());
+    }
+    Record {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        begun: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        finished: false,
+        machine: machine(),
+        settings,
+        measured: Measured::Read { cells: Vec::new() },
+        findings: Vec::new(),
+    }
+}
+
+/// Runs the matrix on a thread of its own, and ends it, in order, when somebody wants that. A terminal that is lost is none.
+async fn supervise(
+    args: &Args,
+    loaded: Loaded,
+    plan: Plan,
+    batches: Vec<Batch>,
+    kept: Kept,
+    missing: Option<String>,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::take()?;
+    let (stop, children, terminal) = (Arc::new(AtomicBool::new(false)), Arc::new(Children::default()), Terminal::now());
+    let mut running = tokio::task::spawn_blocking({
+        let (stop, children) = (Arc::clone(&stop), Arc::clone(&children));
+        move || measure(&loaded, &plan, &batches, kept, missing.as_deref(), (stop, children))
+    });
+    let mut interrupted = None;
+    let done = loop {
+        let patience = async {
+            match interrupted {
+                Some(_) => tokio::time::sleep(END_WITHIN).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            done = &mut running => break done.context("the benchmark panicked")?,
+            signal = signals.next() => match signal {
+                "SIGHUP" => terminal.leave(),
+                signal if interrupted.is_none() => {
+                    interrupted = Some(signal);
+                    stop.store(true, Ordering::Relaxed);
+                }
+                _ => children.kill(),
+            },
+            () = patience => children.kill(),
+        }
+    };
+    let kept = match (done, interrupted) {
+        (Ok(kept), _) => kept,
+        (Err(_), Some(signal)) => return Err(Fault::interrupted(signal).into()),
+        (Err(error), None) => return Err(error),
+    };
+    let mut out = output::stdout();
+    if args.json.json {
+        output::json_line(&mut out, &serde_json::to_value(&kept.record)?)?;
+    } else {
+        write!(out, "{}", report::text(&kept.record))?;
+        writeln!(out, "\n{}", kept.directory().join("report.html").display())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Measures what is left to be, and writes the report: also of what there is when that fails or is interrupted.
+fn measure(
+    loaded: &Loaded,
+    plan: &Plan,
+    batches: &[Batch],
+    kept: Kept,
+    missing: Option<&str>,
+    (stop, children): (Arc<AtomicBool>, Arc<Children>),
+) -> anyhow::Result<Kept> {
+    let has_card = Rdma::read(&Root::default()).ports().any(|(_, port)| port.is_active());
+    let site = Options { loaded, workers: plan.workers.clone(), has_card, children, stop: Arc::clone(&stop) };
+    let bar = Bar::new(batches.iter().map(|batch| batch.steps.len()).sum());
+    let mut cells = Cells { site: Site::new(site)?, plan, kept, stop, bar, files_are_left: false };
+    if cells.kept.resumed {
+        output::say(&format!("going on with the run in {}", cells.kept.directory().display()));
+    }
+    cells.keep_whole_rounds();
+    let begun = cells.begin();
+    let measured = begun.and_then(|()| batches.iter().try_for_each(|batch| cells.measure(batch)));
+    cells.bar.bar.finish_and_clear();
+    let mut kept = cells.end()?;
+    if matches!(&kept.record.measured, Measured::Read { cells } if cells.is_empty()) {
+        return measured.map(|()| kept);
+    }
+    findings(&mut kept.record, plan, missing);
+    kept.record.finished = measured.is_ok();
+    kept.save()?;
+    kept.put("report.html", report::html(&kept.record).as_bytes())?;
+    kept.put("cells.csv", report::csv(&kept.record).as_bytes())?;
+    match measured {
+        Ok(()) => {
+            kept.log("finished");
+            Ok(kept)
+        }
+        Err(error) => {
+            kept.log(&format!("ended early: {error:#}"));
+            let directory = kept.directory().display();
+            output::say(&format!("what was measured is in {directory}; `--output {directory}` goes on with it"));
+            Err(error)
+        }
+    }
+}
+
+/// What it means, after what was found on the way.
+fn findings(record: &mut Record, plan: &Plan, missing: Option<&str>) {
+    let Measured::Read { cells } = &record.measured else { return };
+    let mut found = conclusions(cells, "tcp", "ucx");
+    for way in plan.ways.iter().filter(|way| matches!(way.by, By::Directory(_))) {
+        found.extend(["tcp", "ucx"].iter().filter_map(|ours| against(cells, ours, &way.name)));
+    }
+    if let Some(why) = missing {
+        found.push(Finding {
+            rule: "no-ucx".to_owned(),
+            level: Level::Info,
+            text: format!("UCX was not measured, and none of the study's conclusions can be tested: {why}."),
+            next: Some("install libucp: `apt-get install libucx0` or `dnf install ucx`".to_owned()),
+        });
+    }
+    found.push(Finding {
+        rule: "bytes".to_owned(),
+        level: Level::Good,
+        text:
+            "Every byte of every file was compared with what was written, over each transport, before it was measured."
+                .to_owned(),
+        next: None,
+    });
+    record.findings.extend(found);
+}
+
+/// What is being measured, for whoever waits: a bar on a terminal, a line for each measurement elsewhere.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    on_terminal: bool,
+}
+
+impl Bar {
+    fn new(steps: usize) -> Self {
+        let bar = ProgressBar::new(steps as u64);
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {msg}");
+        style.into_iter().for_each(|style| bar.set_style(style));
+        Self { bar, on_terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// What is being done.
+    pub(super) fn now(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
+    /// Steps that need not be done.
+    pub(super) fn skip(&self, steps: usize) {
+        self.bar.inc(steps as u64);
+    }
+
+    /// A step ended, with this.
+    pub(super) fn done(&self, cell: &Cell) {
+        self.bar.inc(1);
+        if !self.on_terminal {
+            output::say(&format!(
+                "{:>3}/{} {}",
+                self.bar.position(),
+                self.bar.length().unwrap_or_default(),
+                line(cell)
+            ));
+        }
+    }
+}
+
+/// A cell in a line.
+pub(super) fn line(cell: &Cell) -> String {
+    let mut line = format!("{} × {} of {}", cell.clients, cell.files, size(cell.file_bytes));
+    // Writing to a string cannot fail.
+    let _ = write!(line, " over {}", cell.carried_by);
+    let cpu = cell.client_percent_seconds + cell.worker_percent_seconds;
+    let cpu = if cpu.is_finite() { format!("{cpu:.1}") } else { "unknown".to_owned() };
+    let _ = write!(line, ": {} a file, {cpu} percent × seconds", milliseconds(cell.milliseconds_per_file));
+    line
+}
+
+/// The type of a file system that is compared with.
+pub(super) fn kind_of(path: &Path) -> String {
+    MountPoint::around(path).map_or_else(|| path.display().to_string(), |mounted| mounted.kind)
+}
+
+/// Cells by what tells them apart.
+pub(super) fn rounds(cells: &[Cell]) -> HashMap<(u32, u32, u64, u32), usize> {
+    let mut rounds = HashMap::new();
+    for cell in cells {
+        *rounds.entry((cell.clients, cell.files, cell.file_bytes, cell.round)).or_default() += 1;
+    }
+    rounds
+}

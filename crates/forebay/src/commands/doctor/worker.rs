@@ -1,0 +1,154 @@
+//! The worker of another host: does it let us in, and can each of its network cards be connected to as a mount does.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use forebay_config::Config;
+use forebay_doctor::Root;
+use forebay_doctor::facts::{PeerListener, PeerWorker, Rdma, micros};
+use forebay_memory::{Pool, PoolOptions};
+use forebay_rdma::{Lane, RdmaTransport};
+use forebay_tcp::TcpTransport;
+use forebay_transport::message::{PathAddress, PathsReply};
+use forebay_transport::{Op, Request, Transport};
+use forebay_types::ByteSize;
+
+use crate::rdma::cards::{Card, Machine};
+use crate::{assembly, rdma as configured};
+
+/// How long a question may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a lane may take to end.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+/// Questions of which the shortest counts.
+const PINGS: u32 = 5;
+/// Least memory that a lane has; nothing of it is used.
+const POOL: ByteSize = ByteSize::mib(8);
+
+/// Asks the worker at `address`, from `from` if that is said.
+pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from: Option<IpAddr>) -> PeerWorker {
+    let options = forebay_tcp::ClientOptions {
+        connections: 1,
+        bind: from,
+        ..forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
+    };
+    let link = TcpTransport::new(address.to_string(), options);
+    let worker = async {
+        // The first one connects, and is let in or refused.
+        ping(&link).await?;
+        let ping_us = shortest(&link).await?;
+        let reply = link.call(Request::on_path(Op::Paths, Bytes::new(), ANSWER_WITHIN), None).await?;
+        Ok::<_, anyhow::Error>((ping_us, PathsReply::decode(&reply.body)?))
+    };
+    let answer = worker.await;
+    link.close().await;
+    match answer {
+        Ok((ping_us, offered)) => {
+            // Cards of ours that nobody asked for are tried, too: the question is whether they would do.
+            let tries = configured::is_wanted_for_data(config) || !rdma.devices.is_empty();
+            let listeners = connect_all(config, address, &offered, tries).await;
+            PeerWorker { ping_us: Some(ping_us), ucx: offered.ucx, listeners, error: None }
+        }
+        Err(error) => PeerWorker { error: Some(words(&error)), ..PeerWorker::default() },
+    }
+}
+
+/// The error and its causes; those of links say in their own words what their cause does.
+fn words(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            let separator = if text.is_empty() { "" } else { ": " };
+            text = format!("{text}{separator}{cause}");
+        }
+    }
+    text
+}
+
+async fn ping(link: &dyn Transport) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
+    link.call(Request::on_path(Op::Ping, Bytes::new(), ANSWER_WITHIN), None).await?;
+    Ok(begun.elapsed())
+}
+
+async fn shortest(link: &dyn Transport) -> anyhow::Result<u64> {
+    let mut shortest = ANSWER_WITHIN;
+    for _ in 0..PINGS {
+        shortest = shortest.min(ping(link).await?);
+    }
+    Ok(micros(shortest))
+}
+
+/// Connects to every listener for data, card by card as a mount does, if it is to be tried.
+async fn connect_all(config: &Config, worker: SocketAddr, offered: &PathsReply, tries: bool) -> Vec<PeerListener> {
+    let mut listeners = Vec::new();
+    let cards = match tries {
+        true => Some(Machine::look(&Root::default()).and_then(|machine| machine.data_cards(config))),
+        false => None,
+    };
+    for (index, there) in offered.data.iter().enumerate() {
+        let host = if there.host.is_empty() { worker.ip().to_string() } else { there.host.clone() };
+        let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+        let listener = PeerListener {
+            card: there.card.clone(),
+            address: format!("{host}:{}", there.port),
+            ..PeerListener::default()
+        };
+        listeners.push(match &cards {
+            None => listener,
+            Some(Err(error)) => PeerListener { error: Some(words(error)), ..listener },
+            Some(Ok(cards)) => connect(config, cards, index, there, listener).await,
+        });
+    }
+    listeners
+}
+
+async fn connect(
+    config: &Config,
+    cards: &[Card],
+    index: usize,
+    there: &PathAddress,
+    listener: PeerListener,
+) -> PeerListener {
+    let Some(card) = cards.get(index % cards.len().max(1)) else { return listener };
+    let listener = PeerListener { from: card.name.clone(), ..listener };
+    match connected(config, card.clone(), listener.address.clone()).await {
+        Ok((connect, ping_us)) => {
+            PeerListener { connect_us: Some(micros(connect)), ping_us: Some(ping_us), ..listener }
+        }
+        Err(error) => {
+            tracing::debug!(card = there.card, %error, "no connection over RDMA");
+            PeerListener { error: Some(words(&error)), ..listener }
+        }
+    }
+}
+
+/// Connects from `card` to `address`: how long that took, and the shortest of a few questions in microseconds.
+async fn connected(config: &Config, card: Card, address: String) -> anyhow::Result<(Duration, u64)> {
+    let options = forebay_rdma::ClientOptions {
+        require_rdma: config.network_rdma_data_transports.is_empty(),
+        connect_timeout: config.network_rdma_data_connect_timeout,
+        bind: card.address,
+        ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
+    };
+    let lane = tokio::task::spawn_blocking({
+        let config = config.clone();
+        move || -> anyhow::Result<Arc<Lane>> {
+            let pool = Pool::new(PoolOptions::fixed(POOL))?;
+            card.lane(&config, format!("{} doctor", card.name), &pool, ByteSize::default(), None)
+        }
+    });
+    let lane = lane.await.context("starting RDMA panicked")??;
+    let link = RdmaTransport::new(address, Arc::clone(&lane), options);
+    let asked = async { Ok::<_, anyhow::Error>((ping(&link).await?, shortest(&link).await?)) }.await;
+    let close = async {
+        link.close().await;
+        lane.close().await;
+    };
+    // What does not end in time ends with the process.
+    let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;
+    asked
+}
