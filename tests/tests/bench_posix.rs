@@ -375,7 +375,10 @@ fn two_hosts_read_at_once_and_one_that_is_not_there_is_told() {
     let [one, other] = ["one-client", "both"].map(|name| directory.path().join(name));
     let alone = [&ONE_SWEEP[..3], &["--states", "warm", "--accesses", "random", "--numjobs", "2"]].concat();
     let _ = run(directory.path(), &one, &alone).succeeded();
-    let scaling = finish(forebay(&[]).args(["bench", "posix", "--scaling"]).args([one, other]), SOON).succeeded();
+    let mut scaling = forebay(&[]);
+    scaling.args(["bench", "posix", "--scaling"]).args([one, other]).arg("--output").arg(directory.path());
+    let scaling = finish(&mut scaling, SOON).succeeded();
+    assert!(output("scaling.html").exists());
     assert!(scaling.text().contains("?W/2C"), "{}", scaling.text());
 }
 

@@ -28,6 +28,8 @@ const ROUNDS: u32 = 64;
 /// to move the bytes, the one that polls may be the one that is needed: over shared memory, on two busy cores, 1 MiB took 8 ms
 /// with a thread that never slept, which is two time slices.
 const POLL_WITHIN: Duration = Duration::from_micros(50);
+/// How often connecting is tried within its deadline.
+const CONNECT_ATTEMPTS: u32 = 3;
 /// How long a thread sleeps at most before it looks whether it should stop.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -59,12 +61,38 @@ enum Pending {
 }
 
 impl OneSidedLink {
-    /// Connects, is welcomed, and unpacks the keys.
+    /// Connects, is welcomed, and unpacks the keys. What is not answered is tried again: UCX 1.13 was seen, once in a great many runs, to
+    /// connect two sides of which one never heard of the other.
     pub(crate) fn connect(
         connector: &Connector,
         context: &Context,
         registration: &Registration,
         offer: &UcxOffer,
+    ) -> Result<Self, Error> {
+        let within = CONNECT_DEADLINE / CONNECT_ATTEMPTS;
+        for _ in 1..CONNECT_ATTEMPTS {
+            match Self::connect_once(connector, context, registration, offer, within) {
+                Err(Error::TimedOut { .. }) => {}
+                connected => return connected,
+            }
+        }
+        let address = SocketAddr::new(connector.server.ip(), offer.port);
+        let told = |error| match error {
+            Error::TimedOut { .. } => {
+                let reason = format!("by UCX: no answer to {CONNECT_ATTEMPTS} attempts within {CONNECT_DEADLINE:?}");
+                Error::Connect { address, reason }
+            }
+            error => error,
+        };
+        Self::connect_once(connector, context, registration, offer, within).map_err(told)
+    }
+
+    fn connect_once(
+        connector: &Connector,
+        context: &Context,
+        registration: &Registration,
+        offer: &UcxOffer,
+        within: Duration,
     ) -> Result<Self, Error> {
         let address = SocketAddr::new(connector.server.ip(), offer.port);
         let worker = Worker::new(context)?;
@@ -75,12 +103,12 @@ impl OneSidedLink {
         let mut waiting = Waiting { worker, server: connector.server, stop: connector.stop.clone() };
         let session = connector.offer.session.to_le_bytes();
         endpoint.am_send(GREETING, &session, Payload::None, None, Protocol::Eager).detach();
-        waiting.until(CONNECT_DEADLINE, Patience::Sleep, &endpoint, || welcomed.get().then_some(Ok(()))).map_err(
-            |error| match error {
-                Error::Stopped => error,
+        waiting.until(within, Patience::Sleep, &endpoint, || welcomed.get().then_some(Ok(()))).map_err(|error| {
+            match error {
+                Error::Stopped | Error::TimedOut { .. } => error,
                 error => Error::Connect { address, reason: format!("by UCX: {}", reason(&error)) },
-            },
-        )?;
+            }
+        })?;
         let key = |packed: &Vec<u8>| {
             let key = RemoteKey::unpack(&endpoint, packed)?;
             let reason = || format!("it offers memory of {}", key.size());
@@ -100,7 +128,6 @@ impl OneSidedLink {
 fn reason(error: &Error) -> String {
     match error {
         Error::Lost { reason, .. } => reason.clone(),
-        Error::TimedOut { waited, .. } => format!("no answer within {waited:?}"),
         other => other.to_string(),
     }
 }
