@@ -1,0 +1,115 @@
+//! The classic carrier: threads that read requests from `/dev/fuse`, one after the other.
+//!
+//! Where rings are live one such thread stays, for what a ring does not carry: references given back, interrupts, and what the
+//! kernel sends before the rings are ready.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rustix::io::Errno as SystemErrno;
+use tracing::{debug, error};
+
+use crate::carrier::descriptor::Descriptor;
+use crate::errno::Errno;
+use crate::protocol::abi::{MIN_BUFFER, opcode};
+use crate::protocol::request::{Header, Malformed, Operation, parse, split};
+use crate::reply::{Dispatch, Request};
+use crate::served::Served;
+
+/// Bytes of a message beside what is written: more than any header, head and names take, and a page.
+const BESIDE_DATA: usize = 4096;
+
+/// Serves until the mount has ended.
+///
+/// # Errors
+/// When the device cannot be read though the mount is there.
+pub(crate) fn serve<D: Dispatch>(
+    descriptor: &Arc<Descriptor>,
+    dispatch: &D,
+    max_write: u32,
+    served: &Served,
+) -> io::Result<()> {
+    // Only what is written to takes memory: most messages are short.
+    let mut buffer = vec![0; (max_write as usize + BESIDE_DATA).max(MIN_BUFFER)];
+    loop {
+        let length = match descriptor.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) => match SystemErrno::from_io_error(&error) {
+                // A signal; or whoever asked was killed before the request was read.
+                Some(SystemErrno::INTR | SystemErrno::AGAIN | SystemErrno::NOENT) => continue,
+                // Unmounted, or somebody aborted the connection.
+                Some(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(()),
+                _ => return Err(error),
+            },
+        };
+        // No more than there was room for.
+        let message = buffer.get(..length).unwrap_or_default();
+        if !take(descriptor, dispatch, message, served) {
+            return Ok(());
+        }
+    }
+}
+
+/// Sees to one message. `false`: it was the last one.
+#[inline]
+fn take<D: Dispatch>(descriptor: &Arc<Descriptor>, dispatch: &D, message: &[u8], served: &Served) -> bool {
+    let header = match Header::parse(message) {
+        Ok(header) => header,
+        Err(malformed) => {
+            // Whom to answer is not known.
+            error!(length = message.len(), %malformed, "the kernel sent what is no request");
+            served.count_malformed();
+            return true;
+        }
+    };
+    match header.opcode {
+        opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY => {
+            if let Err(malformed) = take_notice(dispatch, &header, message, served) {
+                error!(?header, %malformed, "the kernel sent what is no request");
+                served.count_malformed();
+            }
+            true
+        }
+        opcode::DESTROY => {
+            descriptor.answer(header.unique, Ok(&[]));
+            false
+        }
+        opcode::INIT => {
+            debug!("the kernel begins a second time");
+            descriptor.answer(header.unique, Err(Errno::EIO));
+            true
+        }
+        _ => {
+            let request = Request::device(header, message, descriptor);
+            contained(header.opcode, || dispatch.dispatch(request));
+            true
+        }
+    }
+}
+
+/// What is not answered.
+fn take_notice<D: Dispatch>(dispatch: &D, header: &Header, message: &[u8], served: &Served) -> Result<(), Malformed> {
+    let (head, tail) = split(header, message)?;
+    match parse(header.opcode, head, tail)? {
+        Operation::Forget { lookups } => contained(header.opcode, || dispatch.forget(header.node, lookups)),
+        Operation::BatchForget(forgets) => contained(header.opcode, || {
+            forgets.iter().for_each(|(node, lookups)| dispatch.forget(node, lookups));
+        }),
+        Operation::Interrupt { unique } => {
+            served.count_interrupt();
+            contained(header.opcode, || dispatch.interrupted(unique));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Runs `work`. A panic in it is logged, and ends nothing but it.
+pub(crate) fn contained(operation: u32, work: impl FnOnce()) {
+    // The request is dropped, and so answered, while the panic unwinds; what else `work` sees is the dispatch's, which has to
+    // be fit to be used by other threads after one of them has panicked.
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        error!(operation, "a request panicked; it is answered with an i/o error");
+    }
+}

@@ -1,0 +1,35 @@
+//! What the kernel's FUSE says, and how it is carried: over `/dev/fuse` or over io_uring.
+//!
+//! Nothing in here knows what is served. From the bottom up:
+//!
+//! * [`protocol`]: what the kernel's messages mean and how answers are laid out, as functions of bytes;
+//! * `attributes` and `errno`: what answers are made of;
+//! * `reply`: the seam: what serves a mount is handed a [`Request`], and gives an [`Answer`];
+//! * `carrier`: who carries both: the device, and rings;
+//! * `notifier` and `backing`: what the kernel is told unasked, and files that it reads by itself;
+//! * `session`: a mount from the first request to the last; `served` tells how.
+
+mod attributes;
+mod backing;
+mod carrier;
+#[cfg(test)]
+mod conformance;
+mod errno;
+#[cfg(test)]
+mod fakes;
+mod notifier;
+pub mod protocol;
+mod reply;
+mod served;
+mod session;
+
+pub use attributes::{Attributes, Kind, OpenedFlags, Statfs};
+pub use backing::{Backing, Backings};
+pub use carrier::ring::{NoUring, RingShape};
+pub use errno::Errno;
+pub use notifier::Notifier;
+pub use protocol::init::ReadDirPlus;
+pub use protocol::request::{CopyRange, Forgets, Header, Malformed, Operation, SetAttr, SetTime};
+pub use reply::{Answer, Dispatch, HeldBytes, Names, Now, Opened, Reply, Request};
+pub use served::{Carried, Carrier, NoPassthrough, RingCounts, Served};
+pub use session::{FuseIo, Session, SessionError, SessionOptions};
