@@ -1,0 +1,94 @@
+//! Every byte again and again: what a restart found before it is used, and what is there once in a while.
+//!
+//! Nobody checks what the kernel reads by itself, so what lies there for long is checked at rest, slowly: one file after the
+//! other, so many bytes a second.
+
+use std::io;
+use std::sync::Arc;
+
+use forebay_types::{FileVersion, SECTOR_SIZE, SectorSums};
+use tokio::time::Instant;
+
+use crate::ground::View;
+use crate::name::Name;
+use crate::record::Record;
+use crate::shared::Shared;
+use crate::stats::Counts;
+
+/// Read at once.
+const PIECE: u32 = 32 * SECTOR_SIZE;
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// Every sector is what its sum says.
+    Right(FileVersion),
+    /// It is not, or cannot be read.
+    Wrong,
+    /// The mount is being closed.
+    Ended,
+}
+
+/// Checks one file after the other until the mount is closed.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    while let Some(file) = shared.next_check().await {
+        let checked = one(&shared, file).await;
+        shared.checked(file.id, checked);
+    }
+}
+
+/// Checks one file. A file that is removed meanwhile can be read to its end.
+async fn one(shared: &Arc<Shared>, name: Name) -> Checked {
+    let ground = Arc::clone(&shared.ground);
+    let opened = shared.blocking(move || Ok((ground.record(name)?, ground.view(name)?))).await;
+    let (record, mut view) = match opened {
+        Some(Ok((Some(record), view))) => (record, view),
+        Some(Ok((None, _))) => return wrong(name, &"its record is not what was written"),
+        Some(Err(error)) => return wrong(name, &error),
+        None => return Checked::Ended,
+    };
+    let (start, mut offset) = (Instant::now(), 0);
+    while offset < name.size {
+        let length = u64::from(PIECE).min(name.size - offset);
+        let sums = sums_of(&record, offset, length);
+        let work = move || {
+            let is_right = is_right(&mut *view, offset, length, sums.as_ref());
+            is_right.map(|is_right| (view, is_right))
+        };
+        match shared.blocking(work).await {
+            Some(Ok((read, true))) => view = read,
+            Some(Ok((_, false))) => {
+                Counts::add(&shared.counts.corrupt_sectors, 1);
+                let path = String::from_utf8_lossy(&record.version.path);
+                tracing::warn!(file = %name, %path, offset, "a materialised file is no longer what it was, and goes");
+                return Checked::Wrong;
+            }
+            Some(Err(error)) => return wrong(name, &error),
+            None => return Checked::Ended,
+        }
+        offset += length;
+        Counts::add(&shared.counts.checked_bytes, length);
+        let due = start + shared.check_takes(offset);
+        tokio::select! {
+            () = shared.closing.cancelled() => return Checked::Ended,
+            () = tokio::time::sleep_until(due) => {}
+        }
+    }
+    Checked::Right(record.version)
+}
+
+fn wrong(name: Name, why: &dyn std::fmt::Display) -> Checked {
+    tracing::warn!(file = %name, error = %why, "a materialised file cannot be checked, and goes");
+    Checked::Wrong
+}
+
+fn sums_of(record: &Record, offset: u64, length: u64) -> Option<SectorSums> {
+    let sector = |bytes: u64| u32::try_from(bytes.div_ceil(u64::from(SECTOR_SIZE))).ok();
+    record.sums.slice(sector(offset)?..sector(offset + length)?)
+}
+
+fn is_right(view: &mut dyn View, offset: u64, length: u64, sums: Option<&SectorSums>) -> io::Result<bool> {
+    let length = usize::try_from(length).map_err(io::Error::other)?;
+    let bytes = view.at(offset, length)?;
+    Ok(sums.is_some_and(|sums| sums.check(bytes).is_ok()))
+}

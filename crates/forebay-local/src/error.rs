@@ -1,0 +1,41 @@
+//! What can go wrong with materialised files, in the words of the person who has to act.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why there can be no materialised files here, though they were asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// Somebody else fills this directory.
+    #[error("{0} is in use by another mount: give each its own client.local.dir, or end the other one")]
+    InUse(PathBuf),
+    /// Others could change what is read from it.
+    #[error(
+        "{path} must belong to the user that mounts and to nobody else: {why}; chown and chmod 0700 it, or choose another client.local.dir"
+    )]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Not a single block fits.
+    #[error("client.local.size is 0")]
+    NoSize,
+    /// The file system refused.
+    #[error("cannot {action} {path}: {cause}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why it failed.
+        cause: io::Error,
+    },
+}
+
+/// Makes a [`LocalError::Io`] of the file system's answer.
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LocalError {
+    let path = path.to_owned();
+    move |cause| LocalError::Io { action, path, cause }
+}

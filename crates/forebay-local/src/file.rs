@@ -1,0 +1,119 @@
+//! What is handed out: a materialised file, and the wait for one.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use forebay_types::FileId;
+use tokio::sync::oneshot;
+
+use crate::stats::Counts;
+
+/// A whole and checked file. As long as one of these lives the file is not evicted, so whoever hands its descriptor to the
+/// kernel keeps this for as long as the kernel may open more handles of it: from an inode's first handle that is passed
+/// through to its last. Clones are the same pin.
+#[derive(Clone)]
+pub struct LocalFile {
+    pub(crate) pinned: Arc<Pinned>,
+}
+
+/// A pin, and what is read through it.
+pub(crate) struct Pinned {
+    pub(crate) id: FileId,
+    pub(crate) descriptor: OwnedFd,
+    /// A check found that it is not what it was.
+    pub(crate) is_wrong: AtomicBool,
+    /// Told when the last clone is gone.
+    pub(crate) release: Box<dyn Fn(FileId) + Send + Sync>,
+}
+
+impl LocalFile {
+    /// Which version it is.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.pinned.id
+    }
+
+    /// Whether it is what it should be, as far as anybody knows. Where it is not, give it to nobody else.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        !self.pinned.is_wrong.load(Ordering::Acquire)
+    }
+}
+
+impl AsFd for LocalFile {
+    /// For reading, on a mount that takes no writes: nobody who reopens it gets one for writing.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pinned.descriptor.as_fd()
+    }
+}
+
+impl fmt::Debug for LocalFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LocalFile({})", self.pinned.id)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        (self.release)(self.id);
+    }
+}
+
+/// Why a file that somebody waited for did not come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// Materialised files are off.
+    #[error("materialised files are off")]
+    Off,
+    /// It was not there within `client.local.first_open_wait`.
+    #[error("it was not there in time")]
+    Late,
+    /// What is there is worth more, or is in use.
+    #[error("there is no room for it in client.local.size")]
+    NoRoom,
+    /// It is empty, or larger than all the room there is.
+    #[error("it is empty, or larger than client.local.size")]
+    Size,
+    /// The origin has another version by now.
+    #[error("the object changed")]
+    Changed,
+    /// It was dropped before it was whole.
+    #[error("it was dropped before it was whole")]
+    Dropped,
+    /// It could not be filled.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A file that is on its way.
+#[derive(Debug)]
+pub struct Waiting {
+    pub(crate) file: oneshot::Receiver<Result<LocalFile, NotTaken>>,
+    /// How long an open waits; somebody who asked for the file waits until it comes or not.
+    pub(crate) limit: Option<Duration>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+impl Waiting {
+    /// The file, when it is there whole; for an open, no longer than an open waits.
+    ///
+    /// # Errors
+    /// [`NotTaken`] when it does not come: serve it as ever.
+    pub async fn done(self) -> Result<LocalFile, NotTaken> {
+        let told = match self.limit {
+            Some(limit) => match tokio::time::timeout(limit, self.file).await {
+                Ok(told) => told,
+                Err(_) => Ok(Err(NotTaken::Late)),
+            },
+            None => self.file.await,
+        };
+        // Nobody tells any more when the mount is being closed.
+        let file = told.unwrap_or(Err(NotTaken::Off));
+        let count = if file.is_ok() { &self.counts.waited } else { &self.counts.in_vain };
+        Counts::add(count, 1);
+        file
+    }
+}

@@ -1,0 +1,229 @@
+//! One file, from its source to its name.
+//!
+//! Blocks are asked for ahead, a few at a time, and written in order; each is then read back from the ground and compared with
+//! the sums that came along, so that what is checked is what will be read. What is wrong is asked for once more, and whoever
+//! keeps it checks his copy first. Only what is whole gets its name.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, SECTOR_SIZE, SectorSums};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use crate::file::NotTaken;
+use crate::ground::{Ground, Part, View};
+use crate::name::Name;
+use crate::record::Record;
+use crate::source::{Blocks, Source, Summed};
+use crate::stats::Counts;
+
+/// Blocks of one file that are asked for at once: enough to cover the way to a worker, and bounded, since they are buffers that
+/// readers could have.
+const IN_FLIGHT: usize = 4;
+/// Read back at once: it is still in the processor's cache when its sum is computed.
+const PIECE: u32 = 8 * SECTOR_SIZE;
+
+/// A fill, and what it needs.
+pub(crate) struct Fill {
+    pub(crate) name: Name,
+    pub(crate) version: FileVersion,
+    pub(crate) source: Arc<dyn Source>,
+    pub(crate) ground: Arc<dyn Ground>,
+    pub(crate) runtime: Handle,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) counts: Arc<Counts>,
+    /// Whether what was written is read back; what came is checked otherwise.
+    pub(crate) reads_back: bool,
+    pub(crate) cancelled: CancellationToken,
+}
+
+/// Why a file was not filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failed {
+    Cancelled,
+    Changed,
+    NoRoom,
+    Corrupt(String),
+    Other(String),
+}
+
+impl Fill {
+    /// Fills the file, and tells how many bytes are written after each block. What failed has left nothing.
+    pub(crate) async fn run(&self, progress: impl Fn(u64)) -> Result<(), Failed> {
+        let blocks = self.source.open(&self.version);
+        let layout = blocks.layout();
+        if layout.file_size() != self.name.size {
+            return Err(Failed::Other("the blocks are of another file".to_owned()));
+        }
+        let (ground, name) = (Arc::clone(&self.ground), self.name);
+        let mut part = Some(self.blocking(move || ground.begin(name)).await?.map_err(of_ground)?);
+        let mut sums = BytesMut::new();
+        let written = self.write_all(&mut part, &blocks, layout, &mut sums, progress).await;
+        match (part, written) {
+            (Some(part), Ok(())) => {
+                let sums = SectorSums::from_bytes(sums.freeze()).ok_or_else(|| Failed::Other("odd sums".to_owned()))?;
+                let record = Record { version: self.version.clone(), sums };
+                self.blocking(move || part.publish(&record)).await?.map_err(of_ground)
+            }
+            (part, written) => {
+                // To remove it may take a while, and its room is not free before.
+                self.blocking(move || drop(part)).await?;
+                written
+            }
+        }
+    }
+
+    /// Writes all blocks. Nothing is left in `part` when its thread died.
+    async fn write_all(
+        &self,
+        part: &mut Option<Box<dyn Part>>,
+        blocks: &Arc<dyn Blocks>,
+        layout: BlockLayout,
+        sums: &mut BytesMut,
+        progress: impl Fn(u64),
+    ) -> Result<(), Failed> {
+        let mut asked = VecDeque::with_capacity(IN_FLIGHT);
+        let mut next = 0..layout.blocks();
+        for index in 0..layout.blocks() {
+            while asked.len() < IN_FLIGHT
+                && let Some(index) = next.next()
+            {
+                asked.push_back(self.ask(blocks, index, false));
+            }
+            let Some(block) = asked.pop_front() else { break };
+            let offset = index * u64::from(layout.block_size());
+            let block = self.arrival(block).await?;
+            let block = match self.write(part, offset, layout.block_len(index), block).await? {
+                Ok(sums) => sums,
+                Err(sector) => {
+                    self.found_wrong(index, sector);
+                    let again = self.arrival(self.ask(blocks, index, true)).await?;
+                    self.write(part, offset, layout.block_len(index), again).await?.map_err(|sector| {
+                        self.found_wrong(index, sector);
+                        Failed::Corrupt(format!("sector {sector} of block {index} was not what its sum says, twice"))
+                    })?
+                }
+            };
+            sums.extend_from_slice(block.as_bytes());
+            progress(offset + u64::from(layout.block_len(index)));
+        }
+        Ok(())
+    }
+
+    fn ask(&self, blocks: &Arc<dyn Blocks>, index: u64, scrub: bool) -> AbortOnDropHandle<Result<Summed, Failure>> {
+        let blocks = Arc::clone(blocks);
+        AbortOnDropHandle::new(self.tasks.spawn_on(async move { blocks.read(index, scrub).await }, &self.runtime))
+    }
+
+    async fn arrival(&self, block: AbortOnDropHandle<Result<Summed, Failure>>) -> Result<Summed, Failed> {
+        tokio::select! {
+            biased;
+            () = self.cancelled.cancelled() => Err(Failed::Cancelled),
+            arrived = block => match arrived {
+                Ok(Ok(block)) => Ok(block),
+                Ok(Err(failure)) if failure.kind() == FailureKind::VersionChanged => Err(Failed::Changed),
+                Ok(Err(failure)) if failure.kind() == FailureKind::Corrupt => {
+                    Err(Failed::Corrupt(failure.message().to_owned()))
+                }
+                Ok(Err(failure)) => Err(Failed::Other(failure.message().to_owned())),
+                Err(error) => Err(Failed::Other(format!("the task that reads a block ended: {error}"))),
+            },
+        }
+    }
+
+    /// Writes a block and checks it: its sums, or the sector that is wrong.
+    async fn write(
+        &self,
+        part: &mut Option<Box<dyn Part>>,
+        offset: u64,
+        length: u32,
+        block: Summed,
+    ) -> Result<Result<SectorSums, u32>, Failed> {
+        let bytes: usize = block.spans.iter().map(|span| span.len()).sum();
+        if bytes != length as usize || block.sums.len() != length.div_ceil(SECTOR_SIZE) as usize {
+            return Err(Failed::Other(format!("a block of {length} bytes came as {bytes}")));
+        }
+        let (reads_back, Some(mut writing)) = (self.reads_back, part.take()) else {
+            return Err(Failed::Other("the part is gone".to_owned()));
+        };
+        let sums = block.sums.clone();
+        let work = move || {
+            let wrong = lay(&mut *writing, offset, length, &block, reads_back);
+            (writing, wrong)
+        };
+        let (written, wrong) = self.blocking(work).await?;
+        *part = Some(written);
+        Ok(wrong.map_err(of_ground)?.map_or(Ok(sums), Err))
+    }
+
+    fn found_wrong(&self, index: u64, sector: u32) {
+        Counts::add(&self.counts.corrupt_sectors, 1);
+        tracing::warn!(file = %self.name, block = index, sector, "a sector was not what its sum says when it was written");
+    }
+
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
+        let done = self.tasks.spawn_blocking_on(work, &self.runtime).await;
+        done.map_err(|error| Failed::Other(format!("a task of a fill ended: {error}")))
+    }
+}
+
+impl From<Failed> for NotTaken {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Cancelled => Self::Dropped,
+            Failed::Changed => Self::Changed,
+            Failed::NoRoom => Self::NoRoom,
+            Failed::Corrupt(why) | Failed::Other(why) => Self::Failed(why),
+        }
+    }
+}
+
+fn of_ground(error: io::Error) -> Failed {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Failed::NoRoom,
+        _ => Failed::Other(error.to_string()),
+    }
+}
+
+/// Writes a block, and looks at what was written; the first sector that is wrong.
+fn lay(part: &mut dyn Part, offset: u64, length: u32, block: &Summed, reads_back: bool) -> io::Result<Option<u32>> {
+    let mut at = offset;
+    for span in &block.spans {
+        part.write(at, span)?;
+        at += span.len() as u64;
+    }
+    if reads_back {
+        return check(part.view()?, offset, length, &block.sums);
+    }
+    let mut first = 0;
+    for span in &block.spans {
+        // Spans end where sectors do, so each has whole ones.
+        let sectors = u32::try_from(span.len()).unwrap_or(u32::MAX).div_ceil(SECTOR_SIZE);
+        let Some(sums) = block.sums.slice(first..first + sectors) else { return Ok(Some(first)) };
+        if let Err(sector) = sums.check(span) {
+            return Ok(Some(first + sector));
+        }
+        first += sectors;
+    }
+    Ok(None)
+}
+
+/// Compares `length` bytes with their sums, a piece at a time: the first sector that is wrong.
+fn check(view: &mut dyn View, offset: u64, length: u32, sums: &SectorSums) -> io::Result<Option<u32>> {
+    let mut at = 0;
+    while at < length {
+        let piece = PIECE.min(length - at);
+        let first = at / SECTOR_SIZE;
+        let bytes = view.at(offset + u64::from(at), piece as usize)?;
+        let Some(sums) = sums.slice(first..first + piece.div_ceil(SECTOR_SIZE)) else { return Ok(Some(first)) };
+        if let Err(sector) = sums.check(bytes) {
+            return Ok(Some(first + sector));
+        }
+        at += piece;
+    }
+    Ok(None)
+}

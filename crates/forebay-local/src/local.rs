@@ -1,0 +1,322 @@
+//! The handle that a mount holds.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use forebay_types::{ByteSize, FileId, FileVersion};
+use rustix::thread::{CapabilitySet, capabilities};
+use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio_util::sync::DropGuard;
+
+use crate::error::{LocalError, failed};
+use crate::file::{LocalFile, NotTaken, Waiting};
+use crate::ground::{Ground, GroundKind};
+use crate::shared::Shared;
+use crate::shelf::Shown;
+use crate::source::Source;
+use crate::stats::LocalStats;
+use crate::{check, directory, memory};
+
+/// Where files are materialised, and which. The names are those of the keys `client.local.*`.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// The most bytes that they may take.
+    pub size: ByteSize,
+    /// A directory on a local disk; `None`: memory.
+    pub dir: Option<PathBuf>,
+    /// What tells this mount from others that use the directory: its cluster and mountpoint.
+    pub owner: String,
+    /// Larger files are taken only if somebody asks for them.
+    pub max_file_size: ByteSize,
+    /// So many opens make a file worth it.
+    pub min_opens: u32,
+    /// The first open of a file up to this size waits for it.
+    pub first_open_size: ByteSize,
+    /// How long an open waits.
+    pub first_open_wait: Duration,
+    /// Files that are filled at once.
+    pub fills: u32,
+    /// How often every byte is checked again; zero: never.
+    pub check_interval: Duration,
+    /// How much of that is read in a second.
+    pub check_bandwidth: ByteSize,
+    /// Whether what was written to a directory is read back from the disk.
+    pub check_writes: bool,
+}
+
+/// What an open gets.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The file is here whole: pass it through.
+    Ready(LocalFile),
+    /// It will be: wait for it, or do not.
+    Waiting(Waiting),
+    /// Serve it as ever.
+    No,
+}
+
+/// Who asked for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// `forebay job load --to-clients`.
+    Job,
+    /// `forebay fs local add`.
+    Command,
+}
+
+/// What a handle read of a file that was served the ordinary way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Bytes of reads that began where one before ended.
+    pub sequential: u64,
+}
+
+/// Where a file is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalState {
+    /// Waiting for its turn, or for room.
+    Queued,
+    /// Being filled.
+    Filling,
+    /// Found in the directory, and not yet checked.
+    Unchecked,
+    /// Whole and checked.
+    Ready,
+    /// Gone, but for those who have it open.
+    Leaving,
+    /// Failed, and left alone for a while.
+    Cooling,
+}
+
+/// A file, for people.
+#[derive(Clone, Debug, Serialize)]
+pub struct Listed {
+    /// Its version's name.
+    #[serde(skip)]
+    pub key: FileId,
+    /// The same in hexadecimal.
+    pub id: String,
+    /// Its origin.
+    pub origin: String,
+    /// Its path below the origin; bytes that are no text are replaced.
+    pub path: String,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Where it is on its way.
+    pub state: LocalState,
+    /// How much of it is written.
+    pub written: u64,
+    /// Inodes that are passed through to it.
+    pub pins: u64,
+    /// Opens since it came.
+    pub opens: u64,
+    /// Who asked for it; `None`: it was worth it.
+    pub asked: Option<Why>,
+    /// Since when it is in this state.
+    pub since: SystemTime,
+}
+
+/// The materialised files of a mount. Clones are the same; background work ends with the last.
+#[derive(Clone)]
+pub struct Local {
+    kind: GroundKind,
+    place: Place,
+}
+
+#[derive(Clone)]
+enum Place {
+    There(Arc<Shared>, #[expect(dead_code, reason = "it ends the background work when it is dropped")] Arc<DropGuard>),
+    /// There is none, and why.
+    Nowhere(Arc<str>),
+}
+
+impl Local {
+    /// Opens the place for them, which lists what is in it, so it may take a moment. What a process before left in the directory is
+    /// checked in the background and used then.
+    ///
+    /// Where the kernel lets this process pass no files through, or makes no memory of its own for it, they are off, with one
+    /// warning: see [`Local::is_on`].
+    ///
+    /// # Errors
+    /// [`LocalError`] when there is no room for them, or the directory is somebody else's, or takes no files.
+    pub fn open(options: LocalOptions, source: Arc<dyn Source>, runtime: Handle) -> Result<Self, LocalError> {
+        if options.size.as_u64() == 0 {
+            return Err(LocalError::NoSize);
+        }
+        let kind = if options.dir.is_some() { GroundKind::Directory } else { GroundKind::Memory };
+        if !may_administrate() {
+            return Ok(Self::off(
+                kind,
+                "the kernel lets only processes with CAP_SYS_ADMIN pass files through; run the mount as root or give it \
+                 that capability",
+            ));
+        }
+        if let Some(dir) = &options.dir {
+            let ground = directory::open(dir, &options.owner)?;
+            return Self::on(Arc::new(ground), options, source, runtime);
+        }
+        // Whatever the kernel lacks for it, the mount does without.
+        let made = memory::open(options.size).map_err(failed("make", "a tmpfs".as_ref()));
+        let local = made.and_then(|ground| Self::on(Arc::new(ground), options, source, runtime));
+        Ok(local.unwrap_or_else(|error| Self::off(kind, &error.to_string())))
+    }
+
+    /// Without a place for them, because of `why`.
+    fn off(kind: GroundKind, why: &str) -> Self {
+        tracing::warn!("materialised files are off: {why}");
+        Self { kind, place: Place::Nowhere(why.into()) }
+    }
+
+    /// With files on `ground`.
+    pub(crate) fn on(
+        ground: Arc<dyn Ground>,
+        options: LocalOptions,
+        source: Arc<dyn Source>,
+        runtime: Handle,
+    ) -> Result<Self, LocalError> {
+        let kind = ground.kind();
+        let place = options.dir.clone().unwrap_or_else(|| "memory".into());
+        let found = ground.found().map_err(failed("look through", &place))?;
+        let free = ground.free().map_err(failed("ask for the free space of", &place))?;
+        let shared = Shared::new(ground, options, source, runtime);
+        shared.begin(found, free);
+        shared.spawn(check::run(Arc::clone(&shared)));
+        let guard = Arc::new(shared.closing.clone().drop_guard());
+        Ok(Self { kind, place: Place::There(shared, guard) })
+    }
+
+    fn shared(&self) -> Option<&Arc<Shared>> {
+        match &self.place {
+            Place::There(shared, _) => Some(shared),
+            Place::Nowhere(_) => None,
+        }
+    }
+
+    /// Those that do something; `None` when they are off.
+    fn working(&self) -> Option<&Arc<Shared>> {
+        self.shared().filter(|shared| shared.why_off().is_none())
+    }
+
+    /// Whether files are materialised.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.working().is_some()
+    }
+
+    /// What files lie on.
+    #[must_use]
+    pub fn ground(&self) -> GroundKind {
+        self.kind
+    }
+
+    /// Somebody opens a version for reading, and it may be passed through. Short: at most one `openat`.
+    #[must_use]
+    pub fn opened(&self, id: FileId, version: &FileVersion) -> Verdict {
+        self.working().map_or(Verdict::No, |shared| shared.opened(id, version))
+    }
+
+    /// A handle that was served the ordinary way was closed, and had read so much of a file of `size` bytes.
+    pub fn closed(&self, id: FileId, size: u64, reading: Reading) {
+        if let Some(shared) = self.working() {
+            shared.change(|state, _| state.shelf.closed(id, size, reading));
+        }
+    }
+
+    /// Somebody asks for a file: it is taken whatever its size, and goes for no other. The wait is for as long as it takes.
+    ///
+    /// # Errors
+    /// [`NotTaken`] when it is plain that it will not come.
+    pub fn want(&self, id: FileId, version: &FileVersion, why: Why) -> Result<Verdict, NotTaken> {
+        self.working().map_or(Err(NotTaken::Off), |shared| shared.want(id, version, why))
+    }
+
+    /// Nobody will open this version any more: it was written over, replaced or removed. Those who have it open keep it.
+    pub fn forget(&self, id: FileId) {
+        if let Some(shared) = self.working() {
+            shared.change(|state, now| state.shelf.forget(id, now));
+        }
+    }
+
+    /// Drops a file, whoever asked for it; those who have it open keep it. Whether there was one.
+    pub fn drop_file(&self, id: FileId) -> bool {
+        self.working().is_some_and(|shared| shared.change(|state, now| state.shelf.drop_file(id, now)))
+    }
+
+    /// Drops all files; how many there were.
+    pub fn drop_all(&self) -> usize {
+        self.working().map_or(0, |shared| shared.change(|state, now| state.shelf.drop_all(now)))
+    }
+
+    /// The kernel refuses to pass files through: says so once, and takes no more. What is in memory goes; what is in a
+    /// directory stays there for another process.
+    pub fn turn_off(&self, why: &str) {
+        if let Some(shared) = self.shared() {
+            shared.turn_off(why);
+        }
+    }
+
+    /// The files that there are, by path.
+    #[must_use]
+    pub fn list(&self) -> Vec<Listed> {
+        let Some(shared) = self.shared() else { return Vec::new() };
+        let (now, today) = (std::time::Instant::now(), SystemTime::now());
+        let shown = shared.change(|state, _| state.shelf.list());
+        let mut list: Vec<Listed> = shown.into_iter().map(|shown| listed(shown, now, today)).collect();
+        list.sort_by(|a, b| (&a.origin, &a.path, &a.id).cmp(&(&b.origin, &b.path, &b.id)));
+        list
+    }
+
+    /// What they do, in numbers.
+    #[must_use]
+    pub fn stats(&self) -> LocalStats {
+        match &self.place {
+            Place::There(shared, _) => shared.stats(),
+            Place::Nowhere(why) => {
+                LocalStats { why_off: Some(why.to_string()), ground: Some(self.kind), ..LocalStats::default() }
+            }
+        }
+    }
+
+    /// Ends fills and checks and waits for them. Files in a directory stay for the next process; descriptors that were handed
+    /// out stay good.
+    pub async fn close(&self) {
+        if let Some(shared) = self.shared() {
+            shared.close().await;
+        }
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("ground", &self.kind).field("is_on", &self.is_on()).finish_non_exhaustive()
+    }
+}
+
+/// Whether the kernel lets this process pass files through, as far as that can be told without trying.
+fn may_administrate() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+fn listed(shown: Shown, now: std::time::Instant, today: SystemTime) -> Listed {
+    let path = shown.version.as_ref().map(|version| String::from_utf8_lossy(&version.path).into_owned());
+    Listed {
+        key: shown.id,
+        id: shown.id.to_string(),
+        origin: shown.version.as_ref().map(|version| version.origin.to_string()).unwrap_or_default(),
+        path: path.unwrap_or_default(),
+        size: shown.size,
+        state: shown.state,
+        written: shown.written,
+        pins: shown.pins,
+        opens: shown.opens,
+        asked: shown.asked,
+        since: today.checked_sub(now.saturating_duration_since(shown.since)).unwrap_or(today),
+    }
+}

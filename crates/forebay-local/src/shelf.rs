@@ -1,0 +1,498 @@
+//! What is there, what comes, and what has to go for it. Pure: takes events and a `now`, leaves [`Action`]s.
+//!
+//! ```text
+//!          worth it or asked for        a slot and room            whole and checked
+//! (unknown) ──────────────► Queued ───────────────► Filling ──────────────────► Ready ─┐ to go, nobody has it open
+//!     ▲                        │ no room              │ failed      Unchecked ───►│    ├──────► Removing ─► (unknown)
+//!     │                        ▼                      ▼            (a restart     │    │              ▲
+//!     └───────────────────── (unknown)             Cooling          found it)     └────┴─► Leaving ───┘ the last one closed it
+//! ```
+//!
+//! A file takes its room from the moment it begins to be filled until it is removed, so the sum never exceeds the size. Room
+//! that is free by that reckoning and that the ground has not got (somebody has a removed file mapped; others fill the disk) is
+//! *missing*, and nobody gets it. What somebody has open never goes for another file, and what was asked for does not either.
+
+mod admission;
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use forebay_types::{FileId, FileVersion};
+
+use crate::file::NotTaken;
+use crate::local::{Reading, Why};
+use crate::policy::{Policy, Rules, Worth};
+use crate::stats::LocalStats;
+use admission::Refusal;
+use entry::{Entry, State};
+pub(crate) use entry::{Shown, room_of};
+
+/// Files that are known at once, in whatever state: what the table of them takes is bounded, however small files are.
+pub(crate) const MOST_FILES: usize = 65_536;
+/// Written so far, in percent, an ordinary open waits for the rest of a file.
+const NEARLY: u64 = 80;
+
+/// The bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) rules: Rules,
+    /// Files that are filled at once.
+    pub(crate) fills: u32,
+    /// Whether the ground sets all of a file's room aside when it begins.
+    pub(crate) sets_aside: bool,
+}
+
+/// What the shell shall do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Fill it; ends with [`Shelf::filled`] or [`Shelf::failed`].
+    Fill(FileId),
+    /// End its fill; which fails then.
+    Cancel(FileId),
+    /// Remove it; ends with [`Shelf::removed`].
+    Remove(FileId),
+    /// Say that it is there, or why not, to those who wait for it.
+    Tell(FileId, Option<NotTaken>),
+    /// The last one closed it: write down when it was used.
+    Used(FileId),
+}
+
+/// What an open gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is there, and pinned once more.
+    Ready,
+    /// It is worth waiting for.
+    Wait,
+    No,
+}
+
+/// Whether nobody asked for it: `false` comes first.
+type NotAsked = bool;
+
+/// All files.
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    limits: Limits,
+    policy: Policy,
+    files: HashMap<FileId, Entry>,
+    /// Room of all files that take any.
+    taken: u64,
+    /// Of it, of those that are being removed.
+    going: u64,
+    missing: u64,
+    filling: u32,
+    /// Those that are queued, next first.
+    queue: BTreeSet<(NotAsked, u64, FileId)>,
+    turns: u64,
+    /// Who found no room last.
+    refusal: Option<Refusal>,
+    is_closed: bool,
+    actions: Vec<Action>,
+    totals: Totals,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    ready: u64,
+    no: u64,
+    no_room: u64,
+    bad_size: u64,
+    cooling: u64,
+    evictions: u64,
+}
+
+impl Shelf {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            policy: Policy::new(limits.rules),
+            files: HashMap::new(),
+            taken: 0,
+            going: 0,
+            missing: 0,
+            filling: 0,
+            queue: BTreeSet::new(),
+            turns: 0,
+            refusal: None,
+            is_closed: false,
+            actions: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// Takes what is to be done, in order.
+    pub(crate) fn actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// A restart found a file, used last at `used`. Whether it may stay.
+    pub(crate) fn found(&mut self, file: FileId, size: u64, used: Instant, now: Instant) -> bool {
+        let room = room_of(size);
+        let fits = self.taken.saturating_add(room) <= self.limits.rules.size;
+        if !fits || !self.policy.is_possible(size) || self.files.len() >= MOST_FILES || self.files.contains_key(&file) {
+            return false;
+        }
+        self.taken += room;
+        self.files.insert(file, Entry { used, ..Entry::new(size, None, State::Unchecked, now) });
+        true
+    }
+
+    /// Somebody opens a version.
+    pub(crate) fn opened(&mut self, file: FileId, version: &FileVersion, now: Instant) -> Answer {
+        let size = version.size;
+        let worth = self.policy.opened(file, size, now);
+        let mut waits = self.policy.waits(size);
+        match self.files.get_mut(&file) {
+            Some(entry) => {
+                entry.used = now;
+                entry.opens += 1;
+                entry.version.get_or_insert_with(|| version.clone());
+                match &mut entry.state {
+                    State::Ready { pins } => {
+                        *pins += 1;
+                        self.totals.ready += 1;
+                        return Answer::Ready;
+                    }
+                    State::Filling { written, cancelled: None } => waits |= *written * 100 / NEARLY >= size,
+                    State::Queued { evicts, .. } => *evicts |= worth == Worth::Yes,
+                    State::Cooling { until } if *until <= now => self.consider(file, version, worth, now),
+                    State::Cooling { .. } => self.totals.cooling += 1,
+                    _ => {}
+                }
+            }
+            None => {
+                self.consider(file, version, worth, now);
+                self.files.get_mut(&file).into_iter().for_each(|entry| entry.opens = 1);
+            }
+        }
+        self.pump(now);
+        let state = self.files.get(&file).map(|entry| &entry.state);
+        let is_coming =
+            matches!(state, Some(State::Queued { .. } | State::Filling { cancelled: None, .. } | State::Unchecked));
+        if is_coming && waits {
+            return Answer::Wait;
+        }
+        self.totals.no += 1;
+        Answer::No
+    }
+
+    /// A handle that was served the ordinary way was closed.
+    pub(crate) fn closed(&mut self, file: FileId, size: u64, reading: Reading) {
+        self.policy.closed(file, size, reading);
+    }
+
+    /// Somebody asks for a version.
+    ///
+    /// # Errors
+    /// [`NotTaken`] when it will not come.
+    pub(crate) fn want(
+        &mut self,
+        file: FileId,
+        version: &FileVersion,
+        why: Why,
+        now: Instant,
+    ) -> Result<Answer, NotTaken> {
+        if self.is_closed {
+            return Err(NotTaken::Off);
+        }
+        if !self.policy.is_possible(version.size) {
+            self.totals.bad_size += 1;
+            return Err(NotTaken::Size);
+        }
+        if !self.files.contains_key(&file) {
+            self.enqueue(file, version, true, now).map_err(|()| NotTaken::NoRoom)?;
+        }
+        let Some(entry) = self.files.get_mut(&file) else { return Err(NotTaken::NoRoom) };
+        entry.asked = Some(why);
+        entry.version.get_or_insert_with(|| version.clone());
+        match &mut entry.state {
+            State::Ready { pins } => {
+                *pins += 1;
+                return Ok(Answer::Ready);
+            }
+            // It goes before those that nobody asked for; and what failed is tried again at once, since somebody insists.
+            State::Queued { .. } | State::Cooling { .. } => self.queue(file, true, now),
+            State::Leaving { pins, is_right: true } => {
+                let pins = *pins + 1;
+                entry.enter(State::Ready { pins }, now);
+                return Ok(Answer::Ready);
+            }
+            // What goes comes again when it is gone.
+            _ => {}
+        }
+        self.pump(now);
+        if self.files.contains_key(&file) { Ok(Answer::Wait) } else { Err(NotTaken::NoRoom) }
+    }
+
+    /// One who was told that it is ready, or waited, takes it: the file stays until he lets go of it. Whether it is there.
+    pub(crate) fn pin(&mut self, file: &FileId) -> bool {
+        match self.files.get_mut(file).map(|entry| &mut entry.state) {
+            Some(State::Ready { pins }) => {
+                *pins += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// One lets go of it.
+    pub(crate) fn unpin(&mut self, file: FileId, now: Instant) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        match &mut entry.state {
+            State::Ready { pins } => {
+                *pins = pins.saturating_sub(1);
+                if *pins == 0 {
+                    entry.used = now;
+                    self.actions.push(Action::Used(file));
+                }
+            }
+            State::Leaving { pins, .. } => {
+                *pins = pins.saturating_sub(1);
+                if *pins == 0 {
+                    self.remove(file, now);
+                }
+            }
+            _ => return,
+        }
+        self.pump(now);
+    }
+
+    /// So much of it is written.
+    pub(crate) fn progress(&mut self, file: &FileId, so_far: u64) {
+        if let Some(State::Filling { written, .. }) = self.files.get_mut(file).map(|entry| &mut entry.state) {
+            *written = so_far;
+        }
+    }
+
+    /// It is whole and checked, and has its name.
+    pub(crate) fn filled(&mut self, file: FileId, now: Instant) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        let State::Filling { cancelled, .. } = &mut entry.state else { return };
+        // Somebody may have asked for it since.
+        let cancelled = cancelled.take().filter(|_| entry.asked.is_none());
+        self.filling -= 1;
+        (entry.checked, entry.failures) = (now, 0);
+        entry.enter(State::Ready { pins: 0 }, now);
+        match cancelled {
+            // It was faster than whoever did not want it any more.
+            Some(why) => {
+                self.actions.push(Action::Tell(file, Some(why)));
+                self.remove(file, now);
+            }
+            None => self.actions.push(Action::Tell(file, None)),
+        }
+        self.pump(now);
+    }
+
+    /// Its fill failed, and nothing is left of it on the ground.
+    pub(crate) fn failed(&mut self, file: FileId, why: NotTaken, now: Instant) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        let State::Filling { cancelled, .. } = &mut entry.state else { return };
+        let why = cancelled.take().unwrap_or(why);
+        self.filling -= 1;
+        self.taken -= room_of(entry.size);
+        if why == NotTaken::Changed {
+            self.policy.forget(&file);
+            self.files.remove(&file);
+        } else if why == NotTaken::Dropped && entry.asked.is_some() && !self.is_closed {
+            // Somebody asked for it after somebody else had dropped it.
+            self.queue(file, true, now);
+            return self.pump(now);
+        } else if matches!(why, NotTaken::Dropped | NotTaken::Off) {
+            self.files.remove(&file);
+        } else {
+            entry.cool(now);
+        }
+        self.actions.push(Action::Tell(file, Some(why)));
+        self.pump(now);
+    }
+
+    /// It is gone from the ground.
+    pub(crate) fn removed(&mut self, file: FileId, now: Instant) {
+        let Some(entry) = self.files.get(&file) else { return };
+        if entry.state != State::Removing {
+            return;
+        }
+        let room = room_of(entry.size);
+        self.taken -= room;
+        self.going -= room;
+        if entry.asked.is_some() && entry.version.is_some() && !self.is_closed {
+            self.queue(file, true, now);
+        } else {
+            self.files.remove(&file);
+            self.actions.push(Action::Tell(file, Some(NotTaken::Dropped)));
+        }
+        self.pump(now);
+    }
+
+    /// Nobody will open it any more.
+    pub(crate) fn forget(&mut self, file: FileId, now: Instant) {
+        self.policy.forget(&file);
+        self.drop_file(file, now);
+    }
+
+    /// Somebody wants it gone. Whether it was there, or on its way.
+    pub(crate) fn drop_file(&mut self, file: FileId, now: Instant) -> bool {
+        let Some(entry) = self.files.get_mut(&file) else { return false };
+        entry.asked = None;
+        let was_there = match &mut entry.state {
+            State::Queued { .. } => {
+                self.dequeue(&file);
+                self.files.remove(&file);
+                self.actions.push(Action::Tell(file, Some(NotTaken::Dropped)));
+                true
+            }
+            State::Filling { cancelled, .. } => {
+                if cancelled.is_none() {
+                    *cancelled = Some(NotTaken::Dropped);
+                    self.actions.push(Action::Cancel(file));
+                }
+                true
+            }
+            State::Ready { pins: 1.. } => {
+                self.leave(file, true, now);
+                true
+            }
+            State::Ready { .. } | State::Unchecked => {
+                self.remove(file, now);
+                true
+            }
+            State::Cooling { .. } => {
+                self.files.remove(&file);
+                false
+            }
+            State::Leaving { .. } | State::Removing => false,
+        };
+        self.pump(now);
+        was_there
+    }
+
+    /// Everything goes; how many files there were.
+    pub(crate) fn drop_all(&mut self, now: Instant) -> usize {
+        let was_closed = std::mem::replace(&mut self.is_closed, true);
+        let all: Vec<FileId> = self.files.keys().copied().collect();
+        let dropped = all.into_iter().filter(|file| self.drop_file(*file, now)).count();
+        self.is_closed = was_closed;
+        self.pump(now);
+        dropped
+    }
+
+    /// Nothing comes any more. What is on its way goes; what is there stays.
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.is_closed = true;
+        let is_coming = |entry: &Entry| matches!(entry.state, State::Queued { .. } | State::Filling { .. });
+        let coming: Vec<FileId> =
+            self.files.iter().filter(|(_, entry)| is_coming(entry)).map(|(file, _)| *file).collect();
+        for file in coming {
+            self.drop_file(file, now);
+        }
+    }
+
+    /// The ground has so many bytes free.
+    pub(crate) fn free(&mut self, free: u64, now: Instant) {
+        let settled = |entry: &Entry| match entry.state {
+            State::Filling { written, .. } if !self.limits.sets_aside => written,
+            _ => entry.room(),
+        };
+        let used: u64 = self.files.values().map(settled).sum();
+        self.missing = self.limits.rules.size.saturating_sub(used.saturating_add(free));
+        self.pump(now);
+    }
+
+    /// Time passed.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let over: Vec<FileId> =
+            self.files.iter().filter_map(|(file, entry)| entry.is_over(now).then_some(*file)).collect();
+        for file in over {
+            // What somebody asked for is tried again; the rest waits for somebody to open it, and is forgotten in time.
+            match self.files.get(&file) {
+                Some(entry) if entry.asked.is_some() && !self.is_closed => self.queue(file, true, now),
+                _ => drop(self.files.remove(&file)),
+            }
+        }
+        self.pump(now);
+    }
+
+    /// The file whose bytes are to be checked next, and since when: what a restart found first, those that were used last
+    /// before others; then what was not checked for `interval`.
+    pub(crate) fn next_check(&self, interval: Option<Duration>, now: Instant) -> Option<FileId> {
+        let unchecked = self.files.iter().filter(|(_, entry)| entry.state == State::Unchecked);
+        if let Some((file, _)) = unchecked.max_by_key(|(_, entry)| (entry.asked.is_some(), entry.used)) {
+            return Some(*file);
+        }
+        let interval = interval?;
+        let at_rest = |entry: &Entry| matches!(entry.state, State::Ready { .. });
+        let due = self.files.iter().filter(|(_, entry)| at_rest(entry) && entry.checked + interval <= now);
+        due.min_by_key(|(_, entry)| entry.checked).map(|(file, _)| *file)
+    }
+
+    /// It was checked, and is what it should be or not. `version`: what it says itself that it is.
+    pub(crate) fn checked(&mut self, file: FileId, version: Option<FileVersion>, is_right: bool, now: Instant) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        match (&entry.state, is_right) {
+            (State::Ready { .. }, true) => entry.checked = now,
+            (State::Unchecked, true) => {
+                entry.checked = now;
+                entry.version = version.or(entry.version.take());
+                entry.enter(State::Ready { pins: 0 }, now);
+                self.actions.push(Action::Tell(file, None));
+            }
+            (State::Ready { .. } | State::Unchecked | State::Leaving { .. }, false) => self.lost(file, now),
+            _ => {}
+        }
+        self.pump(now);
+    }
+
+    /// It is not there, or not what it should be: nobody gets it any more.
+    pub(crate) fn lost(&mut self, file: FileId, now: Instant) {
+        let Some(entry) = self.files.get_mut(&file) else { return };
+        match &mut entry.state {
+            State::Ready { pins: 1.. } => self.leave(file, false, now),
+            State::Leaving { is_right, .. } => *is_right = false,
+            State::Ready { .. } | State::Unchecked => self.remove(file, now),
+            _ => {}
+        }
+    }
+
+    /// The version of a file.
+    pub(crate) fn version(&self, file: &FileId) -> Option<FileVersion> {
+        self.files.get(file)?.version.clone()
+    }
+
+    pub(crate) fn size(&self, file: &FileId) -> Option<u64> {
+        self.files.get(file).map(|entry| entry.size)
+    }
+
+    pub(crate) fn list(&self) -> Vec<Shown> {
+        self.files.iter().filter_map(|(id, entry)| entry.shown(*id)).collect()
+    }
+
+    /// Adds what is known here.
+    pub(crate) fn report(&self, stats: &mut LocalStats) {
+        for entry in self.files.values() {
+            let (files, bytes, room) = (&mut stats.files, &mut stats.bytes, entry.room());
+            match entry.state {
+                State::Queued { .. } => files.queued += 1,
+                State::Cooling { .. } => files.cooling += 1,
+                State::Filling { .. } => (files.filling, bytes.filling) = (files.filling + 1, bytes.filling + room),
+                State::Unchecked => (files.unchecked, bytes.unchecked) = (files.unchecked + 1, bytes.unchecked + room),
+                State::Ready { pins } => {
+                    (files.ready, bytes.ready) = (files.ready + 1, bytes.ready + room);
+                    files.pinned += u64::from(pins > 0);
+                }
+                State::Leaving { .. } => (files.leaving, bytes.leaving) = (files.leaving + 1, bytes.leaving + room),
+                State::Removing => bytes.leaving += room,
+            }
+        }
+        stats.bytes.lingering = self.missing;
+        (stats.opens.ready, stats.opens.no) = (self.totals.ready, self.totals.no);
+        stats.refused.room = self.totals.no_room;
+        stats.refused.size = self.totals.bad_size;
+        stats.refused.cooling = self.totals.cooling;
+        stats.evictions = self.totals.evictions;
+    }
+}
