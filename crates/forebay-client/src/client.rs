@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::open_file::OpenFile;
 use crate::prefetch::PrefetchOptions;
 use crate::router::{Connector, Router};
+use crate::small::SmallFiles;
 use crate::source::Workers;
 use crate::stats::ClientStats;
 
@@ -36,6 +37,9 @@ pub struct ClientOptions {
     pub max_prefetches: usize,
     /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.
     pub prefetch_budget: u64,
+    /// The largest file, in bytes, whose bytes are asked for together with its name, and that is fetched whole when it is opened; 0
+    /// turns both off.
+    pub small_file_size: u32,
 }
 
 impl Default for ClientOptions {
@@ -48,6 +52,7 @@ impl Default for ClientOptions {
             prefetch: PrefetchOptions::default(),
             max_prefetches: 32,
             prefetch_budget: 128 << 20,
+            small_file_size: 256 << 10,
         }
     }
 }
@@ -66,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) prefetches: Arc<Semaphore>,
+    /// Blocks that are fetched for materialised files at once: what readers wait for soon does not queue behind them.
+    pub(crate) fills: Semaphore,
     /// Reads across blocks that may wait for memory at once. Each holds the bytes of one block while it waits for those
     /// of the next: too many of them would hold all the memory that they wait for.
     pub(crate) crossings: Semaphore,
@@ -74,6 +81,7 @@ pub(crate) struct Shared {
     /// Bytes fetched ahead of the readers of all handles.
     pub(crate) ahead: AtomicU64,
     pub(crate) tasks: TaskTracker,
+    pub(crate) small: SmallFiles,
 }
 
 /// What is cached of a block, and by whom.
@@ -109,6 +117,7 @@ impl Client {
         let engine_options = EngineOptions { policy: FetchPolicy::peer(), deadline: options.request_timeout };
         let engine = ReadEngine::new(buffers, Arc::new(Workers(Arc::clone(&router))), engine_options);
         let prefetches = Arc::new(Semaphore::new(options.max_prefetches));
+        let fills = Semaphore::new((options.max_prefetches / 4).max(1));
         let tasks = TaskTracker::new();
         let ahead = AtomicU64::new(0);
         Self {
@@ -119,10 +128,12 @@ impl Client {
                 stats,
                 runtime,
                 prefetches,
+                fills,
                 crossings,
                 starved: Semaphore::new(1),
                 ahead,
                 tasks,
+                small: SmallFiles::new(options.small_file_size),
             }),
         }
     }
@@ -133,10 +144,7 @@ impl Client {
     /// [`forebay_types::FailureKind::NotFound`] and whatever kept the workers from saying.
     pub async fn stat(&self, path: &FsPath, revalidate: bool) -> Result<StatReply, Failure> {
         let flags = if revalidate { Flags::REVALIDATE } else { Flags::default() };
-        // A directory's listing tells the attributes of its names, so one worker is asked about all of them.
-        let key = PlacementKey::from(&path.parent());
-        let body = self.shared.router.ask(key, Op::Stat, path.as_bytes().to_vec().into(), flags).await?;
-        StatReply::decode(&body)
+        self.shared.stat(path, flags).await
     }
 
     /// One page of the directory `path`, of at most `max` names, starting where `token` says. With `revalidate`, the origin is
@@ -158,17 +166,19 @@ impl Client {
         ListReply::decode(&body)
     }
 
-    /// A handle on `version`, each of whose blocks is on one worker. Does no I/O.
+    /// A handle on `version`, each of whose blocks is on one worker. Does no I/O itself; a small file begins to be fetched.
     #[must_use]
     pub fn open(&self, version: FileVersion) -> Arc<OpenFile> {
         self.open_replicated(version, 1)
     }
 
     /// A handle on `version`, each of whose blocks is on `replicas` workers, as [`forebay_types::Attr::replicas`] says. Does
-    /// no I/O.
+    /// no I/O itself; a small file begins to be fetched.
     #[must_use]
     pub fn open_replicated(&self, version: FileVersion, replicas: u8) -> Arc<OpenFile> {
-        Arc::new(OpenFile::new(Arc::clone(&self.shared), version, replicas))
+        let file = Arc::new(OpenFile::new(Arc::clone(&self.shared), version, replicas));
+        self.shared.fetch_small(&file);
+        file
     }
 
     /// How a file of `size` bytes is cut into blocks.
@@ -202,6 +212,7 @@ impl Client {
     /// Ends prefetching and the links to the workers. Handles that are still open fail from now on.
     pub async fn close(&self) {
         self.shared.prefetches.close();
+        self.shared.fills.close();
         self.shared.engine.close().await;
         self.shared.tasks.close();
         self.shared.router.close().await;

@@ -5,6 +5,7 @@
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
 //! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
 //! * [`Peers`] are the links of a worker to the others, whom it asks for blocks before the origin;
+//! * as the [`Source`](forebay_local::Source) of materialised files it reads whole blocks with their sums;
 //! * [`Connector`] makes links to workers, so that the client knows no transport by name.
 //!
 //! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in
@@ -18,6 +19,9 @@
 
 mod changes;
 mod client;
+mod glance;
+mod landing;
+mod local;
 mod members;
 mod open_file;
 pub mod paths;
@@ -25,14 +29,16 @@ mod peers;
 mod prefetch;
 mod router;
 mod routes;
+mod small;
 mod source;
 mod staging;
 mod stats;
 
 pub use changes::Refreshed;
 pub use client::{BlockLocation, Client, ClientOptions};
+pub use landing::Lend;
 pub use members::Loaded;
-pub use open_file::OpenFile;
+pub use open_file::{Arrived, OpenFile};
 pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};
 pub use router::Connector;

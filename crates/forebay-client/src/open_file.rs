@@ -5,20 +5,58 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_cluster::PlacementKey;
-use forebay_memory::Spans;
-use forebay_transport::{Flags, Payload};
+use forebay_memory::{SpanMut, Spans};
+use forebay_transport::Payload;
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::client::Shared;
+use crate::glance::Glance;
+use crate::landing::{Landing, Lend};
 use crate::prefetch::Streams;
+use crate::routes::Routes;
 use crate::stats::ReadSource;
 
 /// Reads of at least this many bytes go through the prefetch buffers even when they continue no stream: another reader
 /// of the same shard is likely to want them, and they are whole sectors anyway.
 const BUFFERED_FROM: u32 = 256 << 10;
+
+/// The bytes of a read.
+#[derive(Debug)]
+pub enum Arrived {
+    /// Where others may read them, too.
+    Shared(Spans),
+    /// In memory that nobody else sees: what was lent, or a buffer of the client's.
+    Landed(SpanMut),
+}
+
+impl Arrived {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Shared(spans) => spans.iter().map(|span| span.len()).sum(),
+            Self::Landed(span) => span.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// For many to read.
+    #[must_use]
+    pub fn into_spans(self) -> Spans {
+        match self {
+            Self::Shared(spans) => spans,
+            Self::Landed(span) => Spans::from_iter([span.freeze()]),
+        }
+    }
+}
 
 /// A handle pinned to one file version.
 pub struct OpenFile {
@@ -30,6 +68,8 @@ pub struct OpenFile {
     replicas: u8,
     /// Only ever tried, never waited for: a read that finds it taken by another read of this handle goes unrecorded.
     streams: Mutex<Streams>,
+    /// What most reads look at instead.
+    glance: Glance,
 }
 
 impl OpenFile {
@@ -39,7 +79,8 @@ impl OpenFile {
         let layout = BlockLayout::new(version.size, block_size);
         let id = version.id();
         client.router.replicate(id, replicas);
-        Self { id, layout, replicas, streams: Mutex::new(streams), version: Arc::new(version), client }
+        let glance = Glance::new(&streams);
+        Self { id, layout, replicas, streams: Mutex::new(streams), glance, version: Arc::new(version), client }
     }
 
     /// The version that this handle is pinned to.
@@ -64,10 +105,11 @@ impl OpenFile {
     /// file, and never short otherwise.
     #[must_use]
     pub fn try_read(&self, offset: u64, length: u32) -> Option<Spans> {
+        let routes = self.client.router.routes_seen();
         let mut spans = Spans::new();
         let mut sources = [0; 2];
         for piece in self.layout.pieces(offset, length) {
-            let (hit, source) = self.try_piece(piece)?;
+            let (hit, source) = self.try_piece(&routes, piece)?;
             sources[source as usize] += u64::from(piece.length);
             if spans.is_empty() {
                 spans = hit;
@@ -84,10 +126,34 @@ impl OpenFile {
         Some(spans)
     }
 
-    fn try_piece(&self, piece: Piece) -> Option<(Spans, ReadSource)> {
+    /// The same where the bytes lie: `look` is called with them, in order. So readers of one block share nothing that they write
+    /// to. They cannot be evicted meanwhile, so it is best short.
+    pub fn try_look<R>(&self, offset: u64, length: u32, look: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        let mut pieces = self.layout.pieces(offset, length);
+        let (Some(piece), None) = (pieces.next(), pieces.next()) else {
+            let spans = self.try_read(offset, length)?;
+            return Some(look(&spans.iter().map(|span| &**span).collect::<Vec<_>>()));
+        };
+        let key = BlockKey { file: self.id, index: piece.index };
+        let (mut look, mut looked) = (Some(look), None);
+        let mut once = |bytes: &[&[u8]]| looked = look.take().map(|look| look(bytes));
+        let routes = self.client.router.routes_seen();
+        let local = routes.local.as_ref();
+        let source = if local.is_some_and(|link| link.transport.try_look(&key, piece.offset, piece.length, &mut once)) {
+            ReadSource::LocalMemory
+        } else {
+            self.client.engine.try_look(&key, piece.offset, piece.length, &mut once)?;
+            ReadSource::Buffered
+        };
+        self.client.stats.hit(source, u64::from(piece.length));
+        self.observe(offset, length);
+        looked
+    }
+
+    fn try_piece(&self, routes: &Routes, piece: Piece) -> Option<(Spans, ReadSource)> {
         let key = BlockKey { file: self.id, index: piece.index };
         // Whoever owns the block: what the worker in this process holds is nearest.
-        if let Some(link) = &self.client.router.routes().local
+        if let Some(link) = &routes.local
             && let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length)
         {
             return Some((spans, ReadSource::LocalMemory));
@@ -102,10 +168,27 @@ impl OpenFile {
     /// [`forebay_types::FailureKind::VersionChanged`] when the object is no longer this version and the bytes are not
     /// cached; any other kind when no worker could deliver them in time.
     pub async fn read(self: &Arc<Self>, offset: u64, length: u32) -> Result<Spans, Failure> {
+        Ok(self.read_into(offset, length, &mut || None).await?.into_spans())
+    }
+
+    /// The same. What comes from another process for this reader alone, and lies in one block, lands in what `lend` lends; what is
+    /// prefetched, waited for by others too or kept does not.
+    ///
+    /// Who reads owns what was lent again when it is in the answer. Otherwise, as when the read fails or is given up, a transport
+    /// may go on writing to it until it drops it (invariant 3).
+    ///
+    /// # Errors
+    /// As for [`OpenFile::read`].
+    pub async fn read_into(
+        self: &Arc<Self>,
+        offset: u64,
+        length: u32,
+        lend: &mut Lend<'_>,
+    ) -> Result<Arrived, Failure> {
         let sequential = self.observe(offset, length);
         let pieces: Vec<_> = self.layout.pieces(offset, length).collect();
         let read = async {
-            match self.read_pieces(&pieces, sequential).await {
+            match self.read_pieces(&pieces, sequential, lend).await {
                 Err(failure) if failure.kind() == FailureKind::OutOfResources => {}
                 settled => return settled,
             }
@@ -114,7 +197,7 @@ impl OpenFile {
             let deadline = Instant::now() + self.client.options.request_timeout;
             let _alone = self.turn(&self.client.starved).await?;
             loop {
-                match self.read_pieces(&pieces, sequential).await {
+                match self.read_pieces(&pieces, sequential, lend).await {
                     Err(failure) if failure.kind() == FailureKind::OutOfResources && Instant::now() < deadline => {}
                     settled => return settled,
                 }
@@ -139,46 +222,69 @@ impl OpenFile {
         }
     }
 
-    async fn read_pieces(&self, pieces: &[Piece], sequential: bool) -> Result<Spans, Failure> {
+    async fn read_pieces(&self, pieces: &[Piece], sequential: bool, lend: &mut Lend<'_>) -> Result<Arrived, Failure> {
         if let [piece] = pieces {
-            return self.read_piece(*piece, sequential).await;
+            return self.read_piece(*piece, sequential, lend).await;
         }
         let _crossing = self.turn(&self.client.crossings).await?;
-        let reads = pieces.iter().map(|piece| self.read_piece(*piece, sequential));
-        Ok(futures::future::try_join_all(reads).await?.into_iter().flatten().collect())
+        let reads = pieces.iter().map(|piece| async move { self.read_piece(*piece, sequential, &mut || None).await });
+        let read = futures::future::try_join_all(reads).await?;
+        Ok(Arrived::Shared(read.into_iter().flat_map(Arrived::into_spans).collect()))
     }
 
-    async fn read_piece(&self, piece: Piece, sequential: bool) -> Result<Spans, Failure> {
+    async fn read_piece(&self, piece: Piece, sequential: bool, lend: &mut Lend<'_>) -> Result<Arrived, Failure> {
         let Piece { offset, length, .. } = piece;
         let key = BlockKey { file: self.id, index: piece.index };
-        if (sequential || length >= BUFFERED_FROM) && !self.is_local(&key) {
+        // A small file is being fetched whole since it was opened.
+        let is_buffered = sequential || length >= BUFFERED_FROM || self.client.small.is_small(&self.version);
+        if is_buffered && !self.is_local(&key) {
             let read = self.client.engine.read(&self.version, key, self.layout, offset, length).await?;
             self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
-            return Ok(read.spans);
+            return Ok(Arrived::Shared(read.spans));
         }
-        let (router, buffers) = (&self.client.router, self.client.engine.store());
-        let reply = router.read(&self.version, key, offset, length, Flags::default(), buffers).await?;
+        let landing = Landing { buffers: self.client.engine.store(), lend };
+        let reply = self.client.router.read_into(&self.version, key, offset, length, landing).await?;
         self.client.stats.delivered(reply.provenance);
         Ok(match reply.payload {
-            Payload::Shared(spans) => spans,
-            Payload::Landed(span) => Spans::from_iter([span.freeze()]),
-            Payload::None => Spans::new(),
+            Payload::Shared(spans) => Arrived::Shared(spans),
+            Payload::Landed(span) => Arrived::Landed(span),
+            Payload::None => Arrived::Shared(Spans::new()),
         })
     }
 
     /// Whether the worker in this process owns a block.
-    fn is_local(&self, key: &BlockKey) -> bool {
+    pub(crate) fn is_local(&self, key: &BlockKey) -> bool {
         self.client.router.routes().is_local(PlacementKey::from(key), self.replicas)
     }
 
+    /// Whether memory of this process has the bytes already.
+    fn is_here(&self, piece: &Piece) -> bool {
+        let key = BlockKey { file: self.id, index: piece.index };
+        let routes = self.client.router.routes_seen();
+        routes.local.as_ref().is_some_and(|link| link.transport.holds(&key, piece.offset, piece.length))
+            || self.client.engine.store().is_in_memory(&key, piece.offset, piece.length)
+    }
+
     /// Tells the streams of a read; starts what they want fetched ahead. Whether the read continues a stream.
+    #[inline]
     fn observe(&self, offset: u64, length: u32) -> bool {
+        if self.client.options.prefetch.max_part_number == 0 {
+            return false;
+        }
+        let end = offset.saturating_add(u64::from(length)).min(self.version.size);
+        self.glance.pass(offset, end).unwrap_or_else(|| self.tell(offset, length, end))
+    }
+
+    /// The same for a read that may change the streams.
+    fn tell(&self, offset: u64, length: u32, end: u64) -> bool {
         let Some(mut streams) = self.streams.try_lock() else { return false };
         let before = streams.ahead();
         let others = self.client.ahead.load(Ordering::Relaxed).saturating_sub(before);
         let room = self.client.options.prefetch_budget.saturating_sub(others);
+        self.glance.catch_up(&mut streams, offset, end);
         let ahead = streams.on_read(offset, length, room);
         self.account(before, streams.ahead());
+        self.glance.follow(&streams);
         drop(streams);
         if let Some(range) = ahead.fetch {
             let wanted = range.end;
@@ -189,6 +295,7 @@ impl OpenFile {
                 let before = streams.ahead();
                 streams.shrink(wanted, reached);
                 self.account(before, streams.ahead());
+                self.glance.follow(&streams);
             }
         }
         ahead.sequential
@@ -196,8 +303,10 @@ impl OpenFile {
 
     /// This handle's streams were ahead by `before` bytes and are by `after`.
     fn account(&self, before: u64, after: u64) {
-        // Wrapping: what was added is taken away again, in whatever order.
-        self.client.ahead.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        if after != before {
+            // Wrapping: what was added is taken away again, in whatever order.
+            self.client.ahead.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        }
     }
 
     /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows. How far that
@@ -207,6 +316,10 @@ impl OpenFile {
         while at < end {
             let length = u32::try_from(end - at).unwrap_or(u32::MAX);
             for piece in self.layout.pieces(at, length) {
+                if self.is_here(&piece) {
+                    at += u64::from(piece.length);
+                    continue;
+                }
                 let Ok(permit) = Arc::clone(&self.client.prefetches).try_acquire_owned() else { return at };
                 at += u64::from(piece.length);
                 let (client, version) = (Arc::clone(&self.client), Arc::clone(&self.version));

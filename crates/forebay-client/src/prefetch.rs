@@ -13,11 +13,14 @@
 use std::ops::Range;
 
 /// Streams followed per handle. Eight is what a torch loader with its default prefetch factor keeps in flight.
-const STREAMS: usize = 8;
+pub(crate) const STREAMS: usize = 8;
 /// What the second sequential read fetches ahead: two of the largest reads that FUSE makes.
 const FIRST_WINDOW: u64 = 2 << 20;
 /// How far from its end a read may start and still continue a stream, ahead or behind: the kernel's read-ahead window.
-const SLACK: u64 = 4 << 20;
+pub(crate) const SLACK: u64 = 4 << 20;
+/// The same while it is not known to be a stream: small reads that jump about within the slack are none, it must move by what was
+/// read.
+const FIRST_SLACK: u64 = 64 << 10;
 /// Nothing is fetched ahead for less than this, so that small sequential reads do not make a request each.
 const MIN_STEP: u64 = 512 << 10;
 
@@ -55,6 +58,19 @@ struct Stream {
     window: u64,
     /// When it last moved, in reads of this handle. 0: never used.
     last_used: u64,
+    /// As long as it ends before that, reads that continue it exactly need not be told of. 0 without a window.
+    quiet_until: u64,
+}
+
+impl Stream {
+    fn new(end: u64, last_used: u64) -> Self {
+        Self { end, fetched: end, window: 0, last_used, quiet_until: 0 }
+    }
+}
+
+/// Whether a read of `offset..end` may continue one that ended at `ended` and continued nothing itself.
+pub(crate) fn is_next_to(ended: u64, offset: u64, end: u64) -> bool {
+    ended.abs_diff(offset) <= end.saturating_sub(offset).max(FIRST_SLACK)
 }
 
 /// The streams of one handle.
@@ -91,18 +107,18 @@ impl Streams {
             return Ahead::default();
         }
         if self.reads == 1 && self.size <= self.options.file_length_threshold {
-            self.streams[0] = Stream { end, fetched: self.size, window: max_window, last_used: self.reads };
+            let (fetched, last_used) = (self.size, self.reads);
+            self.streams[0] = Stream { end, fetched, window: max_window, last_used, quiet_until: end };
             return Ahead { sequential: true, fetch: (end < self.size).then_some(0..self.size) };
         }
-        let (size, reads) = (self.size, self.reads);
+        let (size, block_size, reads) = (self.size, self.block_size, self.reads);
         let near = |stream: &&mut Stream| {
             stream.last_used > 0
                 && offset <= stream.end.saturating_add(SLACK)
                 && offset.saturating_add(SLACK) >= stream.end
         };
         match self.streams.iter_mut().filter(near).min_by_key(|stream| stream.end.abs_diff(offset)) {
-            // Small reads that jump about within the slack are no stream: it must move by what was read.
-            Some(stream) if offset.abs_diff(stream.end) <= u64::from(length).max(64 << 10) || stream.window > 0 => {
+            Some(stream) if offset.abs_diff(stream.end) <= u64::from(length).max(FIRST_SLACK) || stream.window > 0 => {
                 stream.last_used = reads;
                 let exact = offset == stream.end;
                 stream.end = stream.end.max(end);
@@ -113,35 +129,71 @@ impl Streams {
                 let from = stream.fetched.max(stream.end);
                 let reach = stream.end.saturating_add(stream.window).min(size);
                 // A long window is fetched block by block, so that the origin is asked for whole blocks.
-                let by_blocks = stream.window >= 2 * self.block_size && reach < size;
-                let (to, step) = if by_blocks {
-                    (reach / self.block_size * self.block_size, 1)
-                } else {
-                    (reach, MIN_STEP.min(stream.window))
-                };
+                let by_blocks = stream.window >= 2 * block_size && reach < size;
+                let (to, step) =
+                    if by_blocks { (reach / block_size * block_size, 1) } else { (reach, MIN_STEP.min(stream.window)) };
                 let worth_it = to > from && (to - from >= step || to == size);
                 if worth_it {
                     stream.fetched = to;
                 }
+                let is_full = stream.window == max_window;
+                stream.quiet_until = if is_full { quiet_until(stream, size, block_size) } else { stream.end };
                 Ahead { sequential: true, fetch: worth_it.then_some(from..to) }
             }
             _ => {
-                let window = 0;
-                let idle = self.streams.iter_mut().min_by_key(|stream| stream.last_used);
-                if let Some(idle) = idle {
-                    *idle = Stream { end, fetched: end, window, last_used: reads };
-                }
+                self.begin(end);
                 Ahead::default()
             }
         }
+    }
+
+    /// A read that ended at `end` continued nothing; the next one may continue it. It takes the place of the stream that was idle
+    /// longest.
+    pub(crate) fn begin(&mut self, end: u64) {
+        if let Some(idle) = self.streams.iter_mut().min_by_key(|stream| stream.last_used) {
+            *idle = Stream::new(end, self.reads.max(1));
+        }
+    }
+
+    /// Streams that were quiet have moved: `end` says where the stream of a number ends now, if anywhere.
+    pub(crate) fn moved(&mut self, end: impl Fn(usize) -> Option<u64>) {
+        for (at, stream) in self.streams.iter_mut().enumerate().filter(|(_, stream)| stream.last_used > 0) {
+            stream.end = stream.end.max(end(at).unwrap_or(0));
+        }
+    }
+
+    /// Where each stream ends, and before which end it need not be told of reads that continue it exactly; 0 where it has no
+    /// window.
+    pub(crate) fn quiet(&self) -> impl Iterator<Item = Option<(u64, u64)>> {
+        self.streams.iter().map(|stream| (stream.last_used > 0).then_some((stream.end, stream.quiet_until)))
+    }
+
+    /// Whether the first read may fetch the whole file.
+    pub(crate) fn may_fetch_whole(&self) -> bool {
+        self.size <= self.options.file_length_threshold
     }
 
     /// What was to be fetched up to `wanted` was only fetched up to `reached`: the next read of that stream asks again.
     pub fn shrink(&mut self, wanted: u64, reached: u64) {
         for stream in self.streams.iter_mut().filter(|stream| stream.fetched == wanted) {
             stream.fetched = reached;
+            stream.quiet_until = stream.quiet_until.min(stream.end);
         }
     }
+}
+
+/// Before which end nothing is fetched ahead of a stream whose window stays as it is. No further away than the smallest step: how
+/// far it is ahead counts against the others.
+fn quiet_until(stream: &Stream, size: u64, block_size: u64) -> u64 {
+    let Stream { end, fetched, window, .. } = *stream;
+    let step = end.saturating_add(MIN_STEP);
+    if fetched >= size {
+        return step;
+    }
+    // As in `Streams::on_read`.
+    let next =
+        if window >= 2 * block_size { (fetched / block_size + 1) * block_size } else { fetched + MIN_STEP.min(window) };
+    next.min(size).saturating_sub(window).min(step)
 }
 
 #[cfg(test)]

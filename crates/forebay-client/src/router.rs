@@ -10,12 +10,13 @@ use forebay_cluster::{Backoff, Member, Membership, PlacementKey};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
 use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport};
-use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use futures::future::BoxFuture;
 use moka::sync::Cache;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::landing::Landing;
 use crate::routes::{Closing, Link, Order, Routes};
 use crate::stats::ClientStats;
 
@@ -97,6 +98,13 @@ impl Router {
         if Arc::ptr_eq(&routes.topology, &topology) { routes } else { self.reroute(&topology) }
     }
 
+    /// The routes as they were when somebody last had to look: what a hit needs to know, the worker in this process, it needs
+    /// not know to the moment. Nothing that readers share is written to.
+    #[inline]
+    pub(crate) fn routes_seen(&self) -> arc_swap::Guard<Arc<Routes>> {
+        self.routes.load()
+    }
+
     #[cold]
     fn reroute(&self, topology: &Arc<forebay_cluster::Topology>) -> arc_swap::Guard<Arc<Routes>> {
         self.routes.rcu(|old| old.renewed(topology, &*self.connector, &self.closing));
@@ -120,15 +128,24 @@ impl Router {
 
     /// Calls about `key`, worker after worker, until one answers what settles the matter.
     ///
-    /// `request` makes the request for the time that is left; `into` makes the buffer for each attempt.
-    async fn call(&self, key: PlacementKey, mut request: Request) -> Result<Reply, Failure> {
+    /// A payload lands in `into`; who is asked after the first is asked for none.
+    pub(crate) async fn call(
+        &self,
+        key: PlacementKey,
+        mut request: Request,
+        mut into: Option<SpanMut>,
+    ) -> Result<Reply, Failure> {
         let mut attempts = self.attempts(key, 1, self.timeout);
         while let Some((link, left)) = attempts.next() {
             if let Some(changes) = link.missed.due() {
                 self.catch_up(&link, changes).await;
             }
             request.deadline = left;
-            match attempts.judge(&link, self.counted(&link, request.clone(), None).await) {
+            let into = into.take();
+            if into.is_none() {
+                request.length = 0;
+            }
+            match attempts.judge(&link, self.counted(&link, request.clone(), into).await) {
                 Verdict::Settled(result) => return result,
                 Verdict::AskNext => {}
             }
@@ -140,7 +157,7 @@ impl Router {
     pub(crate) async fn ask(&self, key: PlacementKey, op: Op, body: Bytes, flags: Flags) -> Result<Bytes, Failure> {
         let mut request = Request::on_path(op, body, self.timeout);
         request.flags = flags;
-        Ok(self.call(key, request).await?.body)
+        Ok(self.call(key, request, None).await?.body)
     }
 
     /// A change, to the worker that owns `key`. When no worker at all can be reached, it is tried again, for as long as a
@@ -195,21 +212,34 @@ impl Router {
         buffers: &Store,
     ) -> Result<Reply, Failure> {
         let request = Request::on_block(Op::Read, key, offset, length, self.timeout).with_flags(flags);
-        self.on_block(version, request, Some(buffers)).await
+        self.on_block(version, request, Some(Landing { buffers, lend: &mut || None })).await
+    }
+
+    /// The same, landing in what is lent if it can. Whoever sends them checks them.
+    pub(crate) async fn read_into(
+        &self,
+        version: &FileVersion,
+        key: BlockKey,
+        offset: u32,
+        length: u32,
+        landing: Landing<'_, '_>,
+    ) -> Result<Reply, Failure> {
+        let request = Request::on_block(Op::Read, key, offset, length, self.timeout);
+        self.on_block(version, request, Some(landing)).await
     }
 
     async fn on_block(
         &self,
         version: &FileVersion,
         mut request: Request,
-        buffers: Option<&Store>,
+        mut landing: Option<Landing<'_, '_>>,
     ) -> Result<Reply, Failure> {
         let replicas = self.replicas_of(request.block.file);
         let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas, self.timeout);
         while let Some((link, left)) = attempts.next() {
             request.deadline = left;
             let begun = (replicas > 1).then(|| Timed::begin(&link));
-            let answer = self.call_described(&link, version, &request, buffers).await?;
+            let answer = self.call_described(&link, version, &request, landing.as_mut()).await?;
             if let Some(begun) = begun {
                 begun.end(answer.is_ok());
             }
@@ -231,15 +261,30 @@ impl Router {
         link: &Link,
         version: &FileVersion,
         request: &Request,
-        buffers: Option<&Store>,
+        mut landing: Option<&mut Landing<'_, '_>>,
     ) -> Result<Result<Reply, CallError>, Failure> {
-        let answer = self.counted(link, request.clone(), landing(link, buffers, request.length).await?).await;
+        // Whoever starts a file of one block from its beginning is likely the first to read it there: the worker shall not have to
+        // ask.
+        let is_first = request.block.index == 0 && request.offset == 0 && version.size <= u64::from(MAX_BLOCK_SIZE);
+        let first = match is_first && !link.local {
+            true => request.clone().with_body(version.encode().into()),
+            false => request.clone(),
+        };
+        let into = match &mut landing {
+            Some(landing) => landing.room(link, request.length).await?,
+            None => None,
+        };
+        let answer = self.counted(link, first, into).await;
         match &answer {
             Err(CallError::Service(failure)) if failure.kind() == FailureKind::NeedsDescription => {}
             _ => return Ok(answer),
         }
         let described = request.clone().with_body(version.encode().into());
-        Ok(self.counted(link, described, landing(link, buffers, request.length).await?).await)
+        let into = match landing {
+            Some(landing) => landing.room(link, request.length).await?,
+            None => None,
+        };
+        Ok(self.counted(link, described, into).await)
     }
 
     /// A call, and how long it took.
@@ -362,13 +407,6 @@ pub(crate) fn complete(reply: Reply, request: &Request) -> Result<Reply, Failure
         return Err(Failure::new(FailureKind::Corrupt, message));
     }
     Ok(reply)
-}
-
-async fn landing(link: &Link, buffers: Option<&Store>, length: u32) -> Result<Option<SpanMut>, Failure> {
-    match buffers {
-        Some(buffers) if !link.local => Ok(Some(buffers.landing(length).await?)),
-        _ => Ok(None),
-    }
 }
 
 /// The way of one request through the workers.

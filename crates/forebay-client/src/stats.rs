@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use forebay_metrics::LatencyHistogram;
+use forebay_metrics::{LatencyHistogram, ShardedCounter};
 use forebay_transport::{CallError, Op, Payload, Provenance, Reply};
 
 /// Where the bytes of a read came from, seen from the client.
@@ -19,9 +19,9 @@ pub enum ReadSource {
 #[derive(Debug, Default, serde::Serialize)]
 pub struct ClientStats {
     /// From the memory of a worker in this process, without waiting.
-    pub local_memory: AtomicU64,
+    pub local_memory: ShardedCounter,
     /// From what had been prefetched.
-    pub buffered: AtomicU64,
+    pub buffered: ShardedCounter,
     /// From a worker's memory.
     pub worker_memory: AtomicU64,
     /// From a worker's disks.
@@ -65,13 +65,13 @@ impl ClientStats {
             ReadSource::LocalMemory => &self.local_memory,
             ReadSource::Buffered => &self.buffered,
         };
-        counter.fetch_add(bytes, Ordering::Relaxed);
+        counter.add(bytes);
     }
 
     /// A request ended; `local`: it was for a worker in this process.
     pub fn called(&self, local: bool, op: Op, answer: &Result<Reply, CallError>, took: Duration) {
         let calls = match op {
-            Op::Stat | Op::List => &self.metadata,
+            Op::Stat | Op::List | Op::StatRead => &self.metadata,
             Op::Read | Op::Fill if !local => &self.data,
             _ => return,
         };

@@ -178,6 +178,11 @@ impl ReadEngine {
         self.shared.store.try_read(key, offset, length)
     }
 
+    /// The same where the bytes lie: `look` is called with them, in order, and what it returns is returned.
+    pub fn try_look<R>(&self, key: &BlockKey, offset: u32, length: u32, look: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        self.shared.store.try_look(key, offset, length, look)
+    }
+
     /// `length` bytes at `offset` of a block, fetched if need be.
     ///
     /// # Errors

@@ -13,11 +13,14 @@
 //! an operation that owns its `SpanMut` until it has ended can never see its buffer handed to someone else
 //! (invariant 3).
 //!
+//! On a machine with several NUMA nodes the mapping is spread over those that the process runs on (`numa.rs`).
+//!
 //! A pool is bounded (invariant 6): [`Pool::alloc`] waits in a queue, first come first served, until an extent is free
 //! or its deadline passes; [`Pool::try_alloc`] is for those who can do with less.
 
 mod frames;
 mod mapping;
+mod numa;
 mod pool;
 mod span;
 

@@ -1,9 +1,11 @@
-//! The memory behind a pool: one private mapping, in huge pages when there are some.
+//! The memory behind a pool: one private mapping, in huge pages when there are some, on the nodes where it is read.
 
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::numa::{self, Placement};
 
 /// What pages a mapping got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,18 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `length` bytes.
     pub(crate) fn new(length: usize, huge_pages: bool) -> rustix::io::Result<Self> {
+        let mapping = Self::map(length, huge_pages)?;
+        // Before anybody touches it: what is there is not moved.
+        let placement = numa::placement();
+        match numa::place(mapping.base, length, &placement) {
+            Ok(()) if placement == Placement::Unsaid => {}
+            Ok(()) => tracing::info!(bytes = length, ?placement, "memory is placed by node"),
+            Err(error) => tracing::info!(bytes = length, ?placement, %error, "memory cannot be placed by node"),
+        }
+        Ok(mapping)
+    }
+
+    fn map(length: usize, huge_pages: bool) -> rustix::io::Result<Self> {
         if huge_pages && length.is_multiple_of(HUGE_PAGE) {
             // Not NORESERVE: with too few huge pages this must fail here, not with SIGBUS at first touch.
             if let Ok(base) = map(length, MapFlags::PRIVATE | MapFlags::HUGETLB) {

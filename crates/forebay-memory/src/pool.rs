@@ -393,6 +393,22 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_behind_a_view_is_had_again_when_all_others_are_gone() {
+        let pool = pool(1);
+        let (head, mut tail) = pool.try_alloc(100).unwrap().split_at(10);
+        let mut head = head.freeze();
+        assert!(head.reclaim(90).is_none(), "it is still lent");
+        tail.fill(7);
+        drop(tail);
+        assert!(head.reclaim(FRAME).is_none(), "there is not so much");
+        let again = head.reclaim(90).unwrap();
+        assert_eq!(*again, [7; 90]);
+        assert!(head.reclaim(1).is_none(), "it is had once");
+        drop((head, again));
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
     fn a_pool_grows_to_its_limit_and_no_further() {
         let options = PoolOptions {
             initial: ByteSize::mib(4),

@@ -98,6 +98,16 @@ impl Span {
         self.extent.frame()
     }
 
+    /// The `length` bytes of the extent behind this view, to be filled anew; `None` while anybody has another view of the extent,
+    /// and when there are fewer. What was written through views that are gone is there to be seen.
+    #[must_use]
+    pub fn reclaim(&mut self, length: usize) -> Option<SpanMut> {
+        // Nobody else has a view, and nobody can make one while this one is borrowed: the bytes behind it are nobody's.
+        Arc::get_mut(&mut self.extent)?;
+        let end = self.end.checked_add(length).filter(|end| *end <= self.extent.size())?;
+        Some(SpanMut { extent: Arc::clone(&self.extent), start: self.end, end })
+    }
+
     /// How many views of the extent exist.
     #[must_use]
     pub fn views(&self) -> usize {

@@ -6,6 +6,7 @@
 //! Prometheus reads.
 //!
 //! * `latency`: durations in buckets, and what can be said of an interval;
+//! * `sharded`: counters that each hit adds to;
 //! * `family`: metrics with names, units and labels, and the rules for their names;
 //! * `exposition`: the text;
 //! * `process`: what the kernel counts of this process;
@@ -20,6 +21,7 @@ mod process;
 mod readiness;
 mod report;
 mod server;
+mod sharded;
 
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
@@ -28,3 +30,4 @@ pub use process::ProcessStats;
 pub use readiness::Readiness;
 pub use report::lines;
 pub use server::{MetricsServer, Site, WebError, counters, routes, serve};
+pub use sharded::ShardedCounter;

@@ -69,7 +69,7 @@ impl RdmaTransport {
         let timing = self.trace.as_ref().map(|trace| Timing::new(trace, kind));
         let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
         let request = Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request };
-        let into = into.filter(|_| request.op == Op::Read);
+        let into = into.filter(|_| request.op.brings_payload());
         let (answer, answered) = oneshot::channel();
         let call = Call { into, limit, answer, timing, _permit: permit };
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;

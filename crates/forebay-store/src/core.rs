@@ -18,6 +18,7 @@ use crate::index::{Index, Runs, covered, covers, put_in, take_out};
 use crate::queue::DiskQueue;
 use crate::residents::{Residents, Terms};
 use crate::run::{DiskRun, IN_INDEX, MemoryRun, Run};
+use crate::verify::Verify;
 use crate::{Account, Eviction, Keep, ServeMode, StoreOptions};
 
 pub(crate) struct Core {
@@ -32,7 +33,7 @@ pub(crate) struct Core {
     pub(crate) need_room: Notify,
     pub(crate) counters: Counters,
     pub(crate) serve: ServeMode,
-    pub(crate) verify_reads: bool,
+    pub(crate) verify: Verify,
     pub(crate) eviction: Eviction,
     pub(crate) high_watermark: u8,
     pub(crate) low_watermark: u8,
@@ -65,7 +66,7 @@ impl Core {
             need_room: Notify::new(),
             counters: Counters::default(),
             serve: options.serve,
-            verify_reads: options.verify_reads,
+            verify: Verify::new(options.verify_reads, options.verify_interval),
             eviction: options.eviction,
             high_watermark: options.high_watermark,
             low_watermark: options.low_watermark,

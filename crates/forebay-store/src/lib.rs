@@ -12,6 +12,7 @@
 //! * [`Store`] (`store.rs`): the verbs; `core.rs`: how runs enter and leave the tiers; `read.rs`: how a read is pieced together from the tiers;
 //! * `run.rs`, `index.rs`: what is held, and how a hit finds it without a lock;
 //! * `sieve.rs`, `place.rs`, `residents.rs`, `evict.rs`: what goes when room is needed, always ahead of need, never inside a read;
+//! * `verify.rs`: when a hit in memory is checked;
 //! * `keep.rs`: priorities, pins and accounts, by which some go before others;
 //! * `held.rs`: going through all that is held, and checking it;
 //! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
@@ -19,7 +20,7 @@
 //! * `io/`: the seam to the kernel, by io_uring or by threads.
 //!
 //! Every sector has a CRC32C, computed when its run is published and kept with it. It is checked on each read from disk
-//! and, when asked for, on each read from memory; a sector that fails takes its run with it and is a miss (invariant
+//! and, when asked for, on reads from memory, on each one or once an interval; a sector that fails takes its run with it and is a miss (invariant
 //! 2). An extent with a reader is unlinked by eviction and freed by its last reader (invariant 4).
 
 mod core;
@@ -43,6 +44,7 @@ mod sieve;
 mod slice;
 mod stats;
 mod store;
+mod verify;
 mod writer;
 
 pub use coverage::Coverage;

@@ -72,6 +72,9 @@ pub struct StoreOptions {
     pub prewarm: bool,
     /// Whether reads from memory check the CRC of the sectors that they touch. Reads from disk always do.
     pub verify_reads: bool,
+    /// A sector that was found right is not checked again for up to so long; zero: each read checks. The time passes on the
+    /// store's runtime.
+    pub verify_interval: Duration,
     /// Which runs leave memory first. Disks always keep what is read again.
     pub eviction: Eviction,
     /// Eviction starts when a tier is fuller than this, in percent.
@@ -99,6 +102,7 @@ impl StoreOptions {
             serve: ServeMode::default(),
             prewarm: false,
             verify_reads: false,
+            verify_interval: Duration::ZERO,
             eviction: Eviction::default(),
             high_watermark: 90,
             low_watermark: 80,

@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::disk::{ReadFault, Slab};
 use crate::index::{Runs, furthest};
 use crate::run::{DiskRun, MemoryRun};
+use crate::verify::Verify;
 
 /// What a read found, and where.
 #[derive(Clone, Debug)]
@@ -34,15 +35,33 @@ pub struct StoreRead {
 /// A run in memory and the sector of it that is not what it was.
 type Corrupt = (Arc<MemoryRun>, u32);
 
-/// The bytes `offset..end` of a block, of which the run has all.
-fn piece(copy: &MemoryRun, offset: u32, end: u32, verify: bool) -> Result<Span, u32> {
-    let start = copy.run.start();
-    if verify && let Some((sectors, length)) = copy.run.sectors_of(offset, end) {
-        let within = (sectors.byte_offset() - start) as usize;
-        copy.run.check(sectors.start, &copy.bytes[within..within + length as usize])?;
-    }
+/// Where the bytes `offset..end` of a block, of which the run has all, lie in the run's.
+fn piece(copy: &MemoryRun, offset: u32, end: u32, verify: &Verify) -> Result<Range<usize>, u32> {
+    verify.check(copy, offset, end)?;
     copy.marks.visit();
-    Ok(copy.bytes.slice((offset - start) as usize..(end - start) as usize))
+    let start = copy.run.start();
+    Ok((offset - start) as usize..(end - start) as usize)
+}
+
+/// Calls `take` with each of the views that together are the bytes `offset..end` of a block; `None` when memory lacks some.
+fn pieces<'a>(
+    runs: &'a Runs,
+    offset: u32,
+    end: u32,
+    verify: &Verify,
+    mut take: impl FnMut(&'a Span, Range<usize>),
+) -> Option<Result<(), Corrupt>> {
+    let mut at = offset;
+    while at < end {
+        let copy = furthest(&runs.memory, at)?;
+        let stop = copy.run.end().min(end);
+        match piece(copy, at, stop, verify) {
+            Ok(range) => take(&copy.bytes, range),
+            Err(sector) => return Some(Err((Arc::clone(copy), sector))),
+        }
+        at = stop;
+    }
+    Some(Ok(()))
 }
 
 /// From memory alone: all bytes, or `None`. The hot path.
@@ -50,25 +69,42 @@ pub(crate) fn try_read(core: &Core, key: &BlockKey, offset: u32, length: u32) ->
     let end = offset.checked_add(length)?;
     let found = core.index.look(key, |runs| {
         let mut spans = Spans::new();
+        let found = pieces(runs, offset, end, &core.verify, |bytes, range| spans.push(bytes.slice(range)))?;
+        Some(found.map(|()| spans))
+    })?;
+    found?.map_err(|(copy, sector)| core.drop_corrupt(&copy, sector)).ok()
+}
+
+/// The same where they lie, while `look` looks at them: the index keeps them meanwhile, so nothing at all is written to what
+/// readers share.
+pub(crate) fn try_look<R>(
+    core: &Core,
+    key: &BlockKey,
+    offset: u32,
+    length: u32,
+    look: impl FnOnce(&[&[u8]]) -> R,
+) -> Option<R> {
+    let end = offset.checked_add(length)?;
+    let found = core.index.look(key, |runs| {
+        let mut slices: SmallVec<[&[u8]; 2]> = SmallVec::new();
+        let found = pieces(runs, offset, end, &core.verify, |bytes, range| slices.push(&bytes[range]))?;
+        Some(found.map(|()| look(&slices)))
+    })?;
+    found?.map_err(|(copy, sector)| core.drop_corrupt(&copy, sector)).ok()
+}
+
+/// Whether memory has all of these bytes. They are not checked.
+pub(crate) fn is_in_memory(core: &Core, key: &BlockKey, offset: u32, length: u32) -> bool {
+    let Some(end) = offset.checked_add(length) else { return false };
+    let is_here = core.index.look(key, |runs| {
         let mut at = offset;
         while at < end {
-            let copy = furthest(&runs.memory, at)?;
-            let stop = copy.run.end().min(end);
-            match piece(copy, at, stop, core.verify_reads) {
-                Ok(span) => spans.push(span),
-                Err(sector) => return Some(Err((Arc::clone(copy), sector))),
-            }
-            at = stop;
+            let Some(copy) = furthest(&runs.memory, at) else { return false };
+            at = copy.run.end();
         }
-        Some(Ok(spans))
-    })?;
-    match found? {
-        Ok(spans) => Some(spans),
-        Err((copy, sector)) => {
-            core.drop_corrupt(&copy, sector);
-            None
-        }
-    }
+        true
+    });
+    is_here.unwrap_or(false)
 }
 
 /// Whole sectors of one run in memory and their sums, unchecked.
@@ -90,13 +126,14 @@ enum Part {
 }
 
 /// Where the bytes `offset..end` are; `None` when some are nowhere.
-fn plan(runs: &Runs, offset: u32, end: u32, verify: bool) -> Result<Option<SmallVec<[Part; 4]>>, Corrupt> {
+fn plan(runs: &Runs, offset: u32, end: u32, verify: &Verify) -> Result<Option<SmallVec<[Part; 4]>>, Corrupt> {
     let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
     let mut at = offset;
     while at < end {
         if let Some(copy) = furthest(&runs.memory, at) {
             let stop = copy.run.end().min(end);
-            parts.push(Part::Memory(piece(copy, at, stop, verify).map_err(|sector| (Arc::clone(copy), sector))?));
+            let range = piece(copy, at, stop, verify).map_err(|sector| (Arc::clone(copy), sector))?;
+            parts.push(Part::Memory(copy.bytes.slice(range)));
             at = stop;
             continue;
         }
@@ -149,7 +186,7 @@ pub(crate) async fn read(
     // Each turn but the last drops a run, so this ends.
     loop {
         let Some(runs) = core.index.runs(key) else { return Ok(None) };
-        let parts = match plan(&runs, offset, end, core.verify_reads) {
+        let parts = match plan(&runs, offset, end, &core.verify) {
             Ok(Some(parts)) => parts,
             Ok(None) => return Ok(None),
             Err((copy, sector)) => {
@@ -211,7 +248,7 @@ async fn read_from_disk(
         let _promoting = copy.promotion.lock().await;
         let promoted = core.index.look(&run.key, |runs| {
             let held = furthest(&runs.memory, offset).filter(|held| held.run.end() >= end)?;
-            piece(held, offset, end, core.verify_reads).ok()
+            piece(held, offset, end, &core.verify).ok().map(|range| held.bytes.slice(range))
         });
         if let Some(span) = promoted.flatten() {
             return Ok(span);

@@ -2,16 +2,18 @@
 //!
 //! [`Run`] is what both tiers know of it; [`MemoryRun`] and [`DiskRun`] are the copies that they hold.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_memory::Span;
-use forebay_types::{BlockKey, SectorRange, SectorSums};
+use forebay_types::{BlockKey, SECTOR_SIZE, SectorRange, SectorSums};
 use tokio::sync::Mutex;
 
 use crate::Keep;
 use crate::disk::DiskExtent;
 use crate::place::Place;
+use crate::verify::Checked;
 
 /// Which bytes a run has, and their checksums.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,14 +63,19 @@ impl Run {
         is_whole.then(|| self.sums.slice(sectors.start - first..sectors.end - first))?
     }
 
+    /// Which of its own sectors, counted from the first, hold `offset..end` of the block, which must be bytes of this run.
+    #[inline]
+    pub(crate) fn positions_of(&self, offset: u32, end: u32) -> Range<u32> {
+        let start = self.start();
+        (offset - start) / SECTOR_SIZE..(end - start).div_ceil(SECTOR_SIZE)
+    }
+
     /// Checks `bytes`, which start with sector `first` of the block and end with a whole sector, or the run.
     ///
     /// # Errors
     /// The first sector whose bytes are not the ones that were published.
     pub(crate) fn check(&self, first: u32, bytes: &[u8]) -> Result<(), u32> {
-        let from = first - self.sectors.start;
-        let sums = self.sums.slice(from..self.sectors.len()).ok_or(first)?;
-        sums.check(bytes).map_err(|sector| first + sector)
+        self.sums.check_from(first - self.sectors.start, bytes).map_err(|sector| first + sector)
     }
 }
 
@@ -121,6 +128,8 @@ pub(crate) struct MemoryRun {
     /// Exactly the run's bytes.
     pub(crate) bytes: Span,
     pub(crate) marks: Marks,
+    /// Which sectors reads found right lately.
+    pub(crate) checked: Checked,
     /// In the disk queue, or being written.
     pub(crate) queued: AtomicBool,
     /// Removed on request, so it is not to reach the disk any more.
@@ -139,10 +148,21 @@ impl MemoryRun {
             run,
             bytes,
             marks: Marks::default(),
+            checked: Checked::default(),
             queued: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             left_at: AtomicU64::new(IN_INDEX),
         }
+    }
+
+    /// Checks the sectors that hold `offset..end` of the block, which must be bytes of this run.
+    ///
+    /// # Errors
+    /// The first sector whose bytes are not the ones that were published.
+    pub(crate) fn check(&self, offset: u32, end: u32) -> Result<(), u32> {
+        let Some((sectors, length)) = self.run.sectors_of(offset, end) else { return Ok(()) };
+        let within = (sectors.byte_offset() - self.run.start()) as usize;
+        self.run.check(sectors.start, &self.bytes[within..within + length as usize])
     }
 
     /// Whether somebody but the index looks at its extent, so that evicting it would not give back memory now.

@@ -19,7 +19,7 @@ use crate::run::{DiskRun, Run};
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
     Account, DiskSlice, HeldBlock, Keep, StoreError, StoreOptions, StoreRead, StoreStats, evict, held, read, slice,
-    writer,
+    verify, writer,
 };
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
@@ -79,7 +79,19 @@ impl Store {
         read::try_read(&self.core, key, offset, length)
     }
 
-    /// The same for whole sectors, which are not checked but come with their sums: whoever gets them in the end checks
+    /// The same where they lie in memory: calls `look` with them, in order, and returns what it returns. For as long as it takes
+    /// they stay as they are, whatever is evicted, and so does memory that others wait for: it is best short.
+    pub fn try_look<R>(&self, key: &BlockKey, offset: u32, length: u32, look: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
+        read::try_look(&self.core, key, offset, length, look)
+    }
+
+    /// Whether memory has the bytes `offset..offset + length` of a block. Takes no lock, and counts for no hit.
+    #[must_use]
+    pub fn is_in_memory(&self, key: &BlockKey, offset: u32, length: u32) -> bool {
+        read::is_in_memory(&self.core, key, offset, length)
+    }
+
+    /// The same as [`Store::try_read`] for whole sectors, which are not checked but come with their sums: whoever gets them in the end checks
     /// them, and reads again with [`Store::read`] those that are wrong. `None` also when they are not whole, or not in
     /// one run.
     #[must_use]
@@ -209,6 +221,7 @@ impl Store {
         });
         if let Some(copy) = self.core.hold(run, bytes.clone(), keep, None) {
             self.core.counters.runs_published.fetch_add(1, Ordering::Relaxed);
+            self.core.verify.was_checked(&copy);
             // When it is refused now it is offered again at its eviction.
             self.core.offer_to_disk(&copy);
         }
@@ -332,7 +345,10 @@ impl Store {
 impl Tasks {
     fn start(core: &Arc<Core>, ends: Vec<UnboundedReceiver<Job>>, prewarm: bool) -> Self {
         let stop = CancellationToken::new();
-        let mut handles = vec![tokio::spawn(evict::run(Arc::clone(core), stop.clone()))];
+        let mut handles = vec![
+            tokio::spawn(evict::run(Arc::clone(core), stop.clone())),
+            tokio::spawn(verify::run(Arc::clone(core), stop.clone())),
+        ];
         for (disk, end) in ends.into_iter().enumerate() {
             handles.push(tokio::spawn(writer::run(Arc::clone(core), disk, end, stop.clone())));
         }

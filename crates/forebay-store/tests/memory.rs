@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::*;
 use forebay_store::{Coverage, Store, StoreOptions};
 use forebay_types::FileId;
@@ -165,6 +167,71 @@ async fn a_bit_that_flips_in_memory_is_a_miss_when_reads_are_verified() {
     assert!(check(&store, &key, 7 * S, 10).await.is_none(), "the short sector is checked too");
     fill(&store, key, sectors(0, 8), 8 * S - 5).await;
     assert_eq!(check(&store, &key, 0, 8 * S - 5).await, Some((8 * S - 5, 0)));
+}
+
+/// Invariant 2.
+#[tokio::test(start_paused = true)]
+async fn a_bit_that_flips_in_memory_is_found_when_the_interval_is_over() {
+    let interval = Duration::from_secs(10);
+    let options = StoreOptions { verify_reads: true, verify_interval: interval, ..in_memory(16) };
+    let store = Store::open(options).await.unwrap();
+    let (key, length) = (key(1, 0), 8 * S);
+    let bytes = fill(&store, key, sectors(0, 8), length).await;
+    assert!(store.try_read(&key, 2 * S, 4 * S).is_some());
+    flip(&store, &bytes, 3 * S as usize + 17);
+    flip(&store, &bytes, 7 * S as usize);
+    tokio::time::sleep(interval - Duration::from_secs(1)).await;
+    assert!(store.try_read(&key, 3 * S, S).is_some(), "it was checked a moment ago");
+    assert_eq!(store.stats().memory.corrupt_sectors, 0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(store.try_read(&key, 3 * S + 20, 1).is_none(), "any read of the sector checks it");
+    assert_eq!((store.stats().memory.corrupt_sectors, store.stats().memory.runs), (1, 0));
+    drop(bytes);
+
+    let bytes = fill(&store, key, sectors(0, 8), length).await;
+    flip(&store, &bytes, 3 * S as usize + 17);
+    assert!(store.try_read(&key, 2 * S, 2 * S).is_some(), "it was checked when it came");
+    tokio::time::sleep(interval).await;
+    assert!(store.try_read(&key, 2 * S, S).is_some());
+    assert!(store.try_read(&key, 2 * S, 2 * S).is_none(), "each sector stands for itself");
+    assert_eq!(store.stats().memory.corrupt_sectors, 2);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn bytes_are_looked_at_where_they_lie_and_stay_there_meanwhile() {
+    let store = Store::open(in_memory(32)).await.unwrap();
+    let key = key(1, 0);
+    fill(&store, key, sectors(0, 4), BLOCK).await;
+    fill(&store, key, sectors(4, 6), BLOCK).await;
+    let used = store.stats().memory.used;
+    let looked = store.try_look(&key, 3 * S + 5, 2 * S, |slices| {
+        store.remove(&key);
+        assert_eq!(store.stats().memory.used, used, "their memory is not given to others");
+        let mut at = 3 * S + 5;
+        for slice in slices {
+            assert!(is_right(&key, at, slice));
+            at += slice.len() as u32;
+        }
+        (slices.len(), at)
+    });
+    assert_eq!(looked, Some((2, 5 * S + 5)));
+    assert_eq!(store.stats().memory.used, 0);
+    assert_eq!(store.try_look(&key, 0, 1, |_| ()), None);
+}
+
+#[tokio::test]
+async fn whether_bytes_are_in_memory_is_told_without_a_read() {
+    let store = Store::open(in_memory(32)).await.unwrap();
+    let key = key(1, 0);
+    fill(&store, key, sectors(1, 4), BLOCK).await;
+    fill(&store, key, sectors(3, 6), BLOCK).await;
+    for (offset, length, is_there) in
+        [(S, 5 * S, true), (2 * S + 7, 3 * S, true), (S - 1, 2, false), (5 * S, S + 1, false), (u32::MAX, 2, false)]
+    {
+        assert_eq!(store.is_in_memory(&key, offset, length), is_there, "{length} bytes at {offset}");
+    }
+    assert!(!store.is_in_memory(&common::key(1, 1), 0, 1));
 }
 
 #[tokio::test]

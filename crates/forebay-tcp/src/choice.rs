@@ -12,13 +12,19 @@ use std::time::Instant;
 pub(crate) struct Load {
     total: Arc<AtomicU64>,
     bytes: u64,
+    before: u64,
 }
 
 impl Load {
     /// Adds `bytes` to `total`.
     pub(crate) fn new(total: &Arc<AtomicU64>, bytes: u64) -> Self {
-        total.fetch_add(bytes, Ordering::Relaxed);
-        Self { total: Arc::clone(total), bytes }
+        let before = total.fetch_add(bytes, Ordering::Relaxed);
+        Self { total: Arc::clone(total), bytes, before }
+    }
+
+    /// What the connection had to do when these were added.
+    pub(crate) fn before(&self) -> u64 {
+        self.before
     }
 }
 

@@ -1,11 +1,11 @@
 //! The client: one worker's address, a few connections to it, and calls spread over them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_memory::SpanMut;
-use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
+use forebay_transport::{CallError, LinkError, Reply, Request, Transport, TransportKind};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
@@ -22,6 +22,12 @@ use crate::replies::Call;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What a call weighs besides its payload, in bytes: header, system calls and wake-ups cost about as much as these.
 const CALL_WEIGHT: u64 = 4096;
+/// A request that asks for no more than this is left to the connection's task when calls of [`COMPANY`] are under way before it.
+/// Requests of 4 KiB between two runtimes of one process on two cores, over 4 connections: with 64 at once 117 k/s became 268 k/s; with 8 at once
+/// it was the same within the noise, 4 % more; one alone is sent as ever.
+const SHORT: u32 = 64 << 10;
+/// One call of 4 KiB. Waiting for four gave 235 k/s.
+const COMPANY: u64 = CALL_WEIGHT + 4096;
 
 /// The link to one worker over TCP. Must be used within a tokio runtime.
 pub struct TcpTransport {
@@ -41,6 +47,8 @@ struct Link {
 /// Where one connection is, or will be.
 struct Slot {
     state: Mutex<SlotState>,
+    /// Whether there was a connection that takes calls when somebody last looked: those who choose look at this.
+    is_open: AtomicBool,
     load: Arc<AtomicU64>,
 }
 
@@ -65,6 +73,7 @@ impl Slot {
     fn clear(&self, connection: &Arc<Connection>) {
         let mut state = self.state.lock();
         if matches!(&*state, SlotState::Open(current) if Arc::ptr_eq(current, connection)) {
+            self.is_open.store(false, Ordering::Relaxed);
             *state = SlotState::Empty { retry_at: None };
         }
     }
@@ -79,6 +88,9 @@ impl Slot {
 
     fn candidate(&self) -> Candidate {
         let load = self.load.load(Ordering::Relaxed);
+        if self.is_open.load(Ordering::Relaxed) {
+            return Candidate { open: true, load, retry_at: None };
+        }
         match &*self.state.lock() {
             SlotState::Empty { retry_at } => Candidate { open: false, load, retry_at: *retry_at },
             SlotState::Connecting(_) => Candidate { open: false, load, retry_at: None },
@@ -103,7 +115,11 @@ impl TcpTransport {
     /// A link to the worker at `address`, written `HOST:PORT`. Nothing is connected before the first call.
     #[must_use]
     pub fn new(address: impl Into<Arc<str>>, options: ClientOptions) -> Self {
-        let slot = || Slot { state: Mutex::new(SlotState::Empty { retry_at: None }), load: Arc::default() };
+        let slot = || Slot {
+            state: Mutex::new(SlotState::Empty { retry_at: None }),
+            is_open: AtomicBool::new(false),
+            load: Arc::default(),
+        };
         let slots = std::iter::repeat_with(slot).take(options.connections.max(1)).collect();
         let places = Arc::new(Semaphore::new(options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS)));
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -118,16 +134,17 @@ impl Link {
         let whole = request.deadline;
         let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
         let (answer, answered) = oneshot::channel();
-        let into = into.filter(|_| request.op == Op::Read);
+        let into = into.filter(|_| request.op.brings_payload());
         let mut call = Call { into, limit, answer, load: None, permit };
         let body = request.body_len();
         let weight = u64::from(limit) + body as u64 + CALL_WEIGHT;
         // A connection may end between choice and start: then nothing was sent, and another takes the call.
         loop {
             let (connection, load) = self.connection(weight, body > LARGE_BODY).await?;
+            let is_patient = request.length <= SHORT && body <= LARGE_BODY && load.before() >= COMPANY;
             call.load = Some(load);
             request.deadline = whole.saturating_sub(began.elapsed());
-            match connection.start(&request, call) {
+            match connection.start(&request, call, is_patient) {
                 Ok(id) => {
                     let waiting = Waiting { connection: &connection, id };
                     let result = answered.await;
@@ -144,22 +161,25 @@ impl Link {
     /// for large bodies: however many of them are under way, or wait for memory at the server, other calls pass them by.
     async fn connection(self: &Arc<Self>, weight: u64, is_large: bool) -> Result<(Arc<Connection>, Load), LinkError> {
         let first = usize::from(is_large && self.slots.len() > 1);
-        let chosen = choose(self.slots[first..].iter().map(Slot::candidate), Instant::now());
-        // There is at least one slot.
-        let index = first + chosen.unwrap_or(0);
-        let slot = &self.slots[index];
-        let load = Load::new(&slot.load, weight);
-        let connecting = {
+        let (connecting, load) = loop {
+            let chosen = choose(self.slots[first..].iter().map(Slot::candidate), Instant::now());
+            // There is at least one slot.
+            let index = first + chosen.unwrap_or(0);
+            let slot = &self.slots[index];
+            let load = Load::new(&slot.load, weight);
             let mut state = slot.state.lock();
-            match &*state {
+            let connecting = match &*state {
                 SlotState::Open(connection) if connection.is_open() => return Ok((Arc::clone(connection), load)),
+                // The others are looked at again, now that this is known.
+                SlotState::Open(_) if slot.is_open.swap(false, Ordering::Relaxed) => continue,
                 SlotState::Connecting(connecting) => connecting.clone(),
                 _ => {
                     let connecting = self.connect(index);
                     *state = SlotState::Connecting(connecting.clone());
                     connecting
                 }
-            }
+            };
+            break (connecting, load);
         };
         let error = match connecting.await {
             Ok(connection) => return Ok((connection, load)),
@@ -195,7 +215,11 @@ impl Link {
             };
             match attempt.map(Arc::new) {
                 Ok(connection) => {
-                    *slot.state.lock() = SlotState::Open(Arc::clone(&connection));
+                    {
+                        let mut state = slot.state.lock();
+                        *state = SlotState::Open(Arc::clone(&connection));
+                        slot.is_open.store(true, Ordering::Relaxed);
+                    }
                     // Those who asked may all have left.
                     let _ = made.send(Ok(Arc::clone(&connection)));
                     connection.run(&link.stop).await;

@@ -1,12 +1,14 @@
 //! One connection of a client: the shell around [`Outstanding`], [`Replies`] and [`Liveness`].
 //!
 //! A caller's own task sends its request, when nothing is queued before it; one task receives, sends what did not fit
-//! into the socket, and watches for silence.
+//! into the socket, and watches for silence. A short request on a connection that is busy with others is left to that task:
+//! by the time when it has its turn, those whose answers came together have asked again, and leave by one system call.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -39,7 +41,9 @@ pub(crate) struct Connection {
     keepalive: Duration,
     dead_after: Duration,
     calls: Mutex<Outstanding<Call>>,
-    /// What the socket did not take yet.
+    /// Whether `calls` takes more, for those who choose a connection.
+    accepting: AtomicBool,
+    /// What is not sent yet: the socket did not take it, or it waits for company.
     unsent: Mutex<Unsent>,
     /// The task has something to do that the socket does not tell it.
     wake: Notify,
@@ -78,6 +82,7 @@ impl Connection {
             keepalive: options.keepalive,
             dead_after: options.dead_after,
             calls: Mutex::new(Outstanding::new(options.max_abandoned)),
+            accepting: AtomicBool::new(true),
             unsent: Mutex::default(),
             wake: Notify::new(),
         })
@@ -85,18 +90,18 @@ impl Connection {
 
     /// Whether new calls may start.
     pub(crate) fn is_open(&self) -> bool {
-        self.calls.lock().is_accepting()
+        self.accepting.load(Ordering::Acquire)
     }
 
     /// Sends `request`, or gives its call back when the connection takes no more. The number is for
-    /// [`Connection::abandon`].
-    pub(crate) fn start(&self, request: &Request, call: Call) -> Result<u64, Call> {
+    /// [`Connection::abandon`]. `is_patient`: it may wait for others to leave together with it, as there are calls under way.
+    pub(crate) fn start(&self, request: &Request, call: Call, is_patient: bool) -> Result<u64, Call> {
         let begun = self.calls.lock().begin(call)?;
         if request.body_len() > LARGE_BODY {
             // If it cannot be set, the connection may be lost too soon, and the call be made again.
             let _ = socket::bear_closed_window(&self.stream, CLOSED_WINDOW);
         }
-        let complete = self.send(begun.id, request);
+        let complete = self.send(begun.id, request, is_patient);
         if begun.watch || !complete {
             self.wake.notify_one();
         }
@@ -108,22 +113,26 @@ impl Connection {
         let withdrawn = self.unsent.lock().withdraw(id);
         let mut calls = self.calls.lock();
         let call = if withdrawn { calls.take(id) } else { None };
+        // Nothing is written to its buffer before its reply begins to arrive, which is received aside then: so whoever lent it has
+        // it back now, and not when the worker answers.
+        let into = calls.call_mut(id).and_then(|call| call.into.take());
         let spent = if withdrawn { calls.is_spent() } else { calls.abandon(id) };
+        self.accepting.store(calls.is_accepting(), Ordering::Release);
         drop(calls);
         // Gives its memory back, which is no work to be done under the lock.
-        drop(call);
+        drop((call, into));
         if spent {
             self.wake.notify_one();
         }
     }
 
-    /// Sends a request, or queues what the socket does not take. False when there is something left for the task, which also
-    /// meets, and reports, whatever error there was.
-    fn send(&self, id: u64, request: &Request) -> bool {
+    /// Sends a request, or queues it, or what the socket does not take of it. False when the task is to be told that there is
+    /// something left for it, which also meets, and reports, whatever error there was.
+    fn send(&self, id: u64, request: &Request, is_patient: bool) -> bool {
         let head = RequestHeader::of(id, request).encode();
         let mut unsent = self.unsent.lock();
-        let mut sent = 0;
-        if unsent.is_empty() {
+        let (is_first, mut sent) = (unsent.is_empty(), 0);
+        if is_first && !is_patient {
             let slices = [IoSlice::new(&head), IoSlice::new(&request.body), IoSlice::new(&request.tail)];
             let count = if request.tail.is_empty() { 2 } else { 3 };
             sent = socket::send(&self.stream, &slices[..count], false).unwrap_or(0);
@@ -132,7 +141,8 @@ impl Connection {
             }
         }
         unsent.push(Message { id, head, body: request.body.clone(), tail: request.tail.clone(), sent });
-        false
+        // Of what is queued before it, the task knows.
+        !is_first
     }
 
     /// Sends what was queued, up to a turn's worth. False while something is left.
@@ -159,7 +169,11 @@ impl Connection {
     /// Takes no more calls, and only then fails those that are left, `arriving` among them: whoever learns that this
     /// connection is lost must get another one for his next call.
     fn end(&self, error: &LinkError, arriving: Option<Call>) {
-        let left = self.calls.lock().end();
+        let left = {
+            let mut calls = self.calls.lock();
+            self.accepting.store(false, Ordering::Release);
+            calls.end()
+        };
         for call in left.into_iter().chain(arriving) {
             call.fail(error.clone().into());
         }
@@ -210,14 +224,21 @@ impl Connection {
                     return self.lost(error);
                 },
                 () = self.wake.notified() => {
-                    let mut calls = self.calls.lock();
-                    if calls.is_spent() {
-                        return self.lost("too many of its calls were given up");
+                    {
+                        let mut calls = self.calls.lock();
+                        if calls.is_spent() {
+                            return self.lost("too many of its calls were given up");
+                        }
+                        if !watching && calls.watch() {
+                            watching = true;
+                            liveness.heard(Instant::now());
+                            timer.as_mut().reset(tokio::time::Instant::now() + self.keepalive);
+                        }
                     }
-                    if !watching && calls.watch() {
-                        watching = true;
-                        liveness.heard(Instant::now());
-                        timer.as_mut().reset(tokio::time::Instant::now() + self.keepalive);
+                    let has_more = !self.unsent.lock().is_empty();
+                    if has_more {
+                        // Whoever else is ready to ask does so first.
+                        tokio::task::yield_now().await;
                     }
                 }
                 () = &mut timer, if watching => {
@@ -241,7 +262,7 @@ impl Connection {
 
     fn ping(&self) {
         let ping = Request::on_path(Op::Ping, Bytes::new(), self.dead_after);
-        self.send(CONNECTION_ID, &ping);
+        self.send(CONNECTION_ID, &ping, false);
     }
 
     fn lost(&self, reason: impl std::fmt::Display) -> LinkError {

@@ -76,7 +76,7 @@ pub struct ClientOptions {
     /// Calls under way at once, those included whose caller has left; further ones wait for their turn.
     pub max_outstanding: usize,
     /// Calls without a caller that one connection may have under way; with more, it takes no new ones and ends with the
-    /// last that has a caller, which gives their buffers back.
+    /// last that has a caller.
     pub max_abandoned: usize,
     /// The address, and so the network interface, to connect from.
     pub bind: Option<IpAddr>,

@@ -15,7 +15,6 @@ use forebay_transport::{Provenance, Response, ResponsePayload};
 use forebay_types::Failure;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::socket;
 
@@ -37,13 +36,11 @@ pub(crate) struct Outgoing {
     length: usize,
     /// Of a file that the kernel does not send itself: the piece read last, and where in the payload it starts.
     piece: Option<(usize, Bytes)>,
-    /// The place of its request among those in flight; given back when the reply has been sent.
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Outgoing {
     /// The service's answer to request `id`.
-    pub(crate) fn answer(id: u64, answer: Result<Response, Failure>, permit: Option<OwnedSemaphorePermit>) -> Self {
+    pub(crate) fn answer(id: u64, answer: Result<Response, Failure>) -> Self {
         let (failure, provenance, body, payload) = match answer {
             Ok(Response { provenance, body, payload }) => (None, provenance, body, payload),
             Err(failure) => {
@@ -55,17 +52,17 @@ impl Outgoing {
         let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
         let head = ReplyHeader { id, failure, body_len, payload_len, provenance }.encode();
         let length = HEADER_LEN + body.len() + payload.len();
-        Self { head, body, payload, sent: 0, length, piece: None, _permit: permit }
+        Self { head, body, payload, sent: 0, length, piece: None }
     }
 
     /// Says that we are alive.
     pub(crate) fn alive() -> Self {
-        Self::answer(CONNECTION_ID, Ok(Response::of_body(Bytes::new())), None)
+        Self::answer(CONNECTION_ID, Ok(Response::of_body(Bytes::new())))
     }
 
     /// Says why we close the connection.
     pub(crate) fn goodbye(why: Failure) -> Self {
-        Self::answer(CONNECTION_ID, Err(why), None)
+        Self::answer(CONNECTION_ID, Err(why))
     }
 
     /// Bytes before the payload.
@@ -251,7 +248,7 @@ mod tests {
 
     fn reply(id: u64, payload: ResponsePayload) -> Outgoing {
         let body = Bytes::from_static(b"body");
-        Outgoing::answer(id, Ok(Response { provenance: Provenance::default(), body, payload }), None)
+        Outgoing::answer(id, Ok(Response { provenance: Provenance::default(), body, payload }))
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! What a client receives: finds the replies in the bytes and brings each to its call. Pure.
 //!
 //! Payload is received straight into the caller's buffer; behind it, in the same system call, whatever comes next goes
-//! to the staging buffer.
+//! to the staging buffer. A caller that left before has taken its buffer along, and what comes for it is thrown away.
 
 use std::io::{self, IoSliceMut};
 
@@ -74,6 +74,8 @@ struct Arriving {
     body: Vec<u8>,
     body_filled: usize,
     payload_filled: usize,
+    /// Where payload goes that nobody wants any more.
+    aside: Vec<u8>,
 }
 
 impl Arriving {
@@ -83,7 +85,10 @@ impl Arriving {
             return Some(&mut self.body[self.body_filled..]);
         }
         let payload = self.payload_filled..self.header.payload_len as usize;
-        let into = self.call.as_mut()?.into.as_mut()?;
+        let into = match &mut self.call.as_mut()?.into {
+            Some(into) => &mut **into,
+            None => &mut self.aside,
+        };
         into.get_mut(payload).filter(|rest| !rest.is_empty())
     }
 
@@ -166,8 +171,13 @@ impl Replies {
                         })?),
                     };
                 let refusal = refusal(&header, call.as_ref());
-                let body = if refusal.is_none() { vec![0; header.body_len as usize] } else { Vec::new() };
-                self.current = Some(Arriving { header, call, body, body_filled: 0, payload_filled: 0 });
+                let is_unwanted = call.as_ref().is_some_and(|call| call.into.is_none());
+                let (body, aside) = match refusal {
+                    Some(_) => (0, 0),
+                    None => (header.body_len, if is_unwanted { header.payload_len } else { 0 }),
+                };
+                let (body, aside) = (vec![0; body as usize], vec![0; aside as usize]);
+                self.current = Some(Arriving { header, call, body, body_filled: 0, payload_filled: 0, aside });
                 match refusal {
                     Some(reason) => return Err(Broken::Protocol(reason)),
                     None => continue,
@@ -290,6 +300,25 @@ mod tests {
                 feed(&mut replies, &mut rest, cut);
                 if replies.deliver(|_| None).is_err() { break }
             }
+        }
+    }
+
+    #[test]
+    fn what_comes_for_a_caller_that_has_left_is_thrown_away_and_the_next_reply_is_found() {
+        let memory = pool(1);
+        let stream = [&header(1, 3, 50_000).encode()[..], &[1; 50_003], &header(2, 0, 10).encode(), &[2; 10]].concat();
+        for cut in [7, 4096, stream.len()] {
+            let (mut left, gone) = call(memory.try_alloc(60_000));
+            (left.into, _) = (None, drop(gone));
+            let (next, mut answer) = call(memory.try_alloc(10));
+            let mut waiting = HashMap::from([(1, left), (2, next)]);
+            let (mut rest, mut replies) = (&stream[..], Replies::new());
+            while !rest.is_empty() {
+                feed(&mut replies, &mut rest, cut);
+                assert_eq!(replies.deliver(|id| waiting.remove(&id)), Ok(()));
+            }
+            let Payload::Landed(span) = answer.try_recv().unwrap().unwrap().payload else { panic!("no payload") };
+            assert_eq!(*span, [2; 10]);
         }
     }
 

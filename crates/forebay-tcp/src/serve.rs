@@ -21,7 +21,7 @@ use forebay_transport::{Op, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
@@ -34,6 +34,9 @@ use crate::socket;
 /// Bytes of a long message that are to arrive within the time for a message: a peer that sends less holds memory that others
 /// wait for.
 const PROGRESS: usize = 64 << 10;
+
+/// Places that a connection keeps besides twice those that it uses.
+const SPARE: usize = 4;
 
 /// What the connections of a server have in common.
 pub(crate) struct Shared {
@@ -166,6 +169,9 @@ struct Serving {
     /// Waits for a place among the requests of all connections. Nothing is read meanwhile.
     parked: Option<Parked>,
     places: PollSemaphore,
+    /// Places that this connection has, those of its requests in flight included: while there are any, it keeps those of the
+    /// ones that have left for the next, so that a busy connection touches nothing that all share.
+    held: usize,
     memory: PollSemaphore,
     /// Since when the header of the large body that is waited for, or arrives, is here.
     large_since: Option<Instant>,
@@ -193,6 +199,7 @@ impl Serving {
             requests: Requests::new(),
             parked: None,
             places,
+            held: 0,
             memory,
             large_since: None,
             handlers: JoinSet::new(),
@@ -207,6 +214,28 @@ impl Serving {
 
     fn in_flight(&self) -> usize {
         self.handlers.len() + self.outbox.len()
+    }
+
+    /// Whether there is a place for one more request, which is taken if need be. What we say of ourselves stands in one, too.
+    fn has_place(&mut self) -> bool {
+        if self.held <= self.in_flight() {
+            let Ok(place) = self.shared.places.try_acquire() else { return false };
+            place.forget();
+            self.held += 1;
+        }
+        true
+    }
+
+    /// Gives places back that nothing in flight needs any more; those beyond what it may soon need, when there are plenty of others
+    /// for everyone else: a connection may not look at its own again for long.
+    fn give_back(&mut self) {
+        let in_flight = self.in_flight();
+        let are_plenty = in_flight > 0 && self.shared.places.available_permits() > self.shared.options.max_requests / 2;
+        let keep = if are_plenty { 2 * in_flight + SPARE } else { in_flight };
+        if self.held > keep {
+            self.shared.places.add_permits(self.held - keep);
+            self.held = keep;
+        }
     }
 
     /// Whether requests may be taken in.
@@ -227,9 +256,14 @@ impl Serving {
             self.take_requests()?;
             if !self.outbox.is_empty() && self.outbox.send(&self.stream).await? > 0 {
                 self.sent_at = Instant::now();
+                if self.shared.places.available_permits() == 0 {
+                    // Those who wait for a place come before what waits here.
+                    self.give_back();
+                }
                 // The replies that left made room for requests that are here already, which no socket will tell of.
                 self.take_requests()?;
             }
+            self.give_back();
             let reading = self.takes_requests() && !self.half_closed;
             if self.half_closed && self.in_flight() == 0 && self.parked.is_none() {
                 return Err(if self.requests.is_partial() { End::Truncated("request") } else { End::Closed });
@@ -260,8 +294,10 @@ impl Serving {
                 permit = poll_fn(|context| self.places.poll_acquire(context)), if self.parked.is_some() => {
                     // The semaphore is never closed.
                     if let (Some(permit), Some(Parked { mut header, body, since })) = (permit, self.parked.take()) {
+                        permit.forget();
+                        self.held += 1;
                         header.deadline = header.deadline.saturating_sub(since.elapsed());
-                        self.answer(header, body, permit);
+                        self.answer(header, body);
                     }
                 }
                 leave = poll_fn(|context| self.memory.poll_acquire_many(context, awaited)), if awaited > 0 => {
@@ -309,8 +345,8 @@ impl Serving {
             }
             if header.op == Op::Ping && header.id == CONNECTION_ID {
                 self.outbox.push(Outgoing::alive());
-            } else if let Ok(permit) = Arc::clone(&self.shared.places).try_acquire_owned() {
-                self.answer(header, body, permit);
+            } else if self.has_place() {
+                self.answer(header, body);
             } else {
                 self.parked = Some(Parked { header, body, since: Instant::now() });
             }
@@ -333,18 +369,18 @@ impl Serving {
     }
 
     /// Has the service answer: at once, or in a task.
-    fn answer(&mut self, header: RequestHeader, body: Bytes, permit: OwnedSemaphorePermit) {
+    fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let id = header.id;
         let request = header.with_body(body);
         let shared = &self.shared;
         if let Some(response) = shared.service.try_handle(&request) {
-            self.outbox.push(Outgoing::answer(id, response.fitting(&request), Some(permit)));
+            self.outbox.push(Outgoing::answer(id, response.fitting(&request)));
             return;
         }
         let (service, takes_files) = (Arc::clone(&shared.service), shared.options.takes_files);
         self.handlers.spawn(async move {
             let answer = answer(&*service, request, takes_files).await;
-            Outgoing::answer(id, answer, Some(permit))
+            Outgoing::answer(id, answer)
         });
     }
 
@@ -383,6 +419,12 @@ impl Serving {
             self.outbox.push(Outgoing::alive());
         }
         Ok(())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.shared.places.add_permits(self.held);
     }
 }
 

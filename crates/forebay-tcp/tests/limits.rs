@@ -157,6 +157,52 @@ async fn requests_over_the_limit_of_all_connections_wait_and_no_connection_is_ta
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_with_more_to_ask_does_not_keep_its_places_from_one_that_waits_for_them() {
+    let service = Scripted::new();
+    let options = ServerOptions {
+        max_requests: 2,
+        max_requests_per_connection: 2,
+        keepalive: Duration::from_millis(50),
+        ..server_options()
+    };
+    let server = serve(options, service.clone());
+    let mut busy = raw(server.local_addr()).await;
+    for id in 1..=6 {
+        send(&mut busy, id, &read(Behaviour::Gated, id, 0, 10, LONG)).await;
+    }
+    until("it has all places", || service.started() == 2).await;
+    let mut waiting = raw(server.local_addr()).await;
+    send(&mut waiting, 1, &read(Behaviour::AtOnce, 1, 0, 10, LONG)).await;
+    let told = within("a sign of life", receive(&mut waiting)).await.unwrap().0;
+    assert_eq!(told.id, CONNECTION_ID, "it waits for a place");
+    service.open(1);
+    let answered = async { while receive(&mut waiting).await.unwrap().0.id == CONNECTION_ID {} };
+    within("the place that became free", answered).await;
+    service.open(5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn places_that_a_connection_keeps_for_later_leave_half_of_all_to_the_others() {
+    let service = Scripted::new();
+    let server = serve(ServerOptions { max_requests: 8, ..server_options() }, service.clone());
+    let mut first = raw(server.local_addr()).await;
+    for id in 1..=6 {
+        send(&mut first, id, &read(Behaviour::Gated, id, 0, 10, LONG)).await;
+    }
+    until("they have begun", || service.started() == 6).await;
+    service.open(5);
+    for _ in 0..5 {
+        assert_ne!(receive(&mut first).await.unwrap().0.id, CONNECTION_ID);
+    }
+    let mut second = raw(server.local_addr()).await;
+    for id in 1..=5 {
+        send(&mut second, id, &read(Behaviour::Gated, id, 0, 10, LONG)).await;
+    }
+    until("all have a place", || service.started() == 6 + 5).await;
+    service.open(6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn more_calls_than_a_client_may_have_under_way_wait_for_their_turn() {
     let service = Scripted::new();
     let server = serve(server_options(), service.clone());

@@ -38,6 +38,7 @@ macro_rules! transport_conformance {
             reads_of_any_size_bring_the_right_bytes
             a_short_answer_lands_as_it_is
             bodies_go_both_ways
+            a_question_about_a_small_file_brings_body_and_payload
             large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads
             failures_carry_their_kind_and_their_message
             a_reply_never_carries_more_than_was_asked_for

@@ -314,7 +314,7 @@ impl Transport for FakeTransport {
         request.payload_limit(into.as_ref()).map_err(CallError::Service)?;
         let (deadline, op) = (request.deadline, request.op);
         let plan = self.shared.admit(op)?;
-        let into = into.filter(|_| op == Op::Read);
+        let into = into.filter(|_| op.brings_payload());
         let (answer, answered) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         self.shared.tasks.spawn(async move {

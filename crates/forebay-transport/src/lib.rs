@@ -15,14 +15,18 @@ mod answer;
 pub mod conformance;
 pub mod connection;
 pub mod fake;
+mod file_slice;
 mod local;
+mod look;
 pub mod message;
 mod seam;
 pub mod wire;
 
 pub use answer::answer;
+pub use file_slice::FileSlice;
 pub use local::LocalTransport;
+pub use look::Look;
 pub use seam::{
-    CallError, FileSlice, Flags, LinkError, Op, Payload, Provenance, Reply, Request, Response, ResponsePayload,
-    Service, Transport, TransportKind,
+    CallError, Flags, LinkError, Op, Payload, Provenance, Reply, Request, Response, ResponsePayload, Service,
+    Transport, TransportKind,
 };

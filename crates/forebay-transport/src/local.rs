@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind};
 
+use crate::look::Look;
 use crate::seam::{
-    CallError, LinkError, Op, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
+    CallError, LinkError, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
 };
 
 const PEER: &str = "local";
@@ -58,11 +59,15 @@ impl Transport for LocalTransport {
     }
 
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        let request = Request::on_block(Op::Read, *block, offset, length, std::time::Duration::ZERO);
-        match self.service.try_handle(&request)?.fitting(&request).ok()?.payload {
-            ResponsePayload::Spans(spans) => Some(spans),
-            _ => None,
-        }
+        self.service.try_read(block, offset, length)
+    }
+
+    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
+        self.service.try_look(block, offset, length, look)
+    }
+
+    fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
+        self.service.holds(block, offset, length)
     }
 
     fn kind(&self) -> TransportKind {

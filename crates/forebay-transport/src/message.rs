@@ -42,6 +42,16 @@ pub struct StatReply {
     pub valid_for: Duration,
 }
 
+/// What a path is, with the bytes of a small file beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatReadReply {
+    /// What it is.
+    pub stat: StatReply,
+    /// The sums of the sectors that come as payload, in the form of [`forebay_types::SectorSums::as_bytes`]; empty when the
+    /// worker vouches for them.
+    pub sums: Bytes,
+}
+
 /// What is cached of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CoverageReply {
@@ -124,6 +134,12 @@ struct WireAttr {
 struct WireStat {
     attr: WireAttr,
     valid_for: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireStatRead {
+    stat: WireStat,
+    sums: Vec<u8>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -294,10 +310,14 @@ impl ListReply {
 }
 
 impl StatReply {
+    fn to_wire(&self) -> WireStat {
+        WireStat { attr: WireAttr::from(&self.attr), valid_for: self.valid_for }
+    }
+
     /// The body of the reply.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        encode(&WireStat { attr: WireAttr::from(&self.attr), valid_for: self.valid_for })
+        encode(&self.to_wire())
     }
 
     /// Reads it back.
@@ -307,6 +327,24 @@ impl StatReply {
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let wire: WireStat = decode("stat reply", bytes)?;
         Ok(Self { attr: wire.attr.try_into()?, valid_for: wire.valid_for })
+    }
+}
+
+impl StatReadReply {
+    /// The body of the reply.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        encode(&WireStatRead { stat: self.stat.to_wire(), sums: self.sums.to_vec() })
+    }
+
+    /// Reads it back.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let WireStatRead { stat, sums } = decode("reply about a small file", bytes)?;
+        let stat = StatReply { attr: stat.attr.try_into()?, valid_for: stat.valid_for };
+        Ok(Self { stat, sums: sums.into() })
     }
 }
 
@@ -354,7 +392,9 @@ mod tests {
         };
         assert_eq!(ListReply::decode(&list.encode()), Ok(list));
         let stat = StatReply { attr: file(u64::MAX), valid_for: Duration::ZERO };
-        assert_eq!(StatReply::decode(&stat.encode()), Ok(stat));
+        assert_eq!(StatReply::decode(&stat.encode()), Ok(stat.clone()));
+        let small = StatReadReply { stat, sums: Bytes::from_static(b"sums") };
+        assert_eq!(StatReadReply::decode(&small.encode()), Ok(small));
         let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
         assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));
         let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
@@ -382,6 +422,7 @@ mod tests {
             let _ = ListRequest::decode(&bytes);
             let _ = ListReply::decode(&bytes);
             let _ = StatReply::decode(&bytes);
+            let _ = StatReadReply::decode(&bytes);
             let _ = CoverageReply::decode(&bytes);
             let _ = PathsReply::decode(&bytes);
             let _ = FreeRequest::decode(&bytes);

@@ -1,15 +1,14 @@
 //! The two traits, and what passes between them.
 
-use std::any::Any;
 use std::fmt;
-use std::fs::File;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId};
 
+use crate::file_slice::FileSlice;
+use crate::look::{Look, look_at};
 use crate::wire::{MAX_CHANGE_BODY, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 
 /// What is asked. The numbers are part of the wire protocol.
@@ -45,6 +44,10 @@ pub enum Op {
     /// Forget what is known of a path, and ask the origin when it is asked for next. Body: the path. With [`Flags::BELOW`] also of
     /// everything below it.
     Refresh = 13,
+    /// Attributes of a path, and with them the bytes of a small file. Body: the path. The length is the most bytes that the caller
+    /// has room for; with [`Flags::CACHED`], he wants none that would have to be fetched. Body of the reply:
+    /// [`crate::message::StatReadReply`]; payload: the whole file, or nothing.
+    StatRead = 14,
 }
 
 impl Op {
@@ -52,9 +55,15 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        const OPS: [Op; 13] =
-            [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh];
+        const OPS: [Op; 14] =
+            [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh, StatRead];
         OPS.into_iter().find(|op| *op as u8 == number)
+    }
+
+    /// Whether answers bring a payload, which lands in the caller's buffer.
+    #[must_use]
+    pub fn brings_payload(self) -> bool {
+        matches!(self, Self::Read | Self::StatRead)
     }
 
     /// The longest body that a request of this kind has.
@@ -149,7 +158,7 @@ impl Request {
         if length > MAX_PAYLOAD {
             return invalid(format!("a request for {length} bytes is over the limit of {MAX_PAYLOAD}"));
         }
-        if self.op != Op::Read {
+        if !self.op.brings_payload() {
             return Ok(0);
         }
         match into.map_or(0, |span| span.len()) {
@@ -327,7 +336,7 @@ impl fmt::Display for TransportKind {
 /// The contract, which [`crate::conformance`] tests:
 ///
 /// * A call ends, with a reply or an error, within the request's deadline and a little; also when the peer hangs.
-/// * `into` must hold `request.length` bytes for an [`Op::Read`]. The transport owns it until the operation has ended,
+/// * `into` must hold `request.length` bytes for an operation that [brings a payload](Op::brings_payload). The transport owns it until the operation has ended,
 ///   which may be later than the call: a call that timed out, or whose future was dropped, leaves its buffer with the
 ///   operation, and nobody else sees those bytes before no peer can write to them any more (invariant 3).
 /// * Bytes in the buffer beyond what landed are unspecified. A reply never carries more than was asked for.
@@ -346,6 +355,16 @@ pub trait Transport: Send + Sync + 'static {
         None
     }
 
+    /// The same where they lie: calls `look` with them, in order, once, and says whether it did.
+    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
+        look_at(self.try_read(block, offset, length), look)
+    }
+
+    /// Whether [`Transport::try_read`] would have the bytes now, as far as can be told without checking them.
+    fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
+        false
+    }
+
     /// Which implementation this is.
     fn kind(&self) -> TransportKind;
 
@@ -354,24 +373,6 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Ends the link and waits until every operation on it has ended. Later calls fail.
     async fn close(&self);
-}
-
-/// Bytes of a file, for a transport that can send them without user space seeing them.
-pub struct FileSlice {
-    /// The file.
-    pub file: Arc<File>,
-    /// Where in the file.
-    pub offset: u64,
-    /// How many bytes.
-    pub length: u32,
-    /// Whatever keeps the bytes from being overwritten until they are sent.
-    pub pin: Box<dyn Any + Send + Sync>,
-}
-
-impl fmt::Debug for FileSlice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FileSlice({} bytes at {})", self.length, self.offset)
-    }
 }
 
 /// The payload of a reply, as the service gives it.
@@ -432,7 +433,7 @@ impl Response {
     /// # Errors
     /// [`FailureKind::Internal`] when the service gave more payload than was asked for, or a body over the limit.
     pub fn fitting(self, request: &Request) -> Result<Self, Failure> {
-        let allowed = if request.op == Op::Read { request.length as usize } else { 0 };
+        let allowed = if request.op.brings_payload() { request.length as usize } else { 0 };
         let (payload, body) = (self.payload.len(), self.body.len());
         if payload > allowed {
             let message = format!("the service answered {:?} with {payload} bytes, {allowed} were asked", request.op);
@@ -452,6 +453,25 @@ pub trait Service: Send + Sync + 'static {
     /// Answers at once, without waiting, or not at all: the hot path of a hit.
     fn try_handle(&self, _request: &Request) -> Option<Response> {
         None
+    }
+
+    /// Bytes of a read, as [`Service::try_handle`] would give them to a caller in this process, who needs nothing but them.
+    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+        let request = Request::on_block(Op::Read, *block, offset, length, Duration::ZERO);
+        match self.try_handle(&request)?.fitting(&request).ok()?.payload {
+            ResponsePayload::Spans(spans) => Some(spans),
+            _ => None,
+        }
+    }
+
+    /// The same where they lie: calls `look` with them, in order, once, and says whether it did.
+    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
+        look_at(self.try_read(block, offset, length), look)
+    }
+
+    /// Whether [`Service::try_read`] would have the bytes now, as far as can be told without checking them.
+    fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
+        false
     }
 
     /// Answers. `takes_files` says whether the payload may be [`ResponsePayload::File`].

@@ -38,12 +38,15 @@ pub const MAX_PART: u32 = 64 << 20;
 pub const MAX_UPLOAD_BODY: u32 = MAX_PART + (64 << 10);
 /// The longest body of a reply: a page of a listing.
 pub const MAX_REPLY_BODY: u32 = 4 << 20;
+/// The longest body of a reply that has a payload, which every transport sends without further ado: sums of the sectors of a block, or
+/// what is said of a small file.
+pub const MAX_BODY_BESIDE_PAYLOAD: u32 = 960;
 /// The longest payload of a reply: a block.
 pub const MAX_PAYLOAD: u32 = MAX_BLOCK_SIZE;
 /// The request id of messages about the connection itself; calls count from 1.
 pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
-pub const PROTOCOL: u16 = 5;
+pub const PROTOCOL: u16 = 6;
 
 const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"FQ");
 const REPLY_MAGIC: u16 = u16::from_le_bytes(*b"FA");

@@ -64,7 +64,15 @@ impl SectorSums {
     /// # Errors
     /// The first sector that is not what it was, counted from the first of these.
     pub fn check(&self, bytes: &[u8]) -> Result<(), u32> {
-        let mut known = self.0.chunks_exact(SUM);
+        self.check_from(0, bytes)
+    }
+
+    /// The same for bytes that start with sector `first` of these.
+    ///
+    /// # Errors
+    /// The first sector that is not what it was, counted from `first`.
+    pub fn check_from(&self, first: u32, bytes: &[u8]) -> Result<(), u32> {
+        let mut known = self.0.get(first as usize * SUM..).unwrap_or_default().chunks_exact(SUM);
         for (sector, bytes) in (0..).zip(bytes.chunks(SECTOR_SIZE as usize)) {
             if known.next() != Some(&crc32c(bytes).to_le_bytes()) {
                 return Err(sector);
@@ -98,11 +106,13 @@ mod tests {
         assert_eq!((sums.len(), sums.check(&bytes)), (4, Ok(())));
         let tail = sums.slice(2..4).unwrap();
         assert_eq!(tail.check(&bytes[2 * SECTOR_SIZE as usize..]), Ok(()));
+        assert_eq!(sums.check_from(2, &bytes[2 * SECTOR_SIZE as usize..]), Ok(()));
         assert_eq!(SectorSums::from_bytes(tail.as_bytes().clone()), Some(tail.clone()));
         *bytes.last_mut().unwrap() ^= 1;
         assert_eq!((sums.check(&bytes), tail.check(&bytes[2 * SECTOR_SIZE as usize..])), (Err(3), Err(1)));
         // There are no sums for what follows.
         assert_eq!(sums.slice(0..1).unwrap().check(&bytes), Err(1));
+        assert_eq!((sums.check_from(1, &bytes), sums.check_from(9, &bytes)), (Err(0), Err(0)));
         assert!(sums.slice(3..5).is_none() && SectorSums::from_bytes(Bytes::from_static(b"123")).is_none());
     }
 }

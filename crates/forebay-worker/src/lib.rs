@@ -6,11 +6,12 @@
 //!
 //! * `namespace.rs`: which origin is behind which path; `scope.rs`: that and the policies, as they are now;
 //! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `freshness.rs`: which of them
-//!   are not believed any more;
+//!   are not believed any more, `neighbours.rs`: when a directory is listed instead of being asked about each of its names;
 //! * `changes.rs`: changes of the namespace and uploads, which go through to the origin;
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
 //! * `source.rs`: the origins as the engine's source, and `peers.rs`: the other workers before them;
 //! * `drain.rs`: handing over what is cached before the worker leaves;
+//! * `small.rs`: the bytes of a small file beside its attributes;
 //! * `heat.rs`: which files and blocks are read most;
 //! * `worker.rs`: the worker; `requests.rs`: the requests; `moves.rs`: those by which blocks are freed and taken over;
 //!   `stats.rs`: what is counted.
@@ -25,9 +26,11 @@ mod heat;
 mod metadata;
 mod moves;
 mod namespace;
+mod neighbours;
 mod peers;
 mod requests;
 mod scope;
+mod small;
 mod source;
 mod stats;
 mod versions;

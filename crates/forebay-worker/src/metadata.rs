@@ -7,22 +7,34 @@
 //! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. The same when the
 //! name has changed since ([`crate::freshness`]). So an answer that was under way during a change is not believed after it
 //! either. What a change made of a name is remembered as if it had been asked for.
+//!
+//! Where many names of one directory are asked for, its pages are listed instead ([`ahead`]).
 
+mod ahead;
+
+use std::future::ready;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_origin::ListPage;
+use forebay_transport::Flags;
 use forebay_transport::message::{ListReply, StatReply};
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+use futures::FutureExt;
 use moka::Expiry;
 use moka::future::Cache;
+use moka::ops::compute::Op;
+use moka::policy::EvictionPolicy;
 
+use self::ahead::Directory;
 use crate::freshness::Freshness;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
 
 /// Names in one page of a listing at most: what S3 gives at once.
 const MAX_PAGE: u32 = 1000;
+/// Directories of which unknown names are counted: a few hundred bytes each.
+const COUNTED: u64 = 4096;
 
 /// How metadata is cached.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +58,11 @@ struct Known<T> {
 impl<T> Known<T> {
     fn valid_for(&self) -> Duration {
         self.ttl.saturating_sub(self.asked.elapsed())
+    }
+
+    /// Whether it replaces `other`: what was asked first may be answered last.
+    fn is_later(&self, other: &Self) -> bool {
+        self.asked > other.asked && self.scope >= other.scope
     }
 }
 
@@ -76,11 +93,14 @@ impl Expiry<PageKey, KnownPage> for WhenStale {
     }
 }
 
+/// Clones are the same: a page that is listed ahead has one to itself.
+#[derive(Clone)]
 pub(crate) struct Metadata {
     scopes: Arc<Scopes>,
-    freshness: Freshness,
+    freshness: Arc<Freshness>,
     attrs: Cache<FsPath, KnownAttr>,
     pages: Cache<PageKey, KnownPage>,
+    neighbours: moka::sync::Cache<FsPath, Arc<Directory>>,
 }
 
 impl Metadata {
@@ -88,7 +108,8 @@ impl Metadata {
         let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
         let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
-        Self { scopes, freshness: Freshness::new(), attrs, pages }
+        let neighbours = moka::sync::Cache::builder().max_capacity(COUNTED).eviction_policy(EvictionPolicy::lru());
+        Self { scopes, freshness: Arc::new(Freshness::new()), attrs, pages, neighbours: neighbours.build() }
     }
 
     /// What `path` is. With `revalidate`, as the origin says now.
@@ -106,10 +127,24 @@ impl Metadata {
         Ok(StatReply { attr: Attr { replicas: rules.replicas, ..known.answer? }, valid_for })
     }
 
+    /// What is known of `path`, without waiting; not for those who want to know what the origin says now.
+    pub(crate) fn try_stat(&self, path: &FsPath, flags: Flags) -> Option<StatReply> {
+        let scope = self.scopes.current();
+        let rules = scope.of_name(path);
+        if flags.contains(Flags::REVALIDATE) || rules.believes_nothing() {
+            return None;
+        }
+        let known = self.attrs.get(path).now_or_never()??;
+        let valid_for = known.valid_for();
+        let is_known = known.scope == scope.number && self.freshness.believes_name(path, known.asked);
+        let attr = known.answer.ok().filter(|_| is_known && !valid_for.is_zero())?;
+        Some(StatReply { attr: Attr { replicas: rules.replicas, ..attr }, valid_for })
+    }
+
     /// What is known of `path`, or else what the origin says, which is asked once for everyone.
-    async fn known(&self, scope: &Scope, path: &FsPath) -> Result<KnownAttr, Failure> {
+    async fn known(&self, scope: &Arc<Scope>, path: &FsPath) -> Result<KnownAttr, Failure> {
         for _ in 0..2 {
-            let known = self.attrs.try_get_with_by_ref(path, self.ask(scope, path)).await;
+            let known = self.attrs.try_get_with_by_ref(path, self.find(scope, path)).await;
             let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
             if known.scope == scope.number && self.freshness.believes_name(path, known.asked) {
                 return Ok(known);
@@ -118,6 +153,20 @@ impl Metadata {
         }
         // It changes while it is being asked for.
         self.ask(scope, path).await
+    }
+
+    /// What a page of its directory tells of a name that is not known, if it is time for one; otherwise what the origin says.
+    async fn find(&self, scope: &Arc<Scope>, path: &FsPath) -> Result<KnownAttr, Failure> {
+        if self.wait_for_page(scope, path).await
+            && let Some(known) = self.attrs.get(path).await
+            && known.scope == scope.number
+            && self.freshness.believes_name(path, known.asked)
+        {
+            return Ok(known);
+        }
+        let known = self.ask(scope, path).await?;
+        let later = self.attrs.get(path).await.filter(|later| later.is_later(&known));
+        Ok(later.unwrap_or(known))
     }
 
     /// Asks the origin whatever is known. What turns out to have changed has changed in its directory's listing, too.
@@ -131,8 +180,17 @@ impl Metadata {
             // Its attributes do not tell whether its names are the same.
             self.mark_listing(scope, path, known.asked);
         }
-        self.attrs.insert(path.clone(), known.clone()).await;
+        self.remember(path.clone(), known.clone()).await;
         Ok(known)
+    }
+
+    /// Remembers what is known of a name, unless something later is.
+    async fn remember(&self, path: FsPath, known: KnownAttr) {
+        let keep_later = |before: Option<moka::Entry<FsPath, KnownAttr>>| {
+            let is_late = before.is_some_and(|before| before.value().is_later(&known));
+            ready(if is_late { Op::Nop } else { Op::Put(known) })
+        };
+        self.attrs.entry(path).and_compute_with(keep_later).await;
     }
 
     /// Asks the origin. Answers about the name are remembered, good or bad; failures to answer are not.
@@ -228,7 +286,7 @@ impl Metadata {
             }
             let answer = Ok(entry.attr.clone());
             let ttl = rules.believed(&answer);
-            self.attrs.insert(child, Known { answer, asked, ttl, scope: scope.number }).await;
+            self.remember(child, Known { answer, asked, ttl, scope: scope.number }).await;
         }
         Ok(Arc::new(Known { answer: page, asked, ttl: scope.of_name(path).ttl, scope: scope.number }))
     }
@@ -324,148 +382,4 @@ fn no_mount(path: &FsPath) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::namespace::Namespace;
-    use forebay_origin::{FakeOrigin, Origin};
-    use forebay_types::{CachePolicy, PolicyTable};
-
-    fn path(text: &str) -> FsPath {
-        FsPath::new(text).unwrap()
-    }
-
-    fn metadata(ttl: Duration) -> (Arc<FakeOrigin>, Metadata) {
-        let origin = Arc::new(FakeOrigin::new("fake://bucket"));
-        let mount = (path("/data/s3"), Arc::clone(&origin) as Arc<dyn Origin>);
-        let scopes = Arc::new(Scopes::new(Namespace::new([mount]).unwrap(), ttl, true));
-        (origin, Metadata::new(scopes, 1000))
-    }
-
-    const TTL: Duration = Duration::from_secs(60);
-
-    #[tokio::test]
-    async fn many_who_ask_at_once_are_one_question_to_the_origin() {
-        let (origin, metadata) = metadata(TTL);
-        origin.put("a", b"abc".as_slice());
-        let metadata = Arc::new(metadata);
-        let asks = (0..50).map(|_| {
-            let metadata = Arc::clone(&metadata);
-            tokio::spawn(async move { metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size() })
-        });
-        for ask in asks.collect::<Vec<_>>() {
-            assert_eq!(ask.await.unwrap(), 3);
-        }
-        assert_eq!(origin.counts().stats, 1);
-    }
-
-    #[tokio::test]
-    async fn absence_is_remembered_until_someone_insists() {
-        let (origin, metadata) = metadata(TTL);
-        let kind = |reply: Result<StatReply, Failure>| reply.unwrap_err().kind();
-        assert_eq!(kind(metadata.stat(&path("/data/s3/a"), false).await), FailureKind::NotFound);
-        origin.put("a", b"abc".as_slice());
-        assert_eq!(kind(metadata.stat(&path("/data/s3/a"), false).await), FailureKind::NotFound);
-        assert_eq!(metadata.stat(&path("/data/s3/a"), true).await.unwrap().attr.size(), 3);
-        assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 3);
-    }
-
-    #[tokio::test]
-    async fn a_ttl_of_zero_always_asks_and_is_never_believed() {
-        let (origin, metadata) = metadata(Duration::ZERO);
-        for size in 1..4 {
-            origin.put("a", vec![0; size]);
-            let reply = metadata.stat(&path("/data/s3/a"), false).await.unwrap();
-            assert_eq!((reply.attr.size(), reply.valid_for), (size as u64, Duration::ZERO));
-        }
-    }
-
-    #[tokio::test]
-    async fn a_listing_teaches_the_attributes_of_its_names() {
-        let (origin, metadata) = metadata(TTL);
-        for name in ["d/a", "d/b", "d/c"] {
-            origin.put(name, b"x".as_slice());
-        }
-        let page = metadata.list(&path("/data/s3/d"), None, 2, false).await.unwrap();
-        assert_eq!(page.entries.len(), 2);
-        let rest = metadata.list(&path("/data/s3/d"), page.next, 2, false).await.unwrap();
-        assert_eq!((rest.entries.len(), rest.next), (1, None));
-        for name in ["a", "b", "c"] {
-            metadata.stat(&path("/data/s3/d").join(name.as_bytes()).unwrap(), false).await.unwrap();
-        }
-        assert_eq!(origin.counts().stats, 0);
-    }
-
-    #[tokio::test]
-    async fn directories_above_mounts_are_there() {
-        let (_origin, metadata) = metadata(TTL);
-        for (directory, writable) in [("/", false), ("/data", false), ("/data/s3", true)] {
-            let attr = metadata.stat(&path(directory), false).await.unwrap().attr;
-            assert_eq!(attr, Attr { writable, ..Attr::directory() }, "{directory}");
-        }
-        let page = metadata.list(&path("/"), None, 10, false).await.unwrap();
-        assert_eq!(page.entries.iter().map(|entry| &*entry.name).collect::<Vec<_>>(), [b"data"]);
-        assert!(metadata.stat(&path("/nothing"), false).await.is_err());
-        assert!(metadata.list(&path("/nothing"), None, 10, false).await.is_err());
-    }
-
-    fn with(change: impl FnOnce(&mut CachePolicy)) -> CachePolicy {
-        let mut policy = CachePolicy::default();
-        change(&mut policy);
-        policy
-    }
-
-    #[tokio::test]
-    async fn policies_say_how_long_what_is_believed_and_how_many_replicas_there_are() {
-        let (origin, metadata) = metadata(TTL);
-        for name in ["slow/a", "live/a", "fixed/a"] {
-            origin.put(name, b"x".as_slice());
-        }
-        metadata.scopes.set_policies(PolicyTable::new([
-            (path("/data/s3/slow"), with(|policy| policy.metadata_ttl = Some(10 * TTL))),
-            (path("/data/s3/live"), with(|policy| policy.metadata_ttl = Some(Duration::ZERO))),
-            (path("/data/s3/fixed"), with(|policy| policy.immutable = Some(true))),
-            (path("/data"), with(|policy| policy.replicas = Some(3))),
-        ]));
-        let stat = async |name: &str| metadata.stat(&path(name), false).await.unwrap();
-        let slow = stat("/data/s3/slow/a").await;
-        assert!(slow.valid_for > 9 * TTL && slow.valid_for <= 10 * TTL);
-        assert_eq!(slow.attr.replicas, 3);
-        assert!(stat("/data/s3/fixed/a").await.valid_for > 100 * 24 * 60 * TTL);
-        assert!(metadata.list(&path("/data/s3/fixed"), None, 10, false).await.unwrap().valid_for <= TTL);
-        let asked = origin.counts().stats;
-        for _ in 0..3 {
-            assert_eq!(stat("/data/s3/live/a").await.valid_for, Duration::ZERO);
-            stat("/data/s3/fixed/a").await;
-        }
-        assert_eq!(origin.counts().stats, asked + 3, "what is fixed is not asked again");
-        metadata.stat(&path("/data/s3/fixed/a"), true).await.unwrap();
-        assert_eq!(origin.counts().stats, asked + 4, "unless somebody insists");
-        let page = metadata.list(&path("/data/s3/slow"), None, 10, false).await.unwrap();
-        assert_eq!(page.entries[0].attr.replicas, 3);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_that_was_under_way_when_the_mounts_changed_is_not_believed() {
-        let (old, metadata) = metadata(TTL);
-        old.put("a", b"abc".as_slice());
-        let metadata = Arc::new(metadata);
-        old.set_delay(Duration::from_secs(1));
-        let asked = tokio::spawn({
-            let metadata = Arc::clone(&metadata);
-            async move { metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size() }
-        });
-        while old.counts().stats == 0 {
-            tokio::task::yield_now().await;
-        }
-        let new = Arc::new(FakeOrigin::new("fake://other"));
-        new.put("a", b"longer".as_slice());
-        metadata
-            .scopes
-            .set_namespace(Namespace::new([(path("/data/s3"), Arc::clone(&new) as Arc<dyn Origin>)]).unwrap());
-        metadata.forget_all();
-        assert_eq!(asked.await.unwrap(), 3, "who asked before, hears of what was before");
-        assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 6);
-        assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 6);
-        assert_eq!(new.counts().stats, 1);
-    }
-}
+mod tests;

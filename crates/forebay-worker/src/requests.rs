@@ -8,8 +8,8 @@ use forebay_memory::Spans;
 use forebay_origin::Origin;
 use forebay_store::Keep;
 use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
-use forebay_transport::{FileSlice, Flags, Op, Provenance, Request, Response, ResponsePayload, Service};
-use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, FsPath};
+use forebay_transport::{FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, FsPath};
 use tracing::warn;
 
 use crate::stats::Served;
@@ -91,6 +91,13 @@ impl Worker {
         let sums = request.flags.contains(Flags::SUMS).then(|| self.store().sums(&block, offset, length)).flatten();
         let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
         Ok(Response { provenance, body, payload: ResponsePayload::Spans(stored.spans) })
+    }
+
+    /// A read that memory had all of.
+    #[inline]
+    fn note_hit(&self, block: &BlockKey, length: u32) {
+        self.heat.note(block, length);
+        self.counters.hit(length);
     }
 
     /// Bytes in memory that the caller will check, with their sums.
@@ -190,6 +197,7 @@ impl Worker {
             Op::Change => self.change(request).await?,
             Op::Upload => self.upload(request).await?,
             Op::Refresh => self.refresh(request)?,
+            Op::StatRead => return self.stat_read(request).await,
         };
         Ok((response, Served::default()))
     }
@@ -204,6 +212,9 @@ fn counted(response: Response) -> (Response, Served) {
 #[async_trait::async_trait]
 impl Service for Worker {
     fn try_handle(&self, request: &Request) -> Option<Response> {
+        if matches!(request.op, Op::Stat | Op::StatRead) {
+            return self.try_name(request);
+        }
         if request.op != Op::Read || request.length == 0 {
             return None;
         }
@@ -220,10 +231,26 @@ impl Service for Worker {
             Some(Response::of_spans(spans, provenance))
         };
         let response = self.summed(request, provenance).or_else(checked)?;
-        self.heat.note(&request.block, request.length);
-        self.counters.asked(Op::Read);
-        self.counters.served(Served { provenance, peers: 0 });
+        self.note_hit(&request.block, request.length);
         Some(response)
+    }
+
+    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+        let spans = self.engine.try_read(block, offset, length)?;
+        self.note_hit(block, length);
+        Some(spans)
+    }
+
+    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
+        let looked = self.engine.try_look(block, offset, length, look).is_some();
+        if looked {
+            self.note_hit(block, length);
+        }
+        looked
+    }
+
+    fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
+        self.store().is_in_memory(block, offset, length)
     }
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {

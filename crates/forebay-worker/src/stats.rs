@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use forebay_metrics::ShardedCounter;
 use forebay_transport::{Op, Provenance};
 use serde::Serialize;
 
@@ -51,11 +52,14 @@ pub struct WorkerCounts {
     pub fetches: u64,
 }
 
+/// What each hit adds to is spread over threads.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    ops: [AtomicU64; 7],
+    reads: ShardedCounter,
+    /// The others, in the order of [`OpCounts`].
+    ops: [AtomicU64; 6],
     failures: AtomicU64,
-    memory: AtomicU64,
+    memory: ShardedCounter,
     disk: AtomicU64,
     origin: AtomicU64,
     peers: AtomicU64,
@@ -82,16 +86,23 @@ impl Served {
 impl Counters {
     pub(crate) fn asked(&self, op: Op) {
         let at = match op {
-            Op::Read => 0,
-            Op::Fill => 1,
-            Op::Stat => 2,
-            Op::List => 3,
-            Op::Change => 4,
-            Op::Upload => 5,
-            Op::Refresh => 6,
+            Op::Read => return self.reads.add(1),
+            Op::Fill => 0,
+            Op::Stat | Op::StatRead => 1,
+            Op::List => 2,
+            Op::Change => 3,
+            Op::Upload => 4,
+            Op::Refresh => 5,
             Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt => return,
         };
         self.ops[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A read that memory had all of.
+    #[inline]
+    pub(crate) fn hit(&self, bytes: u32) {
+        self.reads.add(1);
+        self.memory.add(u64::from(bytes));
     }
 
     pub(crate) fn failed(&self) {
@@ -99,12 +110,11 @@ impl Counters {
     }
 
     pub(crate) fn served(&self, Served { provenance, peers }: Served) {
-        for (counter, bytes) in [
-            (&self.memory, provenance.memory),
-            (&self.disk, provenance.disk),
-            (&self.origin, provenance.origin),
-            (&self.peers, peers),
-        ] {
+        if provenance.memory > 0 {
+            self.memory.add(u64::from(provenance.memory));
+        }
+        for (counter, bytes) in [(&self.disk, provenance.disk), (&self.origin, provenance.origin), (&self.peers, peers)]
+        {
             if bytes > 0 {
                 counter.fetch_add(u64::from(bytes), Ordering::Relaxed);
             }
@@ -127,18 +137,18 @@ impl Counters {
     pub(crate) fn snapshot(&self, fetches: usize) -> WorkerCounts {
         let op = |at: usize| self.ops[at].load(Ordering::Relaxed);
         let requests = OpCounts {
-            read: op(0),
-            fill: op(1),
-            stat: op(2),
-            list: op(3),
-            change: op(4),
-            upload: op(5),
-            refresh: op(6),
+            read: self.reads.get(),
+            fill: op(0),
+            stat: op(1),
+            list: op(2),
+            change: op(3),
+            upload: op(4),
+            refresh: op(5),
         };
         WorkerCounts {
             requests,
             failures: self.failures.load(Ordering::Relaxed),
-            bytes_memory: self.memory.load(Ordering::Relaxed),
+            bytes_memory: self.memory.get(),
             bytes_disk: self.disk.load(Ordering::Relaxed),
             bytes_origin: self.origin.load(Ordering::Relaxed),
             bytes_peers: self.peers.load(Ordering::Relaxed),

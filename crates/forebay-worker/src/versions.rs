@@ -33,6 +33,13 @@ impl Versions {
         Ok(version)
     }
 
+    /// Takes a description that this worker made itself.
+    pub(crate) fn remember(&self, id: FileId, version: FileVersion) -> Arc<FileVersion> {
+        let version = Arc::new(version);
+        self.0.insert(id, Arc::clone(&version));
+        version
+    }
+
     /// All of them, as they are now.
     pub(crate) fn all(&self) -> Vec<(FileId, Arc<FileVersion>)> {
         self.0.iter().map(|(id, version)| (*id, version)).collect()

@@ -234,7 +234,7 @@ impl Transport for WorkerLink {
         };
         self.renew(&found);
         match request.op {
-            Op::Read | Op::Fill => found.data.call(request, into).await,
+            Op::Read | Op::Fill | Op::StatRead => found.data.call(request, into).await,
             Op::Stat | Op::List => found.metadata.call(request, into).await,
             _ => self.shared.tcp.call(request, into).await,
         }

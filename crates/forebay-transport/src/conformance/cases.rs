@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 
 use super::{Behaviour, Fixture, Scripted, assert_bytes, digest, is_link_error, pool, read, until, within};
 use crate::seam::{CallError, LinkError, Op, Provenance, Reply, Request, Transport};
-use crate::wire::{MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
+use crate::wire::{MAX_BODY_BESIDE_PAYLOAD, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 
 /// A deadline that does not pass.
 const LONG: Duration = Duration::from_secs(60);
@@ -73,6 +73,18 @@ pub async fn bodies_go_both_ways<F: Fixture>() {
     let page = answer(&transport, Request::on_path(Op::List, Bytes::new(), LONG)).await.unwrap();
     assert!(page.body.len() == crate::wire::MAX_REPLY_BODY as usize && page.body.iter().all(|byte| *byte == b'x'));
     assert!(answer(&transport, Request::on_path(Op::Ping, Bytes::new(), LONG)).await.unwrap().body.is_empty());
+}
+
+/// A body and a payload in one answer, both ways up to the limits; and what is not asked for does not come.
+pub async fn a_question_about_a_small_file_brings_body_and_payload<F: Fixture>() {
+    let (_, _fixture, transport) = start::<F>().await;
+    for (path, room) in [(1, 0), (1, 500), (1, 1 << 20), (200, 1 << 20), (300, 256 << 10), (4096, 1 << 20)] {
+        let mut request = Request::on_path(Op::StatRead, Bytes::from(vec![b'p'; path]), LONG);
+        request.length = room;
+        let reply = answer(&transport, request.clone()).await.unwrap();
+        assert_eq!(reply.body, request.body.slice(..path.min(MAX_BODY_BESIDE_PAYLOAD as usize)));
+        assert_bytes(&reply, &request, (room as usize).min(path * 1000));
+    }
 }
 
 /// Bodies beyond those of ordinary requests, in one piece and in two. A transport that does not take them says so, and sends

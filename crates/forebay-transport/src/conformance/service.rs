@@ -10,7 +10,7 @@ use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, crc32c};
 use tokio::sync::Semaphore;
 
 use crate::seam::{Op, Provenance, Request, Response, Service};
-use crate::wire::MAX_REPLY_BODY;
+use crate::wire::{MAX_BODY_BESIDE_PAYLOAD, MAX_REPLY_BODY};
 
 /// What the service does with a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,8 @@ pub fn pool(frames: u64) -> Pool {
 /// The service.
 ///
 /// * `Read`: as [`Behaviour`] says. `Stat`: the request's body comes back. `List`: a body of the greatest length that the
-///   protocol allows. `Upload`: what [`digest`] makes of the request's body. Others: an empty answer.
+///   protocol allows. `Upload`: what [`digest`] makes of the request's body. `StatRead`: as much of the body as goes with a
+///   payload, and a thousand bytes for each of the body's, at most as many as are asked for. Others: an empty answer.
 pub struct Scripted {
     memory: Pool,
     gate: Semaphore,
@@ -150,6 +151,12 @@ impl Service for Scripted {
             Op::Stat => return Ok(Response::of_body(request.body)),
             Op::Upload => return Ok(Response::of_body(digest(&[&request.body[..], &request.tail].concat()))),
             Op::List => return Ok(Response::of_body(Bytes::from(vec![b'x'; MAX_REPLY_BODY as usize]))),
+            Op::StatRead => {
+                let length = request.length.min(request.body.len() as u32 * 1000);
+                let payload = Self::bytes(self.memory(length as usize).await?, &request);
+                let body = request.body.slice(..request.body.len().min(MAX_BODY_BESIDE_PAYLOAD as usize));
+                return Ok(Response { body, ..payload });
+            }
             Op::Read => {}
             _ => return Ok(Response::of_body(Bytes::new())),
         }

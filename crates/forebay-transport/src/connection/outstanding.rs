@@ -73,6 +73,11 @@ impl<C> Outstanding<C> {
         self.calls.iter_mut().map(|(id, waiting)| (*id, &mut waiting.call))
     }
 
+    /// Call `id`, if its answer is not arriving yet.
+    pub fn call_mut(&mut self, id: u64) -> Option<&mut C> {
+        self.calls.get_mut(&id).map(|waiting| &mut waiting.call)
+    }
+
     /// The caller of `id` has left. True when that makes the connection spent.
     pub fn abandon(&mut self, id: u64) -> bool {
         if let Some(waiting) = self.calls.get_mut(&id) {

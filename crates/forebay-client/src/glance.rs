@@ -1,0 +1,202 @@
+//! What a hit looks at instead of the streams.
+//!
+//! The streams of a handle ([`Streams`]) stand behind a lock, and most reads change nothing in them that matters: a sequential
+//! reader within a window that is as long as it gets and reaches far enough, or one who jumps about. These go by words that any
+//! thread may read and write: where each stream ended and how far it may move before the streams want to hear of it, and where
+//! the last few reads ended that continued nothing. Everything else is told to the streams. Two readers of a handle that write the
+//! same word at once lose one of two steps; the reader who finds himself forgotten earns his window again.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crate::prefetch::{SLACK, STREAMS, Streams, is_next_to};
+
+/// Reads that continued nothing and are remembered: as many as streams, for each may be the start of one.
+const LONE: usize = STREAMS;
+/// The end of no read.
+const NOWHERE: u64 = u64::MAX;
+
+/// On cache lines of its own: each read of the handle writes to it.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Glance {
+    streams: [Watched; STREAMS],
+    lone: [AtomicU64; LONE],
+    next: AtomicUsize,
+    /// The first read decides whether the file is fetched whole.
+    awaits_first: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Watched {
+    end: AtomicU64,
+    /// The first end that the stream is to be told of; 0 while it is no stream yet.
+    until: AtomicU64,
+}
+
+impl Glance {
+    pub(crate) fn new(streams: &Streams) -> Self {
+        let nowhere = || AtomicU64::new(NOWHERE);
+        Self {
+            streams: std::array::from_fn(|_| Watched { end: nowhere(), until: AtomicU64::new(0) }),
+            lone: std::array::from_fn(|_| nowhere()),
+            next: AtomicUsize::new(0),
+            awaits_first: AtomicBool::new(streams.may_fetch_whole()),
+        }
+    }
+
+    /// A read of `offset..end`. Whether it continues a stream; `None` when the streams are to be told.
+    #[inline]
+    pub(crate) fn pass(&self, offset: u64, end: u64) -> Option<bool> {
+        if self.awaits_first.load(Ordering::Relaxed) {
+            return None;
+        }
+        for stream in &self.streams {
+            let (was_at, until) = (stream.end.load(Ordering::Relaxed), stream.until.load(Ordering::Relaxed));
+            if was_at == offset && end < until {
+                stream.end.store(end, Ordering::Relaxed);
+                return Some(true);
+            }
+            let is_near = if until == 0 { is_next_to(was_at, offset, end) } else { was_at.abs_diff(offset) <= SLACK };
+            if is_near {
+                return None;
+            }
+        }
+        if self.lone.iter().any(|lone| is_next_to(lone.load(Ordering::Relaxed), offset, end)) {
+            return None;
+        }
+        let next = self.next.load(Ordering::Relaxed);
+        self.lone[next % LONE].store(end, Ordering::Relaxed);
+        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
+        Some(false)
+    }
+
+    /// Tells the streams what went past them, before they are told of a read of `offset..end`.
+    pub(crate) fn catch_up(&self, streams: &mut Streams, offset: u64, end: u64) {
+        self.awaits_first.store(false, Ordering::Relaxed);
+        streams.moved(|at| self.streams.get(at).map(|stream| stream.end.load(Ordering::Relaxed)).filter(is_somewhere));
+        let near = |lone: &&AtomicU64| is_next_to(lone.load(Ordering::Relaxed), offset, end);
+        let nearest = self.lone.iter().filter(near).min_by_key(|lone| lone.load(Ordering::Relaxed).abs_diff(offset));
+        if let Some(lone) = nearest {
+            streams.begin(lone.swap(NOWHERE, Ordering::Relaxed));
+        }
+    }
+
+    /// Takes over where the streams are now.
+    pub(crate) fn follow(&self, streams: &Streams) {
+        for (watched, stream) in self.streams.iter().zip(streams.quiet()) {
+            let (end, until) = stream.unwrap_or((NOWHERE, 0));
+            watched.until.store(0, Ordering::Relaxed);
+            watched.end.store(end, Ordering::Relaxed);
+            watched.until.store(until, Ordering::Relaxed);
+        }
+    }
+}
+
+fn is_somewhere(end: &u64) -> bool {
+    *end != NOWHERE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prefetch::PrefetchOptions;
+    use proptest::prelude::*;
+    use std::ops::Range;
+
+    const MIB: u64 = 1 << 20;
+    const BLOCK: u32 = 4 << 20;
+
+    /// Streams behind a glance, as a handle has them.
+    struct Glanced {
+        glance: Glance,
+        streams: Streams,
+        size: u64,
+        told: u32,
+    }
+
+    impl Glanced {
+        fn new(size: u64, options: PrefetchOptions) -> Self {
+            let streams = Streams::new(size, BLOCK, options);
+            Self { glance: Glance::new(&streams), streams, size, told: 0 }
+        }
+
+        fn read(&mut self, offset: u64, length: u32) -> (bool, Option<Range<u64>>) {
+            let end = (offset + u64::from(length)).min(self.size);
+            if let Some(sequential) = self.glance.pass(offset, end) {
+                return (sequential, None);
+            }
+            self.told += 1;
+            self.glance.catch_up(&mut self.streams, offset, end);
+            let ahead = self.streams.on_read(offset, length, u64::MAX);
+            self.glance.follow(&self.streams);
+            (ahead.sequential, ahead.fetch)
+        }
+    }
+
+    #[test]
+    fn random_reads_tell_the_streams_nothing() {
+        let mut glanced = Glanced::new(1 << 40, PrefetchOptions::default());
+        let mut at = 12_345u64;
+        for _ in 0..10_000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            assert_eq!(glanced.read(at % ((1 << 40) - 4096) / 4096 * 4096, 4096), (false, None));
+        }
+        assert!(glanced.told < 10, "{}", glanced.told);
+    }
+
+    #[test]
+    fn small_reads_in_order_tell_them_once_in_512_kib() {
+        let mut glanced = Glanced::new(1 << 40, PrefetchOptions::default());
+        (0..1000).for_each(|read| _ = glanced.read(read * 4096, 4096));
+        let before = glanced.told;
+        for read in 1000..11_000 {
+            assert!(glanced.read(read * 4096, 4096).0);
+        }
+        let told = glanced.told - before;
+        assert!((70..100).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn two_who_jump_between_streams_keep_them() {
+        let mut glanced = Glanced::new(1 << 40, PrefetchOptions::default());
+        for read in 0..500 {
+            for stream in 0..4 {
+                let (sequential, _) = glanced.read((stream << 30) + read * (128 << 10), 128 << 10);
+                assert_eq!(sequential, read > 0, "read {read} of stream {stream}");
+                let elsewhere = (100 << 30) + (read * 7919 + stream) % 1000 * (50 << 20);
+                assert_eq!(glanced.read(elsewhere, 4096), (false, None));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_read_of_a_small_file_fetches_it_whole() {
+        let options = PrefetchOptions { file_length_threshold: 10 * MIB, ..PrefetchOptions::default() };
+        let mut whole = Glanced::new(10 * MIB, options);
+        assert_eq!(whole.read(5 * MIB, 4096), (true, Some(0..10 * MIB)));
+        assert_eq!(whole.read(5 * MIB + 4096, 4096).1, None);
+        assert_eq!(Glanced::new(10 * MIB + 1, options).read(5 * MIB, 4096), (false, None));
+    }
+
+    proptest! {
+        /// What is fetched ahead of one reader is what it would be if the streams were told of each read.
+        #[test]
+        fn a_reader_is_fetched_ahead_of_as_if_every_read_were_told(
+            size in 1u64..200 << 20,
+            start in 0u64..64 << 20,
+            lengths in prop::collection::vec(prop_oneof![Just(4096u32), Just(128 << 10), Just(1 << 20), 1u32..3 << 20], 1..400),
+        ) {
+            let mut glanced = Glanced::new(size, PrefetchOptions::default());
+            let mut told = Streams::new(size, BLOCK, PrefetchOptions::default());
+            let mut at = start % size;
+            for length in lengths {
+                let ahead = told.on_read(at, length, u64::MAX);
+                prop_assert_eq!(glanced.read(at, length), (ahead.sequential, ahead.fetch));
+                at = (at + u64::from(length)).min(size);
+                if at == size {
+                    break;
+                }
+            }
+        }
+    }
+}

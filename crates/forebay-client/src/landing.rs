@@ -1,0 +1,48 @@
+//! Where the payload of a reply lands that comes from another process.
+//!
+//! In a buffer of the client's, which network cards know, or in memory that the reader lends: then its bytes need not be copied to
+//! where they are wanted. Either way the transport owns the memory until its operation has ended (invariant 3), which may be after
+//! the reader was told that it failed. So whoever lends cannot count on having it back, and is asked anew for each attempt.
+//!
+//! What a mount lends, the payloads of its rings, is not registered with network cards: that would pin all of it, `fuse.uring.memory`
+//! for a few payloads in use, where only those are backed by memory. Nor does it come from the client's buffers, of which the rings
+//! would keep a part for ever that prefetching lives on. TCP writes to any memory, so there it costs nothing.
+
+use forebay_memory::SpanMut;
+use forebay_store::Store;
+use forebay_transport::TransportKind;
+use forebay_types::Failure;
+
+use crate::routes::Link;
+
+/// Lends memory for bytes to land in, if there is some to lend.
+pub type Lend<'a> = dyn FnMut() -> Option<SpanMut> + Send + 'a;
+
+/// The most that lands over UCX in memory that is lent, which no network card knows. So little comes along with the reply, and is
+/// copied from there to wherever it is wanted; more is fetched by the card, and it knows the client's own buffers.
+const LENT_OVER_UCX: u32 = 4 << 10;
+
+/// Where the payload of a request may land.
+pub(crate) struct Landing<'a, 'l> {
+    pub(crate) buffers: &'a Store,
+    pub(crate) lend: &'a mut Lend<'l>,
+}
+
+impl Landing<'_, '_> {
+    /// Room for `length` bytes from `link`; `None` where they do not land but are shown where they lie.
+    ///
+    /// # Errors
+    /// When there is no buffer.
+    pub(crate) async fn room(&mut self, link: &Link, length: u32) -> Result<Option<SpanMut>, Failure> {
+        if link.local {
+            return Ok(None);
+        }
+        if (length <= LENT_OVER_UCX || link.transport.kind() != TransportKind::Ucx)
+            && let Some(mut lent) = (self.lend)().filter(|lent| lent.len() >= length as usize)
+        {
+            lent.truncate(length as usize);
+            return Ok(Some(lent));
+        }
+        Ok(Some(self.buffers.landing(length).await?))
+    }
+}

@@ -1,0 +1,103 @@
+//! Listing ahead: pages of directories of which many unknown names are asked for ([`crate::neighbours`]).
+//!
+//! A page is listed by a task of its own, whoever waits for it and whoever stops to. Those who wait do so for a moment only: where
+//! to list is slow, or stuck, to ask about one name may well be quick. What comes later than that is still learned.
+//!
+//! A directory that cannot be listed, or not in a time that its names would be believed for much longer than, is given up for a
+//! while: who cannot be listed can still be asked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay_types::FsPath;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{MAX_PAGE, Metadata};
+use crate::namespace::Resolved;
+use crate::neighbours::{Advice, Neighbours, PATIENCE, Page, Token};
+use crate::scope::Scope;
+
+/// A directory of which unknown names are counted.
+pub(super) struct Directory {
+    neighbours: Mutex<Neighbours>,
+    /// Tells those who wait that its page is here, or will not come.
+    ended: Notify,
+}
+
+impl Metadata {
+    /// Waits for the page that may tell of a name that is not known, if it is time for one; whether it came, or will not.
+    pub(super) async fn wait_for_page(&self, scope: &Arc<Scope>, path: &FsPath) -> bool {
+        let parent = path.parent();
+        let is_paged = match (scope.namespace.resolve(path), scope.namespace.resolve(&parent)) {
+            (Resolved::Origin(origin, below), Resolved::Origin(..)) => !below.is_empty() && is_paged(origin.url()),
+            _ => false,
+        };
+        if !is_paged {
+            return false;
+        }
+        let (now, ttl) = (Instant::now(), scope.of_name(&parent).ttl);
+        let directory = self.neighbours.get_with_by_ref(&parent, || {
+            Arc::new(Directory { neighbours: Mutex::new(Neighbours::new(now, scope.number)), ended: Notify::new() })
+        });
+        let (patience, ended) = {
+            let mut neighbours = directory.neighbours.lock();
+            neighbours.renew(now, scope.number, ttl, |began| self.freshness.believes_listing(&parent, began));
+            let patience = match neighbours.note(now) {
+                Advice::Ask => return false,
+                Advice::Wait(patience) => patience,
+                Advice::List(page) => {
+                    let listing = Listing { directory: Arc::clone(&directory), page, next: None };
+                    self.list_ahead(scope, parent, ttl, listing);
+                    PATIENCE
+                }
+            };
+            (patience, directory.ended.notified())
+        };
+        tokio::time::timeout(patience, ended).await.is_ok()
+    }
+
+    fn list_ahead(&self, scope: &Arc<Scope>, path: FsPath, ttl: Duration, listing: Listing) {
+        let (metadata, scope) = (self.clone(), Arc::clone(scope));
+        tokio::spawn(async move {
+            let mut listing = listing;
+            let asked = tokio::time::Instant::now();
+            let key = (path, listing.page.token.clone(), MAX_PAGE);
+            match metadata.known_page(&scope, &key).await {
+                Ok(known) if asked.elapsed() <= ttl / 2 => listing.next = Some(known.answer.next.clone()),
+                Ok(_) => {
+                    tracing::debug!(directory = %key.0, took = ?asked.elapsed(), "listing takes too long for its names' ttl");
+                }
+                Err(failure) => tracing::debug!(
+                    directory = %key.0, %failure, "names are asked about one by one: their directory cannot be listed"
+                ),
+            }
+        });
+    }
+}
+
+/// A page that is being listed. However that ends, those who wait hear of it.
+struct Listing {
+    directory: Arc<Directory>,
+    page: Page,
+    /// Where the next one starts, once this one is known; nothing gives the directory up.
+    next: Option<Token>,
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let mut neighbours = self.directory.neighbours.lock();
+        match self.next.take() {
+            Some(next) => neighbours.listed(&self.page, next, Instant::now()),
+            None => neighbours.give_up(&self.page, Instant::now()),
+        }
+        // Under the lock, so that nobody waits for this one who was to wait for the next.
+        self.directory.ended.notify_waiters();
+    }
+}
+
+/// Whether a page of an origin's directory costs about what a question for one name does. A directory on disk is gone through
+/// whole for each page, one over WebDAV comes whole, and a name on disk costs next to nothing.
+pub(super) fn is_paged(url: &str) -> bool {
+    !["file:", "http:", "https:"].iter().any(|scheme| url.starts_with(scheme))
+}

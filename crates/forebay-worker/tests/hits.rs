@@ -1,0 +1,88 @@
+//! What a read that hits memory takes besides time: no allocation, in the client and in the worker.
+
+#[path = "../benches/common/mod.rs"]
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{SIZE, Scene, somewhere};
+use forebay_transport::{Flags, Service};
+
+const HITS: usize = 1000;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+impl Counting {
+    fn count() {
+        // A thread that ends allocates where nobody counts any more.
+        let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+    }
+}
+
+// SAFETY: everything is passed on as it is; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often this thread allocates in so many hits, after some that were not counted.
+fn allocations(mut hit: impl FnMut()) -> u64 {
+    (0..100).for_each(|_| hit());
+    let before = ALLOCATIONS.get();
+    (0..HITS).for_each(|_| hit());
+    ALLOCATIONS.get() - before
+}
+
+#[test]
+fn a_client_allocates_nothing_for_a_hit() {
+    let scene = Scene::new();
+    for length in [4 << 10, 1 << 20] {
+        let file = scene.open(0);
+        let random = allocations(|| assert!(file.try_read(somewhere(length), length).is_some()));
+        let looked = allocations(|| assert_eq!(file.try_look(somewhere(length), length, |bytes| bytes.len()), Some(1)));
+        // In order: whatever is ahead is in memory already, so nothing is fetched and no task started.
+        let (file, mut at) = (scene.open(1), 0);
+        let in_order = allocations(|| {
+            assert!(file.try_read(at, length).is_some());
+            at = (at + u64::from(length)) % SIZE;
+        });
+        // Over the end of a block: two views of two extents.
+        let over_the_end =
+            allocations(|| assert_eq!(file.try_read((4 << 20) - 100, length).map(|read| read.len()), Some(2)));
+        assert_eq!((random, looked, in_order, over_the_end), (0, 0, 0, 0), "{length} bytes");
+    }
+}
+
+#[test]
+fn a_worker_allocates_nothing_for_a_hit() {
+    let scene = Scene::new();
+    for (length, flags) in [(4 << 10, Flags::default()), (1 << 20, Flags::default()), (1 << 20, Flags::SUMS)] {
+        let served = allocations(|| {
+            let request = scene.request(0, somewhere(length), length).with_flags(flags);
+            assert!(scene.worker.try_handle(&request).is_some());
+        });
+        assert_eq!(served, 0, "{length} bytes with {flags:?}");
+    }
+}

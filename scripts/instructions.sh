@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Counts the instructions of a read that hits memory, in client and worker, and fails where they are more than tests/instructions.toml
+# allows. Instructions, because time on a shared machine says little: these are the same each time to a few in a thousand.
+#
+# A program that hits 1000 times runs under valgrind's callgrind, and one that hits 11,000 times; the difference is that of
+# 10,000 hits, without what it takes to start. valgrind knows no AVX-512, so what is counted is not all that a newer processor runs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v valgrind >/dev/null 2>&1; then
+    echo "skipped: instructions of a hit: valgrind is not installed"
+    exit 0
+fi
+
+cargo build --quiet --release -p forebay-worker --example hits
+program=${CARGO_TARGET_DIR:-target}/release/examples/hits
+
+counted() { # client|worker, how many hits
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" 2>&1 | awk '/ Collected : /{ print $4 }'
+}
+
+status=0
+while read -r who equals limit _; do
+    [ "$equals" = "=" ] || continue
+    few=$(counted "$who" 1000)
+    many=$(counted "$who" 11000)
+    each=$(((many - few) / 10000))
+    echo "instructions of a hit, $who: $each of $limit"
+    if [ "$each" -gt "$limit" ]; then
+        echo "too many: find out which with callgrind_annotate, or raise the limit in tests/instructions.toml and say why"
+        status=1
+    elif [ "$each" -lt $((limit * 8 / 10)) ]; then
+        echo "the limit of tests/instructions.toml can be lowered"
+    fi
+done <tests/instructions.toml
+exit "$status"
