@@ -10,12 +10,14 @@ use tokio::runtime::Runtime;
 use crate::fio::{Access, count};
 use crate::fixture::Fixture;
 use crate::latencies::Latencies;
-use crate::library::{Library, Plain};
+use crate::library::{Checks, Library, Plain};
 use crate::mount::start_worker;
 use crate::progress::Progress;
 use crate::report::{Report, Table, kilo, latency, percent, rate};
 use crate::rounds::{self, Case, Outcome, Sample};
 
+/// Measurements of a row.
+const CASES: usize = 5;
 /// Readers at once.
 const THREADS: [u32; 2] = [1, 4];
 
@@ -33,8 +35,9 @@ pub(crate) fn measure(
     let worker = start_worker(fixture, &[])?;
     let parts = Parts {
         plain: Plain::new(fixture.settings.size)?,
-        verified: runtime.block_on(Library::local(fixture, true))?,
-        trusted: runtime.block_on(Library::local(fixture, false))?,
+        local: runtime.block_on(Library::local(fixture, Checks::Default))?,
+        verified: runtime.block_on(Library::local(fixture, Checks::EachRead))?,
+        trusted: runtime.block_on(Library::local(fixture, Checks::None))?,
         tcp: runtime.block_on(Library::tcp(&worker.address().to_string()))?,
     };
     let rows: Vec<_> = Access::ALL.iter().flat_map(|access| THREADS.map(|threads| (*access, threads))).collect();
@@ -43,7 +46,7 @@ pub(crate) fn measure(
     let mut cases: Vec<Case<'_>> = rows.iter().flat_map(|row| parts.cases(*row, time)).collect();
     cases.push(Case::new("CRC32C of a sector", move || Ok(checksums(time))));
     let outcomes = rounds::measure("client", cases, fixture.settings.repeat, progress, || ())?;
-    for library in [parts.verified, parts.trusted, parts.tcp] {
+    for library in [parts.local, parts.verified, parts.trusted, parts.tcp] {
         library.close(runtime);
     }
     worker.stop()?;
@@ -56,6 +59,7 @@ pub(crate) fn measure(
 /// What is read from.
 struct Parts {
     plain: Plain,
+    local: Library,
     verified: Library,
     trusted: Library,
     tcp: Library,
@@ -63,11 +67,12 @@ struct Parts {
 
 impl Parts {
     /// The measurements of one row, in the order that the tables take them in.
-    fn cases(&self, (access, threads): (Access, u32), time: Duration) -> [Case<'_>; 4] {
+    fn cases(&self, (access, threads): (Access, u32), time: Duration) -> [Case<'_>; CASES] {
         let name = |what: &str| format!("{what}, {}, {}", access.name(), count(threads, "thread"));
         [
             Case::new(name("memory copy"), move || self.plain.read(access, threads, time)),
-            Case::new(name("local"), move || self.verified.read(access, threads, time)),
+            Case::new(name("local"), move || self.local.read(access, threads, time)),
+            Case::new(name("local, each read checked"), move || self.verified.read(access, threads, time)),
             Case::new(name("local, unverified"), move || self.trusted.read(access, threads, time)),
             Case::new(name("tcp"), move || self.tcp.read(access, threads, time)),
         ]
@@ -90,8 +95,8 @@ fn library_table(rows: &[(Access, u32)], outcomes: &[Outcome]) -> Table {
                 in the same process (`local`, each sector's CRC32C checked) and from one in another process over TCP; \
                 against a plain copy from memory of the same size.";
     let mut table = Table::new("Client library, warm", text.to_owned(), &header);
-    for ((access, threads), of) in rows.iter().zip(outcomes.chunks_exact(4)) {
-        let [copy, local, _, tcp] = of else { continue };
+    for ((access, threads), of) in rows.iter().zip(outcomes.chunks_exact(CASES)) {
+        let [copy, local, .., tcp] = of else { continue };
         table.row(vec![
             format!("{}, {}", access.name(), count(*threads, "thread")),
             rate(copy),
@@ -108,22 +113,35 @@ fn library_table(rows: &[(Access, u32)], outcomes: &[Outcome]) -> Table {
 }
 
 fn integrity_table(rows: &[(Access, u32)], outcomes: &[Outcome]) -> Table {
-    let header = ["read", "checked GB/s", "unchecked GB/s", "checked k/s", "unchecked k/s", "checked / unchecked"];
+    let header = [
+        "read",
+        "default GB/s",
+        "each read checked GB/s",
+        "unchecked GB/s",
+        "default k/s",
+        "each read checked k/s",
+        "unchecked k/s",
+        "default / unchecked",
+        "each read checked / unchecked",
+    ];
     let checksums = outcomes.last().map_or_else(String::new, rate);
     let text = format!(
-        "Reads from a worker in the same process with `worker.memory.verify_reads` on (the default) and off. A 4 KiB read \
-         checks the whole sector of 32 KiB that it lies in. CRC32C alone, of one sector in the processor's cache: \
-         {checksums} (GB/s)."
+        "Reads from a worker in the same process: by default, with a check of each read (`worker.memory.verify_interval=0`), and with \
+         none (`worker.memory.verify_reads=false`). A 4 KiB read checks the whole sector of 32 KiB that it lies in; by default \
+         a sector is not checked again for 10 s. CRC32C alone, of one sector in the processor's cache: {checksums} (GB/s)."
     );
     let mut table = Table::new("Integrity of reads from memory", text, &header);
-    for ((access, threads), of) in rows.iter().zip(outcomes.chunks_exact(4)) {
-        let [_, checked, unchecked, _] = of else { continue };
+    for ((access, threads), of) in rows.iter().zip(outcomes.chunks_exact(CASES)) {
+        let [_, sometimes, checked, unchecked, _] = of else { continue };
         table.row(vec![
             format!("{}, {}", access.name(), count(*threads, "thread")),
+            rate(sometimes),
             rate(checked),
             rate(unchecked),
+            kilo(sometimes),
             kilo(checked),
             kilo(unchecked),
+            percent(sometimes.ratio(unchecked, |sample| sample.rate)),
             percent(checked.ratio(unchecked, |sample| sample.rate)),
         ]);
     }

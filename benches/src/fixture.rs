@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use crate::Settings;
 use crate::progress::Progress;
+use crate::reading::read_to_end;
 
 /// The bucket.
 pub(crate) const BUCKET: &str = "forebay-bench";
@@ -99,7 +100,55 @@ impl Fixture {
 
     /// Memory for a cache that holds everything, below the watermark where eviction starts.
     pub(crate) fn memory(&self) -> ByteSize {
-        ByteSize::bytes((self.settings.size + self.settings.size / 4 + (256 << 20)).next_multiple_of(1 << 20))
+        Self::memory_for(self.settings.size)
+    }
+
+    /// The same for so many bytes beside the small files.
+    pub(crate) fn memory_for(bytes: u64) -> ByteSize {
+        ByteSize::bytes((bytes + bytes / 4 + (256 << 20)).next_multiple_of(1 << 20))
+    }
+
+    /// Puts another file into the bucket.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub(crate) fn put(&self, key: &str, seed: u64, size: u64) -> anyhow::Result<()> {
+        let path = self.bucket().join(key);
+        DataSet::new(seed).write_file(&path, size).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Takes files and directories out of the bucket again.
+    ///
+    /// # Errors
+    /// When they are not there.
+    pub(crate) fn remove(&self, key: &str) -> anyhow::Result<()> {
+        let path = self.bucket().join(key);
+        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        removed.with_context(|| format!("cannot remove {}", path.display()))
+    }
+
+    /// Reads the bucket's files, so that a cold read finds them in the page cache behind the server.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn take_bucket_into_page_cache(&self) -> anyhow::Result<()> {
+        let mut directories = vec![self.bucket()];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(&directory)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    directories.push(entry.path());
+                } else {
+                    read_to_end(&entry.path(), OFlags::empty())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory on tmpfs that goes with the fixture.
+    pub(crate) fn tmpfs(&self) -> &Path {
+        self.tmpfs.path()
     }
 
     /// The large file on tmpfs.
@@ -133,8 +182,23 @@ impl Fixture {
         Ok(mount)
     }
 
+    /// The same with another size of the cache.
+    pub(crate) fn up_sized(&self, name: &str, memory: ByteSize, more: &[&str]) -> anyhow::Result<MountProcess> {
+        self.up_of(name, None, memory, more)
+    }
+
     fn up_with(&self, name: &str, endpoint: Option<String>, more: &[&str]) -> anyhow::Result<MountProcess> {
-        let memory = self.memory().to_string();
+        self.up_of(name, endpoint, self.memory(), more)
+    }
+
+    fn up_of(
+        &self,
+        name: &str,
+        endpoint: Option<String>,
+        memory: ByteSize,
+        more: &[&str],
+    ) -> anyhow::Result<MountProcess> {
+        let memory = memory.to_string();
         let environment = self.server.environment().into_iter().map(|(name, value)| match &endpoint {
             Some(endpoint) if name == "AWS_ENDPOINT_URL" => (name, endpoint.clone()),
             _ => (name, value),

@@ -1,5 +1,6 @@
 //! The client library in this process, put together as the `forebay` binary does it, without a kernel in between.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,20 @@ const FOREBAY: &str = "forebay";
 const BUFFERS: ByteSize = ByteSize::mib(256);
 /// The smallest that a pool should be.
 const NO_BUFFERS: ByteSize = ByteSize::mib(8);
+
+/// `worker.memory.verify_interval`, by default.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// When a worker compares what it has in memory with its checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checks {
+    /// As workers do by default: once in a while.
+    Default,
+    /// At each read.
+    EachRead,
+    /// Never.
+    None,
+}
 
 /// A client, and the large file as it knows it.
 pub(crate) struct Library {
@@ -60,28 +75,37 @@ fn pool(size: ByteSize) -> anyhow::Result<Pool> {
     Ok(Pool::new(PoolOptions::fixed(size))?)
 }
 
+/// A worker that caches `directory` in `memory`, with its store.
+///
+/// # Errors
+/// When there is no such directory, or not so much memory.
+pub(crate) async fn worker(directory: &Path, memory: ByteSize, checks: Checks) -> anyhow::Result<(Arc<Worker>, Store)> {
+    let store = StoreOptions {
+        verify_reads: checks != Checks::None,
+        verify_interval: if checks == Checks::Default { CHECK_EVERY } else { Duration::ZERO },
+        high_watermark: 95,
+        low_watermark: 90,
+        ..StoreOptions::in_memory(pool(memory)?)
+    };
+    let store = Store::open(store).await?;
+    // Reads are warm, so it does not matter where the bytes once came from.
+    let origin = forebay_origin::open(&format!("file://{}", directory.display()), &OriginOptions::default())?;
+    let options = WorkerOptions {
+        block_size: MAX_BLOCK_SIZE,
+        fetch: FetchPolicy::origin(64 << 10, u64::from(MAX_BLOCK_SIZE)),
+        deadline: Duration::from_secs(60),
+        metadata: MetadataOptions { ttl: Duration::from_secs(3600), entries: 1000 },
+        takes_changes: true,
+    };
+    let namespace = Namespace::new([(FsPath::root(), origin)])?;
+    let worker = Arc::new(Worker::new(store.clone(), namespace, options));
+    Ok((worker, store))
+}
+
 impl Library {
-    /// A client of a worker in this process, warm. `verify_reads` is `worker.memory.verify_reads`.
-    pub(crate) async fn local(fixture: &Fixture, verify_reads: bool) -> anyhow::Result<Self> {
-        let store = StoreOptions {
-            verify_reads,
-            high_watermark: 95,
-            low_watermark: 90,
-            ..StoreOptions::in_memory(pool(fixture.memory())?)
-        };
-        let store = Store::open(store).await?;
-        // Reads are warm, so it does not matter where the bytes once came from.
-        let origin =
-            forebay_origin::open(&format!("file://{}", fixture.bucket().display()), &OriginOptions::default())?;
-        let options = WorkerOptions {
-            block_size: MAX_BLOCK_SIZE,
-            fetch: FetchPolicy::origin(64 << 10, u64::from(MAX_BLOCK_SIZE)),
-            deadline: Duration::from_secs(60),
-            metadata: MetadataOptions { ttl: Duration::from_secs(3600), entries: 1000 },
-            takes_changes: true,
-        };
-        let namespace = Namespace::new([(FsPath::root(), origin)])?;
-        let worker = Arc::new(Worker::new(store.clone(), namespace, options));
+    /// A client of a worker in this process, warm.
+    pub(crate) async fn local(fixture: &Fixture, checks: Checks) -> anyhow::Result<Self> {
+        let (worker, store) = worker(&fixture.bucket(), fixture.memory(), checks).await?;
         let connector = Arc::new(Local(Arc::clone(&worker) as Arc<dyn Service>));
         let membership = StaticMembership::new(["local"]);
         Self::warm(membership, connector, NO_BUFFERS, Some((worker, store))).await

@@ -5,29 +5,51 @@
 //! the ratio says something where the number alone does not.
 //!
 //! * `rounds.rs`: the order of the measurements, and what is made of their samples;
-//! * `fixture.rs`: the data, the S3 server, the machine; `process.rs`: what a process uses;
-//! * `fio.rs`, `iperf.rs`, `perftest.rs`: the programs that are compared with and measured by;
-//! * `mount.rs`, `client.rs`, `transport.rs`, `rdma.rs`, `cold.rs`, `writing.rs`: what is measured, a section each;
+//! * `fixture.rs`: the data and the S3 server; `machine.rs`: what the numbers depend on; `process.rs`: what a process uses;
+//! * `fio.rs`, `iperf.rs`, `perftest.rs`, `copying.rs`: the programs that are compared with and measured by; `through.rs`: fio
+//!   on a mount; `reading.rs`: plain reads; `huge.rs`: a tmpfs in huge pages;
+//! * `peer.rs`: file systems of others, started and ended; `far.rs`: a worker some time away; `materialised.rs`: files that the
+//!   kernel reads by itself;
+//! * `mount.rs`, `mount_rdma.rs`, `depth.rs`, `local.rs`, `remote.rs`, `shared.rs`, `small.rs`, `peers.rs`, `model.rs`, `client.rs`,
+//!   `transport.rs`, `rdma.rs`, `cold.rs`, `writing.rs`, `tuning.rs`: what is measured, a section each;
 //! * `report.rs`: Markdown, JSON, and whether the targets are met.
 //!
 //! Tables go to standard output, progress to standard error.
 
 mod client;
 mod cold;
+mod copying;
+mod counters;
+mod depth;
+mod far;
 mod fio;
 mod fixture;
+mod huge;
 mod iperf;
 mod latencies;
 mod library;
+mod local;
+mod machine;
+mod materialised;
+mod model;
 mod mount;
+mod mount_rdma;
+mod peer;
+mod peers;
 mod perftest;
 mod process;
 mod progress;
 mod rdma;
+mod reading;
+mod remote;
 mod report;
 mod rounds;
 mod server;
+mod shared;
+mod small;
+mod through;
 mod transport;
+mod tuning;
 mod writing;
 
 use std::path::PathBuf;
@@ -40,6 +62,7 @@ use clap::{Parser, ValueEnum};
 use forebay_types::{ByteSize, parse_duration};
 
 use crate::fixture::Fixture;
+use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::report::Report;
 
@@ -54,7 +77,7 @@ struct Arguments {
     /// Short runs on little data: shows that everything works, not how fast
     #[arg(long)]
     quick: bool,
-    /// Measure only this; may be repeated
+    /// Measure only this; may be repeated [default: all but tuning]
     #[arg(long, value_enum)]
     only: Vec<Section>,
     /// Measurements that count of each number, after one that does not [default: 5, quick: 1]
@@ -91,6 +114,9 @@ enum Command {
         /// UCX's transports; none is TCP without UCX
         transports: Vec<String>,
     },
+    /// A worker that is some time away
+    #[command(hide = true)]
+    ServeWorker(far::Arguments),
 }
 
 /// What is measured.
@@ -100,6 +126,22 @@ enum Section {
     Mount,
     /// Warm reads through a mount, from a worker in another process
     Worker,
+    /// The same over UCX's shared memory
+    MountRdma,
+    /// Small reads one at a time and many at once, over /dev/fuse and over io_uring
+    Depth,
+    /// Files that the kernel reads without asking the mount
+    Local,
+    /// A worker 300 µs away
+    Remote,
+    /// Sixteen jobs on one file and on sixteen
+    Shared,
+    /// Ten thousand small files, against the file systems of others
+    Small,
+    /// Warm reads against the file systems of others
+    Peers,
+    /// Loading a model with safetensors
+    Model,
     /// The client library without FUSE, and what integrity costs
     Client,
     /// The TCP transport alone
@@ -110,6 +152,15 @@ enum Section {
     Cold,
     /// Writes through the mount
     Write,
+    /// What the settings of a mount do
+    Tuning,
+}
+
+impl Section {
+    /// What is measured unless something is asked for.
+    fn by_default() -> Vec<Self> {
+        Self::value_variants().iter().copied().filter(|section| *section != Self::Tuning).collect()
+    }
 }
 
 /// How much is measured.
@@ -150,25 +201,38 @@ impl Settings {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Command::ServeTransport { transports }) = &arguments.command {
-        return server::run(transports);
+    match &arguments.command {
+        Some(Command::ServeTransport { transports }) => return server::run(transports),
+        Some(Command::ServeWorker(arguments)) => return far::run(arguments),
+        None => {}
     }
     let settings = Settings::of(&arguments);
-    let sections: &[Section] = if arguments.only.is_empty() { Section::value_variants() } else { &arguments.only };
+    let sections = if arguments.only.is_empty() { Section::by_default() } else { arguments.only.clone() };
     let runtime = tokio::runtime::Runtime::new()?;
     let progress = Progress::new(interruption(&runtime));
     let base = arguments.dir.clone().unwrap_or_else(std::env::temp_dir);
+    // Before it makes the machine busy itself.
+    let machine = Machine::look(settings, &progress);
     let fixture = Fixture::prepare(&base, &arguments.tmpfs, settings, &progress)?;
-    let mut report = Report::new(settings);
+    let mut report = Report::new(settings, machine);
     for section in sections {
         match section {
             Section::Mount => mount::up(&fixture, &progress, &mut report)?,
             Section::Worker => mount::worker(&fixture, &progress, &mut report)?,
+            Section::MountRdma => mount_rdma::measure(&fixture, &progress, &mut report)?,
+            Section::Depth => depth::measure(&fixture, &progress, &mut report)?,
+            Section::Local => local::measure(&fixture, &progress, &mut report)?,
+            Section::Remote => remote::measure(&fixture, &progress, &mut report)?,
+            Section::Shared => shared::measure(&fixture, &progress, &mut report)?,
+            Section::Small => small::measure(&fixture, &progress, &mut report)?,
+            Section::Peers => peers::measure(&fixture, &progress, &mut report)?,
+            Section::Model => model::measure(&fixture, &progress, &mut report)?,
             Section::Client => client::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Transport => transport::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Rdma => rdma::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Cold => cold::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Write => writing::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Tuning => tuning::measure(&fixture, &progress, &mut report)?,
         }
     }
     print!("{}", report.markdown());

@@ -1,22 +1,25 @@
 //! Warm reads through a kernel mount: in one process with the worker (`forebay up`), and from a worker in another
 //! process over TCP (`forebay worker` and `forebay mount`).
 
-use std::io::Read as _;
-use std::path::Path;
-
 use anyhow::{Context as _, ensure};
 use forebay_testkit::{MountProcess, WorkerProcess};
+use rustix::fs::OFlags;
 
+use crate::copying;
 use crate::fio::{Access, Fio, count};
 use crate::fixture::{Fixture, LARGE};
 use crate::iperf::Iperf;
-use crate::process::{MemoryWatch, cpu_seconds};
+use crate::process::MemoryWatch;
 use crate::progress::Progress;
+use crate::reading::read_to_end;
 use crate::report::{Report, Table, kilo, latency, percent, rate};
-use crate::rounds::{self, Case, Outcome, Sample};
+use crate::rounds::{self, Case, Sample};
+use crate::through::{Target, daemons, on_tmpfs};
 
-/// What `forebay up` is to reach of tmpfs.
-const UP_TARGET: f64 = 0.5;
+/// What `forebay up` is to reach of tmpfs: a server that does nothing reaches 76 to 83 %.
+const UP_TARGET: f64 = 0.75;
+/// With as many jobs at most: more than two for each processor measure the scheduler.
+const UP_JOBS: u32 = 4;
 /// What a mount is to reach of iperf3.
 const WORKER_TARGET: f64 = 0.6;
 /// No row is compared with more iperf3 streams: what `forebay mount` connects with.
@@ -29,14 +32,15 @@ const MOST_STREAMS: u32 = 4;
 pub(crate) fn up(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
     progress.say("forebay up: warm reads through the mount");
     let mount = fixture.up(None)?;
-    let file = mount.path().join(LARGE);
-    read_whole(&file)?;
+    let target = Target::new("mount", mount.path().join(LARGE), [mount.pid()]);
+    read_to_end(&target.file, OFlags::empty())?;
     let watch = MemoryWatch::start(vec![("`forebay up`".to_owned(), mount.pid())]);
     let fetched = origin_bytes(&mount)?;
     let lines = Fio::all(fixture.settings);
-    let pids = [mount.pid()];
-    let cases = lines.iter().flat_map(|fio| [through(fixture, *fio, &file, &pids, &mount), on_tmpfs(fixture, *fio)]);
-    let outcomes = rounds::measure("up", cases.collect(), fixture.settings.repeat, progress, || watch.warm())?;
+    let cases = lines.iter().flat_map(|fio| [target.case(fixture, *fio), on_tmpfs(fixture, *fio)]);
+    let cases = cases.chain(copying::cases(fixture));
+    let mut outcomes = rounds::measure("up", cases.collect(), fixture.settings.repeat, progress, || watch.warm())?;
+    let copies = outcomes.split_off(2 * lines.len());
     report.memory(watch.finish());
     let fetched = origin_bytes(&mount)? - fetched;
     ensure!(fetched == 0, "the cache was warm, and {fetched} bytes came from the origin all the same");
@@ -60,14 +64,19 @@ pub(crate) fn up(fixture: &Fixture, progress: &Progress, report: &mut Report) ->
             kilo(ours),
             latency(ours),
             latency(theirs),
-            cpu(ours),
+            daemons(ours),
         ]);
-        if fio.access == Access::Sequential && fio.direct {
+        if fio.access == Access::Sequential && fio.direct && fio.jobs <= UP_JOBS {
             report.ratio_target(&format!("`up`, {}", fio.name()), "tmpfs", UP_TARGET, ratio);
         }
     }
     report.table(table);
-    report.samples("mount", outcomes);
+    let reads = lines.iter().zip(outcomes.chunks_exact(2)).filter_map(|(fio, pair)| {
+        let is_judged = fio.access == Access::Sequential && fio.direct && fio.jobs <= UP_JOBS;
+        is_judged.then(|| Some((format!("`up`, {}", fio.name()), pair.first()?))).flatten()
+    });
+    copying::compare("`forebay up`", &reads.collect::<Vec<_>>(), &copies, report);
+    report.samples("mount", outcomes.into_iter().chain(copies).collect());
     Ok(())
 }
 
@@ -82,14 +91,13 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
     let workers = [worker.address().to_string()];
     let none: [&str; 0] = [];
     let mount = MountProcess::mount(&fixture.programs, &workers, &fixture.mountpoint("mount"), none)?;
-    let file = mount.path().join(LARGE);
-    read_whole(&file)?;
+    let target = Target::new("mount", mount.path().join(LARGE), [worker.pid(), mount.pid()]);
+    read_to_end(&target.file, OFlags::empty())?;
     let processes = [("`forebay worker`", worker.pid()), ("`forebay mount`", mount.pid())];
     let watch = MemoryWatch::start(processes.map(|(name, pid)| (name.to_owned(), pid)).into());
     let fetched = origin_bytes(&mount)?;
     let lines = Fio::all(fixture.settings);
-    let pids = [worker.pid(), mount.pid()];
-    let iperf = &iperf;
+    let (iperf, target, mount_ref) = (&iperf, &target, &mount);
     let cases = lines.iter().flat_map(|fio| {
         let streams = streams(*fio);
         let name = format!("iperf3, {}", count(streams, "stream"));
@@ -97,7 +105,7 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
         let time = fixture.settings.time;
         let compared =
             (fio.access == Access::Sequential).then(|| Case::new(name, move || iperf.run(streams, piece, time)));
-        std::iter::once(through(fixture, *fio, &file, &pids, &mount)).chain(compared)
+        std::iter::once(counted(fixture, *fio, target, mount_ref)).chain(compared)
     });
     let outcomes = rounds::measure("worker", cases.collect(), fixture.settings.repeat, progress, || watch.warm())?;
     report.memory(watch.finish());
@@ -127,7 +135,7 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
             kilo(ours),
             latency(ours),
             percent(ours.median(|sample| sample.extra)),
-            cpu(ours),
+            daemons(ours),
         ]);
         if let Some(ratio) = ratio.filter(|_| fio.direct) {
             let of_what = format!("iperf3 with {}", count(streams(*fio), "stream"));
@@ -146,26 +154,13 @@ pub(crate) fn start_worker(fixture: &Fixture, more: &[&str]) -> anyhow::Result<W
     WorkerProcess::start(&fixture.programs, settings, fixture.server.environment())
 }
 
-/// The row's fio through a mount whose daemons are `pids`.
-fn through<'a>(fixture: &'a Fixture, fio: Fio, file: &'a Path, pids: &'a [u32], mount: &'a MountProcess) -> Case<'a> {
+/// The row's fio, and for each byte that it read those that came from the worker's memory.
+fn counted<'a>(fixture: &'a Fixture, fio: Fio, target: &'a Target, mount: &'a MountProcess) -> Case<'a> {
     Case::new(format!("mount, {}", fio.name()), move || {
-        if !fio.direct {
-            fixture.drop_page_cache()?;
-        }
-        let used = || pids.iter().map(|pid| cpu_seconds(*pid)).sum::<anyhow::Result<f64>>();
         let sent = || Ok::<_, anyhow::Error>(counter(mount, "/worker/bytes_memory")? as f64);
-        let (cpu_before, sent_before) = (used()?, sent()?);
-        let result = fio.run(file, fixture.settings)?;
-        let (cpu, sent) = (used()? - cpu_before, sent()? - sent_before);
-        let bytes = result.bytes as f64;
-        Ok(Sample { cpu: cpu / (bytes / f64::from(1 << 30)), extra: sent / bytes, ..result.sample })
-    })
-}
-
-fn on_tmpfs(fixture: &Fixture, fio: Fio) -> Case<'_> {
-    Case::new(format!("tmpfs, {}", fio.name()), move || {
-        let fio = Fio { direct: fio.direct && fixture.tmpfs_is_direct, ..fio };
-        Ok(fio.run(&fixture.on_tmpfs(), fixture.settings)?.sample)
+        let before = sent()?;
+        let result = target.run(fixture, fio)?;
+        Ok(Sample { extra: (sent()? - before) / result.bytes as f64, ..result.sample })
     })
 }
 
@@ -173,12 +168,8 @@ fn streams(fio: Fio) -> u32 {
     fio.jobs.min(MOST_STREAMS)
 }
 
-fn cpu(outcome: &Outcome) -> String {
-    format!("{:.2}", outcome.median(|sample| sample.cpu))
-}
-
 /// What must be known of the page cache.
-fn how_buffered(fixture: &Fixture) -> String {
+pub(crate) fn how_buffered(fixture: &Fixture) -> String {
     let mut text = if fixture.is_root {
         "The page cache is dropped before each buffered run."
     } else {
@@ -189,14 +180,6 @@ fn how_buffered(fixture: &Fixture) -> String {
         text.push_str(" This kernel's tmpfs takes no `O_DIRECT`: it is read buffered in all rows.");
     }
     text
-}
-
-/// Reads a file from one end to the other.
-fn read_whole(path: &Path) -> anyhow::Result<()> {
-    let mut file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-    let mut buffer = vec![0; 1 << 20];
-    while file.read(&mut buffer)? > 0 {}
-    Ok(())
 }
 
 /// Bytes that the worker has fetched so far.

@@ -21,10 +21,64 @@ pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// `utime` and `stime`, fields 14 and 15 of proc_pid_stat(5). The name, field 2, may hold spaces and brackets.
+/// CPU time of some processes together.
+///
+/// # Errors
+/// When one of them has ended.
+pub(crate) fn cpu_seconds_of(pids: &[u32]) -> anyhow::Result<f64> {
+    pids.iter().map(|pid| cpu_seconds(*pid)).sum()
+}
+
+/// CPU time of all programs that this one started and whose end it has seen, in seconds.
+///
+/// # Errors
+/// When `/proc` is not there.
+pub(crate) fn cpu_seconds_of_ended_children() -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    let ticks = ticks_at(&stat, CHILDREN).context("/proc/self/stat has another form than expected")?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// A process and all that it started, as of now.
+pub(crate) fn with_descendants(pid: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            Some((pid, parent_of(&stat)?))
+        })
+        .collect();
+    let mut family = vec![pid];
+    let mut at = 0;
+    while let Some(&parent) = family.get(at) {
+        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(child, _)| child));
+        at += 1;
+    }
+    family
+}
+
+/// `ppid`, field 4 of proc_pid_stat(5).
+fn parent_of(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Where `utime` and `stime` are in proc_pid_stat(5), counted after the name.
+const OWN: usize = 11;
+/// Where `cutime` and `cstime` are.
+const CHILDREN: usize = 13;
+
+/// Fields 14 and 15 of proc_pid_stat(5).
 fn ticks_of(stat: &str) -> Option<u64> {
+    ticks_at(stat, OWN)
+}
+
+/// Two fields together. The name, field 2, may hold spaces and brackets.
+fn ticks_at(stat: &str, first: usize) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace().skip(11).map(str::parse::<u64>);
+    let mut fields = after_name.split_whitespace().skip(first).map(str::parse::<u64>);
     Some(fields.next()?.ok()? + fields.next()?.ok()?)
 }
 
@@ -128,9 +182,20 @@ mod tests {
 
     #[test]
     fn cpu_time_is_read_past_a_name_with_brackets() {
-        let stat = "42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 300 45 0 0 20 0 1 0 100";
+        let stat = "42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 300 45 4 3 20 0 1 0 100";
         assert_eq!(ticks_of(stat), Some(345));
+        assert_eq!(ticks_at(stat, CHILDREN), Some(7));
         assert!(cpu_seconds(std::process::id()).is_ok());
+    }
+
+    #[test]
+    fn a_child_belongs_to_the_family_and_its_time_counts_when_it_has_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(with_descendants(std::process::id()).contains(&child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(cpu_seconds_of_ended_children().is_ok());
+        assert!(cpu_seconds_of(&[std::process::id(), std::process::id()]).unwrap() >= 0.0);
     }
 
     #[test]

@@ -1,23 +1,30 @@
 //! What comes out: Markdown for people, JSON with every sample for programs.
+//!
+//! A number may be compared with another one, or with a target. Targets are judged only when the machine was calm before the run
+//! (`machine.rs`).
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::Settings;
+use crate::machine::Machine;
 use crate::process::Memory;
 use crate::rounds::Outcome;
 
 /// In a Markdown file: what follows was measured.
 const MARKER: &str = "<!-- What follows was written by forebay-bench. -->";
+/// What follows was not.
+const END: &str = "<!-- Up to here. -->";
 
 /// All that was measured.
 #[derive(Serialize)]
 pub(crate) struct Report {
     machine: Vec<(String, String)>,
+    /// Why no target was judged.
+    not_judged: Option<String>,
     tables: Vec<Table>,
     targets: Vec<Target>,
     memory: Vec<Memory>,
@@ -40,7 +47,8 @@ struct Target {
     what: String,
     goal: String,
     measured: String,
-    met: bool,
+    /// Nothing where the machine was not calm.
+    met: Option<bool>,
 }
 
 impl Table {
@@ -68,8 +76,8 @@ impl Table {
 }
 
 impl Report {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let mut machine = machine();
+    pub(crate) fn new(settings: Settings, machine: Machine) -> Self {
+        let Machine { facts: mut machine, not_judged } = machine;
         let Settings { repeat, size, time, quick } = settings;
         let size = forebay_types::ByteSize::bytes(size);
         let mut run =
@@ -78,7 +86,13 @@ impl Report {
             run.push_str("; `--quick`: shows that everything works, not how fast");
         }
         machine.push(("run".to_owned(), run));
-        Self { machine, tables: Vec::new(), targets: Vec::new(), memory: Vec::new(), samples: Vec::new() }
+        let (tables, targets, memory, samples) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { machine, not_judged, tables, targets, memory, samples }
+    }
+
+    /// Something that the numbers depend on and a section has found out.
+    pub(crate) fn fact(&mut self, name: &str, value: String) {
+        self.machine.push((name.to_owned(), value));
     }
 
     pub(crate) fn table(&mut self, table: Table) {
@@ -90,35 +104,42 @@ impl Report {
         self.samples.push((section.to_owned(), outcomes));
     }
 
+    fn target(&mut self, what: &str, goal: String, measured: String, met: bool) {
+        let met = self.not_judged.is_none().then_some(met);
+        self.targets.push(Target { what: what.to_owned(), goal, measured, met });
+    }
+
     /// A target for a ratio that is to be at least `goal`.
     pub(crate) fn ratio_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
-        self.targets.push(Target {
-            what: what.to_owned(),
-            goal: format!("≥ {} of {of_what}", percent(goal)),
-            measured: percent(measured),
-            met: measured >= goal,
-        });
+        self.target(what, format!("≥ {} of {of_what}", percent(goal)), percent(measured), measured >= goal);
     }
 
     /// A target for a ratio that is to be at most `goal`.
     pub(crate) fn most_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
-        self.targets.push(Target {
-            what: what.to_owned(),
-            goal: format!("≤ {} of {of_what}", percent(goal)),
-            measured: percent(measured),
-            met: measured <= goal,
-        });
+        self.target(what, format!("≤ {} of {of_what}", percent(goal)), percent(measured), measured <= goal);
+    }
+
+    /// A target for bytes a second.
+    pub(crate) fn rate_target(&mut self, what: &str, goal: f64, measured: f64) {
+        let gigabytes = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
+        self.target(what, format!("≥ {}", gigabytes(goal)), gigabytes(measured), measured >= goal);
+    }
+
+    /// A target for how many times as much is at most taken.
+    pub(crate) fn times_target(&mut self, what: &str, goal: f64, measured: f64) {
+        self.target(what, format!("≤ {goal} ×"), format!("{measured:.2} ×"), measured <= goal);
+    }
+
+    /// A target for a time in µs.
+    pub(crate) fn time_target(&mut self, what: &str, goal: f64, measured: f64) {
+        self.target(what, format!("≤ {goal:.0} µs"), format!("{measured:.1} µs"), measured <= goal);
     }
 
     /// Memory over a section, and whether it was flat.
     pub(crate) fn memory(&mut self, memory: Vec<Memory>) {
         for of in &memory {
-            self.targets.push(Target {
-                what: format!("memory of {}", of.process),
-                goal: "flat".to_owned(),
-                measured: format!("+{} after the warm-up", mebibytes(of.growth())),
-                met: of.is_flat(),
-            });
+            let added = format!("+{} after the warm-up", mebibytes(of.growth()));
+            self.target(&format!("memory of {}", of.process), "flat".to_owned(), added, of.is_flat());
         }
         self.memory.extend(memory);
     }
@@ -129,9 +150,14 @@ impl Report {
         for (name, value) in &self.machine {
             let _ = writeln!(out, "* {name}: {value}");
         }
-        let mut targets = Table::new("Targets", String::new(), &["what", "target", "measured", "met"]);
+        let text = self.not_judged.as_ref().map_or_else(String::new, |why| format!("**Not judged:** {why}."));
+        let mut targets = Table::new("Targets", text, &["what", "target", "measured", "met"]);
         for Target { what, goal, measured, met } in &self.targets {
-            let met = if *met { "yes" } else { "**no**" };
+            let met = match met {
+                Some(true) => "yes",
+                Some(false) => "**no**",
+                None => "",
+            };
             targets.row(vec![what.clone(), goal.clone(), measured.clone(), met.to_owned()]);
         }
         let text = "Resident memory. Flat: no more than 5 %, or 32 MiB if that is more, is added after the first round; while writing, 128 MiB on top \
@@ -148,47 +174,18 @@ impl Report {
         out
     }
 
-    /// Puts the tables into `path`, in the place of all that follows the marker.
+    /// Puts the tables into `path`, in the place of all between the two markers.
     ///
     /// # Errors
-    /// When the file cannot be written, or has no marker.
+    /// When the file cannot be written, or lacks a marker.
     pub(crate) fn update(&self, path: &Path) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let (before, _) = text.split_once(MARKER).with_context(|| format!("{} has no `{MARKER}`", path.display()))?;
-        let text = format!("{before}{MARKER}\n\n{}", self.markdown());
+        let lacks = |marker: &str| format!("{} has no `{marker}`", path.display());
+        let (before, rest) = text.split_once(MARKER).with_context(|| lacks(MARKER))?;
+        let (_, after) = rest.split_once(END).with_context(|| lacks(END))?;
+        let text = format!("{before}{MARKER}\n\n{}\n{END}{after}", self.markdown());
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
-}
-
-/// What the numbers depend on.
-fn machine() -> Vec<(String, String)> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let field = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(':').map_or("unknown", |(_, value)| value.trim()).to_owned()
-    };
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let load = read("/proc/loadavg").split_whitespace().next().unwrap_or("unknown").to_owned();
-    let cpu = format!("{cores} × {}", field(&read("/proc/cpuinfo"), "model name"));
-    let huge_pages = read("/sys/kernel/mm/transparent_hugepage/enabled").trim().to_owned();
-    [
-        ("processor", cpu),
-        ("memory", field(&read("/proc/meminfo"), "MemTotal")),
-        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
-        ("transparent huge pages", huge_pages),
-        ("fio", version("fio")),
-        ("iperf3", version("iperf3")),
-        ("load before the run (it should be near 0)", load),
-        ("date", chrono::Local::now().format("%Y-%m-%d").to_string()),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
-}
-
-fn version(program: &str) -> String {
-    let output = Command::new(program).arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    text.lines().next().unwrap_or("missing").to_owned()
 }
 
 /// `5.91 ±3 %`: the median in GB/s, and how far the rounds lie apart.
@@ -209,10 +206,59 @@ pub(crate) fn latency(outcome: &Outcome) -> String {
     format!("{}/{}", micros(outcome.median(|sample| sample.p50)), micros(outcome.median(|sample| sample.p99)))
 }
 
+/// Seconds of processor time for each GiB.
+pub(crate) fn seconds(value: f64) -> String {
+    format!("{value:.2}")
+}
+
+/// The mean latency, in µs.
+pub(crate) fn mean(outcome: &Outcome) -> String {
+    format!("{:.1}", outcome.median(|sample| sample.mean))
+}
+
 pub(crate) fn percent(ratio: f64) -> String {
     format!("{:.0} %", ratio * 100.0)
 }
 
 fn mebibytes(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn report(not_judged: Option<&str>) -> Report {
+        let settings = Settings { quick: false, repeat: 5, size: 1 << 30, time: Duration::from_secs(2) };
+        let not_judged = not_judged.map(ToOwned::to_owned);
+        let mut report = Report::new(settings, Machine { facts: Vec::new(), not_judged });
+        report.ratio_target("a read", "tmpfs", 0.75, 0.8);
+        report.time_target("a small read", 15.0, 19.5);
+        report
+    }
+
+    #[test]
+    fn a_target_is_met_or_not_or_not_judged() {
+        let calm = report(None).markdown();
+        assert!(calm.contains("| a read | ≥ 75 % of tmpfs | 80 % | yes |"), "{calm}");
+        assert!(calm.contains("| a small read | ≤ 15 µs | 19.5 µs | **no** |"), "{calm}");
+        let busy = report(Some("the machine was busy")).markdown();
+        assert!(busy.contains("**Not judged:** the machine was busy."), "{busy}");
+        assert!(busy.contains("| a read | ≥ 75 % of tmpfs | 80 % |  |"), "{busy}");
+    }
+
+    #[test]
+    fn an_update_keeps_what_stands_around_the_tables() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("numbers.md");
+        std::fs::write(&path, format!("# Before\n{MARKER}\nold\n{END}\n\n## After\n")).unwrap();
+        report(None).update(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# Before\n") && text.ends_with("\n\n## After\n"), "{text}");
+        assert!(text.contains("### Targets") && !text.contains("old"), "{text}");
+        std::fs::write(&path, MARKER).unwrap();
+        assert!(report(None).update(&path).is_err());
+    }
 }

@@ -15,12 +15,16 @@ pub(crate) struct Sample {
     pub(crate) rate: f64,
     /// Operations a second.
     pub(crate) operations: f64,
-    /// The median latency of an operation, in µs.
+    /// The mean latency of an operation, in µs.
+    pub(crate) mean: f64,
+    /// The median.
     pub(crate) p50: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
     /// CPU time that the processes behind it used, in seconds for each GiB.
     pub(crate) cpu: f64,
+    /// CPU time that the program which read used, likewise.
+    pub(crate) reader: f64,
     /// Something else, that the section knows.
     pub(crate) extra: f64,
 }

@@ -2,6 +2,7 @@
 //!
 //! It ends when its standard input does, so it never outlives whoever started it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
@@ -48,20 +49,28 @@ impl ServerProcess {
     /// # Errors
     /// When it does not listen.
     pub(crate) fn start(transports: &[&str]) -> anyhow::Result<Self> {
+        Self::spawn("serve-transport", transports)
+    }
+
+    /// Starts this program as something else that says where it listens.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub(crate) fn spawn(command: &str, arguments: &[impl AsRef<OsStr>]) -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
-            .arg("serve-transport")
-            .args(transports)
+            .arg(command)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start the transport's server")?;
+            .with_context(|| format!("cannot start `{command}`"))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
         let address = line.trim().strip_prefix("listening on ").map(ToOwned::to_owned);
         let server = Self { child, address: address.unwrap_or_default() };
-        anyhow::ensure!(!server.address.is_empty(), "the transport's server did not start");
+        anyhow::ensure!(!server.address.is_empty(), "`{command}` did not start");
         Ok(server)
     }
 
@@ -93,10 +102,6 @@ pub(crate) fn run(transports: &[String]) -> anyhow::Result<()> {
     block.fill(0x5a);
     let service: Arc<dyn Service> = Arc::new(OneBlock(block.freeze()));
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let until_end = |address: SocketAddr| {
-        println!("listening on {address}");
-        std::io::stdin().read_to_end(&mut Vec::new())
-    };
     if let Some(library) = library {
         let lane = Arc::new(Lane::start(library, lane_options(transports, &pool))?);
         let options = forebay_rdma::ServerOptions::new(address, CLUSTER, MAX_BLOCK_SIZE);
@@ -110,6 +115,12 @@ pub(crate) fn run(transports: &[String]) -> anyhow::Result<()> {
         runtime.block_on(server.close());
     }
     Ok(())
+}
+
+/// Says where this process listens, and waits for the end of its standard input.
+pub(crate) fn until_end(address: SocketAddr) -> std::io::Result<usize> {
+    println!("listening on {address}");
+    std::io::stdin().read_to_end(&mut Vec::new())
 }
 
 /// A lane that knows all of `pool`.

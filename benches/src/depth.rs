@@ -1,0 +1,119 @@
+//! Small reads, one at a time and many at once, and what carries them between the kernel and the mount: `/dev/fuse`, or rings
+//! of io_uring.
+//!
+//! Two mounts of the same cache settings stand beside each other, and each read goes through both and to tmpfs in turn. The
+//! large reads are in the table because a mount has one carrier for all of its requests: what it gains here must not be lost
+//! there.
+
+use rustix::fs::OFlags;
+
+use crate::fio::{Access, Engine, Fio};
+use crate::fixture::{Fixture, LARGE};
+use crate::machine;
+use crate::progress::Progress;
+use crate::reading::read_to_end;
+use crate::report::{Report, Table, kilo, latency, mean, percent, rate};
+use crate::rounds::{self, Outcome};
+use crate::through::{Target, on_tmpfs};
+
+/// What reads of 4 KiB are to reach of tmpfs, 16 under way in each of 4 jobs: an io_uring server that does nothing reaches 47 %.
+const QUEUED_TARGET: f64 = 0.45;
+/// What their 99th percentile may be of that over `/dev/fuse`.
+const TAIL_TARGET: f64 = 1.0 / 3.0;
+/// How long one read may take on average, with no other, in µs.
+const SINGLE_TARGET: f64 = 15.0;
+
+/// What carries requests, as `fuse.io` has it.
+const DEVICE: &str = "device";
+const URING: &str = "uring";
+
+/// What is read.
+fn lines() -> [Fio; 6] {
+    let (small, large) = (Fio::new(Access::Random), Fio::new(Access::Sequential));
+    [small, small.jobs(4), small.queued(16).jobs(4), large, large.jobs(4), large.queued(16)]
+}
+
+/// Measures it.
+///
+/// # Errors
+/// When a part does not start or a measurement fails.
+pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
+    progress.say("Small reads at depth, over /dev/fuse and over io_uring");
+    let mut carriers = vec![DEVICE];
+    if machine::offers_uring() {
+        carriers.push(URING);
+    } else {
+        progress.say("skipped: FUSE over io_uring: /sys/module/fuse/parameters/enable_uring is not Y");
+    }
+    let mounts = carriers.iter().map(|carrier| fixture.up_at(carrier, &["-o", &format!("fuse.io={carrier}")]));
+    let mounts = mounts.collect::<anyhow::Result<Vec<_>>>()?;
+    let targets: Vec<Target> = carriers
+        .iter()
+        .zip(&mounts)
+        .map(|(carrier, mount)| Target::new(*carrier, mount.path().join(LARGE), [mount.pid()]))
+        .collect();
+    targets.iter().try_for_each(|target| read_to_end(&target.file, OFlags::empty()).map(drop))?;
+    let cases = lines().into_iter().flat_map(|fio| {
+        std::iter::once(on_tmpfs(fixture, fio)).chain(targets.iter().map(move |target| target.case(fixture, fio)))
+    });
+    let outcomes = rounds::measure("depth", cases.collect(), fixture.settings.repeat, progress, || ())?;
+    mounts.into_iter().try_for_each(|mount| mount.unmount())?;
+    tabulate(&carriers, &outcomes, report);
+    report.samples("depth", outcomes);
+    Ok(())
+}
+
+fn tabulate(carriers: &[&str], outcomes: &[Outcome], report: &mut Report) {
+    let text = "The same fio on tmpfs and on two mounts by `forebay up`, one with `fuse.io=device` and one with `fuse.io=uring`. \
+                `of device`: operations a second against those over `/dev/fuse`, and the 99th percentile likewise. \
+                CPU is what the daemon used.";
+    let header =
+        ["fio", "over", "GB/s", "k/s", "of tmpfs", "of device", "mean µs", "p50/p99 µs", "p99 of device", "CPU s/GiB"];
+    let mut table = Table::new("Depth", text.to_owned(), &header);
+    for (fio, of) in lines().iter().zip(outcomes.chunks_exact(1 + carriers.len())) {
+        let [tmpfs, carried @ ..] = of else { continue };
+        let [device, ..] = carried else { continue };
+        let none = String::new;
+        let own = [rate(tmpfs), kilo(tmpfs), none(), none(), mean(tmpfs), latency(tmpfs), none(), none()];
+        table.row([fio.name(), "tmpfs".to_owned()].into_iter().chain(own).collect());
+        for (carrier, outcome) in carriers.iter().zip(carried) {
+            let tail = outcome.ratio(device, |sample| sample.p99);
+            table.row(vec![
+                fio.name(),
+                (*carrier).to_owned(),
+                rate(outcome),
+                kilo(outcome),
+                percent(outcome.ratio(tmpfs, |sample| sample.operations)),
+                percent(outcome.ratio(device, |sample| sample.operations)),
+                mean(outcome),
+                latency(outcome),
+                percent(tail),
+                crate::through::daemons(outcome),
+            ]);
+        }
+        judge(*fio, carriers, tmpfs, carried, report);
+    }
+    report.table(table);
+}
+
+/// The targets of small reads are those of the better carrier, which io_uring should be; its tail is measured against the other's.
+fn judge(fio: Fio, carriers: &[&str], tmpfs: &Outcome, carried: &[Outcome], report: &mut Report) {
+    let (Some(carrier), Some(outcome)) = (carriers.last(), carried.last()) else { return };
+    if fio.access != Access::Random {
+        return;
+    }
+    let what = format!("{}, `{carrier}`", fio.name());
+    match fio.engine {
+        Engine::Queued { .. } => {
+            report.ratio_target(&what, "tmpfs", QUEUED_TARGET, outcome.ratio(tmpfs, |sample| sample.operations));
+            if let [device, uring] = carried {
+                let tail = uring.ratio(device, |sample| sample.p99);
+                report.most_target(&format!("p99 of {what}"), "that over /dev/fuse", TAIL_TARGET, tail);
+            }
+        }
+        _ if fio.jobs == 1 => {
+            report.time_target(&format!("mean of {what}"), SINGLE_TARGET, outcome.median(|sample| sample.mean))
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,121 @@
+//! Ten thousand images: every file of a training set read once by eight readers, from the bucket and then from the cache, through
+//! Forebay and through the file systems of others.
+//!
+//! Each is mounted anew for each round, alone, so that nothing is in its cache; mounting is not timed. Between the two readings the
+//! page cache is dropped: what is warm is the file system's own cache.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+
+use crate::fixture::{Fixture, SMALL_SIZE};
+use crate::peer::{self, Mounted, Ours, Peer, Place};
+use crate::progress::Progress;
+use crate::reading::{READERS, read_each};
+use crate::report::{Report, Table, seconds};
+use crate::rounds::{self, Case, Outcome, Sample};
+
+/// What Forebay is to reach of the best of the others.
+const TARGET: f64 = 3.0;
+/// The directory of the files in the bucket.
+const DIRECTORY: &str = "images";
+/// Directories below it.
+const DIRECTORIES: usize = 10;
+
+/// Measures it.
+///
+/// # Errors
+/// When a part does not start or a read fails.
+pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
+    let files: usize = if fixture.settings.quick { 40 } else { 10_000 };
+    progress.say(&format!("{files} small files, cold and warm"));
+    let bytes = files as u64 * SMALL_SIZE;
+    let keys: Vec<String> =
+        (0..files).map(|number| format!("{DIRECTORY}/{:02}/{number:05}.jpg", number % DIRECTORIES)).collect();
+    for (key, seed) in keys.iter().zip(10_000..) {
+        fixture.put(key, seed, SMALL_SIZE)?;
+    }
+    let mut peers = peer::installed(&[Ours::Sized(bytes)]);
+    peers.retain(|peer| match peer.prepare(&Place::new(fixture, &**peer), &keys) {
+        Ok(()) => true,
+        Err(error) => {
+            progress.say(&format!("skipped: {}: {error:#}", peer.name()));
+            false
+        }
+    });
+    let mounted: Vec<RefCell<Option<Mounted>>> = peers.iter().map(|_| RefCell::default()).collect();
+    let (peers_ref, keys_ref) = (&peers, &keys);
+    let cases = peers_ref.iter().zip(&mounted).flat_map(|(peer, mounted)| {
+        let cold = move || {
+            // It is not the server's disk that is measured.
+            fixture.take_bucket_into_page_cache()?;
+            let mount = peer.start(&Place::new(fixture, &**peer))?;
+            let sample = read(&mount, keys_ref)?;
+            mounted.replace(Some(mount));
+            Ok(sample)
+        };
+        let warm = move || {
+            fixture.drop_page_cache()?;
+            let mount = mounted.take().context("nothing is mounted")?;
+            let sample = read(&mount, keys_ref)?;
+            mount.end()?;
+            Ok(sample)
+        };
+        [Case::new(format!("{}, cold", peer.name()), cold), Case::new(format!("{}, warm", peer.name()), warm)]
+    });
+    let outcomes = rounds::measure("small", cases.collect(), fixture.settings.repeat, progress, || ())?;
+    fixture.remove(DIRECTORY)?;
+    peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, &**peer)))?;
+    tabulate(files, peers_ref, &outcomes, report);
+    report.samples("small", outcomes);
+    Ok(())
+}
+
+fn read(mount: &Mounted, keys: &[String]) -> anyhow::Result<Sample> {
+    let (before, began) = (mount.cpu()?, Instant::now());
+    let bytes = read_each(mount.path(), keys)?;
+    let took = began.elapsed().as_secs_f64();
+    ensure!(bytes == keys.len() as u64 * SMALL_SIZE, "small files had {bytes} bytes in all");
+    let cpu = (mount.cpu()? - before) / (bytes as f64 / f64::from(1 << 30));
+    Ok(Sample { rate: bytes as f64 / took, operations: keys.len() as f64 / took, cpu, ..Sample::default() })
+}
+
+fn tabulate(files: usize, peers: &[Box<dyn Peer>], outcomes: &[Outcome], report: &mut Report) {
+    let text = format!(
+        "{files} files of {} KiB in {DIRECTORIES} directories, each opened, read to its end and closed once, by {READERS} readers: from \
+         a file system that was just mounted, and again when the page cache was dropped. `ahead`: Forebay against this one.",
+        SMALL_SIZE >> 10
+    );
+    let header = ["file system", "cold files/s", "ahead", "warm files/s", "ahead", "cold CPU s/GiB", "warm CPU s/GiB"];
+    let mut table = Table::new("Small files", text, &header);
+    let pairs: Vec<&[Outcome]> = outcomes.chunks_exact(2).collect();
+    let Some([our_cold, our_warm]) = pairs.first() else { return };
+    let files_a_second = |sample: &Sample| sample.operations;
+    for (peer, pair) in peers.iter().zip(&pairs) {
+        let [cold, warm] = pair else { continue };
+        let a_second =
+            |of: &Outcome| format!("{:.0} ±{:.0} %", of.median(files_a_second), of.spread(files_a_second) * 100.0);
+        let ahead = |ours: &Outcome, theirs: &Outcome| format!("{:.2} ×", ours.ratio(theirs, files_a_second));
+        table.row(vec![
+            peer.name().to_owned(),
+            a_second(cold),
+            ahead(our_cold, cold),
+            a_second(warm),
+            ahead(our_warm, warm),
+            seconds(cold.median(|sample| sample.cpu)),
+            seconds(warm.median(|sample| sample.cpu)),
+        ]);
+    }
+    report.table(table);
+    let others = || peers.iter().zip(&pairs).skip(1);
+    for (when, ours, at) in [("cold", our_cold, 0), ("warm", our_warm, 1)] {
+        let best = others().filter_map(|(peer, pair)| Some((peer.name(), pair.get(at)?)));
+        let best = best.max_by(|(_, a), (_, b)| a.median(files_a_second).total_cmp(&b.median(files_a_second)));
+        if let Some((name, best)) = best {
+            let ratio = ours.ratio(best, files_a_second);
+            let of_what = format!("{name}, the best of the others");
+            report.ratio_target(&format!("small files, {when}"), &of_what, TARGET, ratio);
+        }
+    }
+}
