@@ -5,7 +5,7 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-long test-rdma lint fmt clippy doc deny bench simulate
+.PHONY: help setup build demo test test-long test-rdma instructions lint fmt clippy doc deny bench peers simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ test-long: setup ## What takes too long for `make test`
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
 	@scripts/rdma-test.sh
 
+instructions: ## What a read that hits memory takes, in instructions, against tests/instructions.toml
+	@scripts/instructions.sh
+
 lint: fmt clippy doc deny ## Format, clippy, rustdoc, cargo-deny
 
 fmt:
@@ -43,9 +46,12 @@ doc:
 deny:
 	@scripts/deny.sh
 
-bench: setup ## Measure this machine, about 20 minutes: the tables of docs/BENCHMARKS.md (ARGS="--help" tells more)
+bench: setup ## Measure this machine, about an hour: the tables of docs/BENCHMARKS.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
 	"$(BINARIES)/forebay-bench" $(ARGS)
+
+peers: ## Install the file systems that benchmarks compare with
+	@scripts/peers.sh
 
 simulate: ## Placement, membership and jobs with 10,000 workers and a billion files, in virtual time (ARGS="--help" tells more)
 	$(CARGO) build --release -p forebay-simulate

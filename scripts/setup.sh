@@ -18,6 +18,7 @@ needs=(
     "sqlite3|sqlite3|sqlite|the test that reads a database from a mount"
     "tar|tar|tar|the test that unpacks an archive into a mount"
     "script|bsdutils|util-linux|the test of a benchmark that loses its terminal"
+    "valgrind|valgrind|valgrind|counting the instructions of a read that hits (make instructions)"
     "python3|python3|python3|the benchmark's generator of fio's job files, which a test runs"
 )
 

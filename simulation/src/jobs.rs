@@ -187,6 +187,8 @@ fn answer(question: Question, files: u64) -> Answer {
             Answer::Held(HeldBytes(if hash % EVICTIONS == 0 { 0 } else { SIZE }))
         }
         Question::Read { .. } => Answer::Bytes(bytes::Bytes::new()),
+        // There are no mounts here.
+        Question::Deliver { .. } => Answer::Delivered(forebay_coordinator::jobs::Delivery::default()),
         Question::Free { .. } => Answer::Freed(forebay_transport::message::FreeReply::default()),
     }
 }

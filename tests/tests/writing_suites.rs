@@ -49,14 +49,39 @@ fn ten_thousand_random_operations_that_sync_what_they_write_through_mappings() {
 }
 
 #[test]
+fn ten_thousand_random_operations_where_the_kernel_reads_materialised_copies() {
+    let eager = ["client.local.size=256MiB", "client.local.min_opens=1", "client.local.first_open_size=64MiB"];
+    exercise(10_000, 7, Mapped::Later, &eager, LIMIT);
+}
+
+#[test]
+fn ten_thousand_random_operations_over_the_device_and_over_io_uring() {
+    for carrier in carriers() {
+        exercise(10_000, 8, Mapped::Later, &[carrier], LIMIT);
+    }
+}
+
+#[test]
 fn random_operations_for_long() {
     if !is_long_run() {
         return;
     }
-    for seed in 1..=4 {
-        exercise(100_000, seed, Mapped::Later, &["write.staging_size=128MiB"], LIMIT);
-        exercise(30_000, seed, Mapped::AtOnce, &[], LIMIT);
+    for carrier in carriers() {
+        for seed in 1..=4 {
+            exercise(100_000, seed, Mapped::Later, &["write.staging_size=128MiB", carrier], LIMIT);
+            exercise(30_000, seed, Mapped::AtOnce, &[carrier], LIMIT);
+        }
     }
+}
+
+/// The settings that have the kernel's requests come in each of the ways that there are here.
+fn carriers() -> Vec<&'static str> {
+    let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    if offered.is_ok_and(|offered| offered.trim() == "Y") {
+        return vec!["fuse.io=device", "fuse.io=uring"];
+    }
+    skipped("FUSE over io_uring is switched off: echo Y > /sys/module/fuse/parameters/enable_uring");
+    vec!["fuse.io=device"]
 }
 
 /// These are excluded for the time of a file at the origin, which is in whole seconds: they pass when a second begins meanwhile,
@@ -74,8 +99,14 @@ fn system_calls_do_what_posix_says_but_for_what_is_excluded_with_its_reason() {
     if !is_root() {
         return skipped("pjdfstest changes users, which takes root");
     }
+    for carrier in carriers() {
+        check_calls(&pjdfstest, carrier);
+    }
+}
+
+fn check_calls(pjdfstest: &Path, carrier: &str) {
     let bucket = Bucket::new();
-    let mount = Setup::of(&bucket).up(&bucket);
+    let mount = Setup::of(&bucket).option(carrier).up(&bucket);
     let configuration = Path::new(env!("CARGO_MANIFEST_DIR")).join("pjdfstest.toml");
     let mut command = Command::new(pjdfstest);
     command.arg("-c").arg(configuration).arg("-p").arg(mount.root()).env("NO_COLOR", "1");
@@ -86,6 +117,7 @@ fn system_calls_do_what_posix_says_but_for_what_is_excluded_with_its_reason() {
         line.ends_with("FAILED") || (line.ends_with("PASSED UNEXPECTEDLY") && !AS_TIME_PASSES.contains(&name))
     };
     let wrong: Vec<&str> = text.lines().filter(wrong).collect();
-    assert!(wrong.is_empty() && text.contains("Summary: "), "{}\n{text}\n{}", wrong.join("\n"), finished.stderr);
+    let is_well = wrong.is_empty() && text.contains("Summary: ");
+    assert!(is_well, "{carrier}: {}\n{text}\n{}", wrong.join("\n"), finished.stderr);
     println!("{}", text.lines().last().unwrap_or_default());
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
-use crate::modes::{DiskIo, DiskServe, LogFormat, LogLevel, RdmaFallback, S3Checksum, WriteMode};
+use crate::modes::{DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, WriteMode};
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -132,8 +132,10 @@ keys! {
         /// Take all of that memory at start, in the background; otherwise the first read to use a part of it waits for
         /// the kernel. `forebay up` does so only when it is told to.
         worker_memory_prewarm "worker.memory.prewarm": bool = true;
-        /// Check each sector's CRC32C whenever it is read from DRAM, not only when it comes from disk or network.
+        /// Check each sector's CRC32C when it is read from DRAM, too, not only when it comes from disk or network.
         worker_memory_verify_reads "worker.memory.verify_reads": bool = true;
+        /// A sector that is read again within this time of a check is not checked again; 0: every read checks.
+        worker_memory_verify_interval "worker.memory.verify_interval": Duration = secs(10), in Duration::ZERO..=DAY;
         /// Directories for cached blocks, best one a device, and how much each may hold.
         worker_disks "worker.disks": Vec<Disk> = vec![], example "[\"/mnt/nvme0/forebay:1TiB\"]";
         /// How blocks go from disk to a TCP connection: `dio` O_DIRECT, `pagecache` buffered, `splice` without a copy.
@@ -218,6 +220,34 @@ keys! {
         client_connections_per_worker "client.connections_per_worker": u32 = 4, in 1..=64;
         /// Open a file for reading by its attributes as remembered, within `metadata.ttl`, without asking a worker.
         client_open_status_cache_enabled "client.open_status_cache.enabled": bool = true;
+        /// A file no longer than this comes whole when it is looked up or opened; 0 turns that off.
+        client_small_file_size "client.small_file_size": ByteSize = ByteSize::kib(256), in ByteSize::bytes(0)..=ByteSize::mib(1);
+    }
+    section "Materialised files: whole local copies that the kernel reads by itself" {
+        /// Room for files that this node reads often: the kernel reads them without asking the mount. 0 turns that off. Needs
+        /// Linux 6.9 and CAP_SYS_ADMIN.
+        client_local_size "client.local.size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MOST_BYTES;
+        /// A directory on a local disk for them. Unset: memory, in huge pages, which nothing else can see.
+        client_local_dir "client.local.dir": Option<PathBuf> = None, example "\"/mnt/nvme0/forebay-local\"";
+        /// Longer files are never taken unless a job or `forebay fs local add` asks for them.
+        client_local_max_file_size "client.local.max_file_size": ByteSize = ByteSize::gib(64), in SECTOR..=MOST_BYTES;
+        /// So many opens within some ten minutes make a file worth it.
+        client_local_min_opens "client.local.min_opens": u32 = 2, in 1..=1_000_000;
+        /// The first open of a file up to this size waits until it is there whole; 0: none does.
+        client_local_first_open_size "client.local.first_open_size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MOST_BYTES;
+        /// It waits no longer than this; then it is served as others are.
+        client_local_first_open_wait "client.local.first_open_wait": Duration = secs(30), in ms(1)..=HOUR;
+        /// Files that are fetched at once.
+        client_local_fills "client.local.fills": u32 = 2, in 1..=64;
+        /// Do it on mounts that take writes, too. A reader that has such a file open goes on seeing the version that it
+        /// opened when somebody writes to it.
+        client_local_writable "client.local.writable": bool = true;
+        /// How often every byte of them is checked again; 0: never.
+        client_local_check_interval "client.local.check_interval": Duration = HOUR, in Duration::ZERO..=DAY;
+        /// How much of that, and of what a restart found in the directory, is read in a second.
+        client_local_check_bandwidth "client.local.check_bandwidth": ByteSize = ByteSize::mib(200), in ByteSize::mib(1)..=MOST_BYTES;
+        /// Read what was written to the directory back from the disk before it is used.
+        client_local_check_writes "client.local.check_writes": bool = false;
     }
     section "Network: TCP" {
         /// An idle connection is pinged this often.
@@ -283,6 +313,15 @@ keys! {
         network_rdma_metadata_gid_index "network.rdma.metadata.gid_index": i32 = -1;
     }
     section "FUSE: the mount" {
+        /// How requests come from the kernel. `uring`, io_uring (Linux 6.14): many small random reads at once are faster.
+        /// `device`, /dev/fuse: large and buffered reads are. `auto` takes /dev/fuse.
+        fuse_io "fuse.io": FuseIo = FuseIo::Auto;
+        /// Requests that may be under way in each processor's queue of `fuse.io = "uring"`.
+        fuse_uring_depth "fuse.uring.depth": u32 = 64, in 1..=1024;
+        /// Address space for the buffers of those queues; only what is used takes memory.
+        fuse_uring_memory "fuse.uring.memory": ByteSize = ByteSize::gib(4), in ByteSize::mib(8)..=MOST_BYTES;
+        /// Let a process that is being killed leave a request that waits. Others go on waiting: until the deadline at most.
+        fuse_interrupts "fuse.interrupts": bool = true;
         /// Threads that serve the kernel; 0 takes one a core.
         fuse_threads "fuse.threads": u32 = 0, in 0..=1024;
         /// Read-ahead and asynchronous requests that the kernel may have in progress at once.

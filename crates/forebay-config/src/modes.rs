@@ -70,6 +70,16 @@ choices! {
         Threads = "threads",
     }
 
+    /// How requests come from the kernel.
+    FuseIo {
+        /// What serves most reads fastest.
+        Auto = "auto",
+        /// io_uring, or fail to mount.
+        Uring = "uring",
+        /// `/dev/fuse`.
+        Device = "device",
+    }
+
     /// What happens when RDMA was asked for and does not work.
     RdmaFallback {
         /// Never TCP: other replicas are tried, then the read fails. Without RDMA at start the process stops.

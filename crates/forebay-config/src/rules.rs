@@ -32,6 +32,19 @@ const RULES: &[Rule] = &[
         holds: |config| config.client_memory_size >= config.block_size,
     },
     Rule {
+        why: "the room for materialised files must hold at least one block, or be 0, which turns them off",
+        keys: &["client.local.size", "block.size"],
+        holds: |config| config.client_local_size.as_u64() == 0 || config.client_local_size >= config.block_size,
+    },
+    Rule {
+        why: "a file whose first open waits must fit into the room for materialised files",
+        keys: &["client.local.first_open_size", "client.local.size"],
+        holds: |config| {
+            let size = config.client_local_size;
+            size.as_u64() == 0 || config.client_local_first_open_size <= size
+        },
+    },
+    Rule {
         why: "a disk must hold at least one block",
         keys: &["worker.disks", "block.size"],
         holds: |config| config.worker_disks.iter().all(|disk| disk.size >= config.block_size),
@@ -122,6 +135,26 @@ pub(crate) fn conflicts(config: &Config, origin_of: impl Fn(&str) -> Origin, ref
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::ByteSize;
+
+    #[test]
+    fn materialised_files_have_room_for_what_is_asked_of_them_or_are_off() {
+        let broken = |size, first_open| {
+            let (client_local_size, client_local_first_open_size) = (ByteSize::mib(size), ByteSize::mib(first_open));
+            let config = Config { client_local_size, client_local_first_open_size, ..Config::default() };
+            RULES
+                .iter()
+                .filter(|rule| !(rule.holds)(&config))
+                .flat_map(|rule| rule.keys[0].strip_prefix("client.local."))
+                .collect()
+        };
+        let cases: [(u64, u64, &[&str]); 4] =
+            [(0, 64, &[]), (64, 64, &[]), (64, 65, &["first_open_size"]), (1, 0, &["size"])];
+        for (size, first_open, keys) in cases {
+            let broken: Vec<&str> = broken(size, first_open);
+            assert_eq!(broken, keys, "{size} MiB, {first_open} MiB");
+        }
+    }
 
     #[test]
     fn the_defaults_break_no_rule_and_every_rule_names_keys_that_exist() {

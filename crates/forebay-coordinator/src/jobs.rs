@@ -5,6 +5,7 @@
 
 mod bandwidth;
 mod counts;
+mod delivery;
 mod index;
 mod job;
 mod rate;
@@ -18,6 +19,8 @@ mod walk;
 mod window;
 
 pub use counts::{Cause, Failures, Tally};
+pub(crate) use delivery::Absences;
+pub use delivery::{Delivery, Missing};
 pub use job::{Answer, Job, Limits, Question, QuestionId, Step};
 pub use rate::Speed;
 pub use record::JobRecord;

@@ -12,6 +12,7 @@
 //! for their turn, in the order in which they came.
 
 mod course;
+mod deliver;
 mod record_store;
 mod submission;
 
@@ -48,6 +49,8 @@ pub struct RunnerOptions {
     pub kept: usize,
     /// How long they are remembered.
     pub kept_for: Duration,
+    /// A mount that is to keep files and is away for so long does not come back.
+    pub mounts_away: Duration,
 }
 
 impl Default for RunnerOptions {
@@ -59,6 +62,7 @@ impl Default for RunnerOptions {
             blocks: 128,
             kept: 200,
             kept_for: Duration::from_secs(7 * 24 * 3600),
+            mounts_away: Duration::from_secs(30),
         }
     }
 }
@@ -104,6 +108,7 @@ pub struct Runner {
 struct Shared {
     name: String,
     records: RecordStore,
+    orders: deliver::Orders,
     cache: Arc<dyn CacheAccess>,
     options: RunnerOptions,
     entries: Mutex<BTreeMap<String, Arc<Entry>>>,
@@ -137,12 +142,15 @@ impl Runner {
         cache: Arc<dyn CacheAccess>,
         options: RunnerOptions,
     ) -> Result<Self, RunnerError> {
+        let orders = deliver::Orders::new(Arc::clone(&store), leads.clone(), options.mounts_away);
         let records = RecordStore::new(store, Some(leads));
         let found = records.list().await?;
+        orders.clear(&found).await;
         let runner = Self {
             shared: Arc::new(Shared {
                 name: name.to_owned(),
                 records,
+                orders,
                 cache,
                 options,
                 entries: Mutex::default(),
@@ -286,6 +294,7 @@ impl Shared {
             entry.spec.kind() == spec.kind()
                 && entry.spec.path() == spec.path()
                 && entry.spec.index_file() == spec.index_file()
+                && entry.spec.to_clients() == spec.to_clients()
                 && !entry.is_ended()
         };
         entries.values().find(same).cloned()

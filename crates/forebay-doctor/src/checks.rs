@@ -8,6 +8,7 @@ mod configuration;
 mod fuse;
 mod infiniband;
 mod links;
+mod local;
 mod memory;
 mod mounts;
 mod network;
@@ -140,6 +141,7 @@ pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
         ucx::check(facts, config),
         memory::check(facts, config),
         fuse::check(facts, config),
+        local::check(facts, config),
         mounts::check(facts),
         network::check(facts, config),
         bound::check(facts, config),

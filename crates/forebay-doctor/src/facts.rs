@@ -11,6 +11,7 @@ mod ethtool;
 mod fuse;
 mod interfaces;
 mod listeners;
+mod local;
 mod memory;
 mod modules;
 mod origin;
@@ -37,6 +38,7 @@ pub use ethtool::DriverInfo;
 pub use fuse::{Fuse, Fusermount};
 pub use interfaces::Interface;
 pub use listeners::{Listener, Owner};
+pub use local::{Local, LocalDirectory};
 pub use memory::{Limit, Memory};
 pub use modules::{Module, PciCard};
 pub use origin::{OriginProbe, seconds_of_date};
@@ -72,6 +74,9 @@ pub struct Facts {
     pub memory: Memory,
     /// What a mount needs.
     pub fuse: Fuse,
+    /// What materialised files would lie on.
+    #[serde(default)]
+    pub local: Local,
     /// Who listens on the ports that the configuration names.
     pub listeners: Vec<Listener>,
     /// Who listens through rdma_cm.
@@ -127,6 +132,8 @@ pub struct Outside {
     pub search_path: Vec<PathBuf>,
     /// The ports that are looked for among those that are listened on.
     pub ports: Vec<u16>,
+    /// The directory that the configuration names for materialised files.
+    pub local_dir: Option<PathBuf>,
 }
 
 impl Facts {
@@ -146,6 +153,7 @@ impl Facts {
             ucx: outside.ucx,
             memory: Memory::read(root),
             fuse: Fuse::read(root, &outside.search_path),
+            local: Local::read(root, outside.local_dir.as_deref()),
             listeners: Listener::read_all(root, &outside.ports),
             rdma_listeners: outside.rdma_listeners,
             connections: Connections::read_all(root, &outside.ports),

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, Local};
-use fuser::{Errno, Request};
+use forebay_fuse_io::{Errno, Header};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -87,17 +87,17 @@ impl AccessLog {
 
     /// Notes a request, if anybody wants to know.
     #[inline]
-    pub(crate) fn seen(&self, request: &Request, what: impl FnOnce() -> What) -> Option<Seen> {
+    pub(crate) fn seen(&self, header: &Header, what: impl FnOnce() -> What) -> Option<Seen> {
         if self.open.load(Ordering::Relaxed) == 0 {
             return None;
         }
-        Some(Seen { uid: request.uid(), gid: request.gid(), pid: request.pid(), what: what() })
+        Some(Seen { uid: header.uid, gid: header.gid, pid: header.pid, what: what() })
     }
 
     /// The request was answered like that.
     #[cold]
     pub(crate) fn answered(&self, seen: &Seen, operation: Operation, outcome: Result<(), Errno>, took: Duration) {
-        let line = line(Local::now(), seen, operation, outcome.map_err(i32::from), took);
+        let line = line(Local::now(), seen, operation, outcome.map_err(Errno::number), took);
         self.readers.lock().iter().for_each(|reader| reader.push(line.as_bytes()));
     }
 }

@@ -1,8 +1,7 @@
 //! Mounting: `mount(2)` where we may, `fusermount3` where we may not. Either way the result is a descriptor of
 //! `/dev/fuse` on which the kernel's requests arrive.
 //!
-//! `fuser` can mount too, but it does not say why it failed so that a person could act on it, and it looks for the
-//! helper of any FUSE version.
+//! What went wrong is said so that a person can act on it. The helper is that of FUSE 3 and no older one.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{IoSliceMut, Read};
@@ -37,11 +36,6 @@ pub(crate) fn attach(mountpoint: &Path, options: &MountOptions) -> Result<OwnedF
     } else {
         attach_as_user(mountpoint, options)
     }
-}
-
-/// Whether `/dev/fuse` can be opened once more, for a descriptor a thread.
-pub(crate) fn can_open_device() -> bool {
-    open_device().is_ok()
 }
 
 fn open_device() -> Result<OwnedFd, Errno> {

@@ -1,265 +1,220 @@
-//! The requests that change something, between the device and the file system.
+//! The requests that change something, between the kernel and the file system.
 //!
 //! A write is answered at once when there is room in the staging directory, by the thread that took it. Everything else goes to
 //! the origin and is answered when it has arrived there.
 
-use std::ffi::OsStr;
 use std::future::Future;
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
+use forebay_fuse_io::{Answer, CopyRange, Errno, Operation as Asked, Reply, Request, SetAttr, SetTime};
 use forebay_types::{Failure, FailureKind};
-use fuser::{
-    Errno, FileHandle, Generation, INodeNo, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite,
-    Request,
-};
 
 use crate::access_log::{Seen, What};
-use crate::device::{Device, opened_with};
+use crate::dispatch::{Dispatcher, opened_as};
 use crate::filesystem::read_only;
-use crate::serving::contained;
+use crate::serving::tell;
 use crate::stats::Operation;
 use crate::virtual_files::VirtualFile;
 use crate::writing::Allocation;
 
-/// The attributes that are to be changed.
-pub(crate) struct SetAttributes {
-    pub(crate) mode: Option<u32>,
-    pub(crate) uid: Option<u32>,
-    pub(crate) gid: Option<u32>,
-    pub(crate) size: Option<u64>,
-    /// The handle through which the size is changed.
-    pub(crate) handle: Option<u64>,
-    pub(crate) modified: Option<SystemTime>,
-}
+/// What is written by a thread that others' requests wait for. More would let them wait for the disk.
+const MOST_AT_ONCE: usize = 128 << 10;
 
-/// Where the answer to a change goes that has nothing to say but whether it was done.
-pub(crate) enum Changed {
-    /// To who expects nothing else.
-    Done(ReplyEmpty),
-    /// To who expects an inode, and does not get it.
-    Entry(ReplyEntry),
-}
-
-impl Changed {
-    fn error(self, errno: Errno) {
-        match self {
-            Self::Done(reply) => reply.error(errno),
-            Self::Entry(reply) => reply.error(errno),
-        }
-    }
-}
-
-impl Device {
+impl Dispatcher {
     /// Answers when `work` is done.
-    pub(crate) fn change<F>(&self, seen: Option<Seen>, work: F, reply: Changed)
+    fn change<F>(&self, seen: Option<Seen>, work: F, reply: Reply)
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
     {
-        self.shared.serve_patiently(Operation::Change, seen, work, |_, done| {
-            match (done, reply) {
-                (Ok(()), Changed::Done(reply)) => reply.ok(),
-                (Ok(()), Changed::Entry(reply)) => reply.error(Errno::EIO),
-                (Err(errno), reply) => reply.error(errno),
-            }
-            done
-        });
+        self.shared.serve_patiently(Operation::Change, seen, work, |_, done| tell(reply, done));
     }
 
     /// Refuses what no object store keeps.
-    pub(crate) fn refuse(&self, request: &Request, ino: INodeNo, reply: Changed) {
-        let (started, seen) = (Instant::now(), self.seen(request, || What::Inode(ino.0)));
+    pub(crate) fn refuse(&self, request: Request<'_>) {
+        let header = *request.header();
+        let (started, seen) = (Instant::now(), self.seen(&header, || What::Inode(header.node)));
         let failure = match self.shared.files.staging() {
             Some(_) => Failure::new(FailureKind::NotPermitted, "an object store keeps files and directories only"),
             None => read_only(),
         };
         let errno = self.shared.failed(Operation::Change, &failure);
-        reply.error(errno);
+        request.now().error(errno);
         self.shared.answered(Operation::Change, seen, Err(errno), started);
     }
 
     /// Makes a file or a directory.
-    pub(crate) fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, reply: ReplyEntry) {
+    pub(crate) fn make(&self, request: Request<'_>, name: Box<[u8]>, mode: u32) {
         let is_directory = match mode & libc::S_IFMT {
             libc::S_IFDIR => true,
             libc::S_IFREG | 0 => false,
-            _ => return self.refuse(request, parent, Changed::Entry(reply)),
+            _ => return self.refuse(request),
         };
-        let (shared, name, thread) = (self.shared(), Box::<[u8]>::from(name.as_bytes()), request.pid());
-        let seen = self.seen(request, || What::Name(parent.0, name.clone()));
+        let header = *request.header();
+        let (parent, thread) = (header.node, header.pid);
+        let seen = self.seen(&header, || What::Name(parent, name.clone()));
+        let (shared, reply) = (self.shared(), request.keep());
         let work = async move {
             match is_directory {
-                true => shared.files.make_directory(parent.0, &name).await,
-                false => shared.files.make_file(parent.0, &name, thread).await,
+                true => shared.files.make_directory(parent, &name).await,
+                false => shared.files.make_file(parent, &name, thread).await,
             }
         };
         self.shared.serve_patiently(Operation::Change, seen, work, |shared, made| match made {
             Ok(inode) => {
-                let attributes = shared.attributes(&inode);
-                reply.entry_with_ttls(&inode.attr_ttl, &inode.name_ttl, &attributes, Generation(0));
+                reply.entry(&shared.attributes(&inode), 0, inode.name_ttl, inode.attr_ttl);
                 Ok(())
             }
-            Err(errno) => {
-                reply.error(errno);
-                Err(errno)
-            }
+            Err(errno) => tell(reply, Err(errno)),
         });
     }
 
     /// Creates and opens a file.
-    pub(crate) fn create_file(&self, request: &Request, parent: INodeNo, name: &OsStr, flags: i32, reply: ReplyCreate) {
-        let (shared, name) = (self.shared(), Box::<[u8]>::from(name.as_bytes()));
-        let seen = self.seen(request, || What::Name(parent.0, name.clone()));
-        let thread = request.pid();
-        let work = async move { shared.files.create(parent.0, &name, flags, thread).await };
+    pub(crate) fn create_file(&self, request: Request<'_>, name: Box<[u8]>, flags: i32) {
+        let header = *request.header();
+        let (parent, thread) = (header.node, header.pid);
+        let seen = self.seen(&header, || What::Name(parent, name.clone()));
+        let (shared, reply) = (self.shared(), request.keep());
+        let work = async move { shared.files.create(parent, &name, flags, thread).await };
         // To its end: a writer that was counted must be known to the kernel.
         self.shared.serve_patiently(Operation::Open, seen, work, move |shared, created| match created {
-            Ok((inode, handle)) => {
-                let attributes = shared.attributes(&inode);
+            Ok((inode, opening)) => {
                 // There is one time for the name and the attributes.
                 let ttl = inode.attr_ttl.min(inode.name_ttl);
-                reply.created(&ttl, &attributes, Generation(0), FileHandle(handle), opened_with(flags));
+                reply.created(&shared.attributes(&inode), ttl, &opened_as(opening.handle, flags, &opening.how));
                 Ok(())
             }
-            Err(errno) => {
-                reply.error(errno);
-                Err(errno)
-            }
+            Err(errno) => tell(reply, Err(errno)),
         });
     }
 
+    /// Removes a file.
+    pub(crate) fn unlink(&self, request: Request<'_>, name: Box<[u8]>) {
+        let header = *request.header();
+        let seen = self.seen(&header, || What::Name(header.node, name.clone()));
+        let (shared, reply) = (self.shared(), request.keep());
+        self.change(seen, async move { shared.files.unlink(header.node, &name).await }, reply);
+    }
+
+    /// Removes a directory.
+    pub(crate) fn remove_directory(&self, request: Request<'_>, name: Box<[u8]>) {
+        let header = *request.header();
+        let seen = self.seen(&header, || What::Name(header.node, name.clone()));
+        let (shared, reply) = (self.shared(), request.keep());
+        self.change(seen, async move { shared.files.remove_directory(header.node, &name).await }, reply);
+    }
+
     /// Renames.
-    pub(crate) fn rename_to(
+    pub(crate) fn rename(
         &self,
-        request: &Request,
-        (from, from_name): (INodeNo, &OsStr),
-        (to, to_name): (INodeNo, &OsStr),
-        flags: RenameFlags,
-        reply: ReplyEmpty,
+        request: Request<'_>,
+        from_name: Box<[u8]>,
+        (to, to_name): (u64, Box<[u8]>),
+        flags: u32,
     ) {
-        let from_name = Box::<[u8]>::from(from_name.as_bytes());
-        let to_name = Box::<[u8]>::from(to_name.as_bytes());
-        let seen = self.seen(request, || What::Name(from.0, from_name.clone()));
-        let shared = self.shared();
+        let header = *request.header();
+        let from = header.node;
+        let seen = self.seen(&header, || What::Name(from, from_name.clone()));
+        let (shared, reply) = (self.shared(), request.keep());
         let work = async move {
-            if !(flags & !RenameFlags::RENAME_NOREPLACE).is_empty() {
+            if flags & !libc::RENAME_NOREPLACE != 0 {
                 let message = "names cannot be exchanged: an object store has no such operation";
                 return Err(Failure::new(FailureKind::InvalidArgument, message));
             }
-            let keep_existing = flags.contains(RenameFlags::RENAME_NOREPLACE);
-            shared.files.rename((from.0, &from_name), (to.0, &to_name), keep_existing).await
+            let keep_existing = flags & libc::RENAME_NOREPLACE != 0;
+            shared.files.rename((from, &from_name), (to, &to_name), keep_existing).await
         };
-        self.change(seen, work, Changed::Done(reply));
+        self.change(seen, work, reply);
     }
 
     /// Changes attributes, as far as an object store has them.
-    pub(crate) fn set_attributes(&self, request: &Request, ino: INodeNo, set: SetAttributes, reply: ReplyAttr) {
-        if VirtualFile::at(ino.0).is_some() {
-            return reply.error(Errno::EPERM);
+    pub(crate) fn set_attributes(&self, request: Request<'_>, set: SetAttr) {
+        let header = *request.header();
+        let ino = header.node;
+        if VirtualFile::at(ino).is_some() {
+            return request.now().error(Errno::EPERM);
         }
-        let seen = self.seen(request, || What::Inode(ino.0));
-        let shared = self.shared();
+        let seen = self.seen(&header, || What::Inode(ino));
+        let (shared, reply) = (self.shared(), request.keep());
         if let Some(handle) = set.handle.filter(|_| set.size.is_some()) {
-            shared.files.note_writer(handle, request.pid());
+            shared.files.note_writer(handle, header.pid);
         }
         let work = async move {
-            let SetAttributes { mode, uid, gid, size, handle, modified } = set;
-            let now = shared.files.attributes(ino.0).await?;
-            shared.may_be(&now, mode, uid, gid)?;
-            if let Some(size) = size {
-                shared.files.resize(ino.0, handle, size).await?;
+            let now = shared.files.attributes(ino).await?;
+            shared.may_be(&now, set.mode, set.uid, set.gid)?;
+            if let Some(size) = set.size {
+                shared.files.resize(ino, set.handle, size).await?;
             }
-            if let Some(modified) = modified {
-                shared.files.set_modified(ino.0, modified)?;
+            match set.mtime {
+                Some(SetTime::At(time)) => shared.files.set_modified(ino, time)?,
+                Some(SetTime::Now) => shared.files.set_modified(ino, SystemTime::now())?,
+                None => {}
             }
-            shared.files.attributes(ino.0).await
+            shared.files.attributes(ino).await
         };
         self.shared.serve_patiently(Operation::Change, seen, work, |shared, inode| match inode {
             Ok(inode) => {
-                reply.attr(&inode.attr_ttl, &shared.attributes(&inode));
+                reply.attributes(&shared.attributes(&inode), inode.attr_ttl);
                 Ok(())
             }
-            Err(errno) => {
-                reply.error(errno);
-                Err(errno)
-            }
+            Err(errno) => tell(reply, Err(errno)),
         });
     }
 
     /// Writes: at once if there is room and another thread to take requests, and otherwise when there is.
-    pub(crate) fn write_bytes(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        reply: ReplyWrite,
-    ) {
-        contained(Operation::Write, || {
-            let started = Instant::now();
-            // The kernel sends at most 1 MiB.
-            let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-            let seen = self.seen(request, || What::Bytes(ino.0, length, offset));
-            self.shared.files.note_writer(handle.0, request.pid());
-            let at_once =
-                self.shared.may_write().and_then(|_writing| self.shared.files.try_write(ino.0, handle.0, offset, data));
-            let Some(written) = at_once else {
-                let (shared, data) = (self.shared(), Bytes::copy_from_slice(data));
-                let work = async move { shared.files.write(ino.0, handle.0, offset, data).await };
-                return self.shared.serve_patiently(Operation::Write, seen, work, move |shared, written| {
-                    match written {
-                        Ok(()) => {
-                            shared.counters.wrote(length);
-                            reply.written(length);
-                        }
-                        Err(errno) => reply.error(errno),
-                    }
-                    written
-                });
-            };
-            let told = written.map_err(|failure| self.shared.failed(Operation::Write, &failure));
-            match told {
+    pub(crate) fn write_bytes(&self, request: Request<'_>, handle: u64, offset: u64) {
+        let Ok(Asked::Write { data, .. }) = request.operation() else { return };
+        let header = *request.header();
+        let ino = header.node;
+        let started = Instant::now();
+        // The kernel sends at most 1 MiB.
+        let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let seen = self.seen(&header, || What::Bytes(ino, length, offset));
+        self.shared.files.note_writer(handle, header.pid);
+        let may_wait = request.may_block() || data.len() <= MOST_AT_ONCE;
+        let at_once = may_wait.then(|| self.shared.may_write()).flatten();
+        let at_once = at_once.and_then(|_writing| self.shared.files.try_write(ino, handle, offset, data));
+        let Some(written) = at_once else {
+            let (reply, data) = request.keep_bytes();
+            let (shared, data) = (self.shared(), Bytes::from_owner(data));
+            let work = async move { shared.files.write(ino, handle, offset, data).await };
+            return self.shared.serve_patiently(Operation::Write, seen, work, move |shared, written| match written {
                 Ok(()) => {
-                    self.shared.counters.wrote(length);
+                    shared.counters.wrote(length.into());
                     reply.written(length);
+                    Ok(())
                 }
-                Err(errno) => reply.error(errno),
+                Err(errno) => tell(reply, Err(errno)),
+            });
+        };
+        let told = written.map_err(|failure| self.shared.failed(Operation::Write, &failure));
+        match told {
+            Ok(()) => {
+                self.shared.counters.wrote(length.into());
+                request.now().written(length);
             }
-            self.shared.answered(Operation::Write, seen, told, started);
-        });
+            Err(errno) => request.now().error(errno),
+        }
+        self.shared.answered(Operation::Write, seen, told, started);
     }
 
     /// Takes a file to the origin, if there is something that is not there; because it is closed, or because somebody wants that.
-    pub(crate) fn sync(&self, request: &Request, ino: INodeNo, handle: FileHandle, closes: bool, reply: ReplyEmpty) {
-        let seen = self.seen(request, || What::Inode(ino.0));
-        let (shared, thread) = (self.shared(), request.pid());
+    pub(crate) fn sync(&self, request: Request<'_>, handle: u64, closes: bool) {
+        let header = *request.header();
+        let ino = header.node;
+        let seen = self.seen(&header, || What::Inode(ino));
+        let (shared, reply) = (self.shared(), request.keep());
         let work = async move {
             match closes {
-                true => shared.files.flush(ino.0, handle.0, thread).await,
-                false => shared.files.sync(ino.0, handle.0).await,
+                true => shared.files.flush(ino, handle, header.pid).await,
+                false => shared.files.sync(ino, handle).await,
             }
         };
-        self.shared.serve_patiently(Operation::Sync, seen, work, |_, synced| {
-            match synced {
-                Ok(()) => reply.ok(),
-                Err(errno) => reply.error(errno),
-            }
-            synced
-        });
+        self.shared.serve_patiently(Operation::Sync, seen, work, |_, synced| tell(reply, synced));
     }
 
     /// What `fallocate(2)` asks for.
-    pub(crate) fn allocate(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        (offset, length): (u64, u64),
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    pub(crate) fn allocate(&self, request: Request<'_>, handle: u64, (offset, length): (u64, u64), mode: i32) {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
         const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
@@ -269,42 +224,38 @@ impl Device {
             KEEP => Allocation::ReserveKeepingSize,
             PUNCH | ZERO_KEEPING_SIZE => Allocation::Zero,
             ZERO => Allocation::ZeroAndGrow,
-            _ => return reply.error(Errno::EOPNOTSUPP),
+            _ => return request.now().error(Errno::EOPNOTSUPP),
         };
-        let seen = self.seen(request, || What::Inode(ino.0));
+        let header = *request.header();
+        let ino = header.node;
+        let seen = self.seen(&header, || What::Inode(ino));
         let (shared, range) = (self.shared(), offset..offset.saturating_add(length));
-        shared.files.note_writer(handle.0, request.pid());
-        let work = async move { shared.files.allocate(ino.0, handle.0, range, how).await };
-        self.change(seen, work, Changed::Done(reply));
+        shared.files.note_writer(handle, header.pid);
+        let reply = request.keep();
+        self.change(seen, async move { shared.files.allocate(ino, handle, range, how).await }, reply);
     }
 
-    /// Copies bytes from one open file to another.
-    pub(crate) fn copy_range(
-        &self,
-        request: &Request,
-        (from, from_offset): (FileHandle, u64),
-        (ino, to, to_offset): (INodeNo, FileHandle, u64),
-        length: u64,
-        reply: ReplyWrite,
-    ) {
-        // The kernel is told how many there were in 32 bits.
-        let length = length.min(u64::from(u32::MAX));
-        self.shared.files.note_writer(to.0, request.pid());
-        let seen = self.seen(request, || What::Inode(ino.0));
-        let shared = self.shared();
+    /// Copies bytes from one open file to another. The kernel is told how many there were, and at most `most`, in 32 bits or in 64.
+    pub(crate) fn copy_range(&self, request: Request<'_>, copy: &CopyRange, most: u64) {
+        let header = *request.header();
+        let CopyRange { handle, offset, to_node, to_handle, to_offset, length, .. } = *copy;
+        let length = length.min(most);
+        self.shared.files.note_writer(to_handle, header.pid);
+        let seen = self.seen(&header, || What::Inode(to_node));
+        let (shared, reply) = (self.shared(), request.keep());
         let work =
-            async move { shared.files.copy_range((from.0, from_offset), (ino.0, to.0, to_offset), length).await };
-        self.shared.serve_patiently(Operation::Write, seen, work, |shared, copied| {
-            match copied {
-                Ok(copied) => {
+            async move { shared.files.copy_range((handle, offset), (to_node, to_handle, to_offset), length).await };
+        self.shared.serve_patiently(Operation::Write, seen, work, move |shared, copied| match copied {
+            Ok(copied) => {
+                shared.counters.wrote(copied);
+                match u32::try_from(most) {
                     // At most what was asked for.
-                    let copied = u32::try_from(copied).unwrap_or(u32::MAX);
-                    shared.counters.wrote(copied);
-                    reply.written(copied);
+                    Ok(_) => reply.written(u32::try_from(copied).unwrap_or(u32::MAX)),
+                    Err(_) => reply.copied(copied),
                 }
-                Err(errno) => reply.error(errno),
+                Ok(())
             }
-            copied.map(drop)
+            Err(errno) => tell(reply, Err(errno)),
         });
     }
 }

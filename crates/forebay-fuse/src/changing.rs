@@ -9,8 +9,9 @@ use std::time::Instant;
 use forebay_types::{Attr, Failure, FailureKind, FileVersion, FsPath, VersionTag};
 
 use crate::filesystem::{Described, FileHandle, FileSystem, read_only, too_many_open};
-use crate::inode::{Inode, Known};
+use crate::inode::{How, Inode, Known, version_id};
 use crate::inodes::ROOT;
+use crate::opening::Opening;
 use crate::virtual_files::VirtualFile;
 
 impl FileSystem {
@@ -22,7 +23,7 @@ impl FileSystem {
         name: &[u8],
         flags: i32,
         thread: u32,
-    ) -> Result<(Described, u64), Failure> {
+    ) -> Result<(Described, Opening), Failure> {
         let staging = self.staging.as_ref().ok_or_else(read_only)?;
         let path = self.new_name(parent, name).await?;
         let exclusive = flags & libc::O_EXCL != 0;
@@ -42,7 +43,7 @@ impl FileSystem {
                 false => self.open(inode.ino, flags, thread).await,
             };
             return match opened {
-                Ok(handle) => Ok((self.describe(&inode, Instant::now()), handle)),
+                Ok(opening) => Ok((self.describe(&inode, Instant::now()), opening)),
                 Err(failure) => {
                     self.inodes.forget(inode.ino, 1);
                     Err(failure)
@@ -53,7 +54,7 @@ impl FileSystem {
         let inode = self.inodes.create(&path, unborn(&path));
         inode.begin_writing(|_, _| Ok(Arc::clone(&draft)))?;
         match self.files.insert(FileHandle::for_writing(Arc::clone(&inode), thread)) {
-            Some(handle) => Ok((self.describe(&inode, Instant::now()), handle)),
+            Some(handle) => Ok((self.describe(&inode, Instant::now()), Opening { handle, how: How::Cached })),
             None => {
                 draft.unlink();
                 inode.remove();
@@ -68,7 +69,8 @@ impl FileSystem {
 
     /// Creates an empty file, at the origin when this returns.
     pub(crate) async fn make_file(&self, parent: u64, name: &[u8], thread: u32) -> Result<Described, Failure> {
-        let (described, handle) = self.create(parent, name, libc::O_WRONLY | libc::O_EXCL, thread).await?;
+        let (described, opening) = self.create(parent, name, libc::O_WRONLY | libc::O_EXCL, thread).await?;
+        let handle = opening.handle;
         let synced = self.sync(described.ino, handle).await;
         let inode = self.inode(described.ino)?;
         if self.release(handle).is_some() {
@@ -149,14 +151,15 @@ impl FileSystem {
         let known = self.find(path, false).await.ok()??;
         let version = known.attr.version()?.id();
         let inode = self.inodes.get(self.inodes.number(path, Some(&version)))?;
-        (inode.path() == *path && inode.is_of(&known.attr)).then_some(inode)
+        (inode.path() == *path && inode.is_of(&known.attr) && !inode.is_removed()).then_some(inode)
     }
 
     /// `path` no longer leads to `inode`; what is being written of it is never taken to the origin.
     pub(crate) fn detach(&self, path: &FsPath, inode: &Arc<Inode>) {
         inode.remove();
-        if let Some(draft) = inode.draft() {
-            draft.unlink();
+        match inode.draft() {
+            Some(draft) => draft.unlink(),
+            None => self.forget_copy(version_id(&inode.known().attr)),
         }
         self.inodes.unname(path, inode);
     }

@@ -38,6 +38,35 @@ pub(crate) struct Listed<'a> {
     pub(crate) inode: Described,
 }
 
+/// Lookups that an answer counts. The kernel has them from the moment it is sent; of one that never is they are given back.
+pub(crate) struct Lookups<F: FnMut(u64)> {
+    inos: Vec<u64>,
+    give_back: F,
+}
+
+impl<F: FnMut(u64)> Lookups<F> {
+    /// None yet. `give_back` forgets one of an inode.
+    pub(crate) fn new(give_back: F) -> Self {
+        Self { inos: Vec::new(), give_back }
+    }
+
+    /// One more, of this inode.
+    pub(crate) fn push(&mut self, ino: u64) {
+        self.inos.push(ino);
+    }
+
+    /// The answer is sent: they are the kernel's.
+    pub(crate) fn sent(mut self) {
+        self.inos.clear();
+    }
+}
+
+impl<F: FnMut(u64)> Drop for Lookups<F> {
+    fn drop(&mut self) {
+        self.inos.drain(..).for_each(&mut self.give_back);
+    }
+}
+
 impl FileSystem {
     /// A handle on the directory `ino`.
     pub(crate) fn open_directory(&self, ino: u64) -> Result<u64, Failure> {
@@ -168,5 +197,23 @@ impl FileSystem {
         }
         let ino = self.inodes.number(&path, entry.attr.version().map(|version| version.id()).as_ref());
         Some(Described::new(ino, &entry.attr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lookups_of_an_answer_that_is_never_sent_are_given_back() {
+        let mut given = Vec::new();
+        let mut lookups = Lookups::new(|ino| given.push(ino));
+        lookups.push(7);
+        lookups.push(8);
+        drop(lookups);
+        let mut lookups = Lookups::new(|ino| given.push(ino));
+        lookups.push(9);
+        lookups.sent();
+        assert_eq!(given, [7, 8]);
     }
 }

@@ -1,8 +1,10 @@
 //! Why something could not be mounted or unmounted.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use forebay_fuse_io::SessionError;
+use forebay_local::LocalError;
 use forebay_staging::StagingError;
 
 /// Why something could not be mounted or unmounted.
@@ -66,6 +68,21 @@ pub enum MountError {
     /// The directory for what is written cannot be used.
     #[error(transparent)]
     Staging(#[from] StagingError),
+    /// The place for materialised files cannot be used.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// io_uring was demanded, and there is none.
+    #[error("fuse.io is uring, but {0}; with fuse.io = \"auto\" the mount does without")]
+    NoUring(String),
+    /// The kernel and we do not come to terms.
+    #[error("cannot serve the mount at {}: {error}", mountpoint.display())]
+    Session {
+        /// Where.
+        mountpoint: PathBuf,
+        /// Why not.
+        #[source]
+        error: SessionError,
+    },
     /// Mounted, but no request is answered.
     #[error("the mount at {} does not answer", .0.display())]
     NoAnswer(PathBuf),
@@ -100,6 +117,13 @@ pub enum MountError {
 }
 
 impl MountError {
+    pub(crate) fn of_session(mountpoint: &Path, error: SessionError) -> Self {
+        match error {
+            SessionError::NoUring(reason) => Self::NoUring(reason.to_string()),
+            error => Self::Session { mountpoint: mountpoint.to_owned(), error },
+        }
+    }
+
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |error| Self::Io { action, error }

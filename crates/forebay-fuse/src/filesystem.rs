@@ -1,6 +1,6 @@
 //! The file system: what each request of the kernel means, whoever carries it.
 //!
-//! Nothing here knows of a device, a descriptor or a reply. [`crate::device`] feeds it from `/dev/fuse`.
+//! Nothing here knows of a device, a descriptor or a reply. [`crate::dispatch`] feeds it with requests.
 //!
 //! How the kernel's caches are kept right:
 //!
@@ -22,27 +22,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use forebay_client::{Client, OpenFile};
-use forebay_memory::Spans;
+use forebay_client::{Arrived, Client, Lend, OpenFile};
+use forebay_memory::{SpanMut, Spans};
 use forebay_staging::Staging;
-use forebay_types::{Attr, Failure, FailureKind, FsPath, PathError};
+use forebay_types::{Attr, Failure, FailureKind, FileId, FsPath, PathError};
 
-use crate::device::writes;
 use crate::directories::DirectoryHandle;
 use crate::handles::HandleTable;
-use crate::inode::{Content, Inode, Known};
+use crate::inode::{Content, Inode, Known, version_id};
 use crate::inodes::{InodeTable, ROOT};
+use crate::materialised::{Materialised, ReadThrough};
 use crate::options::MountOptions;
 use crate::stale::StaleNames;
 use crate::writers::Writers;
 
 /// Attributes of a version never change, and nor does what the kernel knows of the root.
 const FOR_EVER: Duration = Duration::from_secs(86_400);
-/// Within one `open(2)` the kernel looks the name up and then opens the inode. What the lookup asked for just now need
-/// not be asked again, also where answers are valid for no time at all.
-const LOOKUP_COVERS_OPEN: Duration = Duration::from_millis(100);
 /// A draft's name leads to it for as long as it is there; what ends it tells the kernel.
 const DRAFT_NAME_TTL: Duration = Duration::from_secs(1);
+/// Reads of up to so many bytes are answered while their bytes are looked at, which keeps these from being evicted for some
+/// microseconds. Of more, taking references to them costs little beside the copy.
+const LOOKED_AT: usize = 64 << 10;
 
 /// The file system of one mount.
 pub(crate) struct FileSystem {
@@ -54,7 +54,9 @@ pub(crate) struct FileSystem {
     pub(crate) negative_ttl: Duration,
     /// `None`: nothing can be written.
     pub(crate) staging: Option<Staging>,
-    open_status_cache: bool,
+    /// `None`: the kernel passes nothing through.
+    pub(crate) materialised: Option<Materialised>,
+    pub(crate) open_status_cache: bool,
     pub(crate) list_page: u32,
 }
 
@@ -107,18 +109,38 @@ pub(crate) struct FileHandle {
     revision: u64,
     /// Who writes through it; `None` for a handle that only reads.
     pub(crate) writers: Option<Arc<Writers>>,
+    /// What was read through it, where that may make its file worth materialising.
+    read: Option<Arc<ReadThrough>>,
 }
 
 impl FileHandle {
+    /// A handle for reading `file`, as the inode was at `revision`.
+    pub(crate) fn for_reading(
+        inode: Arc<Inode>,
+        file: Option<Arc<OpenFile>>,
+        revision: u64,
+        read: Option<Arc<ReadThrough>>,
+    ) -> Self {
+        Self { inode, file, revision, writers: None, read }
+    }
+
+    /// The version that was read through it, its size, and how it was read, where that was noted.
+    pub(crate) fn was_read(&self) -> Option<(FileId, u64, forebay_local::Reading)> {
+        let (file, read) = self.file.as_ref().zip(self.read.as_ref())?;
+        Some((file.id(), file.version().size, read.total()))
+    }
+
     /// A handle for writing, opened by this thread.
     pub(crate) fn for_writing(inode: Arc<Inode>, thread: u32) -> Self {
         let revision = inode.revision();
-        Self { inode, file: None, revision, writers: Some(Arc::new(Writers::of(thread))) }
+        Self { inode, file: None, revision, writers: Some(Arc::new(Writers::of(thread))), read: None }
     }
 }
 
 /// What can be said of a read at once.
 pub(crate) enum Attempt {
+    /// All of it was looked at.
+    Seen,
     /// All of it.
     Hit(Spans),
     /// Nothing: it must be waited for with [`FileSystem::read`].
@@ -131,6 +153,8 @@ pub(crate) enum Attempt {
 pub(crate) enum ReadBytes {
     /// Of a version, as they lie in memory.
     Spans(Spans),
+    /// Of a version, in memory that nobody else sees.
+    Landed(SpanMut),
     /// Of a draft.
     Copied(Bytes),
 }
@@ -140,6 +164,7 @@ impl ReadBytes {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Spans(spans) => total(spans),
+            Self::Landed(bytes) => bytes.len(),
             Self::Copied(bytes) => bytes.len(),
         }
     }
@@ -148,6 +173,7 @@ impl ReadBytes {
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::Spans(spans) => spans.iter().flat_map(|span| span.iter().copied()).collect(),
+            Self::Landed(bytes) => Bytes::copy_from_slice(&bytes),
             Self::Copied(bytes) => bytes,
         }
     }
@@ -162,10 +188,16 @@ impl FileSystem {
             directories: HandleTable::new(),
             stale,
             staging,
+            materialised: None,
             negative_ttl: options.negative_ttl,
             open_status_cache: options.open_status_cache,
             list_page: options.list_page.max(1),
         }
+    }
+
+    /// The same with materialised files.
+    pub(crate) fn with(self, materialised: Option<Materialised>) -> Self {
+        Self { materialised, ..self }
     }
 
     /// What `name` in directory `parent` is.
@@ -231,52 +263,9 @@ impl FileSystem {
         Ok(self.describe(&inode, Instant::now()))
     }
 
-    /// A handle on what `ino` stands for.
-    pub(crate) async fn open(&self, ino: u64, flags: i32, thread: u32) -> Result<u64, Failure> {
-        let inode = self.inode(ino)?;
-        if writes(flags) {
-            return self.open_for_writing(&inode, flags, thread).await;
-        }
-        // Before what it is, so that whatever happens in between is noticed by the first read.
-        let revision = inode.revision();
-        if inode.draft().is_some() {
-            let handle = FileHandle { inode, file: None, revision, writers: None };
-            return self.files.insert(handle).ok_or_else(too_many_open);
-        }
-        let attr = self.current(&inode).await?;
-        let Some(version) = attr.version().cloned() else {
-            return Err(Failure::new(FailureKind::IsADirectory, format!("{} is a directory", inode.path())));
-        };
-        let file = Some(self.client.open_replicated(version, attr.replicas));
-        self.files.insert(FileHandle { inode, file, revision, writers: None }).ok_or_else(too_many_open)
-    }
-
-    /// What an inode that is not being written is, asked again where that may have changed.
-    ///
-    /// # Errors
-    /// `VersionChanged` when it is not what its name leads to any more.
-    pub(crate) async fn current(&self, inode: &Inode) -> Result<Attr, Failure> {
-        if inode.is_changed() {
-            return Err(stale(&inode.path()));
-        }
-        let known = inode.known();
-        let now = Instant::now();
-        let believed = self.open_status_cache && known.fresh_until > now;
-        if believed || inode.is_removed() || now.duration_since(known.asked) <= LOOKUP_COVERS_OPEN {
-            return Ok(known.attr);
-        }
-        let path = inode.path();
-        let stat = self.client.stat(&path, false).await.map_err(gone_is_stale)?;
-        let known = Known::new(stat.attr, now, stat.valid_for);
-        if !inode.is_meant_by(&known) {
-            return Err(stale(&path));
-        }
-        inode.learn(known);
-        Ok(inode.known().attr)
-    }
-
-    /// Reads what can be read without waiting. Takes no lock.
-    pub(crate) fn try_read(&self, handle: u64, offset: u64, length: u32) -> Attempt {
+    /// Reads what can be read without waiting. A short read is shown to `look` where its bytes lie, and then the attempt is
+    /// [`Attempt::Seen`]; what a longer one gives can be held on to.
+    pub(crate) fn try_read(&self, handle: u64, offset: u64, length: u32, look: impl FnOnce(&[&[u8]])) -> Attempt {
         let attempt = self.files.with(handle, |open| {
             let Some(file) = open.file.as_ref().filter(|_| open.inode.revision() == open.revision) else {
                 return Attempt::Miss(open.clone());
@@ -284,6 +273,22 @@ impl FileSystem {
             let expected = expected_length(file.version().size, offset, length);
             if expected == 0 {
                 return Attempt::Hit(Spans::new());
+            }
+            if let Some(read) = &open.read {
+                read.note(offset, expected as u64);
+            }
+            if expected <= LOOKED_AT {
+                let shown = file.try_look(offset, length, |bytes| {
+                    let is_whole = bytes.iter().map(|bytes| bytes.len()).sum::<usize>() == expected;
+                    if is_whole {
+                        look(bytes);
+                    }
+                    is_whole
+                });
+                return match shown {
+                    Some(true) => Attempt::Seen,
+                    _ => Attempt::Miss(open.clone()),
+                };
             }
             match file.try_read(offset, length) {
                 Some(spans) if total(&spans) == expected => Attempt::Hit(spans),
@@ -295,6 +300,17 @@ impl FileSystem {
 
     /// Reads, waiting for workers.
     pub(crate) async fn read(&self, open: &FileHandle, offset: u64, length: u32) -> Result<ReadBytes, Failure> {
+        self.read_into(open, offset, length, &mut || None).await
+    }
+
+    /// The same. What a worker in another process sends may land in what `lend` lends.
+    pub(crate) async fn read_into(
+        &self,
+        open: &FileHandle,
+        offset: u64,
+        length: u32,
+        lend: &mut Lend<'_>,
+    ) -> Result<ReadBytes, Failure> {
         loop {
             let revision = open.inode.revision();
             let file = match &open.file {
@@ -309,7 +325,7 @@ impl FileSystem {
                     Content::None => return Err(not_open()),
                 },
             };
-            match self.read_version(&open.inode, &file, offset, length).await {
+            match self.read_version(&open.inode, &file, offset, length, lend).await {
                 // It was written or renamed here meanwhile: what it is now is what is to be read.
                 Err(failure) if failure.kind() == FailureKind::VersionChanged && open.inode.revision() != revision => {}
                 Err(failure) => {
@@ -318,7 +334,8 @@ impl FileSystem {
                     }
                     return Err(failure.context(open.inode.path()));
                 }
-                Ok(spans) => return Ok(ReadBytes::Spans(spans)),
+                Ok(Arrived::Shared(spans)) => return Ok(ReadBytes::Spans(spans)),
+                Ok(Arrived::Landed(bytes)) => return Ok(ReadBytes::Landed(bytes)),
             }
         }
     }
@@ -329,24 +346,17 @@ impl FileSystem {
         file: &Arc<OpenFile>,
         offset: u64,
         length: u32,
-    ) -> Result<Spans, Failure> {
-        let spans = file.read(offset, length).await?;
+        lend: &mut Lend<'_>,
+    ) -> Result<Arrived, Failure> {
+        let arrived = file.read_into(offset, length, lend).await?;
         let expected = expected_length(file.version().size, offset, length);
-        if total(&spans) == expected {
-            return Ok(spans);
+        if arrived.len() == expected {
+            return Ok(arrived);
         }
         // The kernel would fill up a short answer with zeros.
-        let (path, got) = (inode.path(), total(&spans));
+        let (path, got) = (inode.path(), arrived.len());
         let message = format!("{path}: read of {length} bytes at {offset} gave {got}, not {expected}");
         Err(Failure::new(FailureKind::Corrupt, message))
-    }
-
-    /// The file is closed. What was written through it alone is to be finished with [`FileSystem::finish`].
-    pub(crate) fn release(&self, handle: u64) -> Option<Arc<Inode>> {
-        let open = self.files.with(handle, FileHandle::clone);
-        self.files.remove(handle);
-        let written = open.filter(|open| open.writers.is_some())?;
-        written.inode.end_writing().map(|_| written.inode)
     }
 
     /// The client whose namespace this is.
@@ -385,6 +395,7 @@ impl FileSystem {
     #[cold]
     pub(crate) fn found_changed(&self, inode: &Inode) {
         self.inodes.mark_changed(inode);
+        self.forget_copy(version_id(&inode.known().attr));
         self.forget_name(&inode.path());
     }
 
@@ -430,14 +441,6 @@ fn total(spans: &Spans) -> usize {
 
 pub(crate) fn stale(path: &FsPath) -> Failure {
     Failure::new(FailureKind::VersionChanged, format!("{path} has another version by now"))
-}
-
-/// For a handle that is about to be opened, "no such file" would be final; the kernel shall look the name up again.
-fn gone_is_stale(failure: Failure) -> Failure {
-    match failure.kind() {
-        FailureKind::NotFound => Failure::new(FailureKind::VersionChanged, failure.message()),
-        _ => failure,
-    }
 }
 
 pub(crate) fn impossible_name(error: PathError) -> Failure {

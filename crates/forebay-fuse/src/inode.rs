@@ -7,6 +7,10 @@
 //! writing on, the inode stands for a [`Draft`], which all its handles read and write, and when the last writer has closed it
 //! stands for the version that the draft became. Its pages are right throughout: they hold what was written. A handle for
 //! reading remembers the inode's **revision** from when it was opened; once that is past, it reads what the inode is now.
+//!
+//! An inode whose handles the kernel passes through to a materialised file ([`crate::mode`]) cannot be written: its readers would
+//! not see it. A writer gets an inode of its own ([`Inode::successor`]), to which the name leads from then on, and who has the old
+//! one open goes on reading the version that he opened, as after a rename over it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +20,16 @@ use forebay_client::{Client, OpenFile};
 use forebay_staging::Draft;
 use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
 use parking_lot::Mutex;
+
+use crate::materialised::Pinned;
+use crate::mode::{self, Mode, Reading};
+
+/// How a handle on an inode is open.
+pub(crate) type How = mode::How<Arc<Pinned>>;
+
+/// How long a new inode is kept for the writer that it was made for. The kernel looks a name up again and opens what it finds
+/// once; a reader in between must not have it passed through again.
+const KEPT_FOR_WRITER: Duration = Duration::from_secs(10);
 
 /// One inode.
 pub(crate) struct Inode {
@@ -43,8 +57,22 @@ struct State {
     removed: bool,
     /// What was written could not be uploaded: the kernel's pages are of no version.
     lost: bool,
-    /// What handles read that were opened on another revision.
+    /// What handles read that were opened on another revision, or that the kernel passes through.
     reader: Option<Arc<OpenFile>>,
+    /// How its handles are open.
+    mode: Mode<Arc<Pinned>>,
+    /// A writer is about to come: until then nothing is passed through.
+    kept_until: Option<Instant>,
+}
+
+impl State {
+    /// How one more is to read who wants it so: a materialised file that is not what it was is passed to nobody else.
+    fn reading(&self, wanted: Reading) -> Reading {
+        match &self.mode {
+            Mode::Passed { backing, .. } if !backing.is_right() => Reading::ByUs,
+            _ => wanted,
+        }
+    }
 }
 
 /// What an answer said, and until when it may be believed.
@@ -98,6 +126,8 @@ impl Inode {
             removed: false,
             lost: false,
             reader: None,
+            mode: Mode::Free,
+            kept_until: None,
         };
         Self {
             ino,
@@ -187,34 +217,84 @@ impl Inode {
         Content::Version(Arc::clone(reader))
     }
 
+    /// One more handle is open for reading, if it is decided how such handles are: by those that are open already.
+    pub(crate) fn join(&self, reading: Reading) -> Option<How> {
+        let mut state = self.state.lock();
+        let reading = state.reading(reading);
+        state.mode.join(reading)
+    }
+
+    /// One more handle is open for reading: passed through to `offered`, where that is possible and the inode is still what it was
+    /// at `revision`.
+    pub(crate) fn enter(&self, offered: Option<Arc<Pinned>>, revision: u64, reading: Reading) -> How {
+        // What is not taken is dropped with this, after the lock.
+        let _offered = offered.clone();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let reading = state.reading(reading);
+        let is_kept = is_ahead(state.kept_until);
+        let is_same = state.draft.is_none() && !state.lost && self.revision() == revision;
+        state.mode.read(offered.filter(|offered| is_same && !is_kept && offered.is_right()), reading)
+    }
+
+    /// Whether it is kept for a writer that is about to come.
+    pub(crate) fn is_kept(&self) -> bool {
+        is_ahead(self.state.lock().kept_until)
+    }
+
+    /// A handle that was open for reading is not any more. What it was passed through to, if it was the last one: to be dropped
+    /// where nobody waits.
+    pub(crate) fn leave(&self) -> Option<Arc<Pinned>> {
+        self.state.lock().mode.leave()
+    }
+
+    /// An inode of number `ino` for a writer of this one, which nobody holds yet.
+    pub(crate) fn successor(&self, ino: u64) -> Self {
+        let (path, known) = {
+            let state = self.state.lock();
+            (state.path.clone(), state.known.clone())
+        };
+        let mut successor = Self::new(ino, path, known);
+        *successor.lookups.get_mut() = 0;
+        successor.state.get_mut().kept_until = Some(Instant::now() + KEPT_FOR_WRITER);
+        successor
+    }
+
     /// One more handle is open for writing. `make` makes the draft, from what is known, if there is none. To be called by who has
-    /// the turn.
+    /// the turn. `None`: the kernel passes its handles through, so it cannot be written.
     ///
     /// # Errors
     /// Those of `make`.
     pub(crate) fn begin_writing(
         &self,
         make: impl FnOnce(&FsPath, &Attr) -> Result<Arc<Draft>, Failure>,
-    ) -> Result<Arc<Draft>, Failure> {
-        let mut state = self.state.lock();
+    ) -> Result<Option<Arc<Draft>>, Failure> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.mode.write().is_err() {
+            return Ok(None);
+        }
         let draft = match &state.draft {
             Some(draft) => Arc::clone(draft),
             None => {
-                let draft = make(&state.path, &state.known.attr)?;
+                let made = make(&state.path, &state.known.attr);
+                let draft = made.inspect_err(|_| drop(state.mode.leave()))?;
                 state.draft = Some(Arc::clone(&draft));
                 state.reader = None;
                 self.revision.fetch_add(1, Ordering::AcqRel);
                 draft
             }
         };
-        state.writers += 1;
-        Ok(draft)
+        (state.writers, state.kept_until) = (state.writers + 1, None);
+        Ok(Some(draft))
     }
 
     /// One handle less is open for writing. The draft, if it was the last one.
     pub(crate) fn end_writing(&self) -> Option<Arc<Draft>> {
         let mut state = self.state.lock();
         state.writers = state.writers.saturating_sub(1);
+        // It is not passed through to anything, so nothing comes back.
+        let _ = state.mode.leave();
         state.draft.clone().filter(|_| state.writers == 0)
     }
 
@@ -272,6 +352,10 @@ impl Inode {
         let state = self.state.lock();
         Shown { known: state.known.clone(), draft: state.draft.clone(), removed: state.removed }
     }
+}
+
+fn is_ahead(time: Option<Instant>) -> bool {
+    time.is_some_and(|time| Instant::now() < time)
 }
 
 /// What there is to show of an inode.

@@ -123,6 +123,13 @@ impl InodeTable {
         }
     }
 
+    /// The name of an inode that cannot be written leads from now on to one that can, and that the kernel does not hold yet.
+    pub(crate) fn supersede(&self, inode: &Inode) {
+        let successor = Arc::new(inode.successor(unreserved(rand::random())));
+        inode.remove();
+        self.name(&inode.path(), &successor);
+    }
+
     /// Counts one lookup of an inode that the kernel may have forgotten meanwhile.
     pub(crate) fn hold(&self, inode: &Arc<Inode>) {
         let mut shard = self.shard(inode.ino).write();
@@ -152,6 +159,12 @@ impl InodeTable {
             self.unsuspect(&inode.path(), Some(ino));
         }
         self.let_go(&inode);
+        // One that took its name, and that nobody came for.
+        if inode.is_removed()
+            && let Some(successor) = self.local(&inode.path())
+        {
+            self.let_go(&successor);
+        }
     }
 
     /// An inode that the kernel does not hold and that is not being written is not found by its path any more.
@@ -387,6 +400,31 @@ mod tests {
         let again = table.remember(&path("a"), known(None, Instant::now()));
         assert_ne!(again.ino, moved.ino);
         assert_eq!(table.directory(&path("a")), again.ino);
+    }
+
+    #[test]
+    fn a_writer_of_what_cannot_be_written_gets_an_inode_of_its_own() {
+        let now = Instant::now();
+        let table = InodeTable::new(now);
+        let old = table.remember(&path("a"), known(Some(1), now));
+        table.supersede(&old);
+        assert!(old.is_removed() && table.get(old.ino).is_some(), "who has it open goes on");
+        assert_eq!(table.len(), 2, "the kernel does not hold the new one yet");
+        let new = table.remember(&path("a"), known(Some(1), now));
+        assert_ne!(new.ino, old.ino);
+        assert_eq!(new.lookups.load(Ordering::Relaxed), 1);
+        table.forget(old.ino, 1);
+        assert_eq!(table.remember(&path("a"), known(Some(1), now)).ino, new.ino);
+    }
+
+    #[test]
+    fn an_inode_that_no_writer_came_for_goes_with_the_one_that_it_was_made_for() {
+        let now = Instant::now();
+        let table = InodeTable::new(now);
+        let old = table.remember(&path("a"), known(Some(1), now));
+        table.supersede(&old);
+        table.forget(old.ino, 1);
+        assert!(table.local(&path("a")).is_none());
     }
 
     #[derive(Clone, Debug)]

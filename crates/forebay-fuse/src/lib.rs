@@ -6,8 +6,11 @@
 //! Inside, what a request means is kept apart from who carries it:
 //!
 //! * `filesystem` and `directories`: the file system itself; `inode`, `inodes`, `handles` and `listing` are what it holds;
+//! * `opening`, with `mode` and `materialised`: how files are opened for reading: served by us, or passed through by the kernel;
+//!   `orders`: what somebody asks to be materialised;
 //! * `writing`, `changing` and `renaming`: what changes it: bytes, names, and where names lead; `writers`: whose closes count;
-//! * `device`, `changes` and `serving`: feed it from `/dev/fuse`; another carrier would stand beside them;
+//! * `dispatch`, `changes` and `serving`: feed it with requests, whoever carries them ([`forebay_fuse_io`]); `interrupts`: those
+//!   whose program is killed;
 //! * `stats`, `virtual_files` and `access_log`: what the mount counts, and the files at its root that tell of it;
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
 //! * `mount`: the threads, from start to end.
@@ -17,17 +20,22 @@ mod attach;
 mod changes;
 mod changing;
 mod detach;
-mod device;
 mod directories;
+mod dispatch;
 mod error;
 mod filesystem;
 mod handles;
 mod inode;
 mod inodes;
+mod interrupts;
 mod listing;
+mod materialised;
+mod mode;
 mod mount;
 pub mod mount_table;
+mod opening;
 mod options;
+mod orders;
 mod renaming;
 mod serving;
 mod stale;
@@ -37,6 +45,9 @@ mod writers;
 mod writing;
 
 pub use error::MountError;
+pub use forebay_fuse_io::{Carried, Carrier, FuseIo, Served};
+pub use materialised::LocalOptions;
 pub use mount::{Mount, Unmounted};
 pub use options::{MountOptions, ReportSource, WritingOptions};
+pub use orders::{Kept, LocalFiles, OrderProgress};
 pub use stats::{MountStats, Operation, OperationStats};

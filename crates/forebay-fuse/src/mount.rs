@@ -1,31 +1,33 @@
 //! A mount, from its start to its end.
 //!
-//! Who serves it: `fuser`'s threads take requests from the device; tasks of the runtime wait for workers; one thread
+//! Who serves it: the threads of a [`Session`] take requests from the kernel; tasks of the runtime wait for workers; one thread
 //! tells the kernel of stale names; one supervises, and ends the others when the kernel has ended the mount, which is
 //! when the last file is closed after an unmount by whomever.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
+use forebay_fuse_io::{Carrier, FuseIo, Served, Session};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
-use fuser::{Config, Session, SessionACL};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use crate::attach::{attach, can_open_device};
+use crate::attach::attach;
 use crate::detach::{Detach, detach};
-use crate::device::Device;
+use crate::dispatch::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
+use crate::materialised::Materialised;
 use crate::mount_table::{answer, entry_at, hides_something, repair, resolve};
 use crate::options::MountOptions;
+use crate::orders::LocalFiles;
 use crate::serving::Shared;
 use crate::stale::{StaleNames, stale_names};
 use crate::stats::MountStats;
@@ -49,6 +51,7 @@ pub enum Unmounted {
 pub struct Mount {
     mountpoint: PathBuf,
     shared: Arc<Shared>,
+    served: Arc<Served>,
     ended: watch::Receiver<bool>,
     detached: bool,
 }
@@ -75,24 +78,22 @@ impl Mount {
         if hides_something(&mountpoint) {
             warn!(mountpoint = %mountpoint.display(), "the mountpoint is not empty: what is in it is hidden by the mount");
         }
+        // Before there is a mount: nobody would answer who looks below it.
+        let (stale, stale_queue) = stale_names();
+        let files = files(client, &runtime, &mountpoint, stale.clone(), options)?;
         let descriptor = attach(&mountpoint, options)?;
         // From here on there is something to take away if anything fails.
         let mut attached = Attached { mountpoint: mountpoint.clone(), keep: false };
 
-        let (stale, stale_queue) = stale_names();
-        let staging = options
-            .writing
-            .as_ref()
-            .map(|writing| Staging::open(writing.staging.clone(), Arc::new(client.clone()), runtime.clone()));
-        let staging = staging.transpose()?;
-        let shared = Shared::new(FileSystem::new(client, staging, stale.clone(), options), runtime, options);
-        let device = Device::new(Arc::clone(&shared), options.max_background);
-        let mut config = Config::default();
-        config.n_threads = Some(options.thread_count());
-        config.clone_fd = options.clone_fd && can_open_device();
-        // The kernel itself checks who may come in; fuser's check would refuse processes that change their fsuid.
-        let session = Session::from_fd(device, descriptor, SessionACL::All, config)
-            .map_err(MountError::io(format!("start the mount at {}", mountpoint.display())))?;
+        let shared = Shared::new(files, runtime, mountpoint.clone(), options);
+        let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
+        let session = Session::start(descriptor, dispatcher, &options.session())
+            .map_err(|error| MountError::of_session(&mountpoint, error))?;
+        let served = session.served();
+        shared.begin(Arc::clone(&served));
+        if let Some(materialised) = &shared.files.materialised {
+            materialised.begin(session.backings(), served.passthrough());
+        }
         let notifier = session.notifier();
         let teller = thread::Builder::new()
             .name("forebay-stale".to_owned())
@@ -114,10 +115,14 @@ impl Mount {
         if !matches!(answer(&mountpoint, ANSWERS_WITHIN, None), Some(Ok(()))) {
             return Err(MountError::NoAnswer(mountpoint));
         }
+        let Some(carried) = served.wait(ANSWERS_WITHIN) else { return Err(MountError::NoAnswer(mountpoint)) };
+        if options.io == FuseIo::Uring && !matches!(carried.by, Carrier::Uring(_)) {
+            return Err(MountError::NoUring(carried.why_not.unwrap_or_default()));
+        }
         set_read_ahead(&mountpoint, options.read_ahead);
         attached.keep = true;
-        info!(mountpoint = %mountpoint.display(), source = options.source, "mounted");
-        Ok(Self { mountpoint, shared, ended, detached: false })
+        info!(mountpoint = %mountpoint.display(), source = options.source, io = %carried, "mounted");
+        Ok(Self { mountpoint, shared, served, ended, detached: false })
     }
 
     /// Where it is mounted.
@@ -130,6 +135,18 @@ impl Mount {
     #[must_use]
     pub fn stats(&self) -> MountStats {
         self.shared.stats()
+    }
+
+    /// How requests come from the kernel, and what was agreed with it.
+    #[must_use]
+    pub fn served(&self) -> Arc<Served> {
+        Arc::clone(&self.served)
+    }
+
+    /// Its materialised files; `None` when it was told to have none.
+    #[must_use]
+    pub fn local_files(&self) -> Option<LocalFiles> {
+        LocalFiles::of(&self.shared)
     }
 
     /// All that there is to tell, for as long as anybody asks: what `.stats.json` shows.
@@ -212,6 +229,38 @@ impl Drop for Mount {
     }
 }
 
+/// What is served, with its directories.
+fn files(
+    client: Client,
+    runtime: &Handle,
+    mountpoint: &Path,
+    stale: StaleNames,
+    options: &MountOptions,
+) -> Result<FileSystem, MountError> {
+    let staging = options.writing.as_ref().map(|writing| {
+        is_outside("write.staging_dir", &writing.staging.dir, mountpoint)?;
+        Ok::<_, MountError>(Staging::open(writing.staging.clone(), Arc::new(client.clone()), runtime.clone())?)
+    });
+    let staging = staging.transpose()?;
+    let materialised = options.local.as_ref().map(|local| {
+        local.files.dir.iter().try_for_each(|dir| is_outside("client.local.dir", dir, mountpoint))?;
+        Ok::<_, MountError>(Materialised::open(local, &client, runtime.clone())?)
+    });
+    Ok(FileSystem::new(client, staging, stale, options).with(materialised.transpose()?))
+}
+
+/// A directory of ours must not lie below the mountpoint: the mount would hide it, and we would wait for ourselves to look into it.
+fn is_outside(key: &str, dir: &Path, mountpoint: &Path) -> Result<(), MountError> {
+    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    // It may not be there yet; the mountpoint is.
+    let existing = whole.ancestors().find_map(|path| path.canonicalize().ok());
+    if !existing.is_some_and(|existing| existing.starts_with(mountpoint)) {
+        return Ok(());
+    }
+    let error = io::Error::other(format!("it lies below the mountpoint {}; choose another", mountpoint.display()));
+    Err(MountError::Io { action: format!("use {} as {key}", dir.display()), error })
+}
+
 /// Takes a mount away that did not come to be served.
 struct Attached {
     mountpoint: PathBuf,
@@ -229,7 +278,7 @@ impl Drop for Attached {
 }
 
 /// Serves until the kernel ends the mount, then ends everything else.
-fn supervise(session: Session<Device>, shared: &Shared, stale: &StaleNames) {
+fn supervise(session: Session<Dispatcher>, shared: &Shared, stale: &StaleNames) {
     if let Err(error) = session.run() {
         warn!(%error, "a thread that serves the mount failed");
     }
@@ -255,5 +304,22 @@ fn set_read_ahead(mountpoint: &Path, read_ahead: ByteSize) {
     };
     if let Err(error) = set() {
         debug!(%error, "the kernel's read-ahead stays as it is: only root can raise it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_below_the_mountpoint_is_refused_also_by_another_name() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let mountpoint = root.join("mnt");
+        std::fs::create_dir(&mountpoint).unwrap();
+        std::os::unix::fs::symlink(&mountpoint, root.join("link")).unwrap();
+        let is_refused = |dir: &str| is_outside("client.local.dir", &root.join(dir), &mountpoint).is_err();
+        assert!(is_refused("mnt") && is_refused("mnt/not/there") && is_refused("link/below"));
+        assert!(!is_refused("mnt-2") && !is_refused("not/there") && !is_refused(""));
     }
 }

@@ -4,9 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_fuse_io::{FuseIo, ReadDirPlus, SessionOptions};
 use forebay_staging::StagingOptions;
 use forebay_types::ByteSize;
 use serde_json::Value;
+
+use crate::materialised::LocalOptions;
+
+/// The largest read or write that the kernel sends. FACTS: 256 KiB to 1 MiB is best, and more gains nothing.
+const MAX_REQUEST: u32 = 1 << 20;
 
 /// What can be chosen of a mount. [`MountOptions::default`] suits most.
 #[derive(Clone, Debug)]
@@ -20,7 +26,15 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// Group of every file; the mounting user's by default.
     pub gid: Option<u32>,
-    /// Threads that take requests from the kernel; 0: one a core, at least 2.
+    /// How requests come from the kernel.
+    pub io: FuseIo,
+    /// Requests that may be under way in each processor's queue of io_uring.
+    pub ring_depth: u32,
+    /// Address space for the buffers of those queues.
+    pub ring_memory: ByteSize,
+    /// Whether a request of a thread that is being killed ends early.
+    pub interrupts: bool,
+    /// Threads that take requests from the kernel; 0: one a core, at least 2. Of io_uring: at most one a core.
     pub threads: usize,
     /// Whether each thread gets a descriptor of `/dev/fuse` of its own.
     pub clone_fd: bool,
@@ -31,6 +45,9 @@ pub struct MountOptions {
     /// How many read-ahead and asynchronous direct requests the kernel may have under way. Measured: fewer than 16 cost
     /// throughput, and 64 lost nothing.
     pub max_background: u16,
+    /// So many of them, and the kernel takes the mount to be congested, and holds back what nobody waits for; `None`: only when
+    /// there may be no more.
+    pub congestion_threshold: Option<u16>,
     /// How far the kernel reads ahead of a buffered reader. Only root can set it; otherwise the kernel's 128 KiB stay.
     pub read_ahead: ByteSize,
     /// How long the kernel may believe that a name does not exist.
@@ -45,6 +62,8 @@ pub struct MountOptions {
     pub directory_mode: u16,
     /// How files are written; `None`: nothing can be changed, and the kernel is told so.
     pub writing: Option<WritingOptions>,
+    /// Which files are materialised, for the kernel to read by itself; `None`: none are.
+    pub local: Option<LocalOptions>,
     /// What `.stats` shows besides what mount and client count.
     pub report: ReportSource,
 }
@@ -88,11 +107,16 @@ impl Default for MountOptions {
             allow_other: rustix::process::geteuid().is_root(),
             uid: None,
             gid: None,
+            io: FuseIo::Auto,
+            ring_depth: 64,
+            ring_memory: ByteSize::gib(4),
+            interrupts: true,
             threads: 0,
             clone_fd: true,
             open_status_cache: true,
             max_read: ByteSize::mib(1),
             max_background: 64,
+            congestion_threshold: None,
             read_ahead: ByteSize::mib(4),
             negative_ttl: Duration::from_secs(1),
             deadline: Duration::from_secs(300),
@@ -100,6 +124,7 @@ impl Default for MountOptions {
             file_mode: 0o644,
             directory_mode: 0o755,
             writing: None,
+            local: None,
             report: ReportSource::default(),
         }
     }
@@ -110,6 +135,24 @@ impl MountOptions {
     pub(crate) fn max_read_bytes(&self) -> u64 {
         const PAGE: u64 = 4096;
         (self.max_read.as_u64() / PAGE * PAGE).max(PAGE)
+    }
+
+    /// The part of it that is about the kernel.
+    pub(crate) fn session(&self) -> SessionOptions {
+        let max_background = self.max_background.max(1);
+        SessionOptions {
+            io: self.io,
+            threads: self.thread_count(),
+            clone_fd: self.clone_fd,
+            max_write: MAX_REQUEST,
+            max_background,
+            congestion_threshold: self.congestion_threshold.unwrap_or(max_background),
+            readdirplus: ReadDirPlus::Auto,
+            passthrough: self.local.is_some(),
+            ring_depth: self.ring_depth,
+            ring_memory: self.ring_memory.as_u64(),
+            pool: None,
+        }
     }
 
     /// How many threads take requests.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::filesystem::FileSystem;
-use crate::inode::{Inode, Known};
+use crate::inode::{Inode, Known, version_id};
 
 /// Copies and removals of one directory that are under way at once.
 const AT_ONCE: usize = 16;
@@ -41,11 +41,11 @@ impl FileSystem {
             return Ok(());
         }
         let draft = self.inodes.local(&from).filter(|inode| inode.draft().is_some());
-        let is_directory = match &draft {
-            Some(_) => false,
+        let known = match &draft {
+            Some(_) => None,
             // Asked anew: the inode that the kernel has is moved along, and must be of what is copied.
             None => match self.find(&from, true).await? {
-                Some(known) => known.attr.version().is_none(),
+                Some(known) => Some(known),
                 None => return Err(Failure::new(FailureKind::NotFound, format!("{from} is not there"))),
             },
         };
@@ -53,13 +53,14 @@ impl FileSystem {
         if keep_existing && (is_taken() || self.find(&to, true).await?.is_some()) {
             return Err(Failure::new(FailureKind::Exists, format!("{to} exists")));
         }
-        match is_directory {
-            true => self.rename_directory(&from, &to).await,
-            false => self.rename_file(&from, &to).await,
+        match known {
+            Some(known) if known.attr.version().is_none() => self.rename_directory(&from, &to).await,
+            known => self.rename_file(&from, &to, known.as_ref()).await,
         }
     }
 
-    async fn rename_file(&self, from: &FsPath, to: &FsPath) -> Result<(), Failure> {
+    /// `known`: what `from` was just before, where nobody here was writing it.
+    async fn rename_file(&self, from: &FsPath, to: &FsPath, known: Option<&Known>) -> Result<(), Failure> {
         let inode = match self.inodes.local(from) {
             Some(inode) => Some(inode),
             None => self.held_file(from).await,
@@ -91,17 +92,31 @@ impl FileSystem {
         if let Some(replaced) = replaced {
             self.detach(to, &replaced);
         }
-        match &inode {
-            Some(inode) if draft.is_some() || inode.known().attr.size() == attr.size() => {
-                self.inode_moved(inode, from, to, Some(attr), asked);
+        let is_copied = match &inode {
+            Some(inode) if draft.is_none() => {
+                known.is_none_or(|known| inode.is_meant_by(known))
+                    && inode.known().attr.size() == attr.size()
+                    && self.is_at_origin(inode, from).await
             }
-            // Somebody else has replaced it meanwhile: the kernel looks it up again.
-            Some(_) => self.forget_name(to),
+            _ => true,
+        };
+        match &inode {
+            Some(inode) if is_copied => self.inode_moved(inode, from, to, Some(attr), asked),
+            // Somebody else has replaced it: the kernel looks it up again, and does not find the pages of another version.
+            Some(inode) => {
+                self.inodes.unname(from, inode);
+                self.forget_name(to);
+            }
             None => {}
         }
         drop(held);
         let removed = self.client.remove(from).await;
         removed.map_err(|failure| failure.context(format!("{from} was copied to {to} and is still there")))
+    }
+
+    /// Whether the origin has at `path` the version that `inode` stands for. It was there all the while if it was before.
+    async fn is_at_origin(&self, inode: &Inode, path: &FsPath) -> bool {
+        matches!(self.find(path, true).await, Ok(Some(known)) if inode.is_of(&known.attr))
     }
 
     /// An inode is called otherwise now; `attr`: what the origin has under the new name, if it has anything.
@@ -110,6 +125,8 @@ impl FileSystem {
             draft.renamed(to.clone(), attr.clone());
         }
         self.inodes.unname(from, inode);
+        // Its name is in what a version is called. Handles that pass through to the old one go on: the bytes are the same.
+        self.forget_copy(version_id(&inode.known().attr));
         inode.moved(to.clone(), attr.map(|attr| Known::new(attr, asked, self.negative_ttl)));
         self.inodes.name(to, inode);
         self.inodes.let_go(inode);
@@ -215,7 +232,7 @@ impl FileSystem {
     }
 
     /// Visits `root` and all below it, directories before what is in them; how many there were. Memory is bounded by the depth.
-    async fn walk<F>(&self, root: &FsPath, visit: impl Fn(FsPath, Attr) -> F) -> Result<u64, Failure>
+    pub(crate) async fn walk<F>(&self, root: &FsPath, visit: impl Fn(FsPath, Attr) -> F) -> Result<u64, Failure>
     where
         F: Future<Output = Result<(), Failure>>,
     {

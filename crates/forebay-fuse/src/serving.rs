@@ -6,20 +6,21 @@
 //! What is written, synced, removed or renamed may take as long as the origin takes: the requests to workers that it consists of
 //! have deadlines of their own.
 //!
-//! A panic in here must not leave a mount that nobody serves: it is caught and logged, and the dropped reply tells the
-//! kernel `EIO`.
+//! A panic in here does not leave a mount that nobody serves: who carries requests catches and logs it, or the runtime, and the
+//! dropped reply tells the kernel `EIO`.
 
-use std::cell::RefCell;
+use std::fs::OpenOptions;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use forebay_fuse_io::{Answer, Attributes, Errno, Kind, Reply, Served};
 use forebay_memory::Spans;
 use forebay_types::{Failure, FailureKind};
-use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyData};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -27,10 +28,13 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use crate::access_log::Seen;
+use crate::detach::{Detach, detach};
 use crate::filesystem::{Described, FileSystem, ReadBytes, time};
 use crate::inode::Inode;
+use crate::interrupts::{Interrupts, Waiter};
+use crate::mount_table::{FS_TYPE, entry_at};
 use crate::options::{MountOptions, ReportSource};
-use crate::stats::{Counters, MountStats, Operation};
+use crate::stats::{Counters, MountStats, Operation, carrier_report};
 use crate::virtual_files::{VirtualFile, VirtualFiles};
 
 /// `st_blksize`, which `cp` and `cat` read at a time: the largest read that the kernel sends.
@@ -46,9 +50,14 @@ pub(crate) struct Shared {
     pub(crate) virtual_files: VirtualFiles,
     /// Requests that wait.
     pub(crate) tasks: TaskTracker,
+    /// Which of them may be ended early.
+    pub(crate) interrupts: Interrupts,
     /// Cancelled when nobody waits for answers any more.
     pub(crate) ended: CancellationToken,
     pub(crate) runtime: Handle,
+    mountpoint: PathBuf,
+    /// How the kernel is served; set when that begins.
+    served: OnceLock<Arc<Served>>,
     deadline: Duration,
     presentation: Presentation,
     report: ReportSource,
@@ -71,7 +80,7 @@ struct Presentation {
 }
 
 impl Shared {
-    pub(crate) fn new(files: FileSystem, runtime: Handle, options: &MountOptions) -> Arc<Self> {
+    pub(crate) fn new(files: FileSystem, runtime: Handle, mountpoint: PathBuf, options: &MountOptions) -> Arc<Self> {
         let presentation = Presentation {
             uid: options.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
             gid: options.gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
@@ -85,14 +94,44 @@ impl Shared {
             counters: Counters::new(),
             virtual_files: VirtualFiles::new(),
             tasks: TaskTracker::new(),
+            interrupts: Interrupts::new(options.interrupts),
             ended: CancellationToken::new(),
             runtime,
+            mountpoint,
+            served: OnceLock::new(),
             deadline: options.deadline,
             presentation,
             report: options.report.clone(),
             writing: AtomicUsize::new(0),
             most_writing: options.thread_count().saturating_sub(1).max(1),
         })
+    }
+
+    /// The kernel is served, in this way.
+    pub(crate) fn begin(&self, served: Arc<Served>) {
+        // A mount begins once.
+        let _ = self.served.set(served);
+    }
+
+    /// Nobody waits for answers any more. With an `error`, the mount is there but cannot be served, and is taken away: programs get
+    /// errors from it, rather than wait for ever.
+    pub(crate) fn end(&self, error: Option<&io::Error>) {
+        self.ended.cancel();
+        let Some(error) = error else { return };
+        let mountpoint = self.mountpoint.clone();
+        error!(
+            mountpoint = %mountpoint.display(), %error,
+            "the mount cannot be served any more and is taken away; with fuse.io = \"device\" it does without io_uring"
+        );
+        self.runtime.spawn_blocking(move || {
+            // First: whoever waits gets an error even where the mount cannot be taken away, or only lazily.
+            if let Err(error) = abort(&mountpoint) {
+                debug!(mountpoint = %mountpoint.display(), %error, "the connection of a mount is not ended by itself");
+            }
+            if let Err(error) = detach(&mountpoint, Detach::Forced) {
+                warn!(mountpoint = %mountpoint.display(), %error, "a mount that is not served is left behind");
+            }
+        });
     }
 
     /// What has been counted.
@@ -105,22 +144,32 @@ impl Shared {
         let mut report = self.files.client().report();
         if let (Some(report), Value::Object(more)) = (report.as_object_mut(), self.report.report()) {
             report.extend(more);
-            report.insert("fuse".to_owned(), self.stats().report());
+            let mut fuse = self.stats().report();
+            if let Some(served) = self.served.get() {
+                fuse["io"] = carrier_report(served);
+                fuse["io"]["landed"] = self.counters.landed().into();
+            }
+            report.insert("fuse".to_owned(), fuse);
             if let Some(staging) = self.files.staging() {
                 report.insert("staging".to_owned(), staging.report());
+            }
+            if let Some(materialised) = &self.files.materialised {
+                report.insert("local".to_owned(), materialised.report());
             }
         }
         report
     }
 
     /// The attributes of a file that is in no origin.
-    pub(crate) fn virtual_attributes(&self, file: VirtualFile) -> FileAttr {
+    pub(crate) fn virtual_attributes(&self, file: VirtualFile) -> Attributes {
         file.attributes(self.presentation.uid, self.presentation.gid)
     }
 
-    /// Answers a request that may have to wait. `work` does what is asked, `answer` tells the kernel and says what it told.
+    /// Answers a request that may have to wait. `work` does what is asked, unless `waiter` is killed meanwhile; `answer` tells the
+    /// kernel and says what it told.
     pub(crate) fn serve<T, F>(
         self: &Arc<Self>,
+        waiter: Waiter,
         operation: Operation,
         seen: Option<Seen>,
         work: F,
@@ -129,10 +178,11 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.serve_within(self.deadline, operation, seen, work, answer);
+        self.serve_within(self.deadline, Some(waiter), operation, seen, work, answer);
     }
 
-    /// The same for what consists of any number of requests to workers, each of which has a deadline.
+    /// The same for what consists of any number of requests to workers, each of which has a deadline, and must come to its end: it
+    /// changes something.
     pub(crate) fn serve_patiently<T, F>(
         self: &Arc<Self>,
         operation: Operation,
@@ -143,12 +193,13 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        self.serve_within(PATIENCE, operation, seen, work, answer);
+        self.serve_within(PATIENCE, None, operation, seen, work, answer);
     }
 
     fn serve_within<T, F>(
         self: &Arc<Self>,
         deadline: Duration,
+        waiter: Option<Waiter>,
         operation: Operation,
         seen: Option<Seen>,
         work: F,
@@ -158,29 +209,40 @@ impl Shared {
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let started = Instant::now();
+        let finish = move |shared: &Shared, outcome: Result<T, Errno>| {
+            let told = answer(shared, outcome);
+            shared.answered(operation, seen, told, started);
+        };
         let shared = Arc::clone(self);
-        let mut request = Box::pin(async move {
-            let outcome = match tokio::time::timeout(deadline, work).await {
+        let mut work = Box::pin(async move {
+            match tokio::time::timeout(deadline, work).await {
                 Ok(outcome) => outcome.map_err(|failure| shared.failed(operation, &failure)),
                 Err(_) => {
                     let failure = Failure::new(FailureKind::TimedOut, format!("no answer within {deadline:?}"));
                     Err(shared.failed(operation, &failure))
                 }
-            };
-            let told = answer(&shared, outcome);
-            shared.answered(operation, seen, told, started);
+            }
         });
-        let first = contained(operation, || {
+        let first = {
             let _context = self.runtime.enter();
-            request.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-        });
-        if let Some(Poll::Pending) = first {
-            let ended = self.ended.clone();
-            let task = async move {
-                ended.run_until_cancelled(request).await;
-            };
-            self.tasks.spawn_on(task, &self.runtime);
+            work.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        };
+        if let Poll::Ready(outcome) = first {
+            return finish(self, outcome);
         }
+        let (shared, ended) = (Arc::clone(self), self.ended.clone());
+        let task = async move {
+            let outcome = async {
+                match waiter {
+                    Some(waiter) => shared.interrupts.unless_killed(waiter, work).await.unwrap_or(Err(Errno::EINTR)),
+                    None => work.await,
+                }
+            };
+            if let Some(outcome) = ended.run_until_cancelled(outcome).await {
+                finish(&shared, outcome);
+            }
+        };
+        self.tasks.spawn_on(task, &self.runtime);
     }
 
     /// Settles a file whose last writer is gone. Nobody waits for it, but the mount's end does.
@@ -234,27 +296,26 @@ impl Shared {
             }
             _ => debug!(operation, %failure, "request failed"),
         }
-        Errno::from_i32(failure.kind().errno())
+        Errno::new(failure.kind().errno())
     }
 
-    pub(crate) fn attributes(&self, inode: &Described) -> FileAttr {
+    pub(crate) fn attributes(&self, inode: &Described) -> Attributes {
         let (kind, perm, nlink) = match inode.is_directory {
-            true => (FileType::Directory, self.presentation.directory_mode, 2),
-            false => (FileType::RegularFile, self.presentation.file_mode, 1),
+            true => (Kind::Directory, self.presentation.directory_mode, 2),
+            false => (Kind::RegularFile, self.presentation.file_mode, 1),
         };
         let is_writable = inode.is_writable && self.files.staging().is_some();
         let modified = match (inode.modified_nanos, inode.is_directory) {
             (0, true) => self.presentation.mounted_at,
             (nanos, _) => time(nanos),
         };
-        FileAttr {
-            ino: INodeNo(inode.ino),
+        Attributes {
+            ino: inode.ino,
             size: inode.size,
             blocks: inode.size.div_ceil(512),
             atime: modified,
             mtime: modified,
             ctime: modified,
-            crtime: modified,
             kind,
             perm: if is_writable { perm } else { perm & !0o222 },
             nlink: if inode.is_removed { 0 } else { nlink },
@@ -262,9 +323,22 @@ impl Shared {
             gid: self.presentation.gid,
             rdev: 0,
             blksize: PREFERRED_READ,
-            flags: 0,
         }
     }
+}
+
+/// Has the kernel end the connection of our mount at `mountpoint`, without a look at the mount itself: that would wait.
+fn abort(mountpoint: &Path) -> io::Result<()> {
+    let entry = entry_at(mountpoint).map_err(io::Error::other)?.filter(|entry| entry.fs_type == FS_TYPE);
+    let file = entry.and_then(|entry| abort_file(&entry.device)).ok_or(io::ErrorKind::NotFound)?;
+    OpenOptions::new().write(true).open(file)?.write_all(b"1")
+}
+
+/// What is written to for it, of a mount with the device number `MAJOR:MINOR`.
+fn abort_file(device: &str) -> Option<PathBuf> {
+    let (_, minor) = device.split_once(':')?;
+    let minor: u32 = minor.parse().ok()?;
+    Some(format!("/sys/fs/fuse/connections/{minor}/abort").into())
 }
 
 /// Leave to write; given back when it is dropped.
@@ -276,38 +350,52 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Runs `work`; a panic in it is logged and gives `None`.
-pub(crate) fn contained<T>(operation: Operation, work: impl FnOnce() -> T) -> Option<T> {
-    // Nothing that a panic may leave half done is used again: requests share only concurrent tables.
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => Some(done),
-        Err(_) => {
-            error!(operation = operation.name(), "a request panicked; it is answered with an i/o error");
-            None
+/// Tells the kernel whether something was done, where there is no more to say; gives what it was told.
+pub(crate) fn tell(reply: Reply, done: Result<(), Errno>) -> Result<(), Errno> {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+    done
+}
+
+/// Answers a read that was waited for. Whether it landed where the kernel takes it from.
+pub(crate) fn send_bytes(reply: Reply, bytes: ReadBytes) -> bool {
+    match bytes {
+        ReadBytes::Spans(spans) => send(reply, &spans),
+        ReadBytes::Landed(bytes) => {
+            let length = bytes.len();
+            return reply.filled(bytes, length);
+        }
+        ReadBytes::Copied(bytes) => reply.data(&bytes),
+    }
+    false
+}
+
+/// Answers a read, from where the bytes lie.
+#[inline]
+pub(crate) fn send(reply: impl Answer, spans: &Spans) {
+    match spans.as_slice() {
+        [] => reply.data(&[]),
+        [span] => reply.data(span),
+        [first, second] => reply.slices(&[first, second]),
+        spans => {
+            let slices: Vec<&[u8]> = spans.iter().map(|span| &**span).collect();
+            reply.slices(&slices);
         }
     }
 }
 
-/// Answers a read of what may be a draft.
-pub(crate) fn send_bytes(reply: ReplyData, bytes: &ReadBytes) {
-    match bytes {
-        ReadBytes::Spans(spans) => send(reply, spans),
-        ReadBytes::Copied(bytes) => reply.data(bytes),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Answers a read. `fuser` takes one slice, so the rare read that lies in several is copied together.
-pub(crate) fn send(reply: ReplyData, spans: &Spans) {
-    thread_local! {
-        static GATHERED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
-    match spans.as_slice() {
-        [] => reply.data(&[]),
-        [span] => reply.data(span),
-        spans => GATHERED.with_borrow_mut(|gathered| {
-            gathered.clear();
-            spans.iter().for_each(|span| gathered.extend_from_slice(span));
-            reply.data(gathered);
-        }),
+    #[test]
+    fn a_connection_is_ended_by_the_number_of_its_device() {
+        assert_eq!(abort_file("0:57"), Some("/sys/fs/fuse/connections/57/abort".into()));
+        assert_eq!(abort_file("0:../.."), None);
+        assert_eq!(abort_file(""), None);
+        // A directory that is no mount of ours is left alone.
+        assert!(abort(&std::env::temp_dir()).is_err());
     }
 }

@@ -4,11 +4,9 @@
 //! by a thread that serves requests, but by one of its own, fed through a bounded queue. A name that does not fit is
 //! left out: its inode is marked all the same, and `open` says `ESTALE`.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use fuser::{INodeNo, Notifier};
+use forebay_fuse_io::Notifier;
 use tracing::debug;
 
 const QUEUE: usize = 1024;
@@ -57,7 +55,7 @@ impl StaleQueue {
     pub(crate) fn serve(self, notifier: &Notifier) {
         while let Ok(Message::Name { parent, name }) = self.0.recv() {
             // After an unmount there is nobody to tell.
-            if let Err(error) = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(&name)) {
+            if let Err(error) = notifier.inval_entry(parent, &name) {
                 debug!(%error, "the kernel was not told of a stale name");
             }
         }

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use forebay_fuse_io::{Carrier, Served};
 use forebay_metrics::{LatencyHistogram, LatencySnapshot};
 use forebay_types::FailureKind;
 use serde_json::{Map, Value, json};
@@ -96,6 +97,7 @@ struct Shard {
     read_bytes: Counter,
     read_hits: Counter,
     read_misses: Counter,
+    read_landed: Counter,
     written_bytes: Counter,
 }
 
@@ -191,8 +193,48 @@ pub(crate) fn errno_name(errno: i32) -> &'static str {
         libc::EFBIG => "EFBIG",
         libc::EPERM => "EPERM",
         libc::EXDEV => "EXDEV",
+        libc::EINTR => "EINTR",
         _ => "EIO",
     }
+}
+
+/// How requests come from the kernel, as a JSON object.
+pub(crate) fn carrier_report(served: &Served) -> Value {
+    let (major, minor) = served.kernel();
+    let mut report = json!({
+        "kernel": format!("{major}.{minor}"),
+        "malformed": served.malformed(),
+        "interrupts": served.interrupts(),
+        "passthrough": served.passthrough().is_ok(),
+    });
+    let Some(carried) = served.carried() else { return report };
+    report["mode"] = carried.by.name().into();
+    match carried.by {
+        Carrier::Device { threads, own_descriptors } => {
+            report["threads"] = threads.into();
+            report["own_descriptors"] = own_descriptors.into();
+        }
+        Carrier::Uring(shape) => {
+            report["threads"] = shape.threads.into();
+            report["queues"] = shape.queues.into();
+            report["depth"] = shape.depth.into();
+        }
+    }
+    if let Some(rings) = served.rings() {
+        for (name, count) in [
+            ("requests", rings.requests),
+            ("kept", rings.kept),
+            ("submits", rings.submits),
+            ("bells", rings.bells),
+            ("starved", rings.starved),
+        ] {
+            report[name] = count.into();
+        }
+    }
+    if let Some(why_not) = carried.why_not {
+        report["why_not_uring"] = why_not.into();
+    }
+    report
 }
 
 impl Shard {
@@ -203,6 +245,7 @@ impl Shard {
             read_bytes: Counter::zero(),
             read_hits: Counter::zero(),
             read_misses: Counter::zero(),
+            read_landed: Counter::zero(),
             written_bytes: Counter::zero(),
         }
     }
@@ -225,9 +268,19 @@ impl Counters {
         if hit { &shard.read_hits } else { &shard.read_misses }.add(1);
     }
 
+    /// One read landed where the kernel takes the answer from.
+    pub(crate) fn read_landed(&self) {
+        self.shard().read_landed.add(1);
+    }
+
+    /// How many did.
+    pub(crate) fn landed(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.read_landed.get()).sum()
+    }
+
     /// One write of `bytes`.
-    pub(crate) fn wrote(&self, bytes: u32) {
-        self.shard().written_bytes.add(u64::from(bytes));
+    pub(crate) fn wrote(&self, bytes: u64) {
+        self.shard().written_bytes.add(bytes);
     }
 
     /// One request that failed.

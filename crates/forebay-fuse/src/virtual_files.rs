@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use forebay_fuse_io::{Attributes, Errno, Kind};
 use serde_json::Value;
 
 use crate::access_log::{AccessLog, LogReader};
@@ -78,25 +78,23 @@ impl VirtualFile {
     }
 
     /// Of a mount that this user and group own.
-    pub(crate) fn attributes(self, uid: u32, gid: u32) -> FileAttr {
+    pub(crate) fn attributes(self, uid: u32, gid: u32) -> Attributes {
         let now = SystemTime::now();
         let perm = if self == Self::AccessLog { 0o400 } else { 0o444 };
-        FileAttr {
-            ino: INodeNo(self.ino()),
+        Attributes {
+            ino: self.ino(),
             size: 0,
             blocks: 0,
             atime: now,
             mtime: now,
             ctime: now,
-            crtime: now,
-            kind: FileType::RegularFile,
+            kind: Kind::RegularFile,
             perm,
             nlink: 1,
             uid,
             gid,
             rdev: 0,
             blksize: 4096,
-            flags: 0,
         }
     }
 }

@@ -16,8 +16,9 @@ use forebay_staging::{Draft, Remote, Staging};
 use forebay_types::{Attr, Failure, FailureKind};
 use tracing::{error, warn};
 
-use crate::filesystem::{FileHandle, FileSystem, not_open, read_only, time, too_many_open};
-use crate::inode::{Inode, Known};
+use crate::filesystem::{FileHandle, FileSystem, not_open, read_only, stale, time, too_many_open};
+use crate::inode::{Inode, Known, version_id};
+use crate::materialised::Materialised;
 
 /// What is copied at a time from one file to another.
 const COPIED_AT_ONCE: u32 = 1 << 20;
@@ -48,6 +49,10 @@ impl FileSystem {
     }
 
     /// One more writer on `inode`, whose draft is begun if there is none.
+    ///
+    /// # Errors
+    /// `VersionChanged` when the kernel passes the inode through to a materialised file: its name leads to another one then, which
+    /// the kernel finds when it looks again.
     async fn begin_writing(&self, inode: &Arc<Inode>, truncates: bool) -> Result<Arc<Draft>, Failure> {
         let staging = self.staging.as_ref().ok_or_else(read_only)?;
         let _turn = inode.turn.lock().await;
@@ -67,6 +72,7 @@ impl FileSystem {
                 Ok(draft)
             }
         })?;
+        let Some(draft) = draft else { return Err(self.split(inode)) };
         if inode.is_removed() {
             draft.unlink();
         } else {
@@ -81,6 +87,17 @@ impl FileSystem {
             return Err(failure);
         }
         Ok(draft)
+    }
+
+    /// Who writes gets an inode of his own; readers of this one keep the version that they opened.
+    #[cold]
+    fn split(&self, inode: &Inode) -> Failure {
+        // One that has lost its name cannot be opened for writing by another way, either.
+        if !inode.is_removed() {
+            self.inodes.supersede(inode);
+            self.materialised.iter().for_each(Materialised::count_split);
+        }
+        stale(&inode.path())
     }
 
     /// One writer less on `inode`, which is settled if it was the last one.
@@ -140,7 +157,11 @@ impl FileSystem {
         let Some(draft) = inode.draft() else { return };
         let known = |attr: Attr| Known::new(attr, Instant::now(), self.negative_ttl);
         match draft.finish().await {
-            Ok(attr) => inode.settle(attr.map(known)),
+            Ok(attr) => {
+                let before = version_id(&inode.known().attr).filter(|_| attr.is_some());
+                inode.settle(attr.map(known));
+                self.forget_copy(before);
+            }
             Err(failure) => {
                 error!(
                     path = %inode.path(), %failure,
@@ -235,8 +256,11 @@ impl FileSystem {
         self.staging.as_ref()
     }
 
-    /// Ends staging: what could not be uploaded stays on disk.
+    /// Ends staging: what could not be uploaded stays on disk. Ends what is being materialised.
     pub(crate) async fn close_staging(&self) {
+        if let Some(materialised) = &self.materialised {
+            materialised.files().close().await;
+        }
         let Some(staging) = &self.staging else { return };
         staging.close().await;
         if let Some(left) = staging.report().get("dirty").and_then(serde_json::Value::as_u64).filter(|left| *left > 0) {

@@ -9,7 +9,7 @@ use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
 use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
 use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
-use forebay_fuse::{MountOptions, WritingOptions};
+use forebay_fuse::{FuseIo, MountOptions, WritingOptions};
 use forebay_memory::{Pool, PoolError, PoolOptions};
 use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
 use forebay_staging::StagingOptions;
@@ -66,6 +66,7 @@ pub(crate) async fn worker_store(config: &Config, prewarm: bool) -> anyhow::Resu
         },
         prewarm,
         verify_reads: config.worker_memory_verify_reads,
+        verify_interval: config.worker_memory_verify_interval,
         high_watermark: percent(config.worker_eviction_high_watermark),
         low_watermark: percent(config.worker_eviction_low_watermark),
         ..StoreOptions::in_memory(memory)
@@ -241,6 +242,8 @@ async fn client(
             max_part_number: config.client_prefetch_max_part_number,
             file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
         },
+        // At most 1 MiB, as the table of keys says.
+        small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
         ..ClientOptions::default()
     };
     let buffers =
@@ -307,6 +310,14 @@ pub(crate) fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
         allow_other: config.fuse_allow_other.unwrap_or(defaults.allow_other),
         open_status_cache: config.client_open_status_cache_enabled,
         max_read: config.fuse_max_read,
+        io: match config.fuse_io {
+            forebay_config::FuseIo::Auto => FuseIo::Auto,
+            forebay_config::FuseIo::Uring => FuseIo::Uring,
+            forebay_config::FuseIo::Device => FuseIo::Device,
+        },
+        ring_depth: config.fuse_uring_depth,
+        ring_memory: config.fuse_uring_memory,
+        interrupts: config.fuse_interrupts,
         threads: config.fuse_threads as usize,
         // At most 65 535, as the table of keys says.
         max_background: u16::try_from(config.fuse_max_background).unwrap_or(u16::MAX),

@@ -2,10 +2,12 @@
 //! JSON object and the end, and a JSON object and the end go back. Who asks nothing gets the report.
 //!
 //! * the report is the client's side: what it read from where, its buffers, and its paths to workers;
-//! * a refresh makes the mount and the kernel forget names, so that they are asked for again.
+//! * a refresh makes the mount and the kernel forget names, so that they are asked for again;
+//! * [`mod@local`] has files materialised and dropped, and lists them.
 //!
-//! The socket tells, and forgets only what can be had again, so everybody may ask, as everybody may read the run state; and
-//! nobody can keep it busy, for places, bytes and time are bounded.
+//! The socket tells, and forgets only what can be had again, so everybody may ask, as everybody may read the run state; what takes
+//! room, and names in a mount that is for its user alone, only root and that user may ask for. Nobody can keep it busy, for places,
+//! bytes and time are bounded.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -23,6 +25,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::local;
 
 /// How long an answer may take: it is made of counters.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -42,9 +46,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What can be asked.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Question {
+pub(crate) enum Question {
     #[default]
     Report,
+    Local(local::Question),
     Refresh {
         /// Not text: a name may be none.
         path: Vec<u8>,
@@ -59,8 +64,8 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Serves `report` at `socket`, and `refresh`, which may wait for the kernel; in the place of whatever a process that was
-    /// killed left there.
+    /// Serves `report` at `socket`, and `refresh`, which may wait for the kernel, and what is asked of the materialised files; in
+    /// the place of whatever a process that was killed left there.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -68,6 +73,7 @@ impl Control {
         socket: &Path,
         report: impl Fn() -> Value + Send + Sync + 'static,
         refresh: impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static,
+        local: local::Answerer,
     ) -> anyhow::Result<Self> {
         let cannot_make = || format!("cannot listen on {}", socket.display());
         if let Err(error) = std::fs::remove_file(socket)
@@ -78,7 +84,7 @@ impl Control {
         let listener = UnixListener::bind(socket).with_context(cannot_make)?;
         std::fs::set_permissions(socket, Permissions::from_mode(0o666)).with_context(cannot_make)?;
         let stop = CancellationToken::new();
-        let answerer = Arc::new(Answerer { report: Box::new(report), refresh: Arc::new(refresh) });
+        let answerer = Arc::new(Answerer { report: Box::new(report), refresh: Arc::new(refresh), local });
         let serving = tokio::spawn(serve(listener, answerer, stop.clone()));
         Ok(Self { stop, serving: Some(serving) })
     }
@@ -127,6 +133,7 @@ async fn serve(listener: UnixListener, answerer: Arc<Answerer>, stop: Cancellati
 struct Answerer {
     report: Box<Report>,
     refresh: Arc<RefreshNames>,
+    local: local::Answerer,
 }
 
 type Report = dyn Fn() -> Value + Send + Sync;
@@ -136,8 +143,10 @@ type RefreshNames = dyn Fn(&FsPath, bool) -> u64 + Send + Sync;
 impl Answerer {
     async fn talk(&self, mut stream: UnixStream) {
         let Ok(question) = tokio::time::timeout(ANSWER_WITHIN, question(&mut stream)).await else { return };
+        // Where the kernel does not say who asks, it is somebody else.
+        let is_trusted = stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()));
         let answer = match question {
-            Ok(question) => self.answer(question).await,
+            Ok(question) => self.answer(question, is_trusted).await,
             Err(error) => Err(error),
         };
         let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
@@ -149,9 +158,10 @@ impl Answerer {
         let _ = tokio::time::timeout(ANSWER_WITHIN, tell).await;
     }
 
-    async fn answer(&self, question: Question) -> anyhow::Result<Value> {
+    async fn answer(&self, question: Question, is_trusted: bool) -> anyhow::Result<Value> {
         match question {
             Question::Report => Ok((self.report)()),
+            Question::Local(question) => self.local.answer(question, is_trusted).await,
             Question::Refresh { path, below } => {
                 let (path, refresh) = (FsPath::new(path)?, Arc::clone(&self.refresh));
                 let names = tokio::task::spawn_blocking(move || refresh(&path, below));
@@ -160,6 +170,11 @@ impl Answerer {
             }
         }
     }
+}
+
+/// Whether this user may do what the mount's own user may.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 async fn question(stream: &mut UnixStream) -> anyhow::Result<Question> {
@@ -194,6 +209,18 @@ pub(crate) async fn refresh(socket: &Path, path: &FsPath, below: bool) -> anyhow
     })
 }
 
+/// What the process behind `socket` answers to a question about materialised files.
+///
+/// # Errors
+/// As [`ask`]; what it says is wrong.
+pub(crate) async fn local(socket: &Path, question: local::Question) -> anyhow::Result<Value> {
+    let answer = put(socket, &Question::Local(question), REFRESH_WITHIN + ANSWER_WITHIN).await?;
+    match answer["error"].as_str() {
+        Some(error) => anyhow::bail!("{error}"),
+        None => Ok(answer),
+    }
+}
+
 async fn put(socket: &Path, question: &Question, within: Duration) -> anyhow::Result<Value> {
     let answer = async {
         let mut stream = UnixStream::connect(socket).await?;
@@ -216,7 +243,7 @@ mod tests {
 
     /// A control that only reports.
     fn reporting(socket: &Path, report: impl Fn() -> Value + Send + Sync + 'static) -> Control {
-        Control::serve(socket, report, |_: &FsPath, _| 0).unwrap()
+        Control::serve(socket, report, |_: &FsPath, _| 0, local::Answerer::none()).unwrap()
     }
 
     #[tokio::test]
@@ -250,7 +277,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("m.sock");
         let refresh_mount = |path: &FsPath, below| if below { path.as_bytes().len() as u64 } else { 1 };
-        let control = Control::serve(&socket, || json!({}), refresh_mount).unwrap();
+        let control = Control::serve(&socket, || json!({}), refresh_mount, local::Answerer::none()).unwrap();
         let path = FsPath::new(b"/dir/\xff").unwrap();
         assert_eq!(refresh(&socket, &path, true).await.unwrap(), 6);
         assert_eq!(refresh(&socket, &path, false).await.unwrap(), 1);

@@ -189,6 +189,11 @@ impl Failures {
         Ok(())
     }
 
+    /// Whether any was told.
+    pub(crate) fn are_any(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// How the command ends.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use std::io;
 
 use forebay_coordinator::{ApiError, CoordinatorError};
 use forebay_fuse::MountError;
+use forebay_local::LocalError;
 use forebay_memory::PoolError;
 use forebay_origin::OriginError;
 use forebay_staging::StagingError;
@@ -51,6 +52,8 @@ pub(crate) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
 
 fn of_mount(error: &MountError) -> Meaning {
     let exit = match error {
+        MountError::Staging(error) => return of_staging(error),
+        MountError::Local(error) => return of_local(error),
         MountError::NoMountpoint(_) | MountError::NotMounted(_) => Exit::NotFound,
         MountError::NotADirectory(_) | MountError::NotForebay { .. } => Exit::Usage,
         MountError::AlreadyMounted { .. } | MountError::Busy(_) => Exit::Busy,
@@ -59,10 +62,28 @@ fn of_mount(error: &MountError) -> Meaning {
         _ => Exit::Failed,
     };
     let separator = match error {
-        MountError::NoPermission { .. } | MountError::Fusermount { .. } | MountError::Io { .. } => "; ",
+        MountError::NoPermission { .. }
+        | MountError::Fusermount { .. }
+        | MountError::NoUring(_)
+        | MountError::Session { .. }
+        | MountError::Io { .. } => "; ",
         _ => ": ",
     };
     Meaning { exit, separator }
+}
+
+fn of_local(error: &LocalError) -> Meaning {
+    let exit = match error {
+        LocalError::InUse(_) => Exit::Busy,
+        LocalError::NotOurs { .. } => Exit::Denied,
+        LocalError::NoSize => Exit::Usage,
+        LocalError::Io { cause, .. } => match cause.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            io::ErrorKind::PermissionDenied => Exit::Denied,
+            _ => Exit::Failed,
+        },
+    };
+    Meaning { exit, separator: if matches!(error, LocalError::InUse(_)) { ": " } else { "; " } }
 }
 
 fn of_api(error: &ApiError) -> Meaning {
@@ -123,5 +144,37 @@ fn of_origin(error: &OriginError) -> Exit {
             _ => Exit::Usage,
         },
         _ => Exit::Usage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Told;
+
+    fn told(error: impl Error + Send + Sync + 'static) -> (Exit, String, Option<String>) {
+        let Told { exit, what, next } = Told::from(&anyhow::Error::new(error));
+        (exit, what, next)
+    }
+
+    #[test]
+    fn a_mount_that_cannot_be_served_as_it_was_asked_for_says_what_to_do() {
+        let (exit, what, next) = told(MountError::NoUring("io_uring is forbidden here".into()));
+        assert_eq!((exit, &*what), (Exit::Failed, "fuse.io is uring, but io_uring is forbidden here"));
+        assert!(next.unwrap().contains("fuse.io = \"auto\""));
+    }
+
+    #[test]
+    fn a_place_for_materialised_files_that_will_not_do_says_what_to_do() {
+        let (exit, what, next) = told(MountError::Local(LocalError::InUse("/var/local".into())));
+        assert_eq!((exit, &*what), (Exit::Busy, "/var/local is in use by another mount"));
+        assert!(next.unwrap().contains("client.local.dir"));
+        let not_ours = LocalError::NotOurs { path: "/tmp".into(), why: "others may write to it".into() };
+        let (exit, _, next) = told(MountError::Local(not_ours));
+        assert!(exit == Exit::Denied && next.unwrap().contains("chmod 0700"));
+        let cause = io::Error::from(io::ErrorKind::PermissionDenied);
+        let refused = LocalError::Io { action: "open", path: "/var/local".into(), cause };
+        assert_eq!(told(MountError::Local(refused)).0, Exit::Denied);
+        assert_eq!(told(MountError::Local(LocalError::NoSize)).0, Exit::Usage);
     }
 }

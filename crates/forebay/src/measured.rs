@@ -17,10 +17,11 @@ use serde_json::{Map, Value, json};
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// What is told apart, and what it is called.
-const OPERATIONS: [(Op, &str); 9] = [
+const OPERATIONS: [(Op, &str); 10] = [
     (Op::Read, "read"),
     (Op::Fill, "fill"),
     (Op::Stat, "stat"),
+    (Op::StatRead, "stat_read"),
     (Op::List, "list"),
     (Op::Free, "free"),
     (Op::Adopt, "adopt"),

@@ -5,12 +5,13 @@
 //! sources, tiers, outcomes and errors are fixed sets, cards and disks are those of a machine, and of the workers that a mount
 //! has paths to only the first [`MOST_WORKERS`] have a series of their own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_metrics::{Families, Readiness, Registry, Site};
 use serde_json::Value;
 
-use crate::report::{Client, Coordinator, Fuse, Origin, Rdma, Report, Staging, Store, Worker};
+use crate::report::{Client, Coordinator, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Worker};
 
 /// Workers with series of their own in a mount's metrics.
 const MOST_WORKERS: usize = 256;
@@ -43,6 +44,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
     for part in report.parts() {
         part.fuse.iter().for_each(|fuse| of_fuse(fuse, families));
         part.staging.iter().for_each(|staging| of_staging(staging, families));
+        part.local.iter().for_each(|local| of_local(local, families));
         part.client.iter().for_each(|client| of_client(client, families));
         part.rdma.iter().for_each(|rdma| of_rdma(rdma, families));
         part.worker.iter().for_each(|worker| of_worker(worker, families));
@@ -113,6 +115,29 @@ fn of_fuse(fuse: &Fuse, families: &mut Families) {
         .add([("result", "miss")], fuse.read_misses);
     families.counter("forebay_fuse_written_bytes_total", "Bytes that were written").add([], fuse.written_bytes);
     families.gauge("forebay_fuse_inodes", "Inodes that the kernel holds").add([], fuse.inodes);
+    fuse.io.iter().for_each(|io| of_fuse_io(io, families));
+}
+
+fn of_fuse_io(io: &FuseIo, families: &mut Families) {
+    let mut threads = families.gauge("forebay_mount_io_threads", "Threads that serve a mount, by what brings requests");
+    for mode in ["device", "uring"] {
+        threads = threads.add([("mode", mode)], if io.mode == mode { io.threads } else { 0 });
+    }
+    families
+        .gauge("forebay_mount_io_passthrough", "Whether the kernel can read materialised files by itself: 1 or 0")
+        .add([], io.passthrough);
+    let rings = [
+        ("forebay_mount_io_requests_total", "Requests that came over io_uring", io.requests),
+        ("forebay_mount_io_kept_total", "Requests over io_uring that were not answered at once", io.kept),
+        ("forebay_mount_io_submits_total", "System calls of the threads that serve rings", io.submits),
+        ("forebay_mount_io_bells_total", "Times that one of them was woken to send an answer", io.bells),
+        ("forebay_mount_io_starved_total", "Times that all entries of a queue were in use", io.starved),
+        ("forebay_mount_io_malformed_total", "Messages of the kernel that made no sense", io.malformed),
+        ("forebay_mount_io_interrupts_total", "Signals to programs that waited for an answer", io.interrupts),
+    ];
+    for (name, help, count) in rings {
+        families.counter(name, help).add([], count);
+    }
 }
 
 fn of_staging(staging: &Staging, families: &mut Families) {
@@ -143,6 +168,68 @@ fn of_staging(staging: &Staging, families: &mut Families) {
     families
         .counter("forebay_staging_failures_total", "Attempts to take a file to the origin that failed")
         .add([], uploads.failures);
+}
+
+/// Of the bytes that the kernel reads by itself nobody knows: what is counted is opens.
+fn of_local(local: &Local, families: &mut Families) {
+    let count = |counts: &BTreeMap<String, u64>, name: &str| counts.get(name).copied().unwrap_or(0);
+    families
+        .gauge("forebay_mount_local_on", "Whether files are materialised for the kernel to read: 1 or 0")
+        .add([], u64::from(local.on));
+    let mut files = families.gauge("forebay_mount_local_files", "Materialised files, by their state");
+    for state in ["queued", "filling", "ready", "pinned", "unchecked", "leaving", "cooling"] {
+        files = files.add([("state", state)], count(&local.files, state));
+    }
+    let mut bytes = families.gauge("forebay_mount_local_bytes", "Room that they take, by what for");
+    for state in ["ready", "filling", "unchecked", "leaving", "lingering"] {
+        bytes = bytes.add([("state", state)], count(&local.bytes, state));
+    }
+    families.gauge("forebay_mount_local_capacity_bytes", "Room that they may take").add([], local.capacity_bytes);
+    families.gauge("forebay_mount_local_huge_bytes", "Bytes of them in huge pages").add([], local.huge_bytes);
+    let mut opens = families.counter("forebay_mount_local_opens_total", "Files opened for reading, by who serves them");
+    for (how, name) in [("passed", "passed"), ("direct", "direct"), ("cached", "served")] {
+        opens = opens.add([("how", how)], count(&local.handles, name));
+    }
+    families
+        .counter(
+            "forebay_mount_local_waits_total",
+            "Opens that waited for a file to be materialised, by how that ended",
+        )
+        .add([("result", "came")], count(&local.opens, "waited"))
+        .add([("result", "late")], count(&local.opens, "in_vain"));
+    let mut refused = families.counter("forebay_mount_local_refused_total", "Files that were not taken, by the reason");
+    for why in ["room", "size", "cooling"] {
+        refused = refused.add([("why", why)], count(&local.refused, why));
+    }
+    refused.add([("why", "kernel")], local.refused_by_kernel);
+    let fills = &local.fills;
+    families
+        .counter("forebay_mount_local_fills_total", "Files that were fetched to be materialised, by how that ended")
+        .add([("result", "done")], fills.done)
+        .add([("result", "changed")], fills.changed)
+        .add([("result", "cancelled")], fills.cancelled)
+        .add([("result", "no_room")], fills.no_room)
+        .add([("result", "corrupt")], fills.corrupt)
+        .add([("result", "failed")], fills.failed);
+    families.counter("forebay_mount_local_fill_bytes_total", "Bytes of those that are whole").add([], fills.bytes);
+    families
+        .counter("forebay_mount_local_fill_seconds_total", "Time that it took to fetch those that are whole")
+        .add([], fills.seconds_sum);
+    families
+        .counter("forebay_mount_local_evictions_total", "Materialised files that had to go for others")
+        .add([], local.evictions);
+    families
+        .counter("forebay_mount_local_corrupt_sectors_total", "Sectors of them that were not as they were fetched")
+        .add([], local.corrupt_sectors);
+    families
+        .counter("forebay_mount_local_checked_bytes_total", "Bytes of them that were checked again")
+        .add([], local.checked_bytes);
+    families
+        .counter(
+            "forebay_mount_local_splits_total",
+            "Writers that got an inode of their own while readers had the old one",
+        )
+        .add([], local.splits);
 }
 
 fn of_client(client: &Client, families: &mut Families) {

@@ -14,17 +14,20 @@ use forebay_client::Client;
 use forebay_config::{Loaded, WriteMode};
 use forebay_fuse::{Mount, MountOptions, ReportSource, Unmounted, mount_table};
 use forebay_registry::Members;
+use forebay_state::StateStore;
 use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::control::Control;
 use crate::exit::{Exit, Fault};
+use crate::orders::Orders;
 use crate::output::{self, JsonArg};
+use crate::report::Report;
 use crate::signals::Signals;
 use crate::state::{self, Claim, Role, RunState};
 use crate::web::Web;
-use crate::{assembly, cluster, daemon, logging, process, staged};
+use crate::{assembly, cluster, daemon, local, logging, process, staged};
 
 /// How long readers that still have files open may finish after a signal, before the process ends and they get errors.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
@@ -51,6 +54,8 @@ struct Summary {
     pid_file: PathBuf,
     log: Option<PathBuf>,
     workers: Vec<String>,
+    /// What brings it the kernel's requests.
+    io: Option<String>,
     /// Where the coordinator is, if this process has one.
     coordinator: Option<String>,
     /// Where it answers to `/metrics`.
@@ -102,6 +107,9 @@ impl Summary {
         } else {
             writeln!(out, "{} is mounted at {}", self.source, self.mountpoint)?;
             writeln!(out, "  process  {} (pid file {})", self.pid, self.pid_file.display())?;
+            if let Some(io) = &self.io {
+                writeln!(out, "  served   {io}")?;
+            }
             if let Some(log) = &self.log {
                 writeln!(out, "  log      {}", log.display())?;
             }
@@ -145,7 +153,7 @@ pub(crate) struct Place {
     notes: Vec<String>,
 }
 
-/// Where a mount is found besides its mountpoint.
+/// Where a mount is found besides its mountpoint, and how it is served.
 #[derive(Clone)]
 struct Places {
     /// Where it answers for itself.
@@ -156,6 +164,8 @@ struct Places {
     web: Option<String>,
     /// Where it logs.
     log: Option<PathBuf>,
+    /// What brings it the kernel's requests.
+    io: Option<String>,
 }
 
 /// What is to be mounted.
@@ -172,6 +182,8 @@ pub(crate) struct Offer {
     pub(crate) members: Option<Arc<Members>>,
     /// Where the coordinator in this process is reached.
     pub(crate) coordinator: Option<String>,
+    /// The state of the cluster, where jobs write what mounts are to keep.
+    pub(crate) state: Option<Arc<dyn StateStore>>,
     /// What this process reports besides what the mount and its client do.
     pub(crate) report: ReportSource,
 }
@@ -223,13 +235,16 @@ impl Place {
         };
         let mount = signals.unless_any(self.mount(offer, loaded, staging.clone())).await?;
         let socket = self.claim.control_socket();
-        let control = Control::serve(&socket, mount.reporter(), mount.refresher());
+        let local = local::Answerer::new(mount.local_files(), &loaded.config);
+        let control = Control::serve(&socket, mount.reporter(), mount.refresher(), local);
         if let Err(error) = &control {
             warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
         }
+        let orders = self.orders(offer, loaded, &mount);
         let web = Web::of_mount(loaded, mount.reporter()).await;
         let advertised = web.as_ref().map(|web| web.advertised.clone());
-        let places = Places { control: control.is_ok().then_some(socket), staging, web: advertised, log };
+        let io = Report::of(&mount.reporter()()).ok().and_then(|report| report.fuse?.io).map(|io| io.to_string());
+        let places = Places { control: control.is_ok().then_some(socket), staging, web: advertised, log, io };
         self.announce(offer, loaded, &places, in_background)?;
         tokio::select! {
             () = mount.wait() => info!("unmounted from outside"),
@@ -240,6 +255,9 @@ impl Place {
                 }
                 end(mount, signals).await?;
             }
+        }
+        if let Some(orders) = orders {
+            orders.close().await;
         }
         let mountpoint = self.mountpoint.display().to_string();
         if let Some(left) = staged::left_behind(places.staging.as_deref(), &offer.source, &mountpoint) {
@@ -252,6 +270,17 @@ impl Place {
             web.close().await;
         }
         Ok(())
+    }
+
+    /// Follows what jobs want the mount to keep, if it keeps files and there is a cluster to tell of them.
+    fn orders(&self, offer: &Offer, loaded: &Loaded, mount: &Mount) -> Option<Orders> {
+        let (store, files) = (Arc::clone(offer.state.as_ref()?), mount.local_files()?);
+        if files.why_off().is_some() {
+            return None;
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let name = format!("{host}:{}", self.mountpoint.display());
+        Some(Orders::follow(store, name, loaded.config.cluster_lease_ttl, files))
     }
 
     async fn mount(&self, offer: &Offer, loaded: &Loaded, staging: Option<PathBuf>) -> anyhow::Result<Mount> {
@@ -267,7 +296,8 @@ impl Place {
         });
         let owner = staged::owner(&offer.source, &self.mountpoint.display().to_string());
         let writing = staging.map(|directory| assembly::writing_options(&loaded.config, directory, owner));
-        let options = MountOptions { report, writing, ..options };
+        let local = local::options(&loaded.config, &self.mountpoint);
+        let options = MountOptions { report, writing, local, ..options };
         let (client, mountpoint) = (offer.client.clone(), self.mountpoint.clone());
         let runtime = tokio::runtime::Handle::current();
         let started = tokio::task::spawn_blocking(move || Mount::start(client, runtime, &mountpoint, &options)).await;
@@ -276,7 +306,7 @@ impl Place {
 
     /// Publishes the run state, and tells the process that waits for us.
     fn announce(&self, offer: &Offer, loaded: &Loaded, places: &Places, in_background: bool) -> anyhow::Result<()> {
-        let Places { control, staging, web, log } = places.clone();
+        let Places { control, staging, web, log, io } = places.clone();
         let pid = std::process::id();
         let mountpoint = self.mountpoint.display().to_string();
         self.claim.publish(&RunState {
@@ -300,7 +330,7 @@ impl Place {
             let (source, workers, notes) = (offer.source.clone(), offer.workers.clone(), self.notes.clone());
             let pid_file = self.claim.pid_file().to_owned();
             let coordinator = offer.coordinator.clone();
-            daemon::ready(&Summary { mountpoint, source, pid, pid_file, log, workers, coordinator, web, notes })?;
+            daemon::ready(&Summary { mountpoint, source, pid, pid_file, log, workers, io, coordinator, web, notes })?;
         }
         Ok(())
     }

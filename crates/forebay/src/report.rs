@@ -5,6 +5,7 @@
 //! else.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use forebay_metrics::{LatencySnapshot, ProcessStats};
@@ -18,6 +19,8 @@ pub(crate) struct Report {
     pub(crate) process: Option<ProcessStats>,
     pub(crate) fuse: Option<Fuse>,
     pub(crate) staging: Option<Staging>,
+    /// A mount's materialised files.
+    pub(crate) local: Option<Local>,
     pub(crate) client: Option<Client>,
     /// A client's memory.
     pub(crate) buffers: Option<Memory>,
@@ -71,6 +74,68 @@ pub(crate) struct Fuse {
     pub(crate) read_misses: u64,
     pub(crate) written_bytes: u64,
     pub(crate) inodes: u64,
+    /// How requests come from the kernel.
+    pub(crate) io: Option<FuseIo>,
+}
+
+/// Of rings only where there are some: their counters stay 0 over `/dev/fuse`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct FuseIo {
+    /// `device` or `uring`; empty until that is settled.
+    pub(crate) mode: String,
+    pub(crate) threads: u64,
+    pub(crate) queues: u64,
+    /// Entries of a queue.
+    pub(crate) depth: u64,
+    /// Why requests do not come over io_uring although that was wanted.
+    pub(crate) why_not_uring: Option<String>,
+    pub(crate) passthrough: bool,
+    pub(crate) requests: u64,
+    pub(crate) kept: u64,
+    pub(crate) submits: u64,
+    pub(crate) bells: u64,
+    pub(crate) starved: u64,
+    pub(crate) malformed: u64,
+    pub(crate) interrupts: u64,
+}
+
+/// What a mount keeps whole for the kernel to read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Local {
+    pub(crate) on: bool,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) huge_bytes: u64,
+    /// By their state.
+    pub(crate) files: BTreeMap<String, u64>,
+    /// By what they are used for.
+    pub(crate) bytes: BTreeMap<String, u64>,
+    /// Opens for reading, by what was found.
+    pub(crate) opens: BTreeMap<String, u64>,
+    /// Handles for reading, by who serves them.
+    pub(crate) handles: BTreeMap<String, u64>,
+    /// Files that were not taken, by the reason.
+    pub(crate) refused: BTreeMap<String, u64>,
+    pub(crate) refused_by_kernel: u64,
+    pub(crate) splits: u64,
+    pub(crate) fills: LocalFills,
+    pub(crate) evictions: u64,
+    pub(crate) corrupt_sectors: u64,
+    pub(crate) checked_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct LocalFills {
+    pub(crate) done: u64,
+    pub(crate) changed: u64,
+    pub(crate) cancelled: u64,
+    pub(crate) no_room: u64,
+    pub(crate) corrupt: u64,
+    pub(crate) failed: u64,
+    pub(crate) bytes: u64,
+    pub(crate) seconds_sum: f64,
 }
 
 /// What a mount writes.
@@ -275,6 +340,18 @@ pub(crate) struct OriginOperation {
     pub(crate) latency: LatencySnapshot,
 }
 
+/// For people.
+impl fmt::Display for FuseIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, threads, queues, depth, why_not_uring, .. } = self;
+        match &**mode {
+            "uring" => write!(f, "over io_uring: {threads} threads, {queues} queues of {depth} requests"),
+            _ => write!(f, "over /dev/fuse: {threads} threads"),
+        }?;
+        why_not_uring.as_ref().map_or(Ok(()), |why| write!(f, "; not over io_uring: {why}"))
+    }
+}
+
 impl Report {
     /// What `report` says.
     ///
@@ -309,6 +386,16 @@ mod tests {
         assert_eq!(report.client.unwrap().data.latency.count(), 0);
         assert!(report.process.unwrap().threads > 0);
         assert!(report.rdma.unwrap().paths.is_some());
+    }
+
+    #[test]
+    fn how_a_mount_is_served_is_told_with_what_keeps_io_uring_away() {
+        let rings = FuseIo { mode: "uring".into(), threads: 2, queues: 8, depth: 64, ..FuseIo::default() };
+        assert_eq!(rings.to_string(), "over io_uring: 2 threads, 8 queues of 64 requests");
+        let device = FuseIo { mode: "device".into(), threads: 4, ..FuseIo::default() };
+        assert_eq!(device.to_string(), "over /dev/fuse: 4 threads");
+        let instead = FuseIo { why_not_uring: Some("it is switched off".into()), ..device };
+        assert_eq!(instead.to_string(), "over /dev/fuse: 4 threads; not over io_uring: it is switched off");
     }
 
     #[test]

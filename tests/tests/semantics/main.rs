@@ -4,6 +4,7 @@
 mod directories;
 mod failures;
 mod limits;
+mod materialised;
 mod reading;
 mod renaming;
 mod visibility;
@@ -104,4 +105,13 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
     bytes
+}
+
+/// `truncate(2)`.
+#[track_caller]
+fn truncate(path: &Path, size: u64) {
+    use std::os::unix::ffi::OsStrExt as _;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a string that ends with a NUL and lives for as long as the call.
+    assert_eq!(unsafe { libc::truncate(path.as_ptr(), size as libc::off_t) }, 0, "{}", std::io::Error::last_os_error());
 }

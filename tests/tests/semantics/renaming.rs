@@ -172,3 +172,19 @@ fn from_one_origin_to_another() {
     assert_eq!(std::fs::read(directory.path().join("f")).unwrap(), b"text");
     assert!(!bucket.path_of("f").exists());
 }
+
+#[test]
+fn a_file_that_somebody_replaced_by_one_as_long_is_renamed_as_what_it_is_now() {
+    let one = One::new();
+    std::fs::write(one.path("a"), b"first one").unwrap();
+    assert_eq!(std::fs::read(one.path("a")).unwrap(), b"first one");
+    one.bucket.put_text("a", "other one");
+    std::fs::rename(one.path("a"), one.path("b")).unwrap();
+    let until = std::time::Instant::now() + SOON;
+    loop {
+        match std::fs::read(one.path("b")) {
+            Ok(read) if read == b"other one" => break,
+            other => assert!(std::time::Instant::now() < until, "{other:?}"),
+        }
+    }
+}

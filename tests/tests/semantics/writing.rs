@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::{One, bytes, close, errno};
+use super::{One, bytes, close, errno, truncate};
 
 fn both(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -154,13 +154,6 @@ fn truncation_by_name() {
         assert_eq!(std::fs::metadata(one.path("f")).unwrap().len(), size);
         assert_eq!(std::fs::read(one.path("f")).unwrap(), expected);
     }
-}
-
-fn truncate(path: &Path, size: u64) {
-    use std::os::unix::ffi::OsStrExt as _;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a string that ends with a NUL and lives for as long as the call.
-    assert_eq!(unsafe { libc::truncate(path.as_ptr(), size as libc::off_t) }, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// > A part of an existing file can be changed: the rest stays as it was, and the object is uploaded whole.

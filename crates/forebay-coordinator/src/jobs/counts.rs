@@ -128,7 +128,12 @@ pub struct Failures {
 impl Failures {
     /// `path` failed.
     pub(crate) fn add(&mut self, path: &FsPath, failure: &Failure) {
-        self.count += 1;
+        self.add_many(path, failure, 1);
+    }
+
+    /// So many failed alike, for which `path` stands.
+    pub(crate) fn add_many(&mut self, path: &FsPath, failure: &Failure, files: u64) {
+        self.count = self.count.saturating_add(files);
         let (mut kind, mut message) = (kind_name(failure.kind()), class_of(failure.message(), path));
         let known = self.causes.iter().any(|cause| cause.kind == kind && cause.message == message);
         if !known && self.causes.len() + 1 >= MOST_CAUSES {
@@ -140,7 +145,7 @@ impl Failures {
             self.causes.len() - 1
         });
         let cause = &mut self.causes[at];
-        cause.count += 1;
+        cause.count = cause.count.saturating_add(files);
         if cause.first_paths.len() < FIRST_PATHS {
             cause.first_paths.push(shown(path));
         }

@@ -2,9 +2,9 @@
 //!
 //! [`Job::next`] says what to ask the cache, [`Job::answer`] takes what came of it. A load walks its path two or three
 //! times: to count (not with `partial_listing`), to load, and to audit, that is to have the workers check what they
-//! hold. What an audit finds missing is reported or, with `verify`, loaded again and audited again. A job holds a few
-//! pages of listings and a window of items, however many files there are; [`Job::record`] is what a successor needs to
-//! go on.
+//! hold. What an audit finds missing is reported or, with `verify`, loaded again and audited again. With `to_clients` mounts
+//! are asked in the end to keep it. A job holds a few pages of listings and a window of items, however many files there are;
+//! [`Job::record`] is what a successor needs to go on.
 //!
 //! Files that fail do not end a job: everything else is tried first.
 
@@ -22,6 +22,7 @@ use forebay_types::{Attr, BlockKey, BlockLayout, Failure, FailureKind, FileId, F
 
 use super::bandwidth::Bucket;
 use super::counts::{Counts, Tally};
+use super::delivery::Delivery;
 use super::rate::Rate;
 use super::record::{Book, JobRecord};
 use super::report::JobReport;
@@ -88,6 +89,8 @@ pub enum Question {
     Coverage { version: FileVersion, block: BlockKey, replicas: u8, check: bool },
     /// `CacheAccess::free`.
     Free { files: Arc<[(FileId, u64)]> },
+    /// Not of the cache, but of the mounts: they keep this. It may take as long as it likes; [`Job::delivering`] tells how far it is.
+    Deliver { path: FsPath },
 }
 
 /// What the cache says.
@@ -105,6 +108,8 @@ pub enum Answer {
     Held(HeldBytes),
     /// To [`Question::Free`].
     Freed(FreeReply),
+    /// To [`Question::Deliver`].
+    Delivered(Delivery),
 }
 
 /// What to do.
@@ -129,6 +134,8 @@ enum Asker {
     Version(u64),
     /// Items that are freed.
     Batch(Vec<u64>),
+    /// What mounts keep.
+    Clients,
 }
 
 /// A block that is asked for.
@@ -190,6 +197,8 @@ pub struct Job {
     is_writing: bool,
     stopping: bool,
     fatal: Option<Failure>,
+    /// Mounts were asked to keep what was loaded.
+    is_ordered: bool,
 }
 
 impl Job {
@@ -238,6 +247,7 @@ impl Job {
             checkpoint_at: now + limits.checkpoint,
             is_writing: false,
             fatal,
+            is_ordered: false,
         }
     }
 
@@ -316,6 +326,11 @@ impl Job {
         self.settle();
     }
 
+    /// How far mounts are with keeping what was loaded.
+    pub fn delivering(&mut self, delivery: &Delivery) {
+        self.live.delivery = Some(delivery.clone());
+    }
+
     /// The record was written down, or could not be; the next time comes.
     pub fn written(&mut self, now: Instant) {
         self.is_writing = false;
@@ -382,6 +397,10 @@ impl Job {
                     let failure = failure_of(other);
                     items.into_iter().for_each(|item| self.give_up(item, failure.clone()));
                 }
+            },
+            Asker::Clients => match answer {
+                Ok(Answer::Delivered(delivery)) => self.delivered(delivery),
+                other => self.fatal = Some(failure_of(other)),
             },
         }
     }

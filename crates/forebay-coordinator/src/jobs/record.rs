@@ -4,6 +4,7 @@ use forebay_types::{Failure, FsPath};
 use serde::{Deserialize, Serialize};
 
 use super::counts::{Counts, FIRST_PATHS, Failures, Tally, shown};
+use super::delivery::Delivery;
 use super::spec::JobSpec;
 use super::state::{JobState, Pass};
 use super::walk::Cursor;
@@ -22,6 +23,8 @@ pub(crate) struct Book {
     pub(crate) missing_paths: Vec<String>,
     /// Hashes of the paths that failed.
     failed: Vec<u64>,
+    /// What mounts did, of a job that is for them, too.
+    pub(crate) delivery: Option<Delivery>,
 }
 
 impl Book {
@@ -30,6 +33,11 @@ impl Book {
         if self.failed.len() < MOST_FAILED {
             self.failed.push(hash(path));
         }
+    }
+
+    /// So many files below `path` failed, which are not known by name.
+    pub(super) fn fail_below(&mut self, path: &FsPath, failure: &Failure, files: u64) {
+        self.failures.add_many(path, failure, files);
     }
 
     /// Whether `path` has failed; right as long as no more than [`MOST_FAILED`] have.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::counts::{Failures, Tally};
+use super::delivery::Delivery;
 use super::rate::Speed;
 use super::record::JobRecord;
 use super::spec::JobSpec;
@@ -24,6 +25,9 @@ pub struct JobReport {
     pub progress: Progress,
     /// What the last audit found missing of what was loaded, and nobody loaded again.
     pub evicted: Evicted,
+    /// What mounts keep of it; absent where they were not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery: Option<Delivery>,
     /// What could not be done.
     pub failures: Failures,
     /// What a person should know, a sentence each.
@@ -107,6 +111,7 @@ impl JobReport {
             pass: record.pass,
             progress: progress(record, speed.unwrap_or_default()),
             evicted,
+            delivery: record.book.delivery.clone(),
             failures: record.book.failures.clone(),
             warnings: Vec::new(),
             created_ms: record.created,
@@ -151,9 +156,17 @@ fn progress(record: &JobRecord, speed: Speed) -> Progress {
         Pass::Audit(_) => {
             Tally { files: counts.audited.files, bytes: counts.audited.bytes.saturating_add(counts.missing.bytes) }
         }
+        Pass::Clients => record.book.delivery.as_ref().map(|delivery| delivery.kept).unwrap_or_default(),
     };
     let metadata_only = matches!(&record.spec, JobSpec::Load(load) if load.metadata_only);
     let known = record.total.filter(|_| record.pass != Pass::Count);
+    // Every mount keeps all of it.
+    let mounts = match record.pass {
+        Pass::Clients => record.book.delivery.as_ref().map_or(1, |delivery| delivery.mounts),
+        _ => 1,
+    };
+    let all = |total: Tally| Tally { files: total.files * mounts, bytes: total.bytes.saturating_mul(mounts) };
+    let known = known.map(all);
     let by = known.map(|total| {
         let by_files = metadata_only || total.bytes == 0;
         if by_files { (passed.files, total.files, speed.files) } else { (passed.bytes, total.bytes, speed.bytes) }
@@ -194,7 +207,7 @@ fn warnings(report: &JobReport, record: &JobRecord) -> Vec<String> {
         ));
     }
     let loads = matches!(&record.spec, JobSpec::Load(load) if !load.metadata_only);
-    if loads && report.state.is_final() && !matches!(report.pass, Pass::Audit(_)) {
+    if loads && report.state.is_final() && !matches!(report.pass, Pass::Audit(_) | Pass::Clients) {
         warnings.push("what was loaded was not audited".to_owned());
     }
     let unread = record.book.counts.unread_replicas;
@@ -203,6 +216,9 @@ fn warnings(report: &JobReport, record: &JobRecord) -> Vec<String> {
             "{unread} files have more replicas now than their policy says: the further copies are read only when the \
              owner fails; set `replicas` in a policy to have all of them read"
         ));
+    }
+    if let Some(delivery) = report.delivery.as_ref().filter(|delivery| !delivery.gone.is_empty()) {
+        warnings.push(format!("mounts that went away before they kept all of it: {}", delivery.gone.join(", ")));
     }
     if record.stop_asked && !report.state.is_final() {
         warnings.push("it is being stopped".to_owned());

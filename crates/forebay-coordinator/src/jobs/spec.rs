@@ -51,6 +51,9 @@ pub struct LoadSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 16)]
     pub replicas: Option<u8>,
+    /// When it is loaded, have every mount that keeps files whole (`client.local.size`) keep these.
+    #[serde(default)]
+    pub to_clients: bool,
 }
 
 /// What to drop.
@@ -102,6 +105,9 @@ pub enum SpecProblem {
     /// Options about bytes with a job that loads none.
     #[error("`metadata_only` loads no bytes; leave out `{0}`")]
     NoBytes(&'static str),
+    /// An index file for mounts.
+    #[error("mounts keep a file or a directory; give a path instead of an index file, or leave out `to_clients`")]
+    NoIndex,
 }
 
 impl LoadSpec {
@@ -117,6 +123,7 @@ impl LoadSpec {
             metadata_only: false,
             skip_if_exists: false,
             replicas: None,
+            to_clients: false,
         }
     }
 }
@@ -157,6 +164,12 @@ impl JobSpec {
         }
     }
 
+    /// Whether mounts are to keep what is loaded.
+    #[must_use]
+    pub fn to_clients(&self) -> bool {
+        matches!(self, Self::Load(load) if load.to_clients)
+    }
+
     /// Whether the options go together.
     ///
     /// # Errors
@@ -177,7 +190,11 @@ impl JobSpec {
             ("skip_if_exists", load.skip_if_exists),
             ("replicas", load.replicas.is_some()),
             ("bandwidth", load.bandwidth.is_some()),
+            ("to_clients", load.to_clients),
         ];
+        if load.to_clients && load.index_file {
+            return Err(SpecProblem::NoIndex);
+        }
         match about_bytes.into_iter().find(|(_, given)| load.metadata_only && *given) {
             Some((option, _)) => Err(SpecProblem::NoBytes(option)),
             None => Ok(()),
@@ -228,6 +245,7 @@ mod tests {
         assert!(matches!(JobSpec::Free(FreeSpec::new(odd)).check(), Err(SpecProblem::NotText(_))));
         assert_eq!(load(|load| load.replicas = Some(17)), Err(SpecProblem::Replicas(17)));
         assert_eq!(load(|load| load.bandwidth = Some(ByteSize::default())), Err(SpecProblem::NoBandwidth));
+        assert_eq!(load(|load| (load.index_file, load.to_clients) = (true, true)), Err(SpecProblem::NoIndex));
         assert_eq!(load(|load| (load.metadata_only, load.verify) = (true, true)), Err(SpecProblem::NoBytes("verify")));
     }
 }

@@ -60,6 +60,8 @@ pub enum Pass {
     Work,
     /// It asks the workers to check what they hold; the number counts such passes from 0.
     Audit(u32),
+    /// Mounts keep what was loaded.
+    Clients,
 }
 
 #[cfg(test)]

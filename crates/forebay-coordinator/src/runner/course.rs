@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Entry, RunnerError, Shared, now, wall_clock};
 use crate::cache::CacheAccess;
-use crate::jobs::{Answer, Question, Step};
+use crate::jobs::{Answer, Delivery, Question, Step};
 
 /// How long after a failed write of a job's end the next try is.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ async fn work(shared: &Shared, entry: &Entry) {
         let step = entry.job.lock().next(now());
         match step {
             Step::Ended => break,
-            Step::Ask(id, question) => asked.push(async move { (id, ask(shared, question).await) }),
+            Step::Ask(id, question) => asked.push(async move { (id, ask(shared, entry, question).await) }),
             Step::Checkpoint => writing.push(shared.write(entry)),
             Step::Wait(until) => {
                 let wake = async {
@@ -69,6 +69,10 @@ async fn work(shared: &Shared, entry: &Entry) {
                 }
             }
         }
+    }
+    drop(asked);
+    if entry.spec.to_clients() {
+        shared.orders.settled().await;
     }
     // A write that is given up may still happen, and would then replace the record of the end.
     while writing.next().await.is_some() {}
@@ -92,7 +96,7 @@ async fn write_end(shared: &Shared, entry: &Entry) {
 }
 
 /// The answer of the cache. Questions about blocks wait until there is room among those of all jobs.
-async fn ask(shared: &Shared, question: Question) -> Result<Answer, Failure> {
+async fn ask(shared: &Shared, entry: &Entry, question: Question) -> Result<Answer, Failure> {
     let cache: &dyn CacheAccess = &*shared.cache;
     let _room = match &question {
         Question::Load { .. } | Question::Coverage { .. } => {
@@ -112,5 +116,9 @@ async fn ask(shared: &Shared, question: Question) -> Result<Answer, Failure> {
             Answer::Held(cache.coverage(&version, block, replicas, check).await?)
         }
         Question::Free { files } => Answer::Freed(cache.free(&files).await?),
+        Question::Deliver { path } => {
+            let progress = |delivery: &Delivery| entry.job.lock().delivering(delivery);
+            Answer::Delivered(shared.orders.deliver(&entry.id, &path, progress).await?)
+        }
     })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay_state::{Condition, StateError, StateStore, Transaction};
 
+use super::deliver;
 use crate::jobs::JobRecord;
 
 /// Records that are deleted in one transaction.
@@ -35,9 +36,12 @@ impl RecordStore {
         Ok(records)
     }
 
-    /// Whether it was written: not when this process does not lead.
+    /// Whether it was written: not when this process does not lead. With the record of its end a job's order to mounts goes.
     pub(super) async fn save(&self, record: &JobRecord) -> Result<bool, StateError> {
-        let write = self.transaction().put(key(&record.id), record.encode());
+        let mut write = self.transaction().put(key(&record.id), record.encode());
+        if record.state.is_final() && record.spec.to_clients() {
+            write = deliver::withdraw(write, &record.id);
+        }
         Ok(self.store.commit(write).await?.revision().is_some())
     }
 

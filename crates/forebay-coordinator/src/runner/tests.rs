@@ -1,5 +1,7 @@
 //! Runners over a real state store and a cache that misbehaves on demand.
 
+mod clients;
+
 use forebay_state::{Committed, Entry as StoredEntry, FileOptions, FileStore, Lease, Snapshot, Transaction, Watch};
 use forebay_types::FailureKind;
 

@@ -1,6 +1,6 @@
 //! What a mount needs, and what would make it faster.
 
-use forebay_config::Config;
+use forebay_config::{Config, FuseIo};
 
 use crate::checks::{Check, Section, Verdict};
 use crate::facts::Facts;
@@ -12,13 +12,15 @@ const DEFAULT_MAX_PAGES: u64 = 256;
 const PAGE: u64 = 4096;
 /// Since when the kernel passes reads of a FUSE file through to another file.
 const PASSTHROUGH: (u32, u32) = (6, 9);
+/// Since when it carries requests over io_uring.
+const IO_URING: (u32, u32) = (6, 14);
 
 pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     let mut checks = vec![device(facts)];
     checks.extend(fusermount(facts));
     checks.extend(allow_other(facts, config));
     checks.extend(max_read(facts, config));
-    checks.push(io_uring(facts));
+    checks.push(io_uring(facts, config));
     checks.push(passthrough(facts));
     checks
 }
@@ -100,12 +102,41 @@ fn max_read(facts: &Facts, config: &Config) -> Option<Check> {
     })
 }
 
-fn io_uring(facts: &Facts) -> Check {
-    match facts.fuse.io_uring {
-        Some(true) => row("io-uring", Verdict::Info, "the kernel offers FUSE over io_uring"),
-        Some(false) => row("io-uring", Verdict::Info, "FUSE over io_uring is off in this kernel")
-            .remedy("echo Y > /sys/module/fuse/parameters/enable_uring"),
-        None => row("io-uring", Verdict::Info, "this kernel has no FUSE over io_uring, which came with Linux 6.14"),
+/// Mounts take requests over `/dev/fuse` where they cannot take them over io_uring, unless they are told to do nothing else. What a
+/// container's system call filter forbids is seen only when a mount is made, which then says so.
+fn io_uring(facts: &Facts, config: &Config) -> Check {
+    let system = &facts.system;
+    let forbidden = system.io_uring_disabled.filter(|forbidden| match forbidden {
+        0 => false,
+        1 => !system.may_administrate,
+        _ => true,
+    });
+    let is_new = system.kernel_version().is_some_and(|version| version >= IO_URING);
+    let (what, remedy) = match (facts.fuse.io_uring, forbidden) {
+        (Some(true), None) => return row("io-uring", Verdict::Info, "the kernel offers FUSE over io_uring"),
+        (Some(true), Some(forbidden)) => (
+            format!("kernel.io_uring_disabled is {forbidden}: FUSE over io_uring is offered, and forbidden"),
+            "sysctl -w kernel.io_uring_disabled=0",
+        ),
+        (Some(false), _) => (
+            "FUSE over io_uring is off in this kernel".to_owned(),
+            "echo Y > /sys/module/fuse/parameters/enable_uring, before mounting",
+        ),
+        (None, _) if is_new => (
+            "this kernel was built without FUSE over io_uring, or has not loaded fuse yet".to_owned(),
+            "modprobe fuse; a kernel with CONFIG_FUSE_IO_URING; or fuse.io = \"auto\"",
+        ),
+        (None, _) => (
+            "this kernel has no FUSE over io_uring, which came with Linux 6.14".to_owned(),
+            "a kernel of 6.14 or later; or fuse.io = \"auto\"",
+        ),
+    };
+    match config.fuse_io {
+        FuseIo::Uring => {
+            row("io-uring", Verdict::Fail, format!("fuse.io is uring, and {what}: nothing can be mounted"))
+                .remedy(remedy)
+        }
+        FuseIo::Auto | FuseIo::Device => row("io-uring", Verdict::Info, what).remedy(remedy),
     }
 }
 
@@ -117,4 +148,53 @@ fn passthrough(facts: &Facts) -> Check {
         (false, _) => "this kernel cannot pass reads through to another file, which came with Linux 6.9",
     };
     row("passthrough", Verdict::Info, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(change: impl FnOnce(&mut Facts), io: FuseIo) -> Check {
+        let mut facts = Facts::default();
+        facts.system.kernel = Some("6.18.1".into());
+        facts.fuse.io_uring = Some(true);
+        change(&mut facts);
+        io_uring(&facts, &Config { fuse_io: io, ..Config::default() })
+    }
+
+    #[test]
+    fn what_keeps_io_uring_away_is_told_and_fails_only_where_nothing_else_will_do() {
+        type Change = fn(&mut Facts);
+        let cases: [(&str, Change); 5] = [
+            ("io_uring_disabled is 2", |facts| facts.system.io_uring_disabled = Some(2)),
+            ("io_uring_disabled is 1", |facts| facts.system.io_uring_disabled = Some(1)),
+            ("is off", |facts| facts.fuse.io_uring = Some(false)),
+            ("built without", |facts| facts.fuse.io_uring = None),
+            ("came with Linux 6.14", |facts| {
+                facts.fuse.io_uring = None;
+                facts.system.kernel = Some("6.1.0-25-amd64".into());
+            }),
+        ];
+        for (what, change) in cases {
+            for (io, verdict) in
+                [(FuseIo::Auto, Verdict::Info), (FuseIo::Device, Verdict::Info), (FuseIo::Uring, Verdict::Fail)]
+            {
+                let check = seen(change, io);
+                assert_eq!(check.verdict, verdict, "{check:?}");
+                assert!(check.what.contains(what) && check.remedy.is_some(), "{check:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn io_uring_that_is_offered_and_allowed_is_well() {
+        let allowed = |facts: &mut Facts| {
+            facts.system.io_uring_disabled = Some(1);
+            facts.system.may_administrate = true;
+        };
+        for io in [FuseIo::Auto, FuseIo::Uring] {
+            assert_eq!(seen(|_| (), io).verdict, Verdict::Info);
+            assert_eq!(seen(allowed, io).remedy, None);
+        }
+    }
 }

@@ -18,7 +18,8 @@ fn of_mount(mount: &MountProbe) -> Vec<Check> {
         ))];
     }
     let process = mount.process.map_or_else(|| "its process".to_owned(), |pid| format!("process {pid}"));
-    let mut checks = vec![check(Section::Fuse, "mount", Verdict::Ok, format!("{process} answers"))];
+    let io = mount.io.as_ref().map(|io| format!(", {io}")).unwrap_or_default();
+    let mut checks = vec![check(Section::Fuse, "mount", Verdict::Ok, format!("{process} answers{io}"))];
     let MountProbe { buffer_waits: waits, buffer_failures: failures, .. } = mount;
     checks.push(if *waits + *failures == 0 {
         check(Section::Memory, "buffer-waits", Verdict::Ok, "no reader has waited for a buffer".to_owned())

@@ -59,6 +59,9 @@ pub struct MountProbe {
     pub fell_back: u64,
     /// Workers to which RDMA is down now.
     pub rdma_down: Vec<String>,
+    /// What brings it the kernel's requests, for people.
+    #[serde(default)]
+    pub io: Option<String>,
 }
 
 /// The whole microseconds of a time.

@@ -207,6 +207,7 @@ pub(super) fn scene(check: &str) -> (Facts, Vec<&'static str>, Verdict) {
             (with(none(), |facts| facts.configuration.problems = vec!["unknown key".into()]), vec![], Fail)
         }
         "fuse device" => (roce(), vec![], Warn),
+        "fuse io-uring" => (with(none(), |facts| facts.fuse.io_uring = Some(false)), vec!["fuse.io=uring"], Fail),
         "origin reachable" => {
             let failed = OriginProbe::failed(
                 "s3://b",

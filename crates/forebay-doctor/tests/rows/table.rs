@@ -107,6 +107,7 @@ pub(super) const ROWS: &[(Source, &str, &str)] = &[
     (Benchmark, "fio is installed", "system fio"),
     (Benchmark, "the mount can be looked at", "fuse mount"),
     (Benchmark, "mounts are possible", "fuse device"),
+    (Benchmark, "requests come over io_uring, if they are to", "fuse io-uring"),
     (Benchmark, "paths of the mount and of the cache agree", "configuration settings"),
     (Benchmark, "the bandwidth between the nodes is known", "peer bandwidth"),
     (Benchmark, "nodes are addressed by their private addresses", "peer route"),

@@ -45,6 +45,8 @@ pub(crate) struct Bucket {
     pub(crate) hangs: AtomicBool,
     /// Every request panics.
     pub(crate) panics: AtomicBool,
+    /// Bytes are withheld for as long as this is so.
+    pub(crate) withhold: AtomicBool,
 }
 
 impl Bucket {
@@ -61,6 +63,7 @@ impl Bucket {
             hanging: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
             panics: AtomicBool::new(false),
+            withhold: AtomicBool::new(false),
         })
     }
 
@@ -191,7 +194,8 @@ fn unhex(text: &str) -> Vec<u8> {
 #[async_trait::async_trait]
 impl Service for Bucket {
     fn try_handle(&self, request: &Request) -> Option<Response> {
-        if self.hangs.load(Ordering::Relaxed) || self.panics.load(Ordering::Relaxed) || request.op != Op::Read {
+        let is_slow = [&self.hangs, &self.panics, &self.withhold].iter().any(|flag| flag.load(Ordering::Relaxed));
+        if is_slow || request.op != Op::Read {
             return None;
         }
         self.cached_read(request)
@@ -210,6 +214,9 @@ impl Service for Bucket {
             self.asked.fetch_add(1, Ordering::Relaxed);
             // A worker is seldom so close that it answers at once.
             tokio::task::yield_now().await;
+        }
+        while self.withhold.load(Ordering::Relaxed) && matches!(request.op, Op::Read | Op::Fill) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
         match request.op {
             Op::Read => self.read(&request),

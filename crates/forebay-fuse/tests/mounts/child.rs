@@ -11,10 +11,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use forebay_fuse::MountOptions;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::bucket::{Bucket, pattern};
 use crate::harness::{MINUTE, client, options, runtime};
+use crate::passthrough::eager_options;
 
 const ROLE: &str = "FOREBAY_TEST_ROLE";
 const PLACE: &str = "FOREBAY_TEST_PLACE";
@@ -75,27 +77,30 @@ fn a_part_in_another_test() {
     let place = std::env::var_os(PLACE).unwrap();
     let place = Path::new(&place);
     match &*role {
-        "mount" => mount(place, false),
-        "mount for all" => mount(place, true),
+        "mount" => mount(place, &options()),
+        "mount for all" => mount(place, &MountOptions { allow_other: true, ..options() }),
+        "mount with materialised files" => mount(place, &eager_options()),
         "map" => map(place),
+        "map and wait" => map_and_wait(place),
         "read directly" => read_directly(place),
         role => panic!("no part {role}"),
     }
 }
 
 /// Mounts until standard input ends.
-fn mount(place: &Path, allow_other: bool) {
+fn mount(place: &Path, options: &MountOptions) {
     let runtime = runtime();
-    let options = forebay_fuse::MountOptions { allow_other, ..options() };
     let client = client(&bucket(), &runtime, MINUTE);
-    match forebay_fuse::Mount::start(client, runtime.handle().clone(), place, &options) {
+    match forebay_fuse::Mount::start(client, runtime.handle().clone(), place, options) {
         Err(error) => println!("\n{error}"),
         Ok(mut mount) => {
+            let report = mount.reporter();
             println!("\nmounted");
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             let unmounted =
                 runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), mount.unmount()).await });
-            println!("\nunmounted: {}", matches!(unmounted, Ok(Ok(forebay_fuse::Unmounted::Clean))));
+            let passed = report()["local"]["handles"]["passed"].as_u64().unwrap_or(0);
+            println!("\npassed: {passed}, unmounted: {}", matches!(unmounted, Ok(Ok(forebay_fuse::Unmounted::Clean))));
         }
     }
 }
@@ -110,20 +115,38 @@ fn read_directly(place: &Path) {
 
 /// Maps the file that version 1 of the pattern is in.
 fn map(place: &Path) {
+    check(mapped(place));
+    println!("\nmapped");
+}
+
+/// The same, and closes the file; looks again when standard input ends.
+fn map_and_wait(place: &Path) {
+    let mapped = mapped(place);
+    println!("\nclosed");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    check(mapped);
+    println!("\nthe same");
+}
+
+/// The mapping of a file that is closed.
+fn mapped(place: &Path) -> &'static [u8] {
     let file = File::open(place).unwrap();
     let length = file.metadata().unwrap().len() as usize;
     // SAFETY: a new mapping at no fixed address, of which the file has every byte: the mount is read-only and its files
     // never change in place.
-    let mapped = unsafe {
+    unsafe {
         let start =
             rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap();
         std::slice::from_raw_parts(start.cast::<u8>(), length)
-    };
+    }
+}
+
+fn check(mapped: &[u8]) {
+    let length = mapped.len();
     let expected = pattern(length, 1);
     // Backwards by pages first: faults without read-ahead.
     for page in (0..length).step_by(4096).rev().take(200) {
         assert_eq!(mapped[page], expected[page]);
     }
     assert!(mapped == expected);
-    println!("\nmapped");
 }

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
 
 use crate::bucket::{Bucket, pattern};
 use crate::child::Actor;
@@ -43,18 +46,69 @@ fn the_mounts_own_deadline_ends_what_the_client_does_not() {
     assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
 }
 
-#[test]
-fn a_reader_that_waits_for_a_worker_can_be_killed() {
-    let mounted = mounted(Duration::from_secs(2), MINUTE);
+/// Starts a process that reads directly, and lets it wait for a worker that hangs.
+fn waiting_reader(mounted: &Mounted) -> Actor {
     let mut reader = Actor::start("read directly", &mounted.path("file"), None);
     reader.says("opened").unwrap();
     mounted.bucket.hangs.store(true, Ordering::Relaxed);
     drop(reader.0.stdin.take());
     wait_until("the reader waits", || mounted.bucket.hanging.load(Ordering::Relaxed) > 0);
-    reader.0.kill().unwrap();
+    reader
+}
+
+fn signal(reader: &Actor, signal: Signal) {
+    let pid = Pid::from_child(&reader.0);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// How long a process takes to end.
+fn end(mut reader: Actor) -> Duration {
     let started = Instant::now();
     reader.0.wait().unwrap();
-    assert!(started.elapsed() < MINUTE / 2);
+    started.elapsed()
+}
+
+/// > A program that is killed while a read of it waits for a worker is gone within about a second.
+#[test]
+fn a_reader_that_waits_for_a_worker_goes_at_once_when_it_is_killed() {
+    let mounted = mounted(MINUTE, MINUTE);
+    for deadly in [Signal::KILL, Signal::TERM] {
+        let reader = waiting_reader(&mounted);
+        signal(&reader, deadly);
+        let took = end(reader);
+        assert!(took < Duration::from_secs(2), "{deadly:?}: {took:?}");
+        mounted.bucket.hangs.store(false, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn who_is_sent_a_harmless_signal_first_waits_on_until_it_is_killed() {
+    let mounted = mounted(MINUTE, MINUTE);
+    mounted.bucket.hangs.store(true, Ordering::Relaxed);
+    let mut stat = Command::new("stat");
+    stat.arg(mounted.path("other")).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut waiting = Actor(stat.spawn().unwrap());
+    wait_until("it waits", || mounted.bucket.hanging.load(Ordering::Relaxed) > 0);
+    // The kernel tells of the first signal only.
+    signal(&waiting, Signal::STOP);
+    signal(&waiting, Signal::CONT);
+    wait_until("the kernel has told of it", || mounted.mount.served().interrupts() > 0);
+    assert!(waiting.0.try_wait().unwrap().is_none());
+    signal(&waiting, Signal::KILL);
+    let took = end(waiting);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn nobody_is_let_go_of_before_the_deadline_where_that_is_turned_off() {
+    let bucket = Bucket::new(Duration::ZERO);
+    bucket.put("file", pattern(SIZE, 1));
+    let options = forebay_fuse::MountOptions { interrupts: false, ..options() };
+    let mounted = Mounted::with(bucket, Duration::from_secs(3), &options);
+    let reader = waiting_reader(&mounted);
+    signal(&reader, Signal::KILL);
+    let took = end(reader);
+    assert!(took > Duration::from_secs(1) && took < MINUTE / 2, "{took:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Member, StaticMembership};
-use forebay_fuse::{Mount, MountError, MountOptions};
+use forebay_fuse::{FuseIo, Mount, MountError, MountOptions};
 use forebay_memory::{Pool, PoolOptions};
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::{LocalTransport, Service, Transport};
@@ -54,8 +54,21 @@ pub(crate) fn client(bucket: &Arc<Bucket>, runtime: &Runtime, request_timeout: D
     Client::new(membership, Arc::new(Local(Arc::clone(bucket))), buffers, options, runtime.handle().clone())
 }
 
+/// Says how requests come from the kernel in these tests.
+pub(crate) const IO: &str = "FOREBAY_TEST_FUSE_IO";
+
+/// `/dev/fuse` without it: a test runs all the others again, over io_uring.
+pub(crate) fn io() -> FuseIo {
+    match std::env::var(IO).as_deref() {
+        Ok("uring") => FuseIo::Uring,
+        Ok("device") | Err(_) => FuseIo::Device,
+        Ok(other) => panic!("{IO} is {other}, neither uring nor device"),
+    }
+}
+
 pub(crate) fn options() -> MountOptions {
-    MountOptions { source: "memory://bucket".to_owned(), negative_ttl: Duration::ZERO, ..MountOptions::default() }
+    let source = "memory://bucket".to_owned();
+    MountOptions { source, io: io(), negative_ttl: Duration::ZERO, ..MountOptions::default() }
 }
 
 /// Mounts `bucket` at `mountpoint`.
@@ -90,10 +103,16 @@ impl Mounted {
 
 /// Waits until `condition` holds.
 #[track_caller]
-pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + MINUTE;
+pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_within(MINUTE, what, condition);
+}
+
+/// The same, for longer or shorter.
+#[track_caller]
+pub(crate) fn wait_within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -80,6 +80,20 @@ fn a_user_mounts_reads_and_unmounts() {
 }
 
 #[test]
+fn without_the_capability_everything_works_and_nothing_is_passed_through() {
+    let directory = place_or_skip!();
+    let place = directory.path();
+    let mut server = Actor::start("mount with materialised files", place, Some(NOBODY));
+    server.says("mounted").unwrap();
+    for _ in 0..4 {
+        let counted = as_nobody("wc", &["-c"], &place.join("file"));
+        assert!(String::from_utf8_lossy(&counted.stdout).starts_with("1048576"), "{counted:?}");
+    }
+    drop(server.0.stdin.take());
+    server.says("passed: 0, unmounted: true").unwrap();
+}
+
+#[test]
 fn a_users_dead_mount_is_repaired_by_the_users_next_mount() {
     let directory = place_or_skip!();
     let place = directory.path();

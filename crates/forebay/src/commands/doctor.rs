@@ -112,6 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         rdma_listeners: RdmaListener::of_this_machine(),
         ucx,
         clock: Clock::read(),
+        local_dir: loaded.config.client_local_dir.clone(),
         configuration,
         search_path: std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default(),
         ports: ports::configured(&loaded.config).into_iter().map(|(_, port)| port).collect(),

@@ -9,6 +9,7 @@
 mod checksum;
 mod du;
 mod get;
+mod local;
 mod location;
 mod ls;
 mod print;
@@ -51,6 +52,7 @@ enum Command {
     Location(location::Args),
     Refresh(refresh::Args),
     Staged(staged::Args),
+    Local(local::Args),
 }
 
 /// Runs it.
@@ -75,6 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     Command::Location(args) => location::run(args).await,
                     Command::Refresh(args) => refresh::run(args).await,
                     Command::Staged(args) => staged::run(args).await,
+                    Command::Local(args) => local::run(args).await,
                 }
             })
             .await

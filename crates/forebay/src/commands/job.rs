@@ -127,6 +127,9 @@ struct LoadArgs {
     /// How many workers shall hold each block [default: what the policies say, 1]
     #[arg(long, value_name = "N")]
     replicas: Option<u8>,
+    /// Have every mount that keeps files whole (client.local.size) keep these, too
+    #[arg(long)]
+    to_clients: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -152,6 +155,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                     metadata_only: args.metadata_only,
                     skip_if_exists: args.skip_if_exists,
                     replicas: args.replicas,
+                    to_clients: args.to_clients,
                     ..LoadSpec::new(path)
                 };
                 job(&args.common, &JobSpec::Load(spec)).await
@@ -309,6 +313,7 @@ mod tests {
     #[test]
     fn a_job_has_a_path_or_an_index_file_and_one_verb() {
         assert!(parse("job load --path /s3 --submit --verify --replicas 2 --bandwidth 1GiB").is_ok());
+        assert!(parse("job load --path /s3/models --submit --to-clients").is_ok());
         assert!(parse("job load --index-file /s3/list --progress --watch --format json").is_ok());
         assert!(parse("job free --path /s3 --stop").is_ok());
         for bad in [

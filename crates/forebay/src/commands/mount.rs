@@ -180,7 +180,8 @@ async fn serve(
         Some(node) => node.measured().source(),
         None => ReportSource::new(|| serde_json::json!({ "process": ProcessStats::now() })),
     };
-    let offer = Offer { client, source, workers, role: Role::Mount, members, coordinator: None, report };
+    let state = cluster.map(|(cluster, _)| Arc::clone(cluster.store()));
+    let offer = Offer { client, source, workers, role: Role::Mount, members, coordinator: None, state, report };
     let served = place.serve(&offer, loaded, log, args.stay.background_child, signals).await;
     offer.client.close().await;
     served

@@ -32,7 +32,8 @@ const SCREENFUL: usize = 24;
 ///
 /// A line for each interval, with a group of columns for each letter of the schema: u usage (CPU, memory, buffers), f FUSE
 /// (operations, latency, bytes read and written), m metadata (attributes and listings), c cache (bytes from local memory, hit
-/// ratio), r remote cache (bytes from other processes, over TCP and RDMA), e RDMA alone, o object store.
+/// ratio), r remote cache (bytes from other processes, over TCP and RDMA), e RDMA alone, o object store, l materialised files
+/// (their bytes, what is fetched for them, files opened, and the share of those that the kernel reads by itself).
 ///
 /// TARGET is a mountpoint, or HOST:PORT of a process that serves metrics. All rates are per second, latencies in
 /// milliseconds; `-` is what the target does not count.
@@ -40,7 +41,7 @@ const SCREENFUL: usize = 24;
 #[command(after_help = "\
 Example:
   forebay stats /mnt/data
-  forebay stats /mnt/data -l 1 --schema ufmcreo --interval 5
+  forebay stats /mnt/data -l 1 --schema ufmcreol --interval 5
   forebay stats --workers node1:29999,node2:29999 --json --count 10
   forebay stats /mnt/data --all --json | jq 'select(.client).rdma.paths'")]
 pub(crate) struct Args {
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     /// Show more columns with 1
     #[arg(short = 'l', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     verbosity: u8,
-    /// Groups of columns, in their order: some of ufmcreo
+    /// Groups of columns, in their order: some of ufmcreol
     #[arg(long, default_value = "ufmcreo", value_parser = sections)]
     schema: Schema,
     /// Seconds between lines
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_schema_is_made_of_known_letters() {
-        assert_eq!(sections("ufmcreo").unwrap().0.len(), 7);
+        assert_eq!(sections("ufmcreol").unwrap().0.len(), 8);
         assert_eq!(sections("ou").unwrap().0, [Section::Object, Section::Usage]);
         assert!(sections("x").unwrap_err().contains("ufmcreo"));
         assert!(sections("").is_err());

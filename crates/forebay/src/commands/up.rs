@@ -138,8 +138,16 @@ async fn serve(
     let workers = node.addresses().map(|address| address.to_string()).collect();
     let coordinator = coordinating.as_ref().map(|coordinating| coordinating.address().to_string());
     let report = node.measured().source();
-    let offer =
-        Offer { client, source: origin.to_owned(), workers, role: Role::Up, members: None, coordinator, report };
+    let offer = Offer {
+        client,
+        source: origin.to_owned(),
+        workers,
+        role: Role::Up,
+        members: None,
+        coordinator,
+        state: Some(Arc::clone(cluster.store())),
+        report,
+    };
     let served = place.serve(&offer, loaded, log, in_background, signals).await;
     if let Some(coordinating) = coordinating {
         coordinating.close().await;

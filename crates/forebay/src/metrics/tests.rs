@@ -63,11 +63,17 @@ pub(crate) fn everything(scale: u64) -> Value {
         "fuse": {
             "operations": { "read": latency, "lookup": latency }, "failures": { "ESTALE": scale },
             "read_bytes": 4096 * scale, "read_hits": scale, "read_misses": scale, "written_bytes": 1024 * scale, "inodes": 3,
+            "io": { "mode": "uring", "threads": 2, "queues": 2, "depth": 64, "passthrough": true, "requests": scale, "submits": scale },
         },
         "staging": {
             "drafts": { "open": 3, "dirty": 2, "failed": 1 },
             "space": { "size": 1 << 30, "used": 4096, "failed": 1, "writers_waiting": 1 },
             "uploads": numbers(&["bytes_in_flight", "completed", "aborted", "puts", "parts", "bytes", "failures"]),
+        },
+        "local": {
+            "on": true, "capacity_bytes": 1u64 << 40, "huge_bytes": 1 << 30, "files": { "ready": 3, "pinned": 1 },
+            "bytes": { "ready": 1 << 30, "filling": 1 << 20 }, "handles": { "passed": 3 * scale, "served": scale },
+            "opens": { "waited": scale }, "fills": { "done": scale, "bytes": 4096 * scale, "seconds_sum": scale },
         },
         "client": client,
         "buffers": memory,

@@ -9,6 +9,7 @@ use forebay_types::{Failure, FailureKind, FileVersion, FsPath};
 
 use super::{Asker, Job, Question, Step, layout_of, one_file};
 use crate::jobs::counts::{Counts, Tally};
+use crate::jobs::delivery::Delivery;
 use crate::jobs::rate::Rate;
 use crate::jobs::record::MOST_FAILED;
 use crate::jobs::state::{JobState, Pass};
@@ -18,6 +19,9 @@ use crate::jobs::window::{FileWork, Slot, Stage};
 impl Job {
     /// The next question of the pass, or the next pass.
     pub(super) fn advance(&mut self, now: Instant) -> Step {
+        if self.record.pass == Pass::Clients {
+            return self.have_it_kept();
+        }
         loop {
             if let Some(item) = self.versions.pop_front()
                 && let Some(path) = self.window.work(item).map(|work| work.path.clone())
@@ -98,7 +102,7 @@ impl Job {
             Found::Directory => counts.directories = 1,
             Found::Failed(failure) => {
                 let is_news = match pass {
-                    Pass::Count => false,
+                    Pass::Count | Pass::Clients => false,
                     Pass::Work => true,
                     Pass::Audit(_) => !self.live.has_failed(&item.path),
                 };
@@ -114,7 +118,7 @@ impl Job {
                 counts.seen = one_file(&version);
                 let metadata_only = self.load().is_some_and(|load| load.metadata_only);
                 let stage = match (pass, self.load()) {
-                    (Pass::Count, _) => None,
+                    (Pass::Count | Pass::Clients, _) => None,
                     (Pass::Work, Some(load)) if load.metadata_only => None,
                     (Pass::Work, Some(load)) if load.skip_if_exists => Some(Stage::Peek),
                     (Pass::Work, _) => Some(Stage::Load),
@@ -127,7 +131,7 @@ impl Job {
                 }
                 let without_bytes = Tally { files: 1, bytes: 0 };
                 match pass {
-                    Pass::Count => {}
+                    Pass::Count | Pass::Clients => {}
                     Pass::Work => counts.done = without_bytes,
                     Pass::Audit(_) => counts.audited = without_bytes,
                 }
@@ -201,8 +205,11 @@ impl Job {
             Pass::Count => Some(Pass::Work),
             Pass::Work => self.is_audited().then_some(Pass::Audit(0)),
             Pass::Audit(round) => repaired.then_some(Pass::Audit(round + 1)),
+            Pass::Clients => None,
         };
-        let Some(pass) = next else { return self.conclude() };
+        let Some(pass) = next else {
+            return if self.is_for_clients() { self.next_is_clients(now) } else { self.conclude() };
+        };
         self.record.pass = pass;
         (self.walk, self.walk_ended) = (Walk::new(self.record.spec.path(), self.record.spec.index_file()), false);
         self.place = Place::start();
@@ -211,6 +218,51 @@ impl Job {
         self.rate = Rate::new(now);
         self.checkpoint_at = now;
         self.next(now)
+    }
+
+    /// Whether mounts are to be asked to keep what was loaded.
+    fn is_for_clients(&self) -> bool {
+        self.load().is_some_and(|load| load.to_clients) && self.live.counts.seen.files > 0
+    }
+
+    fn next_is_clients(&mut self, now: Instant) -> Step {
+        self.record.pass = Pass::Clients;
+        self.record.book = self.live.clone();
+        self.checkpoint_at = now;
+        self.next(now)
+    }
+
+    /// Asks once; a successor of this coordinator asks again, which changes nothing for who keeps it already.
+    fn have_it_kept(&mut self) -> Step {
+        if std::mem::replace(&mut self.is_ordered, true) {
+            if self.pending.is_empty() {
+                return self.conclude();
+            }
+            let retry_at = self.later.peek().map(|Reverse((at, _))| *at);
+            let checkpoint_at = (!self.is_writing).then_some(self.checkpoint_at);
+            return Step::Wait([retry_at, checkpoint_at].into_iter().flatten().min());
+        }
+        let path = self.record.spec.path().clone();
+        self.ask(Asker::Clients, Question::Deliver { path })
+    }
+
+    /// Mounts keep what they can. What they do not fails the job, and so does a mount that went away: nobody knows what it keeps.
+    pub(super) fn delivered(&mut self, delivery: Delivery) {
+        let all = self.record.spec.path().clone();
+        let failure = |message: String| Failure::new(FailureKind::Unavailable, message);
+        for missing in &delivery.missing {
+            let path = FsPath::new(&missing.path).unwrap_or_else(|_| all.clone());
+            let message = format!("{} does not keep it: {}", missing.mount, missing.reason);
+            self.live.fail(&path, &failure(message));
+        }
+        let unnamed = delivery.unnamed();
+        if unnamed > 0 {
+            self.live.fail_below(&all, &failure("mounts do not keep more files below it".to_owned()), unnamed);
+        }
+        for mount in &delivery.gone {
+            self.live.fail(&all, &failure(format!("{mount} went away before all mounts had done what they could")));
+        }
+        self.live.delivery = Some(delivery);
     }
 
     /// Whether the workers shall check what was loaded.

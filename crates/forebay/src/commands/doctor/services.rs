@@ -143,6 +143,7 @@ async fn mount(state: state::RunState) -> MountProbe {
                 buffer_failures: buffers.failures,
                 fell_back: rdma.paths.map_or(0, |paths| paths.fell_back),
                 rdma_down: down.map(|worker| worker.worker.clone()).collect(),
+                io: report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string()),
                 ..probe
             }
         }

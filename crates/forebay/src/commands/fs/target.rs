@@ -229,6 +229,20 @@ impl Targets {
     }
 }
 
+/// The live mount that `path` is below, and where it is there.
+///
+/// # Errors
+/// When it is below none.
+pub(crate) fn mount_of(path: &Path) -> anyhow::Result<(state::RunState, FsPath)> {
+    let Some((mountpoint, below)) = mount_around(path)? else {
+        let what = format!("{} is not below a forebay mount", path.display());
+        let next = "give a path below a mount: `findmnt -t fuse.forebay` lists them";
+        return Err(Fault::new(Exit::Usage, what, next).into());
+    };
+    let path = below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?;
+    Ok((served_by(&mountpoint)?, path))
+}
+
 fn member(name: &str, address: &str, weight: f64) -> Member {
     Member { name: name.into(), address: address.into(), weight }
 }

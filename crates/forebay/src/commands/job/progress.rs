@@ -59,12 +59,16 @@ fn pass_of(job: &JobReport) -> String {
         (_, Pass::Work) => format!("{}ing", job.spec.kind().as_str()),
         (_, Pass::Audit(0)) => "checking".to_owned(),
         (_, Pass::Audit(again)) => format!("checking ({})", again + 1),
+        (_, Pass::Clients) => "keeping".to_owned(),
     }
 }
 
 /// What changes all the time, in one line.
 fn line_of(job: &JobReport) -> String {
     let progress = &job.progress;
+    if let (Pass::Clients, Some(delivery)) = (job.pass, &job.delivery) {
+        return format!("{} on mounts, {} of {} mounts done", tally(delivery.kept), delivery.ended, delivery.mounts);
+    }
     let behind = if matches!(job.pass, Pass::Audit(_)) { progress.audited } else { progress.done };
     let mut line = match progress.total {
         Some(total) if job.pass != Pass::Count => format!("{} of {}", tally(behind), tally(total)),
@@ -105,6 +109,12 @@ pub(super) fn print(out: &mut impl Write, job: &JobReport, verbose: bool) -> io:
     let fields = [("skipped", progress.skipped), ("checked", progress.audited), ("repaired", progress.repaired)];
     for (named, counted) in fields.into_iter().filter(|(_, counted)| *counted != Tally::default()) {
         writeln!(out, "  {named:<10} {}", tally(counted))?;
+    }
+    if let Some(delivery) = &job.delivery {
+        writeln!(out, "  kept       {} by {} of {} mounts", tally(delivery.kept), delivery.ended, delivery.mounts)?;
+        if delivery.no_room > 0 {
+            writeln!(out, "  no room    {} files", delivery.no_room)?;
+        }
     }
     if progress.fetched_bytes + progress.cached_bytes > 0 {
         let (fetched, cached) = (size(progress.fetched_bytes), size(progress.cached_bytes));

@@ -19,11 +19,12 @@ pub(super) enum Section {
     RemoteCache,
     Rdma,
     Object,
+    Local,
 }
 
 impl Section {
     /// The letters of all of them.
-    pub(super) const LETTERS: &'static str = "ufmcreo";
+    pub(super) const LETTERS: &'static str = "ufmcreol";
 
     /// The one with this letter.
     pub(super) fn of(letter: char) -> Option<Self> {
@@ -35,6 +36,7 @@ impl Section {
             'r' => Self::RemoteCache,
             'e' => Self::Rdma,
             'o' => Self::Object,
+            'l' => Self::Local,
             _ => return None,
         })
     }
@@ -49,6 +51,7 @@ impl Section {
             Self::RemoteCache => "remotecache",
             Self::Rdma => "rdma",
             Self::Object => "object",
+            Self::Local => "local",
         }
     }
 }
@@ -95,9 +98,9 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 37] = {
+const COLUMNS: [Column; 43] = {
     use Format::{Bytes, Count, Millis, Percent};
-    use Section::{Cache, Fuse, Meta, Object, Rdma, RemoteCache, Usage};
+    use Section::{Cache, Fuse, Local, Meta, Object, Rdma, RemoteCache, Usage};
     [
         column(Usage, "cpu", Percent, 0, |i| Some(100.0 * i.rate(|r| Some(r.process?.cpu_seconds))?)),
         column(Usage, "mem", Bytes, 0, |i| i.gauge(|r| Some(r.process?.resident_bytes as f64))),
@@ -105,6 +108,7 @@ const COLUMNS: [Column; 37] = {
         column(Fuse, "ops", Count, 0, |i| i.per_second(&i.latency(fuse)?)),
         column(Fuse, "lat", Millis, 0, |i| i.mean(&i.latency(fuse)?)),
         column(Fuse, "p99", Millis, 1, |i| i.p99(&i.latency(fuse)?)),
+        column(Fuse, "ring", Count, 1, |i| i.rate(|r| Some(r.fuse.as_ref()?.io.as_ref()?.requests as f64))),
         column(Fuse, "read", Bytes, 0, |i| i.rate(|r| Some(r.fuse.as_ref()?.read_bytes as f64))),
         column(Fuse, "write", Bytes, 0, |i| i.rate(|r| Some(r.fuse.as_ref()?.written_bytes as f64))),
         column(Meta, "ops", Count, 0, |i| i.per_second(&i.latency(meta)?)),
@@ -139,6 +143,14 @@ const COLUMNS: [Column; 37] = {
         column(Object, "put", Bytes, 0, |i| i.rate(sent)),
         column(Object, "put_c", Count, 1, |i| i.per_second(&i.latency(puts)?)),
         column(Object, "del_c", Count, 0, |i| i.per_second(&i.latency(removals)?)),
+        column(Local, "held", Bytes, 0, |i| i.gauge(|r| Some(*r.local.as_ref()?.bytes.get("ready")? as f64))),
+        column(Local, "fill", Bytes, 0, |i| i.rate(|r| Some(r.local.as_ref()?.fills.bytes as f64))),
+        column(Local, "open", Count, 0, |i| i.rate(|r| Some(passed(r)?.1))),
+        column(Local, "pass%", Percent, 0, |i| {
+            let (opened, through) = (i.rate(|r| Some(passed(r)?.1))?, i.rate(|r| Some(passed(r)?.0))?);
+            Some(if opened > 0.0 { 100.0 * through / opened } else { 0.0 })
+        }),
+        column(Local, "evict", Count, 1, |i| i.rate(|r| Some(r.local.as_ref()?.evictions as f64))),
     ]
 };
 
@@ -237,6 +249,13 @@ fn read(report: &Report) -> Option<(f64, f64)> {
         (None, None) => return None,
     };
     Some((hit as f64, (hit + rest) as f64))
+}
+
+/// Files opened for reading: those that the kernel reads by itself, and all.
+fn passed(report: &Report) -> Option<(f64, f64)> {
+    let handles = &report.local.as_ref()?.handles;
+    let of = |name: &str| handles.get(name).copied().unwrap_or(0);
+    Some((of("passed") as f64, (of("passed") + of("direct") + of("served")) as f64))
 }
 
 fn evicted(report: &Report) -> Option<f64> {

@@ -1,0 +1,133 @@
+//! Jobs whose files mounts are to keep.
+
+use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
+use forebay_state::encode_segment;
+
+use super::*;
+
+/// A mount that takes orders: its record, and what it reports of a job.
+async fn mount(store: &Fickle, name: &str, report: Option<(&str, DeliveryRecord)>) {
+    let (key, capacity_bytes) = (format!("{CLIENTS}{}", encode_segment(name)), 1 << 30);
+    let record = ClientRecord { name: name.into(), capacity_bytes };
+    let mut write = Transaction::new().put(key, record.encode());
+    if let Some((job, report)) = report {
+        write = write.put(format!("{DELIVERIES}{job}/{}", encode_segment(name)), report.encode());
+    }
+    store.commit(write).await.unwrap();
+}
+
+async fn order(cluster: &Cluster) -> Option<OrderRecord> {
+    let orders = cluster.store.list(ORDERS).await.unwrap().entries;
+    orders.first().map(|entry| OrderRecord::decode(&entry.value).unwrap())
+}
+
+fn for_clients() -> JobSpec {
+    JobSpec::Load(LoadSpec { to_clients: true, ..LoadSpec::new(FsPath::new("/s3").unwrap()) })
+}
+
+async fn until_ordered(cluster: &Cluster) -> OrderRecord {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(order) = order(cluster).await {
+            return order;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "no order is written");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn whole() -> DeliveryRecord {
+    DeliveryRecord { ready: ALL.files, ready_bytes: ALL.bytes, ended: true, ..DeliveryRecord::default() }
+}
+
+#[tokio::test]
+async fn a_job_for_clients_ends_when_every_mount_has_done_what_it_can() {
+    let cluster = Cluster::new().await;
+    mount(&cluster.store, "a:/mnt", None).await;
+    let runner = cluster.elect("one", |_| ()).await;
+    let (report, _) = runner.submit(for_clients()).await.unwrap();
+    let order = until_ordered(&cluster).await;
+    assert_eq!((&order.job, &*order.path), (&report.id, "/s3"));
+    mount(&cluster.store, "a:/mnt", Some((&report.id, whole()))).await;
+    let report = end(&runner, &report.id).await;
+    assert_eq!((report.state, report.delivery.unwrap().kept), (JobState::Succeeded, ALL));
+    cluster.until_written(JobState::Succeeded).await;
+    assert_eq!(self::order(&cluster).await, None, "it stands no more");
+    runner.close().await;
+}
+
+#[tokio::test]
+async fn a_mount_that_stays_away_fails_a_job_for_clients_by_name() {
+    let cluster = Cluster::new().await;
+    mount(&cluster.store, "a:/mnt", None).await;
+    mount(&cluster.store, "b:/mnt", None).await;
+    let runner = cluster.elect("one", |options| options.mounts_away = Duration::from_millis(200)).await;
+    let (report, _) = runner.submit(for_clients()).await.unwrap();
+    until_ordered(&cluster).await;
+    mount(&cluster.store, "a:/mnt", Some((&report.id, whole()))).await;
+    until(&runner, &report.id, |report| report.delivery.as_ref().is_some_and(|delivery| delivery.ended == 1)).await;
+    cluster.store.commit(Transaction::new().delete(format!("{CLIENTS}{}", encode_segment("b:/mnt")))).await.unwrap();
+    let report = end(&runner, &report.id).await;
+    let delivery = report.delivery.unwrap();
+    assert_eq!((report.state, delivery.kept, delivery.gone), (JobState::Failed, ALL, vec!["b:/mnt".to_owned()]));
+    assert!(report.warnings.iter().any(|warning| warning.contains("b:/mnt")), "{:?}", report.warnings);
+    assert!(report.failures.causes[0].message.contains("b:/mnt"), "{:?}", report.failures);
+    runner.close().await;
+}
+
+#[tokio::test]
+async fn the_order_of_a_job_that_is_stopped_goes_with_its_end_however_often_that_fails_to_be_written() {
+    let cluster = Cluster::new().await;
+    mount(&cluster.store, "a:/mnt", None).await;
+    let runner = cluster.elect("one", |_| ()).await;
+    let (report, _) = runner.submit(for_clients()).await.unwrap();
+    until_ordered(&cluster).await;
+    cluster.store.is(Mood::Away);
+    assert!(runner.stop(&report.id).await.is_err());
+    assert_eq!(end(&runner, &report.id).await.state, JobState::Stopped);
+    cluster.store.is(Mood::Well);
+    assert!(order(&cluster).await.is_some(), "as long as the end is not written");
+    cluster.until_written(JobState::Stopped).await;
+    assert_eq!(order(&cluster).await, None);
+    runner.close().await;
+}
+
+#[tokio::test]
+async fn a_new_leader_withdraws_orders_of_jobs_that_have_ended_and_leaves_the_others() {
+    let cluster = Cluster::new().await;
+    mount(&cluster.store, "a:/mnt", None).await;
+    let runner = cluster.elect("one", |_| ()).await;
+    let (report, _) = runner.submit(for_clients()).await.unwrap();
+    let order = until_ordered(&cluster).await;
+    runner.close().await;
+    let stray = OrderRecord { job: "load-0".into(), path: "/".into() };
+    cluster.store.commit(Transaction::new().put(format!("{ORDERS}load-0"), stray.encode())).await.unwrap();
+    let next = cluster.elect("two", |_| ()).await;
+    assert_eq!(cluster.store.list(ORDERS).await.unwrap().entries.len(), 1);
+    assert_eq!(order.job, report.id);
+    assert_eq!(until_ordered(&cluster).await, order);
+    next.close().await;
+}
+
+#[tokio::test]
+async fn a_load_for_clients_is_another_job_than_a_plain_one() {
+    let cluster = Cluster::new().await;
+    cluster.cache.slow_down(Duration::from_millis(20));
+    let runner = cluster.elect("one", |_| ()).await;
+    let (plain, _) = runner.submit(load()).await.unwrap();
+    let (first, is_new) = runner.submit(for_clients()).await.unwrap();
+    let (second, again) = runner.submit(for_clients()).await.unwrap();
+    assert_eq!((plain.id == first.id, is_new, first.id == second.id, again), (false, true, true, false));
+    runner.close().await;
+}
+
+#[tokio::test]
+async fn a_job_for_clients_without_any_fails_and_says_what_to_set() {
+    let cluster = Cluster::new().await;
+    let runner = cluster.elect("one", |_| ()).await;
+    let (report, _) = runner.submit(for_clients()).await.unwrap();
+    let report = end(&runner, &report.id).await;
+    assert_eq!((report.state, report.progress.done), (JobState::Failed, ALL), "what was loaded stays loaded");
+    assert!(report.failures.causes[0].message.contains("client.local.size"), "{:?}", report.failures);
+    runner.close().await;
+}

@@ -1,0 +1,269 @@
+//! Materialised files in the life of a mount: which opens pass through to them, and what the kernel says to that.
+//!
+//! [`forebay_local`] decides which files are worth it and has them. An open asks it once, and once more waits for it where the
+//! options say so; what it hands out is made a backing of the kernel's and kept with the inode ([`crate::mode`]) from the first
+//! handle that passes through to the last.
+//!
+//! Nothing here can fail an open. What the kernel refuses is served as ever; where it refuses always, as without CAP_SYS_ADMIN,
+//! materialised files are turned off, for they would be memory for nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use forebay_client::Client;
+use forebay_fuse_io::{Backing, Backings, NoPassthrough};
+use forebay_local::{GroundKind, Local, LocalError, LocalFile, Verdict};
+use forebay_types::{FileId, FileVersion, FsPath};
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use tracing::debug;
+
+use crate::inode::How;
+use crate::mode::Reading;
+use crate::orders::Orders;
+
+/// Names of files that are remembered: some more than there can be files, so that those of files that went are looked for now and
+/// then only.
+const MOST_NAMES: usize = 80 << 10;
+
+/// Where and when files are materialised.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Where, and which.
+    pub files: forebay_local::LocalOptions,
+    /// Also files that may be written through this mount. A reader of such a file goes on seeing the version that it opened when
+    /// somebody writes to it.
+    pub on_writable: bool,
+}
+
+/// What an inode is passed through to: the kernel's backing, and the promise that the file stays. They go in this order.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    backing: Backing,
+    file: LocalFile,
+}
+
+impl Pinned {
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    /// Whether it may be passed through to by one more: as far as anybody knows it is what it should be.
+    pub(crate) fn is_right(&self) -> bool {
+        self.file.is_right()
+    }
+}
+
+/// The materialised files of one mount.
+pub(crate) struct Materialised {
+    files: Local,
+    runtime: Handle,
+    on_writable: bool,
+    /// Set when the kernel can be told of backings.
+    backings: OnceLock<Backings>,
+    passed: AtomicU64,
+    direct: AtomicU64,
+    served: AtomicU64,
+    refused: AtomicU64,
+    splits: AtomicU64,
+    orders: Orders,
+    /// Where the mount shows files, for people; a version says only where its origin has it.
+    names: RwLock<HashMap<FileId, FsPath>>,
+}
+
+impl Materialised {
+    /// Opens the place for them; `client` is where they come from.
+    ///
+    /// # Errors
+    /// Those of [`Local::open`].
+    pub(crate) fn open(options: &LocalOptions, client: &Client, runtime: Handle) -> Result<Self, LocalError> {
+        Ok(Self {
+            files: Local::open(options.files.clone(), Arc::new(client.clone()), runtime.clone())?,
+            runtime,
+            on_writable: options.on_writable,
+            backings: OnceLock::new(),
+            passed: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            splits: AtomicU64::new(0),
+            orders: Orders::default(),
+            names: RwLock::default(),
+        })
+    }
+
+    /// From now on the kernel can be told of backings, if it takes any. Until then nothing is passed through.
+    pub(crate) fn begin(&self, backings: Backings, passthrough: Result<(), NoPassthrough>) {
+        match passthrough {
+            // The session is started once.
+            Ok(()) => drop(self.backings.set(backings)),
+            Err(why) => self.files.turn_off(&why.to_string()),
+        }
+    }
+
+    /// The files themselves.
+    pub(crate) fn files(&self) -> &Local {
+        &self.files
+    }
+
+    /// What was asked for.
+    pub(crate) fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// Whether files that may be written through the mount may be passed through.
+    pub(crate) fn takes_writable(&self) -> bool {
+        self.on_writable
+    }
+
+    /// What somebody wants who opens a file with `flags`.
+    pub(crate) fn reading(&self, flags: i32) -> Reading {
+        let is_direct = flags & libc::O_DIRECT != 0;
+        // The file system of a directory would want reads to be aligned, which nobody who opens a file of ours can know.
+        if is_direct && self.files.ground() == GroundKind::Directory { Reading::ByUs } else { Reading::Anyhow }
+    }
+
+    /// Counts an open for reading. What it may have.
+    pub(crate) fn opened(&self, id: FileId, version: &FileVersion) -> Verdict {
+        self.files.opened(id, version)
+    }
+
+    /// A file is shown at `path`.
+    pub(crate) fn named(&self, id: FileId, path: impl FnOnce() -> FsPath) {
+        if !self.files.is_on() || self.names.read().contains_key(&id) {
+            return;
+        }
+        let mut names = self.names.write();
+        if names.len() >= MOST_NAMES {
+            let kept: HashSet<FileId> = self.files.list().into_iter().map(|file| file.key).collect();
+            names.retain(|id, _| kept.contains(id));
+        }
+        names.insert(id, path());
+    }
+
+    /// Where a file is shown, if that is known.
+    pub(crate) fn name_of(&self, id: &FileId) -> Option<FsPath> {
+        self.names.read().get(id).cloned()
+    }
+
+    /// What the first open of an inode may be passed through to. Waits for it where that is wanted.
+    pub(crate) async fn offer(&self, verdict: Verdict) -> Option<Arc<Pinned>> {
+        let backings = self.backings.get()?;
+        let file = match verdict {
+            Verdict::Ready(file) => file,
+            Verdict::Waiting(waiting) => {
+                waiting.done().await.inspect_err(|error| debug!(%error, "not waited for")).ok()?
+            }
+            Verdict::No => return None,
+        };
+        match backings.open(file.as_fd()) {
+            Ok(backing) => Some(Arc::new(Pinned { backing, file })),
+            Err(error) => {
+                self.refuse(&error);
+                None
+            }
+        }
+    }
+
+    /// Lets go of what nobody is passed through to any more. The kernel may have a file of many GB to free for it, and whoever
+    /// calls serves others, too.
+    pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
+        drop(self.runtime.spawn_blocking(move || drop(pinned)));
+    }
+
+    /// Counts how a handle for reading is open.
+    pub(crate) fn count(&self, how: &How) {
+        let counter = match how {
+            How::Cached => &self.served,
+            How::Passed(_) => &self.passed,
+            How::Direct(_) => &self.direct,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a writer that got an inode of its own.
+    pub(crate) fn count_split(&self) {
+        self.splits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn refuse(&self, error: &io::Error) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let why = match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                "the kernel lets only processes with CAP_SYS_ADMIN pass files through; run the mount as root, or give it that \
+                 capability"
+            }
+            Some(libc::ELOOP) => {
+                "the kernel passes no files through to a file system that lies on others; choose a client.local.dir on a disk, \
+                 or leave it unset"
+            }
+            Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL) => {
+                "the kernel passes no files through: that takes Linux 6.9"
+            }
+            // Out of something, for the moment.
+            _ => return debug!(%error, "a file is not passed through"),
+        };
+        self.files.turn_off(why);
+    }
+
+    /// What `.stats.json` shows.
+    pub(crate) fn report(&self) -> Value {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut report = json!(self.files.stats());
+        report["handles"] = json!({
+            "passed": count(&self.passed),
+            "direct": count(&self.direct),
+            "served": count(&self.served),
+        });
+        report["refused_by_kernel"] = count(&self.refused).into();
+        report["splits"] = count(&self.splits).into();
+        report
+    }
+}
+
+/// What a handle read that we serve. Counted without any read-modify-write: what two reads at once lose of it does not matter.
+#[derive(Debug, Default)]
+pub(crate) struct ReadThrough {
+    bytes: AtomicU64,
+    sequential: AtomicU64,
+    /// Where the last read ended.
+    end: AtomicU64,
+}
+
+impl ReadThrough {
+    /// Notes a read.
+    pub(crate) fn note(&self, offset: u64, length: u64) {
+        let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + length, Ordering::Relaxed);
+        add(&self.bytes);
+        if self.end.load(Ordering::Relaxed) == offset {
+            add(&self.sequential);
+        }
+        self.end.store(offset + length, Ordering::Relaxed);
+    }
+
+    /// All of them.
+    pub(crate) fn total(&self) -> forebay_local::Reading {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        forebay_local::Reading { bytes: count(&self.bytes), sequential: count(&self.sequential) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_from_the_start_is_sequential_and_one_that_jumps_is_not() {
+        let read = ReadThrough::default();
+        for at in 0..4 {
+            read.note(at * 10, 10);
+        }
+        read.note(7, 10);
+        assert_eq!(read.total(), forebay_local::Reading { bytes: 50, sequential: 40 });
+    }
+}

@@ -1,0 +1,216 @@
+//! A mount as one that keeps files whole: it says so in the cluster's state, follows the orders that jobs write there, and reports.
+//!
+//! All that it writes is under one lease. When that is lost, as after a while without the state, it begins anew: what it keeps
+//! already it keeps, and says so again. A write that fails is tried again under the same lease: the mount is there as long as that
+//! is. A report is written only while its order stands, so none outlives it. An order that stands no more is cancelled.
+
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
+use forebay_fuse::{LocalFiles, OrderProgress};
+use forebay_local::Why;
+use forebay_registry::Table;
+use forebay_state::{Lease, StateError, StateStore, Transaction, encode_segment};
+use forebay_types::FsPath;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// How often is looked how far orders are.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long between two tries at a state that cannot be reached.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// The following, while it goes on.
+pub(crate) struct Orders {
+    stop: CancellationToken,
+    following: JoinHandle<()>,
+}
+
+impl Orders {
+    /// Follows the orders in `store`, as the mount `name`, which is believed to live for `ttl` after it was heard of last.
+    pub(crate) fn follow(store: Arc<dyn StateStore>, name: String, ttl: Duration, files: LocalFiles) -> Self {
+        let stop = CancellationToken::new();
+        let orders = Table::watch(&store, ORDERS, OrderRecord::decode);
+        let mut follower = Follower { store, name, ttl, files, taken: HashMap::new(), is_told: false };
+        let stopped = stop.clone();
+        let following = tokio::spawn(async move {
+            stopped.run_until_cancelled(follower.follow(&orders)).await;
+            orders.close().await;
+        });
+        Self { stop, following }
+    }
+
+    /// Ends it. What it wrote goes with its lease.
+    pub(crate) async fn close(self) {
+        self.stop.cancel();
+        // It does not panic, and if it did that has been told.
+        let _ = self.following.await;
+    }
+}
+
+struct Follower {
+    store: Arc<dyn StateStore>,
+    name: String,
+    ttl: Duration,
+    files: LocalFiles,
+    /// By job.
+    taken: HashMap<String, Taken>,
+    /// It was said that the state cannot be reached: once a failure, not once a try.
+    is_told: bool,
+}
+
+/// An order that is followed.
+struct Taken {
+    /// The mount's own number of it.
+    number: u64,
+    /// How far it was when last looked. Its end is remembered here, for the mount remembers it for a while only.
+    reached: DeliveryRecord,
+}
+
+type Known = Option<Arc<BTreeMap<String, OrderRecord>>>;
+
+impl Follower {
+    async fn follow(&mut self, orders: &Table<OrderRecord>) {
+        loop {
+            match self.store.lease(self.ttl).await {
+                Ok(lease) => self.under_one_lease(&lease, orders).await,
+                Err(error) => self.failed(&error),
+            }
+            tokio::time::sleep(TRY_AGAIN).await;
+        }
+    }
+
+    /// Reports until the lease is lost.
+    async fn under_one_lease(&mut self, lease: &Lease, orders: &Table<OrderRecord>) {
+        let (mut known, mut written) = (orders.records(), HashMap::new());
+        let mut is_there = false;
+        while !lease.is_lost() {
+            let now: Known = known.borrow_and_update().clone();
+            self.take(now.as_deref());
+            let told = async {
+                if !is_there {
+                    self.say_hello(lease).await?;
+                    is_there = true;
+                }
+                self.report(lease, &mut written).await
+            };
+            let wait = match told.await {
+                Ok(()) => {
+                    self.is_told = false;
+                    let is_idle = self.taken.values().all(|taken| taken.reached.ended);
+                    (!is_idle).then_some(LOOK_EVERY)
+                }
+                Err(error) => {
+                    self.failed(&error);
+                    Some(TRY_AGAIN)
+                }
+            };
+            tokio::select! {
+                () = lease.lost() => {}
+                _ = known.changed() => {}
+                () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &StateError) {
+        if !mem::replace(&mut self.is_told, true) {
+            warn!(mount = self.name, %error, "jobs cannot have this mount keep files for the moment");
+        }
+    }
+
+    /// Begins with orders that are new, and cancels those that stand no more.
+    fn take(&mut self, orders: Option<&BTreeMap<String, OrderRecord>>) {
+        let Some(orders) = orders else { return };
+        self.taken.retain(|job, taken| {
+            let stands = orders.values().any(|order| order.job == *job);
+            if !stands {
+                self.files.cancel(taken.number);
+            }
+            stands
+        });
+        for order in orders.values() {
+            if self.taken.contains_key(&order.job) {
+                continue;
+            }
+            match FsPath::new(&order.path) {
+                Ok(path) => {
+                    info!(job = order.job, %path, "a job has this mount keep files");
+                    let number = self.files.add(path, Why::Job);
+                    self.taken.insert(order.job.clone(), Taken { number, reached: DeliveryRecord::default() });
+                }
+                Err(error) => warn!(job = order.job, path = order.path, %error, "an order names no path"),
+            }
+        }
+    }
+
+    async fn say_hello(&self, lease: &Lease) -> Result<(), StateError> {
+        let record = ClientRecord { name: self.name.clone(), capacity_bytes: self.files.capacity() };
+        let key = format!("{CLIENTS}{}", encode_segment(&self.name));
+        self.store.commit(Transaction::new().put_leased(key, record.encode(), lease.id())).await.map(drop)
+    }
+
+    /// Writes down how far orders are, where that is not what was `written`.
+    async fn report(&mut self, lease: &Lease, written: &mut HashMap<String, DeliveryRecord>) -> Result<(), StateError> {
+        written.retain(|job, _| self.taken.contains_key(job));
+        for (job, taken) in &mut self.taken {
+            taken.look(|number| self.files.progress(number));
+            if written.get(job) == Some(&taken.reached) {
+                continue;
+            }
+            let job_key = encode_segment(job);
+            let key = format!("{DELIVERIES}{job_key}/{}", encode_segment(&self.name));
+            let write = Transaction::new().if_present(format!("{ORDERS}{job_key}"));
+            self.store.commit(write.put_leased(key, taken.reached.encode(), lease.id())).await?;
+            written.insert(job.clone(), taken.reached.clone());
+        }
+        Ok(())
+    }
+}
+
+impl Taken {
+    /// Looks how far it is, unless it has ended.
+    fn look(&mut self, progress: impl FnOnce(u64) -> Option<OrderProgress>) {
+        if self.reached.ended {
+            return;
+        }
+        match progress(self.number) {
+            Some(progress) => self.reached = reported(progress),
+            // It does not forget one that has not ended, and one that has ended not before long.
+            None => {
+                self.reached.ended = true;
+                self.reached.error = Some("the mount does not remember the order".to_owned());
+            }
+        }
+    }
+}
+
+/// What is told of an order.
+fn reported(progress: OrderProgress) -> DeliveryRecord {
+    let OrderProgress { files, bytes: _, ready, ready_bytes, no_room, failed, first, error, ended } = progress;
+    DeliveryRecord { files, ready, ready_bytes, no_room, failed, first, error, ended }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_that_has_ended_stays_as_it_was_and_one_that_is_forgotten_before_has_failed() {
+        let mut taken = Taken { number: 7, reached: DeliveryRecord::default() };
+        let progress = OrderProgress { files: 3, ready: 2, no_room: 1, ..OrderProgress::default() };
+        taken.look(|_| Some(progress.clone()));
+        let reached = &taken.reached;
+        assert_eq!((reached.files, reached.ready, reached.no_room, reached.ended), (3, 2, 1, false));
+        let mut forgotten = Taken { number: 7, reached: reached.clone() };
+        forgotten.look(|_| None);
+        assert!(forgotten.reached.ended && forgotten.reached.error.is_some() && forgotten.reached.ready == 2);
+        taken.look(|_| Some(OrderProgress { ended: true, ..progress }));
+        taken.look(|_| None);
+        assert_eq!((taken.reached.ready, taken.reached.ended, &taken.reached.error), (2, true, &None));
+    }
+}
