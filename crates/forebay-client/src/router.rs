@@ -263,8 +263,7 @@ impl Router {
         request: &Request,
         mut landing: Option<&mut Landing<'_, '_>>,
     ) -> Result<Result<Reply, CallError>, Failure> {
-        // Whoever starts a file of one block from its beginning is likely the first to read it there: the worker shall not have to
-        // ask.
+        // Whoever starts a file of one block is likely the first to read it there: the worker shall not have to ask.
         let is_first = request.block.index == 0 && request.offset == 0 && version.size <= u64::from(MAX_BLOCK_SIZE);
         let first = match is_first && !link.local {
             true => request.clone().with_body(version.encode().into()),

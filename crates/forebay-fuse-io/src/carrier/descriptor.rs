@@ -145,6 +145,7 @@ unsafe impl Ioctl for BackingMap {
         (&raw mut *self).cast()
     }
 
+    // SAFETY: the pointer is not looked at, so any will do.
     unsafe fn output_from_ptr(output: IoctlOutput, _: *mut rustix::ffi::c_void) -> rustix::io::Result<u32> {
         // Not negative: that would have been an error.
         Ok(output as u32)
