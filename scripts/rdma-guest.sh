@@ -303,7 +303,7 @@ start_mount() {
     "$FOREBAY" mount mnt --foreground --workers "$1" --rdma-network "${rdma_network:-veth1}" -o block.size=1MiB \
         -o network.rdma.data.buffer_pool.initial_size=8MiB -o network.rdma.data.buffer_pool.prewarm_size=8MiB \
         -o network.rdma.data.buffer_pool.max_size=8MiB -o client.request_timeout=40s \
-        -o network.rdma.data.connect_timeout=15s "${@:2}" 2>mount.log &
+        -o network.rdma.data.connect_timeout=15s -o network.shared_memory=off "${@:2}" 2>mount.log &
     until_true mountpoint -q mnt
 }
 

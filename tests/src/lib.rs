@@ -26,6 +26,7 @@ pub mod reading;
 mod setup;
 mod suites;
 mod tree;
+mod two_mounts;
 mod upload;
 mod wait;
 mod worker;
@@ -42,6 +43,7 @@ pub use program::{Finished, beside_tests, ended, finish, forebay, resident, sign
 pub use setup::Setup;
 pub use suites::{installed, script};
 pub use tree::{Tree, TreeFile};
+pub use two_mounts::TwoMounts;
 pub use upload::upload;
 pub use wait::{eventually, once};
 pub use worker::Worker;

@@ -19,9 +19,11 @@ const BLOCKS: &str = "block.size=1MiB";
 /// The same in bytes.
 const BLOCK_SIZE: u32 = 1 << 20;
 const DEFAULT_BLOCK_SIZE: u32 = 4 << 20;
+/// So that bytes are sent, though the workers are on the mount's host. `window.rs` has tests like these without.
+const NO_WINDOW: &str = "network.shared_memory=off";
 /// A mount that notices within a second that a worker is silent, and comes back to it soon.
-const IMPATIENT: [&str; 4] =
-    [BLOCKS, "network.tcp.keepalive=200ms", "network.tcp.dead_after=1s", "client.retry.max_backoff=1s"];
+const IMPATIENT: [&str; 5] =
+    [BLOCKS, NO_WINDOW, "network.tcp.keepalive=200ms", "network.tcp.dead_after=1s", "client.retry.max_backoff=1s"];
 
 fn workers(bucket: &Bucket, count: usize) -> Vec<Worker> {
     (0..count).map(|_| Setup::of(bucket).option(BLOCKS).worker(bucket)).collect()
@@ -297,7 +299,8 @@ fn readers_that_want_more_memory_than_there_is_take_turns() {
     tree.put_into(&bucket, "");
     let worker = Setup::of(&bucket).option(BLOCKS).worker(&bucket);
     // Two frames; a read of two blocks wants memory of two sizes, each in a frame of its own.
-    let mount = Setup::without_origin().option(BLOCKS).option("client.memory.size=8MiB").mount([&worker]);
+    let little = [BLOCKS, NO_WINDOW, "client.memory.size=8MiB"];
+    let mount = Setup::without_origin().options(&little).mount([&worker]);
     let file = tree.file("file00");
     let path = mount.path("file00");
     std::thread::scope(|scope| {
@@ -328,7 +331,7 @@ fn garbage_on_the_data_port_costs_its_sender_the_connection_and_no_reader_anythi
     let tree = Tree::of_equal_files(1, 16 << 20);
     tree.put_into(&bucket, "");
     let worker = Setup::of(&bucket).worker(&bucket);
-    let mount = Setup::without_origin().option("client.memory.size=8MiB").mount([&worker]);
+    let mount = Setup::without_origin().options(&[NO_WINDOW, "client.memory.size=8MiB"]).mount([&worker]);
     let pid = worker.pid();
     let longest = read_while(&mount.root(), tree.file("file00"), 2, |progress| {
         let mut random = StdRng::seed_from_u64(1);

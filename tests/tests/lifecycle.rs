@@ -289,14 +289,15 @@ impl Drop for EndOnDrop {
 /// Code, stacks, tables, buffers of connections: what a process takes besides its configured memory.
 const ALLOWANCE: u64 = 96 * MIB;
 
-/// Reads files of `times` times the size of the cache and compares what the processes take with what they may.
-fn verify_memory_is_bounded(times: usize) {
+/// Reads files of `times` times the size of the cache, sent by the worker or not, and compares what the processes take with what they
+/// may.
+fn verify_memory_is_bounded(times: usize, shared_memory: &str) {
     const CACHE: u64 = 64 * MIB;
     let bucket = Bucket::new();
     let tree = Tree::of_equal_files(times, CACHE);
     tree.put_into(&bucket, "");
     let worker = Setup::of(&bucket).memory("64MiB").worker(&bucket);
-    let mount = Setup::without_origin().mount([&worker]);
+    let mount = Setup::without_origin().option(&format!("network.shared_memory={shared_memory}")).mount([&worker]);
     let mut taken = Vec::new();
     for file in &tree.files {
         reading::verify(&mount.path(&file.path), file.data, file.size);
@@ -315,12 +316,14 @@ fn verify_memory_is_bounded(times: usize) {
 
 #[test]
 fn memory_stays_bounded_while_three_times_the_cache_is_read() {
-    verify_memory_is_bounded(3);
+    verify_memory_is_bounded(3, "off");
+    verify_memory_is_bounded(3, "auto");
 }
 
 #[test]
 fn memory_stays_bounded_while_thirty_times_the_cache_is_read() {
     if is_long_run() {
-        verify_memory_is_bounded(30);
+        verify_memory_is_bounded(30, "off");
+        verify_memory_is_bounded(30, "auto");
     }
 }

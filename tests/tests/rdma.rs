@@ -7,8 +7,11 @@ use forebay_e2e::reading::{self, read_while};
 use forebay_e2e::{Bucket, Setup, Tree, has_ucx};
 use serde_json::Value;
 
+/// So that bytes are sent: a mount would look at a worker's memory on its host.
+const NO_WINDOW: &str = "network.shared_memory=off";
 /// UCX between two processes of one machine.
-const SHARED_MEMORY: [&str; 3] = [
+const SHARED_MEMORY: [&str; 4] = [
+    NO_WINDOW,
     "network.rdma.data.enabled=true",
     "network.rdma.data.transports=posix,cma,tcp,self",
     "network.rdma.data.buffer_pool.max_size=1GiB",
@@ -62,7 +65,7 @@ fn metadata_alone_goes_over_ucx_when_only_that_is_asked_for() {
     }
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
     tree.put_into(&bucket, "");
-    let only = [METADATA, "network.rdma.data.transports=posix,cma,tcp,self"];
+    let only = [NO_WINDOW, METADATA, "network.rdma.data.transports=posix,cma,tcp,self"];
     let worker = Setup::of(&bucket).options(&only).options(&LISTEN).worker(&bucket);
     let mount = Setup::without_origin().options(&only).mount([&worker]);
     tree.verify_names(&mount.root());
@@ -113,10 +116,10 @@ fn a_worker_without_rdma_serves_a_mount_that_has_it_and_the_reverse() {
     }
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, (9 << 20) + 1));
     tree.put_into(&bucket, "");
-    let without = Setup::of(&bucket).worker(&bucket);
+    let without = Setup::of(&bucket).option(NO_WINDOW).worker(&bucket);
     let with = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
     let over_ucx = Setup::without_origin().options(&SHARED_MEMORY).mount([&without, &with]);
-    let over_tcp = Setup::without_origin().mount([&without, &with]);
+    let over_tcp = Setup::without_origin().option(NO_WINDOW).mount([&without, &with]);
     for mount in [&over_ucx, &over_tcp] {
         tree.verify(&mount.root());
     }

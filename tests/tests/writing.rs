@@ -8,30 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::reading;
-use forebay_e2e::{Bucket, Fio, Mount, Setup, Worker, eventually};
+use forebay_e2e::{Bucket, Fio, Mount, Setup, TwoMounts, eventually};
 use forebay_testkit::DataSet;
 use rustix::io::Errno;
 
 const SOON: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
-
-/// A worker with two mounts of it.
-struct TwoMounts {
-    near: Mount,
-    far: Mount,
-    _worker: Worker,
-    bucket: Bucket,
-}
-
-impl TwoMounts {
-    fn new(settings: &[&str]) -> Self {
-        let bucket = Bucket::new();
-        let worker = Setup::of(&bucket).options(settings).worker(&bucket);
-        let near = Setup::without_origin().options(settings).mount([&worker]);
-        let far = Setup::without_origin().options(settings).mount([&worker]);
-        Self { near, far, _worker: worker, bucket }
-    }
-}
 
 fn errno_of(error: &std::io::Error) -> Option<Errno> {
     Errno::from_io_error(error)

@@ -5,30 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Mount, Setup, Worker, installed, script};
+use forebay_e2e::{Mount, TwoMounts, installed, script};
 use forebay_testkit::DataSet;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
-
-/// A worker with two mounts of it.
-struct TwoMounts {
-    near: Mount,
-    far: Mount,
-    _worker: Worker,
-    bucket: Bucket,
-}
-
-impl TwoMounts {
-    fn new(settings: &[&str]) -> Self {
-        let bucket = Bucket::new();
-        let worker = Setup::of(&bucket).worker(&bucket);
-        let near = Setup::without_origin().options(settings).mount([&worker]);
-        let far = Setup::without_origin().options(settings).mount([&worker]);
-        Self { near, far, _worker: worker, bucket }
-    }
-}
 
 /// Files of all sizes and names, in directories, one of which is empty.
 fn tree() -> TempDir {

@@ -13,12 +13,14 @@ use forebay_types::{BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::connector::Connector;
 use crate::open_file::OpenFile;
 use crate::prefetch::PrefetchOptions;
-use crate::router::{Connector, Router};
+use crate::router::Router;
 use crate::small::SmallFiles;
 use crate::source::Workers;
 use crate::stats::ClientStats;
+use crate::views::Views;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) ahead: AtomicU64,
     pub(crate) tasks: TaskTracker,
     pub(crate) small: SmallFiles,
+    /// What was prefetched from workers whose memory this process sees.
+    pub(crate) views: Views,
 }
 
 /// What is cached of a block, and by whom.
@@ -134,6 +138,7 @@ impl Client {
                 ahead,
                 tasks,
                 small: SmallFiles::new(options.small_file_size),
+                views: Views::default(),
             }),
         }
     }
@@ -206,6 +211,7 @@ impl Client {
             "client": &*self.shared.stats,
             "buffers": self.shared.engine.store().stats().memory,
             "rdma": self.shared.router.connector.report(),
+            "window": self.shared.router.connector.window_report(),
         })
     }
 
@@ -215,6 +221,7 @@ impl Client {
         self.shared.fills.close();
         self.shared.engine.close().await;
         self.shared.tasks.close();
+        self.shared.views.clear();
         self.shared.router.close().await;
         self.shared.tasks.wait().await;
     }

@@ -1,8 +1,13 @@
 //! Where the payload of a reply lands that comes from another process.
 //!
-//! In a buffer of the client's, which network cards know, or in memory that the reader lends: then its bytes need not be copied to
-//! where they are wanted. Either way the transport owns the memory until its operation has ended (invariant 3), which may be after
-//! the reader was told that it failed. So whoever lends cannot count on having it back, and is asked anew for each attempt.
+//! Nowhere, if this process sees the memory of the worker: then the reply says where in it the bytes lie. Whether it does may change
+//! between the question and the call, and a worker may be unable to show some bytes. The call then ends with
+//! [`forebay_transport::LinkError::OtherPath`], and the next attempt has a buffer whatever the link says.
+//!
+//! Otherwise it lands in a buffer of the client's, which network cards know, or in memory that the reader lends: then its bytes need
+//! not be copied to where they are wanted. Either way the transport owns the memory until its operation has ended (invariant 3),
+//! which may be after the reader was told that it failed. So whoever lends cannot count on having it back, and is asked anew for
+//! each attempt.
 //!
 //! What a mount lends, the payloads of its rings, is not registered with network cards: that would pin all of it, `fuse.uring.memory`
 //! for a few payloads in use, where only those are backed by memory. Nor does it come from the client's buffers, of which the rings
@@ -26,15 +31,21 @@ const LENT_OVER_UCX: u32 = 4 << 10;
 pub(crate) struct Landing<'a, 'l> {
     pub(crate) buffers: &'a Store,
     pub(crate) lend: &'a mut Lend<'l>,
+    /// A link did not show what it was asked for: now it lands, whatever links say.
+    pub(crate) must_land: bool,
 }
 
-impl Landing<'_, '_> {
+impl<'a, 'l> Landing<'a, 'l> {
+    pub(crate) fn new(buffers: &'a Store, lend: &'a mut Lend<'l>) -> Self {
+        Self { buffers, lend, must_land: false }
+    }
+
     /// Room for `length` bytes from `link`; `None` where they do not land but are shown where they lie.
     ///
     /// # Errors
     /// When there is no buffer.
     pub(crate) async fn room(&mut self, link: &Link, length: u32) -> Result<Option<SpanMut>, Failure> {
-        if link.local {
+        if link.is_near() && !self.must_land {
             return Ok(None);
         }
         if (length <= LENT_OVER_UCX || link.transport.kind() != TransportKind::Ucx)

@@ -12,18 +12,21 @@
 //! rendezvous order, which fetches from the origin what it does not hold; the reader sees latency, never an error, as
 //! long as any worker lives (invariant 8).
 //!
-//! Bytes that a worker in this process holds are handed out as they lie in its memory. Bytes from other processes are
-//! buffered, for sequential readers only, in a small [`Store`](forebay_store::Store) that a
-//! [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was prefetched for one reader
-//! serves all.
+//! Bytes that a worker in this process holds are handed out as they lie in its memory, and so are those of a worker whose memory
+//! this process sees. They are fetched ahead there, and copied nowhere; of the latter's, the client keeps views for a moment of what
+//! was shown ahead of readers (`views`). Bytes from other processes are buffered, for sequential readers only, in a small
+//! [`Store`](forebay_store::Store) that a [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was
+//! prefetched for one reader serves all.
 
 mod changes;
 mod client;
+mod connector;
 mod glance;
 mod landing;
 mod local;
 mod members;
 mod open_file;
+mod pace;
 pub mod paths;
 mod peers;
 mod prefetch;
@@ -33,13 +36,14 @@ mod small;
 mod source;
 mod staging;
 mod stats;
+mod views;
 
 pub use changes::Refreshed;
 pub use client::{BlockLocation, Client, ClientOptions};
+pub use connector::Connector;
 pub use landing::Lend;
 pub use members::Loaded;
 pub use open_file::{Arrived, OpenFile};
 pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};
-pub use router::Connector;
 pub use stats::{ClientStats, ReadSource};

@@ -1,6 +1,6 @@
 //! The client as the source of materialised files: whole blocks with the sums of their sectors.
 //!
-//! What the worker in this process owns comes as it lies in that worker's memory. Everything else goes through the client's own
+//! What a worker owns whose memory this process sees comes as it lies there. Everything else goes through the client's own
 //! engine, so that a fill and the readers of a file share what is fetched: whoever asks first, the other joins. Fills have a
 //! few places of their own, so that they take none from those who fetch ahead of readers.
 
@@ -69,8 +69,8 @@ impl Version {
         let key = BlockKey { file: self.id, index };
         let length = self.layout.block_len(index);
         let (client, buffers) = (&self.client, self.client.engine.store());
-        let is_local = client.router.routes().is_local(PlacementKey::from(&key), 1);
-        if scrub || is_local {
+        let is_near = client.router.routes().is_near(PlacementKey::from(&key), 1);
+        if scrub || is_near {
             let flags = if scrub { Flags::SUMS.and(Flags::SCRUB) } else { Flags::SUMS };
             let reply = client.router.read(&self.version, key, 0, length, flags, buffers).await?;
             client.stats.delivered(reply.provenance);

@@ -9,12 +9,14 @@ use forebay_memory::{SpanMut, Spans};
 use forebay_transport::Payload;
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::client::Shared;
 use crate::glance::Glance;
 use crate::landing::{Landing, Lend};
+use crate::pace::{Pace, Whence};
 use crate::prefetch::Streams;
 use crate::routes::Routes;
 use crate::stats::ReadSource;
@@ -70,6 +72,8 @@ pub struct OpenFile {
     streams: Mutex<Streams>,
     /// What most reads look at instead.
     glance: Glance,
+    /// How long fetches ahead took.
+    pace: Arc<Pace>,
 }
 
 impl OpenFile {
@@ -80,7 +84,8 @@ impl OpenFile {
         let id = version.id();
         client.router.replicate(id, replicas);
         let glance = Glance::new(&streams);
-        Self { id, layout, replicas, streams: Mutex::new(streams), glance, version: Arc::new(version), client }
+        let (streams, version, pace) = (Mutex::new(streams), Arc::new(version), Arc::new(Pace::new()));
+        Self { id, layout, replicas, streams, glance, pace, version, client }
     }
 
     /// The version that this handle is pinned to.
@@ -141,6 +146,9 @@ impl OpenFile {
         let local = routes.local.as_ref();
         let source = if local.is_some_and(|link| link.transport.try_look(&key, piece.offset, piece.length, &mut once)) {
             ReadSource::LocalMemory
+        } else if let Some(spans) = self.client.views.get(&key, piece.offset, piece.length) {
+            once(&spans.iter().map(|span| &**span).collect::<SmallVec<[&[u8]; 2]>>());
+            ReadSource::Buffered
         } else {
             self.client.engine.try_look(&key, piece.offset, piece.length, &mut once)?;
             ReadSource::Buffered
@@ -157,6 +165,9 @@ impl OpenFile {
             && let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length)
         {
             return Some((spans, ReadSource::LocalMemory));
+        }
+        if let Some(spans) = self.client.views.get(&key, piece.offset, piece.length) {
+            return Some((spans, ReadSource::Buffered));
         }
         let spans = self.client.engine.try_read(&key, piece.offset, piece.length)?;
         Some((spans, ReadSource::Buffered))
@@ -237,24 +248,33 @@ impl OpenFile {
         let key = BlockKey { file: self.id, index: piece.index };
         // A small file is being fetched whole since it was opened.
         let is_buffered = sequential || length >= BUFFERED_FROM || self.client.small.is_small(&self.version);
-        if is_buffered && !self.is_local(&key) {
+        if is_buffered && !self.is_near(&key) {
             let read = self.client.engine.read(&self.version, key, self.layout, offset, length).await?;
             self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
             return Ok(Arrived::Shared(read.spans));
         }
-        let landing = Landing { buffers: self.client.engine.store(), lend };
+        let landing = Landing::new(self.client.engine.store(), lend);
         let reply = self.client.router.read_into(&self.version, key, offset, length, landing).await?;
         self.client.stats.delivered(reply.provenance);
         Ok(match reply.payload {
             Payload::Shared(spans) => Arrived::Shared(spans),
-            Payload::Landed(span) => Arrived::Landed(span),
+            Payload::Landed(span) => {
+                // The worker may have had no more to show.
+                self.client.views.clear();
+                Arrived::Landed(span)
+            }
             Payload::None => Arrived::Shared(Spans::new()),
         })
     }
 
     /// Whether the worker in this process owns a block.
-    pub(crate) fn is_local(&self, key: &BlockKey) -> bool {
+    fn is_local(&self, key: &BlockKey) -> bool {
         self.client.router.routes().is_local(PlacementKey::from(key), self.replicas)
+    }
+
+    /// Whether a worker owns a block whose memory this process sees: nothing is gained by keeping it here too.
+    pub(crate) fn is_near(&self, key: &BlockKey) -> bool {
+        self.client.router.routes().is_near(PlacementKey::from(key), self.replicas)
     }
 
     /// Whether memory of this process has the bytes already.
@@ -262,6 +282,7 @@ impl OpenFile {
         let key = BlockKey { file: self.id, index: piece.index };
         let routes = self.client.router.routes_seen();
         routes.local.as_ref().is_some_and(|link| link.transport.holds(&key, piece.offset, piece.length))
+            || self.client.views.has(&key, piece.offset, piece.length)
             || self.client.engine.store().is_in_memory(&key, piece.offset, piece.length)
     }
 
@@ -282,6 +303,7 @@ impl OpenFile {
         let others = self.client.ahead.load(Ordering::Relaxed).saturating_sub(before);
         let room = self.client.options.prefetch_budget.saturating_sub(others);
         self.glance.catch_up(&mut streams, offset, end);
+        streams.at(self.pace.now(), self.pace.shortest());
         let ahead = streams.on_read(offset, length, room);
         self.account(before, streams.ahead());
         self.glance.follow(&streams);
@@ -324,16 +346,24 @@ impl OpenFile {
                 at += u64::from(piece.length);
                 let (client, version) = (Arc::clone(&self.client), Arc::clone(&self.version));
                 let (key, layout) = (BlockKey { file: self.id, index: piece.index }, self.layout);
-                let local = self.is_local(&key);
+                let (is_near, is_local) = (self.is_near(&key), self.is_local(&key));
+                let pace = Arc::clone(&self.pace);
                 let task = async move {
                     let Piece { offset, length, .. } = piece;
-                    let filled = if local {
-                        client.router.fill(&version, key, offset, length).await.map(|_| ())
+                    let began = pace.now();
+                    let fetched = if is_local {
+                        client.router.fill(&version, key, offset, length).await.map(|reply| reply.provenance.origin)
+                    } else if is_near {
+                        client.show(&version, key, offset, length).await.map(|shown| shown.origin)
                     } else {
-                        client.engine.fill(&version, key, layout, offset, length).await.map(|_| ())
+                        let filled = client.engine.fill(&version, key, layout, offset, length).await;
+                        filled.map(|filled| filled.from_source - filled.from_cache)
                     };
-                    match filled {
-                        Ok(()) => drop(client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed)),
+                    match fetched {
+                        Ok(from_origin) => {
+                            client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed);
+                            pace.fetched(if from_origin > 0 { Whence::Origin } else { Whence::Cache }, length, began);
+                        }
                         // The reader will meet the same failure, and gets it as an error.
                         Err(failure) => tracing::debug!(%key, %failure, "prefetch failed"),
                     }

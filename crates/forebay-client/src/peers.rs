@@ -14,7 +14,8 @@ use forebay_transport::message::AdoptRequest;
 use forebay_transport::{Flags, Op, Request};
 use forebay_types::{BlockKey, Failure, FailureKind, SectorRange};
 
-use crate::router::{Connector, Router};
+use crate::connector::Connector;
+use crate::router::Router;
 use crate::routes::Link;
 use crate::source::fetched_of;
 use crate::stats::ClientStats;
@@ -93,7 +94,7 @@ impl Peers {
         let (offset, length) = (sectors.byte_offset(), sectors.byte_len(block_length));
         let request = Request::on_block(Op::Read, key, offset, length, self.within);
         let request = request.with_flags(Flags::CACHED.and(Flags::SUMS));
-        let into = match link.local {
+        let into = match link.is_local {
             true => None,
             false => Some(buffers.landing(length).await?),
         };

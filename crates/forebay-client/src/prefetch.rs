@@ -6,11 +6,18 @@
 //! `max_part_number` blocks, and is fetched that far ahead. A read that continues nothing takes the place of the stream
 //! that was idle longest and fetches nothing ahead, so random access costs nothing.
 //!
+//! Where a fetch takes long, as from an object store that is tens of milliseconds away, that many blocks are less than
+//! what is read meanwhile. There the window grows further, to [`HEADWAY`] times what the stream reads while one fetch
+//! takes place, and up to [`FARTHEST`] times as many blocks: a reader that is held up by the distance alone gets faster with
+//! each step, until it is held up by something else. The shortest fetch is what counts, since a longer one has waited for
+//! others, and more of them would only make it wait longer.
+//!
 //! What all streams of a client have fetched ahead is bounded by a *budget*, so that they do not evict each other's
 //! bytes before they are read. Each may go as far ahead as half of what the others leave: with n streams that settles
 //! at budget / (n + 1) each, whoever came first.
 
 use std::ops::Range;
+use std::time::Duration;
 
 /// Streams followed per handle. Eight is what a torch loader with its default prefetch factor keeps in flight.
 pub(crate) const STREAMS: usize = 8;
@@ -22,12 +29,17 @@ pub(crate) const SLACK: u64 = 4 << 20;
 /// read.
 const FIRST_SLACK: u64 = 64 << 10;
 /// Nothing is fetched ahead for less than this, so that small sequential reads do not make a request each.
-const MIN_STEP: u64 = 512 << 10;
+pub(crate) const MIN_STEP: u64 = 512 << 10;
+/// How much more than what is read while a fetch takes place is fetched ahead: with less, a stream that is held up by the
+/// distance would never show that it could be faster.
+const HEADWAY: u64 = 2;
+/// How many times its usual window a stream is fetched ahead at most.
+const FARTHEST: u64 = 4;
 
 /// How far ahead to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefetchOptions {
-    /// Blocks ahead of each stream; 0 turns prefetching off.
+    /// Blocks ahead of each stream, up to four times as many where each takes long; 0 turns prefetching off.
     pub max_part_number: u32,
     /// Files up to this many bytes are fetched whole at their first read; 0 turns that off.
     pub file_length_threshold: u64,
@@ -60,11 +72,30 @@ struct Stream {
     last_used: u64,
     /// As long as it ends before that, reads that continue it exactly need not be told of. 0 without a window.
     quiet_until: u64,
+    /// Where it was when its speed was last looked at, and when that was.
+    mark: (u64, Duration),
+    /// Bytes a second up to there.
+    speed: u64,
 }
 
 impl Stream {
-    fn new(end: u64, last_used: u64) -> Self {
-        Self { end, fetched: end, window: 0, last_used, quiet_until: 0 }
+    fn new(end: u64, last_used: u64, now: Duration) -> Self {
+        Self { end, fetched: end, last_used, mark: (end, now), ..Self::default() }
+    }
+
+    /// Looks at its speed once it has read as much as lies ahead of it: what arrives comes in bursts.
+    fn measure(&mut self, now: Duration) {
+        let (read, took) = (self.end.saturating_sub(self.mark.0), now.saturating_sub(self.mark.1));
+        if read >= self.window.max(FIRST_WINDOW) && !took.is_zero() {
+            self.speed = (u128::from(read) * 1_000_000 / took.as_micros().max(1)).try_into().unwrap_or(u64::MAX);
+            self.mark = (self.end, now);
+        }
+    }
+
+    /// How many bytes are to be ahead of it so that fetches that take so long do not hold it up.
+    fn headway(&self, fetch: Duration) -> u64 {
+        let bytes = u128::from(self.speed) * u128::from(HEADWAY) * fetch.as_micros() / 1_000_000;
+        bytes.try_into().unwrap_or(u64::MAX)
     }
 }
 
@@ -81,6 +112,9 @@ pub struct Streams {
     block_size: u64,
     reads: u64,
     streams: [Stream; STREAMS],
+    now: Duration,
+    /// The shortest time that a fetch takes, if that is known.
+    fetch: Duration,
 }
 
 impl Streams {
@@ -88,7 +122,13 @@ impl Streams {
     #[must_use]
     pub fn new(size: u64, block_size: u32, options: PrefetchOptions) -> Self {
         let streams = [Stream::default(); STREAMS];
-        Self { options, size, block_size: u64::from(block_size), reads: 0, streams }
+        let block_size = u64::from(block_size);
+        Self { options, size, block_size, reads: 0, streams, now: Duration::ZERO, fetch: Duration::ZERO }
+    }
+
+    /// What time it is, counted from whenever, and how long the shortest fetch takes: for the reads that follow.
+    pub fn at(&mut self, now: Duration, fetch: Option<Duration>) {
+        (self.now, self.fetch) = (now, fetch.unwrap_or_default());
     }
 
     /// How many bytes have been fetched ahead of the readers and not been read.
@@ -101,17 +141,18 @@ impl Streams {
     pub fn on_read(&mut self, offset: u64, length: u32, room: u64) -> Ahead {
         self.reads += 1;
         let end = offset.saturating_add(u64::from(length)).min(self.size);
-        let max_window = u64::from(self.options.max_part_number) * self.block_size;
-        let max_window = max_window.min((room / 2).max(FIRST_WINDOW));
-        if max_window == 0 {
+        let usual = u64::from(self.options.max_part_number) * self.block_size;
+        if usual == 0 {
             return Ahead::default();
         }
+        let share = (room / 2).max(FIRST_WINDOW);
         if self.reads == 1 && self.size <= self.options.file_length_threshold {
-            let (fetched, last_used) = (self.size, self.reads);
-            self.streams[0] = Stream { end, fetched, window: max_window, last_used, quiet_until: end };
+            let (fetched, window) = (self.size, usual.min(share));
+            self.streams[0] = Stream { fetched, window, quiet_until: end, ..Stream::new(end, self.reads, self.now) };
             return Ahead { sequential: true, fetch: (end < self.size).then_some(0..self.size) };
         }
         let (size, block_size, reads) = (self.size, self.block_size, self.reads);
+        let (now, fetch) = (self.now, self.fetch);
         let near = |stream: &&mut Stream| {
             stream.last_used > 0
                 && offset <= stream.end.saturating_add(SLACK)
@@ -125,6 +166,8 @@ impl Streams {
                 if !exact && stream.window == 0 {
                     return Ahead::default();
                 }
+                stream.measure(now);
+                let max_window = stream.headway(fetch).clamp(usual, usual * FARTHEST).min(share);
                 stream.window = (stream.window * 2).clamp(FIRST_WINDOW.min(max_window), max_window);
                 let from = stream.fetched.max(stream.end);
                 let reach = stream.end.saturating_add(stream.window).min(size);
@@ -151,7 +194,7 @@ impl Streams {
     /// longest.
     pub(crate) fn begin(&mut self, end: u64) {
         if let Some(idle) = self.streams.iter_mut().min_by_key(|stream| stream.last_used) {
-            *idle = Stream::new(end, self.reads.max(1));
+            *idle = Stream::new(end, self.reads.max(1), self.now);
         }
     }
 
@@ -225,6 +268,34 @@ mod tests {
             assert!(fetched >= (read + 1) * MIB && fetched <= (read + 1 + 32) * MIB);
         }
         assert_eq!(fetched, (200 + 32) * MIB);
+    }
+
+    /// How many blocks ahead a stream is that is held up only by fetches of `fetch`, by a line of `line` bytes a second and by
+    /// what it does with the bytes, `reader` of them a second.
+    fn blocks_ahead(fetch: Duration, line: u64, reader: u64, room: u64) -> u64 {
+        let mut streams = streams(1 << 40);
+        let mut now = Duration::ZERO;
+        for read in 0..2000 {
+            // What lies ahead comes within one fetch.
+            let window = streams.ahead().max(FIRST_WINDOW);
+            let arriving = (window as f64 / fetch.as_secs_f64()) as u64;
+            now += Duration::from_secs_f64(MIB as f64 / arriving.min(line).min(reader) as f64);
+            streams.at(now, Some(fetch));
+            streams.on_read(read * MIB, 1 << 20, room);
+        }
+        streams.ahead() / u64::from(BLOCK)
+    }
+
+    #[test]
+    fn the_window_grows_as_far_as_the_distance_holds_the_reader_up() {
+        let (near, far) = (Duration::from_millis(2), Duration::from_millis(30));
+        let (slow, fast) = (200 * MIB, 1500 * MIB);
+        assert_eq!(blocks_ahead(near, fast, u64::MAX, u64::MAX), 8);
+        assert_eq!(blocks_ahead(far, fast, u64::MAX, u64::MAX), 22);
+        assert_eq!(blocks_ahead(far, slow, u64::MAX, u64::MAX), 8);
+        assert_eq!(blocks_ahead(far, fast, slow, u64::MAX), 8);
+        assert_eq!(blocks_ahead(10 * far, fast, u64::MAX, u64::MAX), 8 * FARTHEST);
+        assert_eq!(blocks_ahead(far, fast, u64::MAX, 64 * MIB), 8, "half of the room is the others'");
     }
 
     #[test]

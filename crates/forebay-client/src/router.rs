@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use forebay_cluster::{Backoff, Member, Membership, PlacementKey};
+use forebay_cluster::{Backoff, Membership, PlacementKey};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
-use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport};
+use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE};
-use futures::future::BoxFuture;
 use moka::sync::Cache;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use crate::connector::Connector;
 use crate::landing::Landing;
 use crate::routes::{Closing, Link, Order, Routes};
 use crate::stats::ClientStats;
@@ -26,22 +26,6 @@ const MAX_ANSWERS: u32 = 3;
 
 /// How long a worker that is told of a change may keep the one who made it waiting.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
-
-/// Makes links to workers. A link is made when the member is first seen and connects when it is first used.
-pub trait Connector: Send + Sync + 'static {
-    /// A link to `member`.
-    fn connect(&self, member: &Member) -> Arc<dyn Transport>;
-
-    /// How the links are and what was counted of them, for people and monitoring.
-    fn report(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    /// Ends what the links share. They are closed before.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
 
 /// Files that several workers hold each block of, and that are open or were lately: what a client needs to know of them.
 const MOST_REPLICATED: u64 = 65_536;
@@ -212,7 +196,7 @@ impl Router {
         buffers: &Store,
     ) -> Result<Reply, Failure> {
         let request = Request::on_block(Op::Read, key, offset, length, self.timeout).with_flags(flags);
-        self.on_block(version, request, Some(Landing { buffers, lend: &mut || None })).await
+        self.on_block(version, request, Some(Landing::new(buffers, &mut || None))).await
     }
 
     /// The same, landing in what is lent if it can. Whoever sends them checks them.
@@ -245,7 +229,7 @@ impl Router {
             }
             match attempts.judge(&link, answer) {
                 Verdict::Settled(result) => return complete(result?, &request),
-                Verdict::AskNext => {}
+                Verdict::AskNext => landing.iter_mut().for_each(|landing| landing.must_land |= attempts.paths > 0),
             }
         }
         Err(attempts.exhausted())
@@ -265,7 +249,7 @@ impl Router {
     ) -> Result<Result<Reply, CallError>, Failure> {
         // Whoever starts a file of one block is likely the first to read it there: the worker shall not have to ask.
         let is_first = request.block.index == 0 && request.offset == 0 && version.size <= u64::from(MAX_BLOCK_SIZE);
-        let first = match is_first && !link.local {
+        let first = match is_first && !link.is_local {
             true => request.clone().with_body(version.encode().into()),
             false => request.clone(),
         };
@@ -290,7 +274,7 @@ impl Router {
     async fn counted(&self, link: &Link, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         let (op, began) = (request.op, Instant::now());
         let answer = link.transport.call(request, into).await;
-        self.stats.called(link.local, op, &answer, began.elapsed());
+        self.stats.called(link.is_local, op, &answer, began.elapsed());
         answer
     }
 

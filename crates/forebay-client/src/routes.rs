@@ -9,7 +9,7 @@ use forebay_transport::{Transport, TransportKind};
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
-use crate::router::Connector;
+use crate::connector::Connector;
 
 /// Workers that are looked up for a request at first, besides its replicas: most requests need one, the others only when it
 /// fails.
@@ -21,7 +21,8 @@ pub(crate) struct Link {
     /// The address of the member; the transport may call its peer otherwise.
     address: Arc<str>,
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) local: bool,
+    /// Whether it leads to the worker in this process.
+    pub(crate) is_local: bool,
     pub(crate) health: Mutex<forebay_cluster::Health>,
     pub(crate) latency: LatencyRecord,
     pub(crate) missed: Missed,
@@ -65,18 +66,24 @@ pub(crate) struct Closing {
 impl Link {
     fn new(member: &Member, connector: &dyn Connector, closing: &Closing) -> Self {
         let transport = connector.connect(member);
-        let local = transport.kind() == TransportKind::Local;
+        let is_local = transport.kind() == TransportKind::Local;
         Self {
             member: Arc::clone(&member.name),
             address: Arc::clone(&member.address),
             transport,
-            local,
+            is_local,
             health: Mutex::default(),
             latency: LatencyRecord::default(),
             missed: Missed::default(),
             closing: closing.clone(),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether what it reads is shown where the worker has it, so that it needs no buffer here: now, it may change.
+    #[inline]
+    pub(crate) fn is_near(&self) -> bool {
+        self.transport.shares_memory()
     }
 
     pub(crate) async fn close(&self) {
@@ -105,12 +112,14 @@ pub(crate) struct Routes {
     damped: Vec<Arc<Link>>,
     /// The link to the worker in this process.
     pub(crate) local: Option<Arc<Link>>,
+    /// Whether there is a link that may ever be near.
+    may_be_near: bool,
 }
 
 impl Routes {
     pub(crate) fn none() -> Self {
         let (links, leaving, damped) = (Vec::new(), Vec::new(), Vec::new());
-        Self { topology: Arc::default(), links, leaving, damped, local: None }
+        Self { topology: Arc::default(), links, leaving, damped, local: None, may_be_near: false }
     }
 
     /// Routes to the members of `topology`, with the links of these routes where they lead to the same address.
@@ -123,8 +132,9 @@ impl Routes {
         let links: Vec<_> = topology.ring.members().iter().map(link).collect();
         let leaving: Vec<_> = topology.leaving.iter().map(link).collect();
         let damped: Vec<_> = topology.damped.iter().map(link).collect();
-        let local = links.iter().chain(&leaving).chain(&damped).find(|link| link.local).map(Arc::clone);
-        Self { topology: Arc::clone(topology), links, leaving, damped, local }
+        let local = links.iter().chain(&leaving).chain(&damped).find(|link| link.is_local).map(Arc::clone);
+        let may_be_near = links.iter().any(|link| link.transport.may_share_memory());
+        Self { topology: Arc::clone(topology), links, leaving, damped, local, may_be_near }
     }
 
     /// Every link, of those who own nothing too.
@@ -145,7 +155,19 @@ impl Routes {
 
     /// Whether the worker in this process is one of the owners of `key`.
     pub(crate) fn is_local(&self, key: PlacementKey, replicas: u8) -> bool {
-        self.local.is_some() && self.owners(key, replicas).any(|link| link.local)
+        self.local.is_some() && self.owners(key, replicas).any(|link| link.is_local)
+    }
+
+    /// Whether a worker whose memory this process sees is one of the owners of `key`. It may be another story when it is asked.
+    pub(crate) fn is_near(&self, key: PlacementKey, replicas: u8) -> bool {
+        self.may_be_near && self.owners(key, replicas).any(|link| link.is_near())
+    }
+
+    /// Bytes of memory of workers in other processes that are seen here: of the one that shows least.
+    pub(crate) fn memory_seen(&self) -> u64 {
+        let seen =
+            self.links.iter().filter(|link| !link.is_local && link.is_near()).map(|link| link.transport.memory_seen());
+        seen.min().unwrap_or(0)
     }
 
     /// Whom to ask about `key`, best first; `turn` counts requests.
@@ -155,9 +177,10 @@ impl Routes {
         let owners = replicas.min(first.len());
         if owners > 1 {
             let owners = &mut first[..owners];
-            // Nothing is nearer than the memory of this process.
-            match owners.iter().position(|at| self.links[*at].local) {
-                Some(local) => owners[..=local].rotate_right(1),
+            // Nothing is nearer than the memory of this process, and then what it sees of another's.
+            let local = owners.iter().position(|at| self.links[*at].is_local);
+            match local.or_else(|| owners.iter().position(|at| self.links[*at].is_near())) {
+                Some(nearest) => owners[..=nearest].rotate_right(1),
                 None => favour(owners, turn, |at| &self.links[at].latency),
             }
         }

@@ -132,14 +132,15 @@ impl Shared {
         let directory = path.parent();
         // A directory's listing tells the attributes of its names, so one worker is asked about all of them.
         let key = PlacementKey::from(&directory);
-        // What a worker in this process has is as near as what is buffered here.
-        let is_near = self.small.most == 0 || self.router.routes().is_local(key, 1);
-        let into = if is_near { None } else { self.room_for(path, &directory) };
+        // What a worker in this process has is as near as what is buffered here. One whose memory this process merely sees is a
+        // round trip away all the same.
+        let is_here = self.small.most == 0 || self.router.routes().is_local(key, 1);
+        let into = if is_here { None } else { self.room_for(path, &directory) };
         let body = path.as_bytes().to_vec().into();
         let Some(into) = into else {
             let body = self.router.ask(key, Op::Stat, body, flags).await?;
             let stat = StatReply::decode(&body)?;
-            if !is_near {
+            if !is_here {
                 self.small.learned(&directory, &stat.attr);
             }
             return Ok(stat);
@@ -208,14 +209,14 @@ impl Shared {
         }
     }
 
-    /// Starts fetching a small file that is opened, unless it is here or this process's worker has it: its reader is about to
-    /// ask for all of it.
+    /// Starts fetching a small file that is opened, unless it is here or a worker owns it whose memory this process sees: its
+    /// reader is about to ask for all of it.
     pub(crate) fn fetch_small(self: &Arc<Self>, file: &OpenFile) {
         let version = file.version();
         self.small.opened(version);
         let key = BlockKey { file: file.id(), index: 0 };
         let (layout, length) = (file.layout(), version.size as u32);
-        let is_wanted = self.small.is_small(version) && layout.blocks() == 1 && !file.is_local(&key);
+        let is_wanted = self.small.is_small(version) && layout.blocks() == 1 && !file.is_near(&key);
         if !is_wanted || self.engine.store().is_in_memory(&key, 0, length) {
             return;
         }

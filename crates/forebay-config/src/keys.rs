@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
-use crate::modes::{DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, WriteMode};
+use crate::modes::{DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, WriteMode};
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -203,7 +203,8 @@ keys! {
         client_web_bind_host "client.web.bind.host": Host = Host::any();
         /// Memory for blocks that were prefetched from workers in other processes.
         client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MOST_BYTES;
-        /// Most blocks to prefetch ahead of each sequential stream; 0 turns prefetch off.
+        /// Blocks to prefetch ahead of each sequential stream, and up to four times as many where a fetch takes so long that
+        /// they hold it up; 0 turns prefetch off.
         client_prefetch_max_part_number "client.prefetch.max_part_number": u32 = 8, in 0..=4096;
         /// A file no longer than this is prefetched whole at once; 0 turns that off.
         client_prefetch_file_length_threshold "client.prefetch.file_length_threshold": ByteSize = ByteSize::bytes(0);
@@ -248,6 +249,12 @@ keys! {
         client_local_check_bandwidth "client.local.check_bandwidth": ByteSize = ByteSize::mib(200), in ByteSize::mib(1)..=MOST_BYTES;
         /// Read what was written to the directory back from the disk before it is used.
         client_local_check_writes "client.local.check_writes": bool = false;
+    }
+    section "Network: workers on the same host" {
+        /// A worker shows its memory to clients on its host that run as its user, instead of sending them copies: `auto` if it
+        /// can be had in huge pages then, or `worker.memory.huge_pages` is off; `on` also in small ones. A client looks if it
+        /// can, unless this is `off`. `forebay up` shows none.
+        network_shared_memory "network.shared_memory": SharedMemory = SharedMemory::Auto;
     }
     section "Network: TCP" {
         /// An idle connection is pinged this often.
@@ -324,6 +331,9 @@ keys! {
         fuse_interrupts "fuse.interrupts": bool = true;
         /// Threads that serve the kernel; 0 takes one a core.
         fuse_threads "fuse.threads": u32 = 0, in 0..=1024;
+        /// How long a thread on `/dev/fuse` waits awake for the next request after a read of 16KiB or less, one at a
+        /// time; 0: not at all.
+        fuse_spin "fuse.spin": Duration = us(20), in Duration::ZERO..=ms(1);
         /// Read-ahead and asynchronous requests that the kernel may have in progress at once.
         fuse_max_background "fuse.max_background": u32 = 64, in 1..=65_535;
         /// Largest read that the kernel sends; more than 1MiB gains nothing.

@@ -80,6 +80,16 @@ choices! {
         Device = "device",
     }
 
+    /// Whether processes on one host see a worker's memory.
+    SharedMemory {
+        /// Where it costs the worker nothing.
+        Auto = "auto",
+        /// Also where its memory is in small pages then, or fail at start.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+
     /// What happens when RDMA was asked for and does not work.
     RdmaFallback {
         /// Never TCP: other replicas are tried, then the read fails. Without RDMA at start the process stops.

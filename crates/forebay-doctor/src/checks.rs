@@ -18,6 +18,7 @@ pub mod ports;
 mod rdma;
 mod system;
 mod ucx;
+mod window;
 
 use forebay_config::Config;
 use serde::Serialize;
@@ -143,6 +144,7 @@ pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
         fuse::check(facts, config),
         local::check(facts, config),
         mounts::check(facts),
+        window::check(facts, config),
         network::check(facts, config),
         bound::check(facts, config),
         ports::check(facts, config),

@@ -48,7 +48,7 @@ pub use peer::{
 };
 pub use rdma::{Device, DeviceKind, Gid, Port, Rdma};
 pub use route::{PathMtu, Route};
-pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, micros};
+pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, WindowProbe, micros};
 pub use system::System;
 pub use ucx::{Ucx, UcxModule};
 pub use verbs::VerbsDevice;

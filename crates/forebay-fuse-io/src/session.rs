@@ -14,12 +14,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use forebay_memory::Pool;
 use rustix::fs::MemfdFlags;
 use tracing::{debug, info, warn};
 
 use crate::backing::Backings;
+use crate::carrier::awake::{Awake, Turn};
+use crate::carrier::batch;
 use crate::carrier::descriptor::Descriptor;
 use crate::carrier::device;
 use crate::carrier::ring::{NoUring, Prepared, RingOptions, Rings};
@@ -55,6 +58,8 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Whether each thread gets a descriptor of `/dev/fuse` of its own, where the process may open it.
     pub clone_fd: bool,
+    /// How long a thread on `/dev/fuse` waits awake for the next request after a short read, one in a mount at a time; zero: not at all.
+    pub spin: Duration,
     /// The most that one request reads or writes, in bytes.
     pub max_write: u32,
     /// Read-ahead and asynchronous direct requests that may be under way.
@@ -79,6 +84,7 @@ impl Default for SessionOptions {
             io: FuseIo::Auto,
             threads: 2,
             clone_fd: true,
+            spin: Duration::from_micros(20),
             max_write: MAX_PAYLOAD,
             max_background: 64,
             congestion_threshold: 0,
@@ -114,6 +120,8 @@ pub struct Session<D> {
     dispatch: Arc<D>,
     threads: usize,
     clone_fd: bool,
+    /// Of the threads that wait awake.
+    turn: Arc<Turn>,
     negotiated: Negotiated,
     rings: Option<Prepared>,
     /// Why there are none though they were wanted.
@@ -168,6 +176,7 @@ impl<D: Dispatch> Session<D> {
             dispatch,
             threads: options.threads.max(1),
             clone_fd: options.clone_fd,
+            turn: Arc::new(Turn::new(options.spin)),
             negotiated,
             rings,
             why_not,
@@ -283,8 +292,12 @@ impl DeviceThreads {
             let (dispatch, served, ended) =
                 (Arc::clone(&session.dispatch), Arc::clone(&session.served), Arc::clone(ended));
             let max_write = session.negotiated.max_write;
+            // With rings, short reads do not come this way.
+            let may = session.rings.is_none() && session.clone_fd;
+            let awake = may.then(|| Awake::new(&session.turn, &descriptor)).flatten();
             let work = move || {
-                let outcome = device::serve(&descriptor, &*dispatch, max_write, &served);
+                batch::wake_gently();
+                let outcome = device::serve(&descriptor, awake.as_ref(), &*dispatch, max_write, &served);
                 ended.tell(outcome.as_ref().err());
                 outcome
             };

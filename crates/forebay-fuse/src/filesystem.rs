@@ -43,6 +43,8 @@ const DRAFT_NAME_TTL: Duration = Duration::from_secs(1);
 /// Reads of up to so many bytes are answered while their bytes are looked at, which keeps these from being evicted for some
 /// microseconds. Of more, taking references to them costs little beside the copy.
 const LOOKED_AT: usize = 64 << 10;
+/// How long a refresh waits until the kernel knows.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// The file system of one mount.
 pub(crate) struct FileSystem {
@@ -411,6 +413,7 @@ impl FileSystem {
         for name in names.iter().filter(|name| !name.is_root()) {
             self.stale.push_patiently(self.inodes.directory(&name.parent()), name.name());
         }
+        self.stale.wait(TOLD_WITHIN);
         names.len() as u64
     }
 

@@ -29,6 +29,9 @@ use crate::orders::Orders;
 /// Names of files that are remembered: some more than there can be files, so that those of files that went are looked for now and
 /// then only.
 const MOST_NAMES: usize = 80 << 10;
+/// The largest file that is let go of by whoever closed it last: to free as much takes some 20 µs, and mostly there is nothing to
+/// free.
+const FREED_AT_ONCE: u64 = 1 << 20;
 
 /// Where and when files are materialised.
 #[derive(Clone, Debug)]
@@ -170,9 +173,11 @@ impl Materialised {
     }
 
     /// Lets go of what nobody is passed through to any more. The kernel may have a file of many GB to free for it, and whoever
-    /// calls serves others, too.
+    /// calls serves others, too; what is small is gone before another thread would have been woken.
     pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
-        drop(self.runtime.spawn_blocking(move || drop(pinned)));
+        if pinned.file.size() > FREED_AT_ONCE {
+            drop(self.runtime.spawn_blocking(move || drop(pinned)));
+        }
     }
 
     /// Counts how a handle for reading is open.

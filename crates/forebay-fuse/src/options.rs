@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::materialised::LocalOptions;
 
-/// The largest read or write that the kernel sends. FACTS: 256 KiB to 1 MiB is best, and more gains nothing.
+/// The largest read or write that the kernel sends. Measured: 256 KiB to 1 MiB is best, and more gains nothing.
 const MAX_REQUEST: u32 = 1 << 20;
 
 /// What can be chosen of a mount. [`MountOptions::default`] suits most.
@@ -38,6 +38,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether each thread gets a descriptor of `/dev/fuse` of its own.
     pub clone_fd: bool,
+    /// How long a thread on `/dev/fuse` waits awake for the next request after a read of little.
+    pub spin: Duration,
     /// Whether `open` believes what was asked of a name for as long as the worker said, rather than ask again.
     pub open_status_cache: bool,
     /// The largest read that the kernel sends; rounded down to whole pages.
@@ -113,6 +115,7 @@ impl Default for MountOptions {
             interrupts: true,
             threads: 0,
             clone_fd: true,
+            spin: Duration::from_micros(20),
             open_status_cache: true,
             max_read: ByteSize::mib(1),
             max_background: 64,
@@ -144,6 +147,7 @@ impl MountOptions {
             io: self.io,
             threads: self.thread_count(),
             clone_fd: self.clone_fd,
+            spin: self.spin,
             max_write: MAX_REQUEST,
             max_background,
             congestion_threshold: self.congestion_threshold.unwrap_or(max_background),

@@ -5,6 +5,7 @@
 //! left out: its inode is marked all the same, and `open` says `ESTALE`.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 use forebay_fuse_io::Notifier;
 use tracing::debug;
@@ -12,7 +13,12 @@ use tracing::debug;
 const QUEUE: usize = 1024;
 
 enum Message {
-    Name { parent: u64, name: Box<[u8]> },
+    Name {
+        parent: u64,
+        name: Box<[u8]>,
+    },
+    /// Somebody wants to know when everything before it is done.
+    Done(SyncSender<()>),
     End,
 }
 
@@ -43,6 +49,15 @@ impl StaleNames {
         let _ = self.0.send(Message::Name { parent, name: name.into() });
     }
 
+    /// Waits until the kernel was told of all that was pushed before, no longer than `within`.
+    pub(crate) fn wait(&self, within: Duration) {
+        let (done, is_done) = sync_channel(1);
+        // A lookup that the kernel waits for, with the directory locked, may take longer; its answer is a new one then.
+        if self.0.send(Message::Done(done)).is_ok() && is_done.recv_timeout(within).is_err() {
+            debug!(?within, "the kernel was not told of all stale names yet");
+        }
+    }
+
     /// Ends the thread that runs [`StaleQueue::serve`], after what is in the queue.
     pub(crate) fn end(&self) {
         // It fails only when the thread has ended.
@@ -53,10 +68,17 @@ impl StaleNames {
 impl StaleQueue {
     /// Tells the kernel of each name, until [`StaleNames::end`].
     pub(crate) fn serve(self, notifier: &Notifier) {
-        while let Ok(Message::Name { parent, name }) = self.0.recv() {
-            // After an unmount there is nobody to tell.
-            if let Err(error) = notifier.inval_entry(parent, &name) {
-                debug!(%error, "the kernel was not told of a stale name");
+        while let Ok(message) = self.0.recv() {
+            match message {
+                // After an unmount there is nobody to tell.
+                Message::Name { parent, name } => {
+                    if let Err(error) = notifier.inval_entry(parent, &name) {
+                        debug!(%error, "the kernel was not told of a stale name");
+                    }
+                }
+                // Whoever waited may have given up.
+                Message::Done(done) => drop(done.try_send(())),
+                Message::End => break,
             }
         }
     }

@@ -22,6 +22,7 @@ pub struct LocalFile {
 /// A pin, and what is read through it.
 pub(crate) struct Pinned {
     pub(crate) id: FileId,
+    pub(crate) size: u64,
     pub(crate) descriptor: OwnedFd,
     /// A check found that it is not what it was.
     pub(crate) is_wrong: AtomicBool,
@@ -34,6 +35,12 @@ impl LocalFile {
     #[must_use]
     pub fn id(&self) -> FileId {
         self.pinned.id
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.pinned.size
     }
 
     /// Whether it is what it should be, as far as anybody knows. Where it is not, give it to nobody else.

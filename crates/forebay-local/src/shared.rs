@@ -192,7 +192,7 @@ impl Shared {
                     }
                 });
                 let is_wrong = AtomicBool::new(false);
-                let pinned = Arc::new(Pinned { id: name.id, descriptor, is_wrong, release });
+                let pinned = Arc::new(Pinned { id: name.id, size: name.size, descriptor, is_wrong, release });
                 let mut state = self.state.lock();
                 // Meanwhile a check may have found it wrong.
                 pinned.is_wrong.store(!state.shelf.is_right(&name.id), Ordering::Release);

@@ -13,6 +13,9 @@
 //! an operation that owns its `SpanMut` until it has ended can never see its buffer handed to someone else
 //! (invariant 3).
 //!
+//! A pool's mapping may be memory that other processes can look at (`shared.rs`). To them a [`Window`] is what a pool is here: it
+//! makes the same [`Span`]s, of memory that they can only read.
+//!
 //! On a machine with several NUMA nodes the mapping is spread over those that the process runs on (`numa.rs`).
 //!
 //! A pool is bounded (invariant 6): [`Pool::alloc`] waits in a queue, first come first served, until an extent is free
@@ -21,10 +24,17 @@
 mod frames;
 mod mapping;
 mod numa;
+mod place;
 mod pool;
+mod region;
+mod shared;
 mod span;
+mod window;
 
 pub use frames::{FRAME_SIZE, MIN_EXTENT};
 pub use mapping::PageKind;
+pub use place::Place;
 pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
+pub use shared::Sharing;
 pub use span::{Span, SpanMut, Spans};
+pub use window::Window;

@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_kernel_takes_what_it_is_told() {
         let length = 4 << 20;
-        let mapping = crate::mapping::Mapping::new(length, false).unwrap();
+        let mapping = crate::mapping::Mapping::new(length, false, crate::Sharing::Private).unwrap();
         for placement in [Placement::On(0), Placement::Over(set(&[0])), Placement::Unsaid] {
             match place(mapping.base(), length, &placement) {
                 // Without the privilege a container's filter refuses it; a kernel without NUMA does not know it.

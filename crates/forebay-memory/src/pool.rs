@@ -1,6 +1,8 @@
 //! The pool: hands out extents, takes them back, and lets those wait who find none.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,6 +14,8 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::frames::{FRAME_SIZE, Frames, Slot, class_of};
 use crate::mapping::{Mapping, PageKind};
+use crate::region::Region;
+use crate::shared::Sharing;
 use crate::span::SpanMut;
 
 /// How much [`Pool::warm_up`] does before it asks whether to go on: some milliseconds' worth.
@@ -28,13 +32,16 @@ pub struct PoolOptions {
     pub prewarm: ByteSize,
     /// Whether to use huge pages where there are some.
     pub huge_pages: bool,
+    /// Whether other processes may look at it.
+    pub sharing: Sharing,
 }
 
 impl PoolOptions {
-    /// A pool of one fixed size, backed by memory as it is used.
+    /// A private pool of one fixed size, backed by memory as it is used.
     #[must_use]
     pub fn fixed(size: ByteSize) -> Self {
-        Self { initial: size, max: size, prewarm: ByteSize::default(), huge_pages: true }
+        let prewarm = ByteSize::default();
+        Self { initial: size, max: size, prewarm, huge_pages: true, sharing: Sharing::Private }
     }
 }
 
@@ -118,15 +125,29 @@ struct Waiter {
     grant: oneshot::Sender<Extent>,
 }
 
-/// A piece of a pool's mapping, returned on drop.
+/// A piece of a pool's mapping, or of another process's that is lent; given back on drop.
 #[derive(Debug)]
 pub(crate) struct Extent {
     base: NonNull<u8>,
-    slot: Slot,
-    pool: Arc<Shared>,
+    owner: Owner,
 }
 
-// SAFETY: an extent owns its bytes; `Span` and `SpanMut` decide who may access them.
+/// Whose an extent is.
+#[derive(Debug)]
+enum Owner {
+    Pool {
+        slot: Slot,
+        pool: Arc<Shared>,
+    },
+    /// Of another process, through a window.
+    Other {
+        length: u32,
+        _lease: Arc<dyn Any + Send + Sync>,
+        _region: Arc<Region>,
+    },
+}
+
+// SAFETY: an extent owns its bytes, or they are lent to it to be read; `Span` and `SpanMut` decide who may access them.
 unsafe impl Send for Extent {}
 // SAFETY: as above.
 unsafe impl Sync for Extent {}
@@ -136,18 +157,32 @@ impl Extent {
         self.base.as_ptr()
     }
 
-    pub(crate) fn size(&self) -> usize {
-        self.slot.size()
+    /// `length` bytes of another process at `base` in `region`.
+    pub(crate) fn lent(base: NonNull<u8>, length: u32, region: Arc<Region>, lease: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { base, owner: Owner::Other { length, _lease: lease, _region: region } }
     }
 
-    pub(crate) fn frame(&self) -> u32 {
-        self.slot.frame
+    pub(crate) fn size(&self) -> usize {
+        match &self.owner {
+            Owner::Pool { slot, .. } => slot.size(),
+            Owner::Other { length, .. } => *length as usize,
+        }
+    }
+
+    /// Where it lies in its pool.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        match &self.owner {
+            Owner::Pool { slot, .. } => Some(*slot),
+            Owner::Other { .. } => None,
+        }
     }
 }
 
 impl Drop for Extent {
     fn drop(&mut self) {
-        self.pool.release(self.slot);
+        if let Owner::Pool { slot, pool } = &self.owner {
+            pool.release(*slot);
+        }
     }
 }
 
@@ -157,7 +192,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Sizes`] and [`PoolError::Map`].
     pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
-        let PoolOptions { initial, max, prewarm, huge_pages } = options;
+        let PoolOptions { initial, max, prewarm, huge_pages, sharing } = options;
         if prewarm > initial || initial > max || max < ByteSize::bytes(FRAME_SIZE as u64) {
             return Err(PoolError::Sizes { prewarm, initial, max });
         }
@@ -165,7 +200,7 @@ impl Pool {
         let frames = |size: ByteSize| u32::try_from(size.as_u64().div_ceil(FRAME_SIZE as u64));
         let max_frames = frames(max).map_err(|_| map_error(rustix::io::Errno::OVERFLOW))?;
         let initial_frames = frames(initial).unwrap_or(max_frames).max(1);
-        let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages).map_err(map_error)?;
+        let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages, sharing).map_err(map_error)?;
         if prewarm.as_u64() > 0 {
             // At most `max`, which fits the address space: it was just mapped.
             mapping.prewarm(0..prewarm.as_u64() as usize).map_err(map_error)?;
@@ -292,6 +327,13 @@ impl Pool {
         self.shared.mapping.pages()
     }
 
+    /// What another process sees the memory through ([`Window::map`](crate::Window::map)), open for reading only; `None` when it is
+    /// private.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.mapping.descriptor()
+    }
+
     /// The whole mapping, address and length in bytes, for a transport that registers it with a NIC.
     #[must_use]
     pub fn mapping(&self) -> (NonNull<u8>, usize) {
@@ -324,7 +366,7 @@ impl Shared {
     fn extent(shared: &Arc<Self>, slot: Slot) -> Extent {
         // SAFETY: a slot's offset lies in the mapping, which is `max_frames` frames long.
         let base = unsafe { shared.mapping.base().add(slot.offset()) };
-        Extent { base, slot, pool: Arc::clone(shared) }
+        Extent { base, owner: Owner::Pool { slot, pool: Arc::clone(shared) } }
     }
 
     fn release(self: &Arc<Self>, slot: Slot) {
@@ -358,124 +400,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FRAME: usize = FRAME_SIZE;
-
-    fn pool(frames: u64) -> Pool {
-        Pool::new(PoolOptions::fixed(ByteSize::bytes(frames * FRAME as u64))).unwrap()
-    }
-
-    #[test]
-    fn memory_with_a_reader_is_not_reused() {
-        let pool = pool(1);
-        let mut span = pool.try_alloc(FRAME).unwrap();
-        span[..3].copy_from_slice(b"abc");
-        let reader = span.freeze().slice(1..3);
-        assert!(pool.try_alloc(1).is_none());
-        assert_eq!(&*reader, b"bc");
-        drop(reader);
-        assert!(pool.try_alloc(FRAME).is_some());
-    }
-
-    #[test]
-    fn split_spans_are_disjoint_and_free_their_extent_together() {
-        let pool = pool(1);
-        let (mut head, mut tail) = pool.try_alloc(FRAME).unwrap().split_at(100);
-        head.fill(1);
-        tail.fill(2);
-        assert!(head.iter().all(|byte| *byte == 1));
-        drop(head);
-        assert!(pool.try_alloc(1).is_none());
-        drop(tail);
-        assert_eq!(pool.used(), 0);
-    }
-
-    #[test]
-    fn what_lies_behind_a_view_is_had_again_when_all_others_are_gone() {
-        let pool = pool(1);
-        let (head, mut tail) = pool.try_alloc(100).unwrap().split_at(10);
-        let mut head = head.freeze();
-        assert!(head.reclaim(90).is_none(), "it is still lent");
-        tail.fill(7);
-        drop(tail);
-        assert!(head.reclaim(FRAME).is_none(), "there is not so much");
-        let again = head.reclaim(90).unwrap();
-        assert_eq!(*again, [7; 90]);
-        assert!(head.reclaim(1).is_none(), "it is had once");
-        drop((head, again));
-        assert_eq!(pool.used(), 0);
-    }
-
-    #[test]
-    fn a_pool_grows_to_its_limit_and_no_further() {
-        let options = PoolOptions {
-            initial: ByteSize::mib(4),
-            max: ByteSize::mib(12),
-            prewarm: ByteSize::mib(4),
-            huge_pages: false,
-        };
-        let pool = Pool::new(options).unwrap();
-        let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME)).collect();
-        assert_eq!(held.len(), 3);
-        assert!(Pool::new(PoolOptions { prewarm: ByteSize::mib(8), ..options }).is_err());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn those_who_wait_are_served_in_order() {
-        let pool = pool(1);
-        let held = pool.try_alloc(FRAME).unwrap();
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let tasks: Vec<_> = (0..4)
-            .map(|number| {
-                let (pool, order) = (pool.clone(), Arc::clone(&order));
-                tokio::spawn(async move {
-                    let span = pool.alloc(FRAME, Duration::from_secs(60)).await.unwrap();
-                    order.lock().push(number);
-                    drop(span);
-                })
-            })
-            .collect();
-        while pool.occupancy().waiting < 4 {
-            tokio::task::yield_now().await;
-        }
-        assert!(pool.try_alloc(1).is_none(), "a newcomer must not overtake");
-        drop(held);
-        for task in tasks {
-            task.await.unwrap();
-        }
-        assert_eq!(*order.lock(), [0, 1, 2, 3]);
-        assert_eq!(pool.used(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_who_gives_up_leaves_the_line_and_lets_smaller_ones_through() {
-        let pool = pool(1);
-        let small = pool.try_alloc(1).unwrap();
-        let (big, behind) =
-            tokio::join!(pool.alloc(FRAME, Duration::from_millis(10)), pool.alloc(1, Duration::from_secs(10)));
-        assert!(matches!(big, Err(PoolError::Exhausted { .. })));
-        assert!(behind.is_ok());
-        drop((small, behind));
-        assert_eq!(pool.used(), 0);
-        assert_eq!(pool.occupancy().failures, 1);
-    }
-
-    #[tokio::test]
-    async fn a_grant_to_one_who_left_is_not_lost() {
-        let pool = pool(1);
-        let held = pool.try_alloc(FRAME).unwrap();
-        let waiting = tokio::spawn({
-            let pool = pool.clone();
-            async move { pool.alloc(FRAME, Duration::from_secs(60)).await }
-        });
-        while pool.occupancy().waiting == 0 {
-            tokio::task::yield_now().await;
-        }
-        waiting.abort();
-        assert!(waiting.await.is_err());
-        drop(held);
-        assert!(pool.try_alloc(FRAME).is_some());
-    }
-}
+mod tests;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::frames::Slot;
+use crate::place::Place;
 use crate::pool::Extent;
 
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
@@ -75,6 +77,12 @@ impl DerefMut for SpanMut {
 }
 
 impl Span {
+    /// The whole of an extent that another process lends.
+    pub(crate) fn lent(extent: Extent) -> Self {
+        let end = extent.size();
+        Self { extent: Arc::new(extent), start: 0, end }
+    }
+
     /// The bytes `range` of this view.
     ///
     /// # Panics
@@ -85,25 +93,34 @@ impl Span {
         Self { extent: Arc::clone(&self.extent), start: self.start + range.start, end: self.start + range.end }
     }
 
-    /// Memory that the extent takes from its pool, in bytes.
+    /// Where the bytes lie in the mapping of their pool; `None` for those of another process.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let offset = self.extent.slot()?.offset() + self.start;
+        // At most an extent: far less than 4 GiB.
+        Some(Place { offset: offset as u64, length: self.len() as u32 })
+    }
+
+    /// Memory that the extent takes from its pool, in bytes; of another process's, the bytes that it lends.
     #[must_use]
     pub fn extent_size(&self) -> usize {
         self.extent.size()
     }
 
     /// The frame of the pool that the extent lies in, counted from 0. Extents of one frame are freed together by
-    /// whoever wants a whole free frame.
+    /// whoever wants a whole free frame. [`u32::MAX`] for memory of another process, which has no frames here.
     #[must_use]
     pub fn frame(&self) -> u32 {
-        self.extent.frame()
+        self.extent.slot().map_or(u32::MAX, |Slot { frame, .. }| frame)
     }
 
     /// The `length` bytes of the extent behind this view, to be filled anew; `None` while anybody has another view of the extent,
-    /// and when there are fewer. What was written through views that are gone is there to be seen.
+    /// and when there are fewer. What was written through views that are gone is there to be seen. Memory of another process is never
+    /// had so.
     #[must_use]
     pub fn reclaim(&mut self, length: usize) -> Option<SpanMut> {
         // Nobody else has a view, and nobody can make one while this one is borrowed: the bytes behind it are nobody's.
-        Arc::get_mut(&mut self.extent)?;
+        Arc::get_mut(&mut self.extent)?.slot()?;
         let end = self.end.checked_add(length).filter(|end| *end <= self.extent.size())?;
         Some(SpanMut { extent: Arc::clone(&self.extent), start: self.end, end })
     }
@@ -120,7 +137,8 @@ impl Deref for Span {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes lie in the extent and are initialised; a `Span` comes from a `SpanMut` that was consumed,
-        // so nobody writes to them any more.
+        // so nobody writes to them any more, or from a window: the process that they belong to keeps them as they are for
+        // the extent's lease.
         unsafe { std::slice::from_raw_parts(self.extent.base().add(self.start), self.end - self.start) }
     }
 }

@@ -6,7 +6,6 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,6 +19,7 @@ use bytes::Bytes;
 use common::*;
 use forebay_memory::{Pool, Span};
 use forebay_rdma::{Library, RdmaServer, ServerOptions, wire};
+use forebay_testkit::Telling;
 use forebay_transport::wire::RequestHeader;
 use forebay_transport::{Op, Provenance, Request, Response, ResponsePayload, Service};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId};
@@ -45,38 +45,12 @@ thread_local! {
     static IS_LANE: Cell<bool> = const { Cell::new(false) };
 }
 
-struct Counting;
-
-impl Counting {
-    fn count() {
-        if COUNTING.load(Ordering::Relaxed) && IS_LANE.get() {
-            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-// SAFETY: everything is passed on as it is.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Telling = Telling(|| {
+    if COUNTING.load(Ordering::Relaxed) && IS_LANE.get() {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+});
 
 /// A service that has everything in memory: the same bytes for every block, with the sums of their sectors beside.
 struct Hits {

@@ -7,10 +7,12 @@
 //! * [`CannedServer`]: answers http with whatever a test hands out;
 //! * [`Etcd`]: a real etcd, of one member or several that can be killed, paused and started again;
 //! * [`DataSet`]: file contents that can be checked at any offset;
+//! * [`Telling`]: an allocator that tells of each allocation;
 //! * [`Programs`]: this workspace's programs as processes: [`S3Process`], [`WorkerProcess`], [`MountProcess`].
 //!
 //! Servers run on threads of their own, so they serve under any runtime of the test, or none, and stop when dropped.
 
+mod allocations;
 mod canned;
 mod data_set;
 mod etcd;
@@ -20,6 +22,7 @@ mod proxy;
 mod s3;
 mod versity;
 
+pub use allocations::Telling;
 pub use canned::{CannedRequest, CannedResponse, CannedServer};
 pub use data_set::DataSet;
 pub use etcd::{Etcd, EtcdSetup};

@@ -70,6 +70,10 @@ impl Transport for LocalTransport {
         self.service.holds(block, offset, length)
     }
 
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
     fn kind(&self) -> TransportKind {
         TransportKind::Local
     }

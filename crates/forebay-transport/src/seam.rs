@@ -218,7 +218,7 @@ pub enum Payload {
     None,
     /// In the caller's buffer, which is cut to the bytes that landed.
     Landed(SpanMut),
-    /// In the service's own memory, which the caller may read for as long as it likes.
+    /// In the service's own memory, which the caller may read for as long as it likes; also when `into` was given.
     Shared(Spans),
 }
 
@@ -363,6 +363,24 @@ pub trait Transport: Send + Sync + 'static {
     /// Whether [`Transport::try_read`] would have the bytes now, as far as can be told without checking them.
     fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
         false
+    }
+
+    /// Whether the bytes of reads come as views of the peer's memory ([`Payload::Shared`]), so that a caller needs no buffer for
+    /// them and gains nothing by copying them. The peer cannot use those bytes for anything else while there is a view: a caller who
+    /// keeps some for readers to come keeps few, and not for long. It may change at any time, and may not be so for one read: a
+    /// caller who was told yes and brought no buffer gets [`LinkError::OtherPath`] then, and asks again with one.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Transport::shares_memory`] can ever be so; this never changes.
+    fn may_share_memory(&self) -> bool {
+        self.shares_memory()
+    }
+
+    /// Bytes of the peer's memory that this process sees now; what it looks at, the peer cannot use for anything else.
+    fn memory_seen(&self) -> u64 {
+        0
     }
 
     /// Which implementation this is.

@@ -177,7 +177,7 @@ impl Worker {
         let response = match request.op {
             Op::Read => return self.read(request, takes_files).await,
             Op::Fill => return self.fill(request).await,
-            Op::Ping => Response::of_body(Bytes::new()),
+            Op::Ping => Response::of_body(Bytes::copy_from_slice(&self.instance.to_le_bytes())),
             Op::Stat => {
                 let revalidate = request.flags.contains(Flags::REVALIDATE);
                 let reply = self.metadata.stat(&path_of(&request.body)?, revalidate).await?;

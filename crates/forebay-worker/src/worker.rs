@@ -1,5 +1,6 @@
 //! The worker: what it is made of, and what its owner tells it while it runs.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ pub struct Worker {
     pub(crate) counters: Counters,
     pub(crate) heat: Heat,
     pub(crate) paths: OnceLock<Offered>,
+    pub(crate) instance: u64,
 }
 
 /// The ways to the worker besides TCP.
@@ -101,7 +103,15 @@ impl Worker {
             counters: Counters::default(),
             heat: Heat::default(),
             paths: OnceLock::new(),
+            // Seeded by the system, and never zero, which stands for none.
+            instance: RandomState::new().hash_one(std::process::id()) | 1,
         }
+    }
+
+    /// A number that no other worker has, nor this one after a restart: what it answers to a ping, in eight bytes, little-endian.
+    #[must_use]
+    pub fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// Tells clients from now on how they reach this worker besides TCP, and shows what `report` counts of it among the

@@ -3,10 +3,10 @@
 #[path = "../benches/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::{SIZE, Scene, somewhere};
+use forebay_testkit::Telling;
 use forebay_transport::{Flags, Service};
 
 const HITS: usize = 1000;
@@ -15,37 +15,11 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-struct Counting;
-
-impl Counting {
-    fn count() {
-        // A thread that ends allocates where nobody counts any more.
-        let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
-    }
-}
-
-// SAFETY: everything is passed on as it is; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Telling = Telling(|| {
+    // A thread that ends allocates where nobody counts any more.
+    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+});
 
 /// How often this thread allocates in so many hits, after some that were not counted.
 fn allocations(mut hit: impl FnMut()) -> u64 {

@@ -10,7 +10,7 @@ use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
 use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
 use forebay_fuse::{FuseIo, MountOptions, WritingOptions};
-use forebay_memory::{Pool, PoolError, PoolOptions};
+use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
@@ -20,6 +20,7 @@ use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 
 use crate::binding;
+use crate::window::NearConnector;
 
 /// The name of the worker in this process.
 const LOCAL: &str = "local";
@@ -33,8 +34,8 @@ const QUIET: Duration = Duration::from_millis(200);
 /// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
 const LEAST_POOL: ByteSize = ByteSize::mib(8);
 
-fn pool(size: ByteSize, huge_pages: bool) -> Result<Pool, PoolError> {
-    Pool::new(PoolOptions { huge_pages, ..PoolOptions::fixed(size.max(LEAST_POOL)) })
+fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, PoolError> {
+    Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(LEAST_POOL)) })
 }
 
 /// Bytes of a block: the same for store, worker, client and the hellos of both. The configuration allows none beyond a `u32`.
@@ -42,12 +43,13 @@ pub(crate) fn block_size(config: &Config) -> u32 {
     u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE)
 }
 
-/// The worker's block store; with `prewarm` it takes all of its memory at once.
+/// The worker's block store; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host may look
+/// at that.
 ///
 /// # Errors
 /// When memory cannot be had or a disk not be used.
-pub(crate) async fn worker_store(config: &Config, prewarm: bool) -> anyhow::Result<Store> {
-    let memory = pool(config.worker_memory_size, config.worker_memory_huge_pages)?;
+pub(crate) async fn worker_store(config: &Config, prewarm: bool, sharing: Sharing) -> anyhow::Result<Store> {
+    let memory = pool(config.worker_memory_size, config.worker_memory_huge_pages, sharing)?;
     let disks = config.worker_disks.iter();
     // Percentages between 1 and 100, as the table of keys says.
     let percent = |value: u32| u8::try_from(value).unwrap_or(100);
@@ -210,6 +212,10 @@ impl Connector for MixedConnector {
         self.others.report()
     }
 
+    fn window_report(&self) -> serde_json::Value {
+        self.others.window_report()
+    }
+
     fn close(&self) -> futures::future::BoxFuture<'_, ()> {
         self.others.close()
     }
@@ -255,7 +261,7 @@ async fn client(
 /// The worker in this process that a client reads from directly, and its name.
 pub(crate) type Own = (Arc<str>, Arc<dyn Service>);
 
-/// A client of the workers of `membership`, over TCP and RDMA; of `own`, if it is one of them, directly. `reach` is which of their
+/// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
 /// addresses those are, and decides what it connects from.
 ///
 /// # Errors
@@ -273,13 +279,15 @@ pub(crate) async fn remote_client(
             prewarm: config.network_rdma_data_buffer_pool_prewarm_size,
             max: config.network_rdma_data_buffer_pool_max_size.max(LEAST_POOL),
             huge_pages: config.worker_memory_huge_pages,
+            sharing: Sharing::Private,
         })?,
-        false => pool(config.client_memory_size, config.worker_memory_huge_pages)?,
+        false => pool(config.client_memory_size, config.worker_memory_huge_pages, Sharing::Private)?,
     };
     let connector: Arc<dyn Connector> = match crate::rdma::RdmaConnector::start(config, &buffers, &options).await? {
         Some(rdma) => Arc::new(rdma),
         None => Arc::new(TcpConnector { options }),
     };
+    let connector = NearConnector::over(connector, config);
     let connector = match own {
         Some((name, service)) => Arc::new(MixedConnector { name, service, others: connector }),
         None => connector,
@@ -297,7 +305,7 @@ pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> 
     let membership = Arc::new(StaticMembership::new([LOCAL]));
     // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
     let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
-    let buffers = pool(LEAST_POOL, config.worker_memory_huge_pages)?;
+    let buffers = pool(LEAST_POOL, config.worker_memory_huge_pages, Sharing::Private)?;
     client(config, membership, Arc::new(LocalConnector { service }), buffers, budget).await
 }
 
@@ -319,6 +327,7 @@ pub(crate) fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
         ring_memory: config.fuse_uring_memory,
         interrupts: config.fuse_interrupts,
         threads: config.fuse_threads as usize,
+        spin: config.fuse_spin,
         // At most 65 535, as the table of keys says.
         max_background: u16::try_from(config.fuse_max_background).unwrap_or(u16::MAX),
         read_ahead: config.fuse_read_ahead,

@@ -33,6 +33,7 @@ mod signals;
 mod staged;
 mod state;
 mod web;
+mod window;
 
 use std::process::ExitCode;
 

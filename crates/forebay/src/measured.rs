@@ -1,7 +1,7 @@
 //! A worker's service, with a clock: how long requests from other processes take, by what they ask for, and what else of the
 //! process belongs into a worker's report.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_fuse::ReportSource;
@@ -12,6 +12,8 @@ use forebay_types::{BlockKey, Failure, FileId};
 use futures::FutureExt as _;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+
+use crate::window::Windows;
 
 /// How long a question for the counters may take; it is answered at once.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -36,6 +38,8 @@ pub(crate) struct Measured {
     latency: [LatencyHistogram; OPERATIONS.len()],
     /// One of each server over TCP.
     connections: Mutex<Vec<Gauge>>,
+    /// They ask it, and are gone before it is.
+    windows: Mutex<Weak<Windows>>,
 }
 
 type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
@@ -44,12 +48,17 @@ impl Measured {
     /// Of nothing yet.
     pub(crate) fn new(service: Arc<dyn Service>) -> Arc<Self> {
         let latency = std::array::from_fn(|_| LatencyHistogram::new());
-        Arc::new(Self { service, latency, connections: Mutex::default() })
+        Arc::new(Self { service, latency, connections: Mutex::default(), windows: Mutex::default() })
     }
 
     /// Counts the connections of `server` in, too.
     pub(crate) fn served_by(&self, server: &TcpServer) {
         self.connections.lock().push(Box::new(server.connection_gauge()));
+    }
+
+    /// Reports on `windows`, too.
+    pub(crate) fn seen_through(&self, windows: &Arc<Windows>) {
+        *self.windows.lock() = Arc::downgrade(windows);
     }
 
     /// What the worker counts, and this process.
@@ -78,6 +87,7 @@ impl Measured {
         }
         report["requests"] = latencies.collect::<Map<_, _>>().into();
         report["connections"] = json!(self.connections.lock().iter().map(|gauge| gauge()).sum::<usize>());
+        report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
         report["process"] = json!(ProcessStats::now());
         report
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use forebay_metrics::{Families, Readiness, Registry, Site};
 use serde_json::Value;
 
-use crate::report::{Client, Coordinator, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Worker};
+use crate::report::{Client, Coordinator, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker};
 
 /// Workers with series of their own in a mount's metrics.
 const MOST_WORKERS: usize = 256;
@@ -47,6 +47,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.local.iter().for_each(|local| of_local(local, families));
         part.client.iter().for_each(|client| of_client(client, families));
         part.rdma.iter().for_each(|rdma| of_rdma(rdma, families));
+        part.window.iter().for_each(|window| of_window(window, families));
         part.worker.iter().for_each(|worker| of_worker(worker, families));
         part.store.iter().for_each(|store| of_store(store, families));
         part.origins.iter().for_each(|origin| of_origin(origin, families));
@@ -316,6 +317,26 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
                 .gauge("forebay_client_paths_up", "Paths of data to a worker that are used, by transport")
                 .add([("worker", &worker.worker), ("transport", transport)], up);
         }
+    }
+}
+
+fn of_window(window: &Window, families: &mut Families) {
+    if let (Some(reads), Some(bytes)) = (window.reads, window.bytes) {
+        families
+            .counter("forebay_client_window_reads_total", "Reads of bytes where workers on the same host have them")
+            .add([], reads);
+        families.counter("forebay_client_window_bytes_total", "Bytes of those, which were not copied").add([], bytes);
+        families
+            .gauge("forebay_client_windows_open", "Workers on the same host whose memory is seen")
+            .add([], window.workers.iter().filter(|worker| worker.state == "open").count());
+    }
+    if let (Some(connections), Some(pinned)) = (window.connections, window.pinned_bytes) {
+        families
+            .gauge("forebay_worker_window_connections", "Clients on the same host that see a worker's memory")
+            .add([], connections);
+        families
+            .gauge("forebay_worker_window_pinned_bytes", "Memory that has to stay as it is because they look at it")
+            .add([], pinned);
     }
 }
 

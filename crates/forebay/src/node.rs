@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use forebay_cluster::Membership as _;
 use forebay_cluster::records::members::{Addresses, Capacity, DrainProgress, WorkerRecord};
 use forebay_config::{Config, Host, Loaded};
+use forebay_memory::Sharing;
 use forebay_registry::{Registered, RegisteredOptions};
 use forebay_store::Store;
 use forebay_tcp::TcpServer;
@@ -26,6 +27,7 @@ use crate::cluster::Cluster;
 use crate::measured::Measured;
 use crate::namespaces::{self, Namespaces};
 use crate::neighbours::Neighbours;
+use crate::window::{self, Windows};
 use crate::{assembly, rdma};
 
 /// How long what is queued for the disks may take to be written at the end. What is not is read again from the origin.
@@ -47,6 +49,8 @@ pub(crate) struct Node {
     /// Where it takes data, where that has an interface of its own.
     data: Option<IpAddr>,
     rdma: Option<Arc<rdma::Servers>>,
+    /// Its memory, as other processes of this host see it.
+    windows: Arc<Windows>,
     namespaces: Option<Namespaces>,
     joined: Option<Joined>,
 }
@@ -63,7 +67,8 @@ pub(crate) struct NodeOptions<'a> {
     pub(crate) prewarm: bool,
     /// The cluster whose mounts and policies it shows.
     pub(crate) cluster: Option<&'a Cluster>,
-    /// Whether other machines may use it: it listens for RDMA where that is asked for, and is registered in its cluster.
+    /// Whether other processes may use it: it listens for RDMA where that is asked for, shows its memory to those on this host, and
+    /// is registered in its cluster.
     pub(crate) shared: bool,
 }
 
@@ -75,7 +80,8 @@ impl Node {
     pub(crate) async fn start(options: NodeOptions<'_>) -> anyhow::Result<Self> {
         let config = &options.loaded.config;
         let mounts = namespaces::configured(options.loaded, &options.mounts)?;
-        let store = assembly::worker_store(config, options.prewarm).await?;
+        let sharing = if options.shared { window::sharing(config) } else { Sharing::Private };
+        let store = assembly::worker_store(config, options.prewarm, sharing).await?;
         let worker = match assembly::worker(config, store.clone(), mounts.clone()) {
             Ok(worker) => worker,
             Err(error) => {
@@ -91,6 +97,7 @@ impl Node {
             servers: Vec::new(),
             data: options.addresses.data.map(|address| address.ip()),
             rdma: None,
+            windows: Arc::default(),
             namespaces: None,
             joined: None,
         };
@@ -120,6 +127,12 @@ impl Node {
             let server = assembly::server(config, address, service()).context("cannot start the worker's server")?;
             self.measured.served_by(&server);
             self.servers.push(server);
+        }
+        if options.shared {
+            let instance = self.worker.instance();
+            let windows = Windows::open(config, self.store.pool(), self.addresses(), instance, &service())?;
+            self.windows = Arc::new(windows);
+            self.measured.seen_through(&self.windows);
         }
         self.worker.watch_hot_blocks(config.coordinator_hot_replicas > 0);
         Ok(())
@@ -246,6 +259,8 @@ impl Node {
         }
         futures::future::join_all(self.servers.iter().map(TcpServer::close)).await;
         drop(self.servers);
+        self.windows.close().await;
+        drop(self.windows);
         if let Some(rdma) = &self.rdma {
             rdma.close().await;
         }

@@ -25,6 +25,7 @@ pub(crate) struct Report {
     /// A client's memory.
     pub(crate) buffers: Option<Memory>,
     pub(crate) rdma: Option<Rdma>,
+    pub(crate) window: Option<Window>,
     pub(crate) worker: Option<Worker>,
     pub(crate) store: Option<Store>,
     pub(crate) origins: Vec<Origin>,
@@ -273,6 +274,29 @@ pub(crate) struct WorkerPaths {
 pub(crate) struct Path {
     pub(crate) rdma: bool,
     pub(crate) up: bool,
+}
+
+/// Of a client, or of a worker.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Window {
+    /// What a client read where workers have it.
+    pub(crate) reads: Option<u64>,
+    pub(crate) bytes: Option<u64>,
+    /// The workers that a client may see.
+    pub(crate) workers: Vec<WindowWorker>,
+    /// Clients that see a worker's memory.
+    pub(crate) connections: Option<u64>,
+    /// What a worker keeps as it is for them.
+    pub(crate) pinned_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct WindowWorker {
+    pub(crate) worker: String,
+    pub(crate) state: String,
+    pub(crate) why: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

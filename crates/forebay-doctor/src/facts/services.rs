@@ -62,6 +62,18 @@ pub struct MountProbe {
     /// What brings it the kernel's requests, for people.
     #[serde(default)]
     pub io: Option<String>,
+    /// Workers on this machine whose memory it sees, or should.
+    #[serde(default)]
+    pub windows: Vec<WindowProbe>,
+}
+
+/// A worker on the machine of a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowProbe {
+    /// Its address.
+    pub worker: String,
+    /// Why its memory is not seen, if it is not.
+    pub why: Option<String>,
 }
 
 /// The whole microseconds of a time.

@@ -46,6 +46,16 @@ impl Descriptor {
         self.with_own_queue().or_else(|_| self.0.try_clone().map(Self))
     }
 
+    /// Another descriptor of the same mount, with a queue of its own, that does not wait for messages.
+    ///
+    /// # Errors
+    /// As of [`Descriptor::with_own_queue`].
+    pub(crate) fn impatient(&self) -> io::Result<Self> {
+        let own = self.with_own_queue()?;
+        rustix::fs::fcntl_setfl(&own.0, OFlags::RDWR | OFlags::NONBLOCK)?;
+        Ok(own)
+    }
+
     /// The next message: how many bytes of `buffer` it takes. Waits for one.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! The classic carrier: threads that read requests from `/dev/fuse`, one after the other.
 //!
+//! After a short read a thread may wait awake for the next (`awake.rs`).
+//!
 //! Where rings are live one such thread stays, for what a ring does not carry: references given back, interrupts, and what the
 //! kernel sends before the rings are ready.
 
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use rustix::io::Errno as SystemErrno;
 use tracing::{debug, error};
 
+use crate::carrier::awake::{Awake, SHORT};
 use crate::carrier::descriptor::Descriptor;
 use crate::errno::Errno;
 use crate::protocol::abi::{MIN_BUFFER, opcode};
@@ -20,20 +23,38 @@ use crate::served::Served;
 /// Bytes of a message beside what is written: more than any header, head and names take, and a page.
 const BESIDE_DATA: usize = 4096;
 
+/// What a message was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Was {
+    /// One of many.
+    Another,
+    /// A read of a little: who asked may ask again in no time.
+    Short,
+    /// The last one.
+    Last,
+}
+
 /// Serves until the mount has ended.
 ///
 /// # Errors
 /// When the device cannot be read though the mount is there.
 pub(crate) fn serve<D: Dispatch>(
     descriptor: &Arc<Descriptor>,
+    awake: Option<&Awake>,
     dispatch: &D,
     max_write: u32,
     served: &Served,
 ) -> io::Result<()> {
     // Only what is written to takes memory: most messages are short.
     let mut buffer = vec![0; (max_write as usize + BESIDE_DATA).max(MIN_BUFFER)];
+    let mut was = Was::Another;
     loop {
-        let length = match descriptor.read(&mut buffer) {
+        let soon = awake.filter(|_| was == Was::Short);
+        let (from, read) = match soon.and_then(|awake| Some((awake.descriptor(), awake.read(&mut buffer)?))) {
+            Some(awake) => awake,
+            None => (descriptor, descriptor.read(&mut buffer)),
+        };
+        let length = match read {
             Ok(length) => length,
             Err(error) => match SystemErrno::from_io_error(&error) {
                 // A signal; or whoever asked was killed before the request was read.
@@ -45,22 +66,23 @@ pub(crate) fn serve<D: Dispatch>(
         };
         // No more than there was room for.
         let message = buffer.get(..length).unwrap_or_default();
-        if !take(descriptor, dispatch, message, served) {
+        was = take(from, dispatch, message, served);
+        if was == Was::Last {
             return Ok(());
         }
     }
 }
 
-/// Sees to one message. `false`: it was the last one.
+/// Sees to one message.
 #[inline]
-fn take<D: Dispatch>(descriptor: &Arc<Descriptor>, dispatch: &D, message: &[u8], served: &Served) -> bool {
+fn take<D: Dispatch>(descriptor: &Arc<Descriptor>, dispatch: &D, message: &[u8], served: &Served) -> Was {
     let header = match Header::parse(message) {
         Ok(header) => header,
         Err(malformed) => {
             // Whom to answer is not known.
             error!(length = message.len(), %malformed, "the kernel sent what is no request");
             served.count_malformed();
-            return true;
+            return Was::Another;
         }
     };
     match header.opcode {
@@ -69,21 +91,22 @@ fn take<D: Dispatch>(descriptor: &Arc<Descriptor>, dispatch: &D, message: &[u8],
                 error!(?header, %malformed, "the kernel sent what is no request");
                 served.count_malformed();
             }
-            true
+            Was::Another
         }
         opcode::DESTROY => {
             descriptor.answer(header.unique, Ok(&[]));
-            false
+            Was::Last
         }
         opcode::INIT => {
             debug!("the kernel begins a second time");
             descriptor.answer(header.unique, Err(Errno::EIO));
-            true
+            Was::Another
         }
         _ => {
             let request = Request::device(header, message, descriptor);
+            let is_short = matches!(request.operation(), Ok(Operation::Read { size, .. }) if size <= SHORT);
             contained(header.opcode, || dispatch.dispatch(request));
-            true
+            if is_short { Was::Short } else { Was::Another }
         }
     }
 }

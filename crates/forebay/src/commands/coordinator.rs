@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use forebay_cluster::Reach;
-use forebay_config::Loaded;
+use forebay_config::{Loaded, SharedMemory};
 use tracing::{info, warn};
 
 use crate::binding;
@@ -50,6 +50,7 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     // It moves no data itself.
     config.network_rdma_data_enabled = false;
     config.network_rdma_metadata_enabled = false;
+    config.network_shared_memory = SharedMemory::Off;
     config.client_prefetch_max_part_number = 0;
     let cluster = match Cluster::open(&config, Reach::Requests).await? {
         Some(cluster) => cluster,

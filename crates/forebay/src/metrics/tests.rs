@@ -39,6 +39,7 @@ pub(crate) fn everything(scale: u64) -> Value {
         } }],
         "requests": { "read": latency, "stat": latency },
         "connections": 1,
+        "window": { "servers": 1, "connections": 2, "pinned_bytes": 4096 },
         "rdma": { "listeners": [{
             "card": "mlx5_0:1", "bytes_sent": 4096 * scale, "bytes_received": 64 * scale, "replies": scale,
             "requests": scale, "latency": latency,
@@ -83,6 +84,9 @@ pub(crate) fn everything(scale: u64) -> Value {
             "paths": { "rdma": traffic, "tcp": traffic, "fell_back": scale },
             "workers": [{ "worker": "node1:29999", "data": [{ "rdma": true, "up": true }, { "rdma": false, "up": true }] }],
             "cards": [{ "card": "mlx5_1:1", "registered_bytes": 1 }],
+        },
+        "window": {
+            "reads": scale, "bytes": 4096 * scale, "workers": [{ "worker": "node1:29999", "state": "open", "why": null }],
         },
         "node": node,
     })

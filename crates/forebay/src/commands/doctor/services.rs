@@ -8,13 +8,13 @@ use forebay_cluster::Reach;
 use forebay_config::Config;
 use forebay_coordinator::ApiClient;
 use forebay_doctor::Root;
-use forebay_doctor::facts::{CoordinatorProbe, EtcdProbe, Fuse, MountProbe, micros};
+use forebay_doctor::facts::{CoordinatorProbe, EtcdProbe, Fuse, MountProbe, WindowProbe, micros};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::exit::Told;
-use crate::report::Report;
-use crate::{binding, control, state};
+use crate::report::{Report, Window};
+use crate::{binding, control, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
 const PAGE_WITHIN: Duration = Duration::from_secs(3);
@@ -144,11 +144,28 @@ async fn mount(state: state::RunState) -> MountProbe {
                 fell_back: rdma.paths.map_or(0, |paths| paths.fell_back),
                 rdma_down: down.map(|worker| worker.worker.clone()).collect(),
                 io: report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string()),
+                windows: windows(&report.window.unwrap_or_default()).await,
                 ..probe
             }
         }
         Err(error) => MountProbe { error: Some(format!("{error:#}")), ..probe },
     }
+}
+
+/// The workers of this machine among those that a mount reads from.
+async fn windows(window: &Window) -> Vec<WindowProbe> {
+    let mut here = Vec::new();
+    for worker in &window.workers {
+        let probe = WindowProbe { worker: worker.worker.clone(), why: None };
+        if worker.state == "open" {
+            here.push(probe);
+        } else if let Some(why) = &worker.why
+            && window::is_here(&worker.worker).await
+        {
+            here.push(WindowProbe { why: Some(why.clone()), ..probe });
+        }
+    }
+    here
 }
 
 async fn report(socket: &Path) -> anyhow::Result<Report> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use forebay_client::Client;
 use forebay_cluster::{Member, Membership as _, Reach, StaticMembership};
-use forebay_config::{Loaded, RdmaFallback};
+use forebay_config::{Loaded, RdmaFallback, SharedMemory};
 use forebay_fuse::mount_table::{self, MountState};
 use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
 
@@ -206,7 +206,9 @@ impl Targets {
         // These commands read ahead by themselves.
         config.client_prefetch_max_part_number = 0;
         config.client_prefetch_file_length_threshold = ByteSize::default();
-        // Registering memory would take longer than what they ask for, but where TCP must not carry data it does not.
+        // Registering memory, or mapping that of a worker here, would take longer than what they ask for; but where TCP must not
+        // carry data it does not.
+        config.network_shared_memory = SharedMemory::Off;
         config.network_rdma_metadata_enabled = false;
         config.network_rdma_data_enabled &= config.network_rdma_data_fallback == RdmaFallback::Never;
         let initial = config.network_rdma_data_buffer_pool_initial_size.min(REGISTERED);

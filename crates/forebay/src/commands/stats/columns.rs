@@ -98,7 +98,7 @@ const fn column(
 }
 
 /// All of them, in their order.
-const COLUMNS: [Column; 43] = {
+const COLUMNS: [Column; 44] = {
     use Format::{Bytes, Count, Millis, Percent};
     use Section::{Cache, Fuse, Local, Meta, Object, Rdma, RemoteCache, Usage};
     [
@@ -121,6 +121,7 @@ const COLUMNS: [Column; 43] = {
         }),
         column(Cache, "evict", Count, 1, |i| i.rate(evicted)),
         column(RemoteCache, "recv", Bytes, 0, |i| i.rate(|r| Some(r.client.as_ref()?.data.bytes_received as f64))),
+        column(RemoteCache, "window", Bytes, 1, |i| i.rate(|r| Some(r.window.as_ref()?.bytes? as f64))),
         column(RemoteCache, "ops", Count, 0, |i| i.per_second(&i.latency(remote)?)),
         column(RemoteCache, "lat", Millis, 0, |i| i.mean(&i.latency(remote)?)),
         column(RemoteCache, "p99", Millis, 1, |i| i.p99(&i.latency(remote)?)),
@@ -388,6 +389,7 @@ pub(super) mod tests {
             ("/cache/hit", 20.0),
             ("/cache/hit%", 40.0),
             ("/remotecache/recv", 40960.0),
+            ("/remotecache/window", 40960.0),
             ("/remotecache/ops", 10.0),
             ("/rdma/write", 40960.0),
             ("/rdma/read", 640.0),

@@ -229,6 +229,8 @@ impl Site {
         if transport == Transport::Tcp {
             settings.push("network.rdma.metadata.enabled=false".to_owned());
         }
+        // It is about what is sent, and the workers may be on this host.
+        settings.push("network.shared_memory=off".to_owned());
         settings.extend(["client.web.port=0", "client.web.bind.host=127.0.0.1", "log.level=info"].map(str::to_owned));
         let mut starting = Vec::new();
         for _ in 0..count {

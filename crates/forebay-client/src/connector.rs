@@ -1,0 +1,28 @@
+//! The way from a member of the cluster to a link to it, so that the client knows no transport by name.
+
+use std::sync::Arc;
+
+use forebay_cluster::Member;
+use forebay_transport::Transport;
+use futures::future::BoxFuture;
+
+/// Makes links to workers. A link is made when the member is first seen and connects when it is first used.
+pub trait Connector: Send + Sync + 'static {
+    /// A link to `member`.
+    fn connect(&self, member: &Member) -> Arc<dyn Transport>;
+
+    /// How the links are and what was counted of them, for people and monitoring.
+    fn report(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// What of workers' memory is seen from here, and how much was read there, for people and monitoring.
+    fn window_report(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    /// Ends what the links share. They are closed before.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}

@@ -1,0 +1,120 @@
+use super::*;
+
+const FRAME: usize = FRAME_SIZE;
+
+fn pool(frames: u64) -> Pool {
+    Pool::new(PoolOptions::fixed(ByteSize::bytes(frames * FRAME as u64))).unwrap()
+}
+
+#[test]
+fn memory_with_a_reader_is_not_reused() {
+    let pool = pool(1);
+    let mut span = pool.try_alloc(FRAME).unwrap();
+    span[..3].copy_from_slice(b"abc");
+    let reader = span.freeze().slice(1..3);
+    assert!(pool.try_alloc(1).is_none());
+    assert_eq!(&*reader, b"bc");
+    drop(reader);
+    assert!(pool.try_alloc(FRAME).is_some());
+}
+
+#[test]
+fn split_spans_are_disjoint_and_free_their_extent_together() {
+    let pool = pool(1);
+    let (mut head, mut tail) = pool.try_alloc(FRAME).unwrap().split_at(100);
+    head.fill(1);
+    tail.fill(2);
+    assert!(head.iter().all(|byte| *byte == 1));
+    drop(head);
+    assert!(pool.try_alloc(1).is_none());
+    drop(tail);
+    assert_eq!(pool.used(), 0);
+}
+
+#[test]
+fn what_lies_behind_a_view_is_had_again_when_all_others_are_gone() {
+    let pool = pool(1);
+    let (head, mut tail) = pool.try_alloc(100).unwrap().split_at(10);
+    let mut head = head.freeze();
+    assert!(head.reclaim(90).is_none(), "it is still lent");
+    tail.fill(7);
+    drop(tail);
+    assert!(head.reclaim(FRAME).is_none(), "there is not so much");
+    let again = head.reclaim(90).unwrap();
+    assert_eq!(*again, [7; 90]);
+    assert!(head.reclaim(1).is_none(), "it is had once");
+    drop((head, again));
+    assert_eq!(pool.used(), 0);
+}
+
+#[test]
+fn a_pool_grows_to_its_limit_and_no_further() {
+    let options = PoolOptions {
+        initial: ByteSize::mib(4),
+        max: ByteSize::mib(12),
+        prewarm: ByteSize::mib(4),
+        huge_pages: false,
+        sharing: Sharing::Private,
+    };
+    let pool = Pool::new(options).unwrap();
+    let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME)).collect();
+    assert_eq!(held.len(), 3);
+    assert!(Pool::new(PoolOptions { prewarm: ByteSize::mib(8), ..options }).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_are_served_in_order() {
+    let pool = pool(1);
+    let held = pool.try_alloc(FRAME).unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..4)
+        .map(|number| {
+            let (pool, order) = (pool.clone(), Arc::clone(&order));
+            tokio::spawn(async move {
+                let span = pool.alloc(FRAME, Duration::from_secs(60)).await.unwrap();
+                order.lock().push(number);
+                drop(span);
+            })
+        })
+        .collect();
+    while pool.occupancy().waiting < 4 {
+        tokio::task::yield_now().await;
+    }
+    assert!(pool.try_alloc(1).is_none(), "a newcomer must not overtake");
+    drop(held);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(*order.lock(), [0, 1, 2, 3]);
+    assert_eq!(pool.used(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_gives_up_leaves_the_line_and_lets_smaller_ones_through() {
+    let pool = pool(1);
+    let small = pool.try_alloc(1).unwrap();
+    let (big, behind) =
+        tokio::join!(pool.alloc(FRAME, Duration::from_millis(10)), pool.alloc(1, Duration::from_secs(10)));
+    assert!(matches!(big, Err(PoolError::Exhausted { .. })));
+    assert!(behind.is_ok());
+    drop((small, behind));
+    assert_eq!(pool.used(), 0);
+    assert_eq!(pool.occupancy().failures, 1);
+}
+
+#[tokio::test]
+async fn a_grant_to_one_who_left_is_not_lost() {
+    let pool = pool(1);
+    let held = pool.try_alloc(FRAME).unwrap();
+    let waiting = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.alloc(FRAME, Duration::from_secs(60)).await }
+    });
+    while pool.occupancy().waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    waiting.abort();
+    assert!(waiting.await.is_err());
+    drop(held);
+    assert!(pool.try_alloc(FRAME).is_some());
+}

@@ -1,0 +1,54 @@
+//! A range of addresses that is mapped for as long as somebody holds it.
+
+use std::os::fd::AsFd;
+use std::ptr::{NonNull, null_mut};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Mapped memory, unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the region is plain memory that stays mapped until drop; who may access which part is its holder's business.
+unsafe impl Send for Region {}
+// SAFETY: as above; `Region` itself never reads or writes the memory.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Zeros of this process's own, to be read and written.
+    pub(crate) fn anonymous(length: usize, flags: MapFlags) -> rustix::io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        Self::at(unsafe { rustix::mm::mmap_anonymous(null_mut(), length, protection, flags)? }.cast(), length)
+    }
+
+    /// The first `length` bytes of `file`, as all who map it see them.
+    pub(crate) fn shared(file: impl AsFd, length: usize, protection: ProtFlags) -> rustix::io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe { rustix::mm::mmap(null_mut(), length, protection, MapFlags::SHARED, file, 0)? };
+        Self::at(base.cast(), length)
+    }
+
+    fn at(base: *mut u8, length: usize) -> rustix::io::Result<Self> {
+        NonNull::new(base).map(|base| Self { base, length }).ok_or(rustix::io::Errno::NOMEM)
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the range is the whole mapping; every view holds the region alive, so no view is left. An error would mean that
+        // the range was not mapped, which cannot be acted on.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}

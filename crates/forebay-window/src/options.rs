@@ -1,0 +1,88 @@
+//! What can be set, with the defaults.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use forebay_types::ByteSize;
+
+/// The name under which a worker that listens on `address` can be reached by those on its host.
+#[must_use]
+pub fn name_of(address: SocketAddr) -> String {
+    format!("forebay/{address}")
+}
+
+/// How a worker lets its memory be seen and what it allows.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The name in the abstract namespace to listen under: [`name_of`] its address.
+    pub name: String,
+    /// The cluster that clients must name.
+    pub cluster: String,
+    /// Bytes of a block, which must be the clients' too: they ask for blocks by number.
+    pub block_size: u32,
+    /// Which worker it is: what it answers to a ping on its other ways, in eight bytes, little-endian. Zero for one that answers
+    /// with none. Clients use the session only if both are the same.
+    pub instance: u64,
+    /// Sessions at once. One more is refused, and told why.
+    pub max_connections: usize,
+    /// Requests of one session that are being answered at once. Clients are told, and one that sends more has no further use.
+    pub max_requests_per_connection: usize,
+    /// Bytes that clients may look at, all together, in whole frames: half of the pool unless it is said. One reply of each session
+    /// goes beyond it, up to half as much again.
+    pub max_pinned: Option<ByteSize>,
+    /// How long a request waits for others to be released before its client is sent another way.
+    pub patience: Duration,
+    /// How long a client may take for its hello.
+    pub hello_timeout: Duration,
+    /// How long closing waits for clients to be done with what they see. What they still see then is given up for good.
+    pub close_timeout: Duration,
+}
+
+impl ServerOptions {
+    /// Listen under `name` for members of `cluster`, whose blocks are of `block_size` bytes.
+    #[must_use]
+    pub fn new(name: impl Into<String>, cluster: impl Into<String>, block_size: u32) -> Self {
+        Self {
+            name: name.into(),
+            cluster: cluster.into(),
+            block_size,
+            instance: 0,
+            max_connections: 256,
+            max_requests_per_connection: 512,
+            max_pinned: None,
+            patience: Duration::from_millis(50),
+            hello_timeout: Duration::from_secs(5),
+            close_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// How a client connects and how much it asks for at once.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// The cluster that the worker must belong to.
+    pub cluster: String,
+    /// Bytes of a block, which must be the worker's too: it is asked for blocks by number.
+    pub block_size: u32,
+    /// How long connecting may take, the exchange of hellos included.
+    pub connect_timeout: Duration,
+    /// Reads under way at once, those included whose caller has left; further ones wait for their turn. The worker may allow fewer.
+    pub max_calls: usize,
+    /// Reads without a caller that a session may have under way; with more, it takes no new ones and ends with the last that has
+    /// a caller.
+    pub max_abandoned: usize,
+}
+
+impl ClientOptions {
+    /// Connect to members of `cluster`, whose blocks are of `block_size` bytes.
+    #[must_use]
+    pub fn new(cluster: impl Into<String>, block_size: u32) -> Self {
+        Self {
+            cluster: cluster.into(),
+            block_size,
+            connect_timeout: Duration::from_secs(1),
+            max_calls: 256,
+            max_abandoned: 64,
+        }
+    }
+}

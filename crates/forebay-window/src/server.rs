@@ -1,0 +1,186 @@
+//! The server: takes in clients, within its bounds, and owns their sessions.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay_memory::Pool;
+use forebay_transport::Service;
+use forebay_transport::wire::Hello;
+use forebay_types::{ByteSize, FailureKind};
+use parking_lot::Mutex;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::WindowError;
+use crate::options::ServerOptions;
+use crate::session::serve;
+use crate::sessions::{Line, Shared};
+use crate::socket::{self, Socket, may_talk, nobody, our_user};
+use crate::wire;
+
+/// How long accepting rests after an error, such as too many open files, that would only come back at once.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Half of the pool is what clients may look at, unless it is said: the rest is for what is read next.
+const SHOWN: u64 = 2;
+
+/// A worker's memory, open to clients on its host. Dropping it ends its tasks without waiting for them; what clients still see is not
+/// used again then.
+pub struct WindowServer {
+    stop: CancellationToken,
+    shared: Arc<Shared>,
+    connections: Arc<AtomicUsize>,
+    /// A task for each name.
+    accepting: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl WindowServer {
+    /// Listens as `options` say and has `service`, whose bytes lie in `pool`, answer reads. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`WindowError`] when the pool is not one that can be shared, or it cannot listen there.
+    pub fn bind(options: ServerOptions, pool: &Pool, service: Arc<dyn Service>) -> Result<Self, WindowError> {
+        if pool.descriptor().is_none() {
+            return Err(WindowError::Private);
+        }
+        let listener = listen(&options.name)?;
+        let (stop, connections) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
+        let shared = Arc::new(Shared {
+            hello: Hello::ours(&options.cluster, options.block_size),
+            service,
+            pool: pool.clone(),
+            stop: stop.clone(),
+            sessions: AtomicU64::new(0),
+            line: Mutex::new(Line::new(options.max_pinned.map_or(pool.capacity().as_u64() / SHOWN, ByteSize::as_u64))),
+            options,
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared), Arc::clone(&connections)));
+        Ok(Self { stop, shared, connections, accepting: Mutex::new(vec![accepting]) })
+    }
+
+    /// Listens under another name, too: one worker with one bound, known by two addresses. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`WindowError`] when it cannot listen there.
+    pub fn also_listen(&self, name: &str) -> Result<(), WindowError> {
+        let listener = listen(name)?;
+        let (shared, connections) = (Arc::clone(&self.shared), Arc::clone(&self.connections));
+        self.accepting.lock().push(tokio::spawn(accept(listener, shared, connections)));
+        Ok(())
+    }
+
+    /// How many clients there are now.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the pool that clients look at, in whole frames.
+    #[must_use]
+    pub fn pinned(&self) -> u64 {
+        self.shared.line.lock().bound.pinned()
+    }
+
+    /// Stops listening, drops the requests in flight, and waits for clients to be done with what they see, for as long as the
+    /// options say. Returns when no task is left.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        let accepting = std::mem::take(&mut *self.accepting.lock());
+        for accepting in accepting {
+            // It ends by panic only when accepting itself does, and then there is nothing left to wait for.
+            let _ = accepting.await;
+        }
+    }
+}
+
+impl Drop for WindowServer {
+    fn drop(&mut self) {
+        // Also ends what a dropped `close` was waiting for.
+        self.stop.cancel();
+        self.accepting.lock().drain(..).for_each(|accepting| accepting.abort());
+    }
+}
+
+fn listen(name: &str) -> Result<Socket, WindowError> {
+    socket::listen(name).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => WindowError::NameInUse { name: name.to_owned() },
+        _ => WindowError::Listen { name: name.to_owned(), error },
+    })
+}
+
+/// Counts a client for as long as it is there.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn accept(listener: Socket, shared: Arc<Shared>, connections: Arc<AtomicUsize>) {
+    let mut sessions = JoinSet::new();
+    let mut strangers = false;
+    loop {
+        let accepted = tokio::select! {
+            () = shared.stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+            Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a session failed; what its client was shown is not used again");
+                }
+                continue;
+            }
+        };
+        let client = match accepted {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::warn!(%error, "cannot take in a client on this host; if files are short, raise `ulimit -n`");
+                tokio::time::sleep(ACCEPT_REST).await;
+                continue;
+            }
+        };
+        if let Err(refusal) = admit(&client, &shared, connections.load(Ordering::Relaxed), &mut strangers) {
+            // A courtesy: one try.
+            let _ = client.send(&[IoSlice::new(&wire::goodbye(FailureKind::InvalidArgument, &refusal))]);
+            continue;
+        }
+        connections.fetch_add(1, Ordering::Relaxed);
+        let (counted, shared) = (Counted(Arc::clone(&connections)), Arc::clone(&shared));
+        let number = shared.sessions.fetch_add(1, Ordering::Relaxed);
+        sessions.spawn(async move {
+            serve(client, number, shared).await;
+            drop(counted);
+        });
+    }
+    drop(listener);
+    while sessions.join_next().await.is_some() {}
+}
+
+/// Why a client is not taken in.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the worker runs as user {ours} and shows its memory to that user and to root; run both as one user")]
+    OtherUser { ours: u32 },
+    #[error("it has its {0} sessions; raise its limit")]
+    Full(usize),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Whether a client may look. `strangers`: whether one of another user has been spoken of.
+fn admit(client: &Socket, shared: &Shared, connections: usize, strangers: &mut bool) -> Result<(), Refusal> {
+    let (user, ours) = (client.peer_user()?, our_user());
+    if !may_talk(user, ours, nobody()) {
+        if !std::mem::replace(strangers, true) {
+            tracing::info!(
+                user,
+                ours,
+                "clients of another user on this host read over the network; run both as one user"
+            );
+        }
+        return Err(Refusal::OtherUser { ours });
+    }
+    let limit = shared.options.max_connections;
+    if connections >= limit { Err(Refusal::Full(limit)) } else { Ok(()) }
+}

@@ -1,0 +1,131 @@
+//! What the sessions of a server have in common, and why one ends.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use forebay_memory::{FRAME_SIZE, Place, Pool, Spans};
+use forebay_transport::Service;
+use forebay_transport::wire::{Hello, WireError};
+use forebay_types::FailureKind;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::options::ServerOptions;
+use crate::pins::{Bound, Frame, Frames, Mistaken};
+use crate::wire::{self, MAX_PLACES, Malformed};
+
+/// What the sessions of a server have in common.
+pub(crate) struct Shared {
+    pub(crate) options: ServerOptions,
+    pub(crate) service: Arc<dyn Service>,
+    pub(crate) hello: Hello,
+    pub(crate) pool: Pool,
+    pub(crate) stop: CancellationToken,
+    /// How many there were, which is the number of the next.
+    pub(crate) sessions: AtomicU64,
+    pub(crate) line: Mutex<Line>,
+}
+
+/// What all sessions show, and how to wake those who wait to.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) bound: Bound,
+    wakers: HashMap<u64, Arc<Notify>>,
+}
+
+impl Line {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { bound: Bound::new(limit), wakers: HashMap::new() }
+    }
+
+    /// A session, and what wakes it.
+    pub(crate) fn enter(&mut self, session: u64, waker: &Arc<Notify>) {
+        self.wakers.insert(session, Arc::clone(waker));
+    }
+
+    /// It is no more.
+    pub(crate) fn leave(&mut self, session: u64) {
+        self.wakers.remove(&session);
+    }
+
+    /// Has the session look again whose turn it is.
+    pub(crate) fn wake_next(&self) {
+        if let Some(waker) = self.bound.next().and_then(|next| self.wakers.get(&next)) {
+            waker.notify_one();
+        }
+    }
+}
+
+/// Why a session serves no more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The client closed it.
+    #[error("the client closed it")]
+    Closed,
+    /// The server closes.
+    #[error("the worker is closing")]
+    Stopped,
+    /// The client took too long for its hello.
+    #[error("it sent no hello within {0:?}")]
+    Late(Duration),
+    /// The client does not keep to the protocol.
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    /// Neither does this one.
+    #[error("{0}")]
+    Mistaken(#[from] Mistaken),
+    /// Nor this one.
+    #[error("it had more than the {0} requests under way that it may have")]
+    TooMany(usize),
+    /// The socket failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<WireError> for End {
+    fn from(error: WireError) -> Self {
+        Self::Malformed(error.into())
+    }
+}
+
+impl End {
+    /// Whether an operator should know.
+    pub(crate) fn is_remarkable(&self) -> bool {
+        !matches!(self, Self::Closed | Self::Stopped)
+    }
+
+    /// What the client is told.
+    pub(crate) fn goodbye(&self) -> Vec<u8> {
+        let is_its_fault = matches!(self, Self::Late(_) | Self::Malformed(_) | Self::Mistaken(_) | Self::TooMany(_));
+        wire::goodbye(if is_its_fault { FailureKind::InvalidArgument } else { FailureKind::Unavailable }, self)
+    }
+}
+
+/// Where `spans` lie in `pool`, and in which frames; `None` when they do not, or in too many places.
+pub(crate) fn places_of(spans: &Spans, pool: &Pool) -> Option<(SmallVec<[Place; 4]>, Frames)> {
+    let (mut places, mut frames) = (SmallVec::<[Place; 4]>::new(), Frames::new());
+    for span in spans.iter().filter(|span| !span.is_empty()) {
+        let place = span.place()?;
+        // Of another pool, the place would be somebody else's bytes.
+        let start = (pool.mapping().0.as_ptr() as usize).checked_add(usize::try_from(place.offset).ok()?)?;
+        if start != span.as_ptr() as usize {
+            return None;
+        }
+        // No extent lies in two frames.
+        let size = FRAME_SIZE as u64;
+        let frame = Frame { base: place.offset - place.offset % size, size };
+        if !frames.contains(&frame) {
+            frames.push(frame);
+        }
+        match places.last_mut() {
+            Some(last) if last.offset + u64::from(last.length) == place.offset => last.length += place.length,
+            _ => places.push(place),
+        }
+    }
+    (places.len() <= MAX_PLACES).then_some((places, frames))
+}
