@@ -96,7 +96,7 @@ fn tabulate(carriers: &[&str], outcomes: &[Outcome], report: &mut Report) {
     report.table(table);
 }
 
-/// The targets of small reads are those of the better carrier, which io_uring should be; its tail is measured against the other's.
+/// The targets of small reads are those of the better carrier: of many at once io_uring, whose tail is measured against the other's.
 fn judge(fio: Fio, carriers: &[&str], tmpfs: &Outcome, carried: &[Outcome], report: &mut Report) {
     let (Some(carrier), Some(outcome)) = (carriers.last(), carried.last()) else { return };
     if fio.access != Access::Random {
@@ -112,7 +112,10 @@ fn judge(fio: Fio, carriers: &[&str], tmpfs: &Outcome, carried: &[Outcome], repo
             }
         }
         _ if fio.jobs == 1 => {
-            report.time_target(&format!("mean of {what}"), SINGLE_TARGET, outcome.median(|sample| sample.mean))
+            let means = carriers.iter().zip(carried).map(|(carrier, of)| (carrier, of.median(|sample| sample.mean)));
+            if let Some((carrier, mean)) = means.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
+                report.time_target(&format!("mean of {}, `{carrier}`", fio.name()), SINGLE_TARGET, mean);
+            }
         }
         _ => {}
     }

@@ -126,7 +126,7 @@ enum Section {
     Mount,
     /// Warm reads through a mount, from a worker in another process
     Worker,
-    /// The same over UCX's shared memory
+    /// The same through shared memory: the window onto a worker's memory, and UCX
     MountRdma,
     /// Small reads one at a time and many at once, over /dev/fuse and over io_uring
     Depth,

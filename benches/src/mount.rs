@@ -89,8 +89,9 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
     let iperf = Iperf::start()?;
     let worker = start_worker(fixture, &[])?;
     let workers = [worker.address().to_string()];
-    let none: [&str; 0] = [];
-    let mount = MountProcess::mount(&fixture.programs, &workers, &fixture.mountpoint("mount"), none)?;
+    // It is about what is sent.
+    let arguments = ["-o", "network.shared_memory=off"];
+    let mount = MountProcess::mount(&fixture.programs, &workers, &fixture.mountpoint("mount"), arguments)?;
     let target = Target::new("mount", mount.path().join(LARGE), [worker.pid(), mount.pid()]);
     read_to_end(&target.file, OFlags::empty())?;
     let processes = [("`forebay worker`", worker.pid()), ("`forebay mount`", mount.pid())];

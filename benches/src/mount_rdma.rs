@@ -1,5 +1,5 @@
-//! Warm reads through a mount whose worker is another process, over UCX's shared memory: the RDMA transport's code on a machine
-//! without a card. Against tmpfs, and against the same over TCP.
+//! Warm reads through a mount whose worker is another process of the same host: through the window onto its memory, over UCX's
+//! shared memory (the RDMA transport's code on a machine without a card), and over TCP. Against tmpfs.
 
 use anyhow::ensure;
 use forebay_rdma::Library;
@@ -13,7 +13,7 @@ use crate::mount::start_worker;
 use crate::process::MemoryWatch;
 use crate::progress::Progress;
 use crate::reading::read_to_end;
-use crate::report::{Report, Table, kilo, latency, percent, rate};
+use crate::report::{Report, Table, kilo, latency, mean, percent, rate};
 use crate::rounds;
 use crate::through::{Target, daemons, on_tmpfs};
 
@@ -30,6 +30,11 @@ const UCX: [&str; 3] =
 const LISTEN: [&str; 3] =
     ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];
 
+/// So that bytes are sent.
+const NO_WINDOW: &str = "network.shared_memory=off";
+/// So that they are not.
+const WINDOW: &str = "network.shared_memory=on";
+
 /// The mount's buffers keep what was prefetched. With the default the whole file would come to lie in them, and nothing would cross
 /// from process to process any more; this is what the mount over TCP has (`client.memory.size`).
 const FEW_BUFFERS: &str = "network.rdma.data.buffer_pool.max_size=256MiB";
@@ -43,64 +48,92 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         progress.say(&format!("skipped: a mount over UCX: {missing}"));
         return Ok(());
     }
-    progress.say("forebay worker and forebay mount: warm reads over UCX's shared memory");
+    progress.say("forebay worker and forebay mount: warm reads through shared memory");
     report.fact("UCX transports of mount and worker", TRANSPORTS.to_owned());
     let transports = format!("network.rdma.data.transports={TRANSPORTS}");
     let options: Vec<&str> = UCX.into_iter().chain([transports.as_str()]).collect();
     let worker = start_worker(fixture, &[&options[..], &LISTEN].concat())?;
-    let mount = mount_of(fixture, "mount-rdma", &worker, &[&options[..], &[FEW_BUFFERS]].concat())?;
+    let mount = mount_of(fixture, "mount-rdma", &worker, &[&options[..], &[FEW_BUFFERS, NO_WINDOW]].concat())?;
+    let near_worker = start_worker(fixture, &[WINDOW])?;
+    let near_mount = mount_of(fixture, "mount-window", &near_worker, &[WINDOW])?;
     let tcp_worker = start_worker(fixture, &[])?;
-    let tcp_mount = mount_of(fixture, "mount-tcp", &tcp_worker, &[])?;
+    let tcp_mount = mount_of(fixture, "mount-tcp", &tcp_worker, &[NO_WINDOW])?;
     let of = |name: &str, worker: &WorkerProcess, mount: &MountProcess| {
         Target::new(name, mount.path().join(LARGE), [worker.pid(), mount.pid()])
     };
-    let (target, tcp) = (&of("shared memory", &worker, &mount), &of("TCP", &tcp_worker, &tcp_mount));
+    let near = &of("window", &near_worker, &near_mount);
+    let (target, tcp) = (&of("UCX", &worker, &mount), &of("TCP", &tcp_worker, &tcp_mount));
+    read_to_end(&near.file, OFlags::empty())?;
     read_to_end(&target.file, OFlags::empty())?;
     read_to_end(&tcp.file, OFlags::empty())?;
 
-    let processes = [("`forebay worker`, UCX", worker.pid()), ("`forebay mount`, UCX", mount.pid())];
+    let processes = [
+        ("`forebay worker`, UCX", worker.pid()),
+        ("`forebay mount`, UCX", mount.pid()),
+        ("`forebay worker`, window", near_worker.pid()),
+        ("`forebay mount`, window", near_mount.pid()),
+    ];
     let watch = MemoryWatch::start(processes.map(|(name, pid)| (name.to_owned(), pid)).into());
     let lines: Vec<Fio> = Fio::all(fixture.settings).into_iter().filter(|fio| fio.jobs <= JOBS).collect();
     let cases = lines
         .iter()
-        .flat_map(|fio| [target.case(fixture, *fio), tcp.case(fixture, *fio), on_tmpfs(fixture, *fio)])
+        .flat_map(|fio| {
+            [near, target, tcp].map(|target| target.case(fixture, *fio)).into_iter().chain([on_tmpfs(fixture, *fio)])
+        })
         .chain(copying::cases(fixture));
     let mut outcomes =
         rounds::measure("mount-rdma", cases.collect(), fixture.settings.repeat, progress, || watch.warm())?;
-    let copies = outcomes.split_off(3 * lines.len());
+    let copies = outcomes.split_off(4 * lines.len());
     report.memory(watch.finish());
     let by_ucx = received(&mount)?;
     ensure!(by_ucx >= fixture.settings.size, "only {by_ucx} bytes came over UCX");
-    for mount in [mount, tcp_mount] {
+    let by_window = crate::counters::count(&crate::counters::of(&near_mount)?, "/window/bytes")?;
+    ensure!(by_window >= fixture.settings.size, "only {by_window} bytes were read through the window");
+    for mount in [mount, near_mount, tcp_mount] {
         mount.unmount()?;
     }
-    for worker in [worker, tcp_worker] {
+    for worker in [worker, near_worker, tcp_worker] {
         worker.stop()?;
     }
 
-    let header = ["fio", "Forebay GB/s", "tmpfs GB/s", "ratio", "of TCP", "Forebay k/s", "p50/p99 µs", "CPU s/GiB"];
-    let text = "The same fio on a mount whose worker is another process, over UCX's shared memory, on another such mount over TCP, \
-                and on tmpfs. CPU is what worker and mount used together.";
-    let mut table = Table::new("Mount, separate worker over shared memory, warm", text.to_owned(), &header);
+    let header = ["fio", "over", "GB/s", "of tmpfs", "of TCP", "k/s", "mean µs", "p50/p99 µs", "CPU s/GiB"];
+    let text = "The same fio on mounts whose worker is another process of this host: through the window onto the worker's memory, \
+                over UCX's shared memory, and over TCP; and on tmpfs. CPU is what worker and mount used together.";
+    let mut table = Table::new("Mount, separate worker, shared memory, warm", text.to_owned(), &header);
     let mut large = Vec::new();
-    for (fio, of) in lines.iter().zip(outcomes.chunks_exact(3)) {
-        let [ours, tcp, tmpfs] = of else { continue };
-        let ratio = ours.ratio(tmpfs, |sample| sample.rate);
+    for (fio, of) in lines.iter().zip(outcomes.chunks_exact(4)) {
+        let [near, ucx, tcp, tmpfs] = of else { continue };
+        for (over, ours) in [("window", near), ("UCX", ucx), ("TCP", tcp)] {
+            let ratio = ours.ratio(tmpfs, |sample| sample.rate);
+            table.row(vec![
+                fio.name(),
+                over.to_owned(),
+                rate(ours),
+                percent(ratio),
+                percent(ours.ratio(tcp, |sample| sample.rate)),
+                kilo(ours),
+                mean(ours),
+                latency(ours),
+                daemons(ours),
+            ]);
+            if fio.access == Access::Sequential && fio.direct {
+                if over != "TCP" {
+                    report.ratio_target(&format!("separate worker, {over}, {}", fio.name()), "tmpfs", TARGET, ratio);
+                }
+                large.push((format!("separate worker, {over}, {}", fio.name()), ours));
+            }
+        }
         table.row(vec![
             fio.name(),
-            rate(ours),
+            "tmpfs".to_owned(),
             rate(tmpfs),
-            percent(ratio),
-            percent(ours.ratio(tcp, |sample| sample.rate)),
-            kilo(ours),
-            latency(ours),
-            daemons(ours),
+            String::new(),
+            String::new(),
+            kilo(tmpfs),
+            mean(tmpfs),
+            latency(tmpfs),
+            String::new(),
         ]);
-        if fio.access == Access::Sequential && fio.direct {
-            report.ratio_target(&format!("worker over shared memory, {}", fio.name()), "tmpfs", TARGET, ratio);
-            large.push((format!("worker over shared memory, {}", fio.name()), ours));
-            large.push((format!("worker over TCP, {}", fio.name()), tcp));
-        }
     }
     report.table(table);
     copying::compare("separate worker", &large, &copies, report);

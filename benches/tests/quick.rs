@@ -66,7 +66,7 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
     // A section that was skipped said so, and has no table and no samples.
     let optional: [(&str, &[&str], usize); 5] = [
         ("the RDMA transport", &["UCX transport against ucx_perftest", "UCX transport against TCP", "Connections"], 2),
-        ("a mount over UCX", &["Mount, separate worker over shared memory, warm"], 1),
+        ("a mount over UCX", &["Mount, separate worker, shared memory, warm"], 1),
         ("materialised files", &["Materialised files"], 1),
         ("no other file system", &["Against other file systems, warm"], 1),
         ("loading a model: no Python", &["Loading a model"], 1),

@@ -1,5 +1,7 @@
 //! Forebay, as the others see it.
 
+use forebay_testkit::MountProcess;
+
 use crate::fixture::{Fixture, LARGE};
 use crate::materialised;
 use crate::peer::{Daemon, Mounted, Peer, Place};
@@ -13,11 +15,16 @@ pub(crate) enum Ours {
     Materialised,
     /// As it comes, with a cache for so many bytes.
     Sized(u64),
+    /// The same, with room for as many bytes of whole files, each of which is taken when it is first opened.
+    SizedLocal(u64),
 }
 
 impl Peer for Ours {
     fn name(&self) -> &'static str {
-        if *self == Self::Materialised { "Forebay, materialised" } else { "Forebay" }
+        match self {
+            Self::Daemon | Self::Sized(_) => "Forebay",
+            Self::Materialised | Self::SizedLocal(_) => "Forebay, materialised",
+        }
     }
 
     fn version(&self) -> Option<String> {
@@ -25,7 +32,12 @@ impl Peer for Ours {
     }
 
     fn settings(&self) -> &'static str {
-        if *self == Self::Materialised { "`up`, `client.local.size`, `fs local add`" } else { "`up`" }
+        match self {
+            Self::Daemon => "`up`",
+            Self::Materialised => "`up`, `client.local.size`, `fs local add`",
+            Self::Sized(_) => "`up`",
+            Self::SizedLocal(_) => "`up`, `client.local.size`, `client.local.first_open_size=1MiB`",
+        }
     }
 
     fn start(&self, place: &Place<'_>) -> anyhow::Result<Mounted> {
@@ -33,16 +45,27 @@ impl Peer for Ours {
         let mount = match self {
             Self::Daemon => fixture.up_at("peer-forebay", &[])?,
             Self::Materialised => {
-                let mount = materialised::up(fixture, "peer-forebay-local", fixture.settings.size, &[])?;
-                if let Some(reason) = materialised::missing(&mount)? {
-                    mount.unmount()?;
-                    anyhow::bail!("materialised files: {reason}");
-                }
+                let mount = possible(materialised::up(fixture, "peer-forebay-local", fixture.settings.size, &[])?)?;
                 materialised::keep(fixture, &mount, LARGE)?;
                 mount
             }
             Self::Sized(bytes) => fixture.up_sized("peer-forebay", Fixture::memory_for(*bytes), &[])?,
+            Self::SizedLocal(bytes) => {
+                let room = format!("client.local.size={}", Fixture::memory_for(*bytes));
+                let more = ["-o", &room, "-o", "client.local.min_opens=1", "-o", "client.local.first_open_size=1MiB"];
+                let mount = fixture.up_sized("peer-forebay-local", Fixture::memory_for(*bytes), &more)?;
+                possible(mount)?
+            }
         };
         Ok(Mounted { path: mount.path().to_owned(), pids: vec![mount.pid()], daemon: Daemon::Ours(mount) })
     }
+}
+
+/// A mount that can materialise files.
+fn possible(mount: MountProcess) -> anyhow::Result<MountProcess> {
+    if let Some(reason) = materialised::missing(&mount)? {
+        mount.unmount()?;
+        anyhow::bail!("materialised files: {reason}");
+    }
+    Ok(mount)
 }
