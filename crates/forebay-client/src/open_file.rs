@@ -248,7 +248,8 @@ impl OpenFile {
         let key = BlockKey { file: self.id, index: piece.index };
         // A small file is being fetched whole since it was opened.
         let is_buffered = sequential || length >= BUFFERED_FROM || self.client.small.is_small(&self.version);
-        if is_buffered && !self.is_near(&key) {
+        let is_near = self.is_near(&key);
+        if is_buffered && !is_near {
             let read = self.client.engine.read(&self.version, key, self.layout, offset, length).await?;
             self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
             return Ok(Arrived::Shared(read.spans));
@@ -259,8 +260,10 @@ impl OpenFile {
         Ok(match reply.payload {
             Payload::Shared(spans) => Arrived::Shared(spans),
             Payload::Landed(span) => {
-                // The worker may have had no more to show.
-                self.client.views.clear();
+                if is_near {
+                    // The worker has no more to show.
+                    self.client.views.clear();
+                }
                 Arrived::Landed(span)
             }
             Payload::None => Arrived::Shared(Spans::new()),

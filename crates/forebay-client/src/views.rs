@@ -124,6 +124,9 @@ impl Views {
 
     /// Drops all: the worker wants its memory back, or nobody reads any more.
     pub(crate) fn clear(&self) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
         let gone = std::mem::take(&mut *self.views.lock());
         drop(gone);
         self.cleared.notify_waiters();

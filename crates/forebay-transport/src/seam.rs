@@ -373,8 +373,7 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// Whether [`Transport::shares_memory`] can ever be so, as far as is known: a link that turned out to lead to another host says no.
-    /// Whoever keeps the answer asks again when the members change.
+    /// Whether that can ever be so, as far as is known. Whoever keeps the answer asks again when the members change.
     fn may_share_memory(&self) -> bool {
         self.shares_memory()
     }
