@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_metrics::{LatencyHistogram, ShardedCounter};
-use forebay_transport::{CallError, Op, Payload, Provenance, Reply};
+use forebay_transport::{CallError, LinkError, Op, Payload, Provenance, Reply};
 
 /// Where the bytes of a read came from, seen from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,8 @@ impl ClientStats {
             }
             // The worker's answer is no, and it is an answer.
             Err(CallError::Service(_)) => {}
+            // It is asked again, another way, and that counts.
+            Err(CallError::Link(LinkError::OtherPath { .. })) => return,
             Err(CallError::Link(_)) => {
                 calls.failures.fetch_add(1, Ordering::Relaxed);
                 return;

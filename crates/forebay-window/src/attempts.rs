@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 const AGAIN: Duration = Duration::from_secs(5);
 /// After one that failed for a reason that lasts.
 const SELDOM: Duration = Duration::from_secs(60);
-/// After a session was lost.
+/// After a session was lost, and after each attempt that failed since.
 const AFTER_LOSS: Duration = Duration::from_secs(1);
+/// For how long a worker that was lost is looked for that often.
+const RESTART: Duration = Duration::from_secs(60);
 /// How long reads go another way after one whose bytes could not be seen: the caller's next attempt, above all.
 const ASIDE: Duration = Duration::from_millis(100);
 
@@ -36,22 +38,26 @@ enum Phase {
 
 /// The state of the attempts at one worker.
 #[derive(Debug)]
-pub(crate) struct Attempts(Phase);
+pub(crate) struct Attempts {
+    phase: Phase,
+    /// Until when it may be restarting.
+    missed_until: Option<Instant>,
+}
 
 impl Attempts {
     /// Nothing was tried yet.
     pub(crate) fn new() -> Self {
-        Self(Phase::Closed { until: None })
+        Self { phase: Phase::Closed { until: None }, missed_until: None }
     }
 
     /// Somebody would like to see the memory at `now`.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
-        let (phase, step) = match self.0 {
+        let (phase, step) = match self.phase {
             Phase::Closed { until } if until.is_none_or(|until| now >= until) => (Phase::Trying, Step::Connect),
             Phase::Aside { until } if now >= until => (Phase::Open, Step::Resume),
             phase => (phase, Step::Wait),
         };
-        self.0 = phase;
+        self.phase = phase;
         step
     }
 
@@ -62,27 +68,33 @@ impl Attempts {
 
     /// The attempt failed at `now`. `is_lasting`: for a reason that will be there the next time.
     pub(crate) fn failed(&mut self, now: Instant, is_lasting: bool) {
-        self.turn(Phase::Closed { until: Some(now + if is_lasting { SELDOM } else { AGAIN }) });
+        let wait = match self.missed_until {
+            Some(until) if now < until => AFTER_LOSS,
+            _ if is_lasting => SELDOM,
+            _ => AGAIN,
+        };
+        self.turn(Phase::Closed { until: Some(now + wait) });
     }
 
     /// The session was lost at `now`.
     pub(crate) fn lost(&mut self, now: Instant) {
+        self.missed_until = Some(now + RESTART);
         self.turn(Phase::Closed { until: Some(now + AFTER_LOSS) });
     }
 
     /// The session is open, and had bytes at `now` that could not be seen. Whether reads go another way for a while.
     pub(crate) fn aside(&mut self, now: Instant) -> bool {
-        matches!(self.0, Phase::Open) && self.turn(Phase::Aside { until: now + ASIDE })
+        matches!(self.phase, Phase::Open) && self.turn(Phase::Aside { until: now + ASIDE })
     }
 
     /// Nobody wants to see it any more.
     pub(crate) fn end(&mut self) {
-        self.0 = Phase::Ended;
+        self.phase = Phase::Ended;
     }
 
     /// Before when nothing is to be done; `None` while something else has to happen first.
     pub(crate) fn not_before(&self) -> Option<Instant> {
-        match self.0 {
+        match self.phase {
             Phase::Closed { until } => until,
             Phase::Aside { until } => Some(until),
             Phase::Trying | Phase::Open | Phase::Ended => None,
@@ -91,7 +103,7 @@ impl Attempts {
 
     /// In one word, for people.
     pub(crate) fn name(&self) -> &'static str {
-        match self.0 {
+        match self.phase {
             Phase::Open | Phase::Aside { .. } => "open",
             Phase::Trying => "trying",
             Phase::Closed { .. } | Phase::Ended => "closed",
@@ -99,9 +111,9 @@ impl Attempts {
     }
 
     fn turn(&mut self, phase: Phase) -> bool {
-        let goes_on = self.0 != Phase::Ended;
+        let goes_on = self.phase != Phase::Ended;
         if goes_on {
-            self.0 = phase;
+            self.phase = phase;
         }
         goes_on
     }
@@ -137,6 +149,10 @@ mod tests {
         assert_eq!((next(&mut attempts, now), attempts.name()), (None, "open"));
         attempts.lost(now);
         assert_eq!(next(&mut attempts, now), Some(AFTER_LOSS));
+        attempts.failed(now + RESTART / 2, true);
+        assert_eq!(next(&mut attempts, now + RESTART / 2), Some(AFTER_LOSS), "it may be on its way back");
+        attempts.failed(now + RESTART, false);
+        assert_eq!(next(&mut attempts, now + RESTART), Some(AGAIN));
     }
 
     #[test]

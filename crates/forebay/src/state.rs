@@ -11,6 +11,7 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::fs::FlockOperation;
@@ -157,9 +158,16 @@ impl Drop for Claim {
     }
 }
 
+/// How long a process that still runs may have been killed without showing it.
+const UNSEEN_DEATH: Duration = Duration::from_millis(500);
+/// How long a killed process may take until the last of its threads has let go of its memory and its files.
+const DEATH: Duration = Duration::from_secs(30);
+
 /// Opens and locks the pid file. Another process may remove it between the two, and then it is the wrong file.
+/// A process that was just killed has it locked until the last of its threads is gone, which is waited for.
 fn lock(path: &Path, mountpoint: &Path) -> anyhow::Result<File> {
     let cannot_open = || format!("cannot open {}", path.display());
+    let mut waited = false;
     loop {
         let file = OpenOptions::new()
             .create(true)
@@ -172,6 +180,12 @@ fn lock(path: &Path, mountpoint: &Path) -> anyhow::Result<File> {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let pid = std::fs::read_to_string(path).unwrap_or_default();
+                if let Ok(holder) = pid.trim().parse()
+                    && !std::mem::replace(&mut waited, true)
+                    && process::wait_for_end(holder, process::started(holder).map_or(DEATH, |_| UNSEEN_DEATH))
+                {
+                    continue;
+                }
                 let what = format!("{} is already served by process {}", mountpoint.display(), pid.trim());
                 let next = format!("unmount it first with `forebay umount {}`", mountpoint.display());
                 return Err(Fault::new(Exit::Busy, what, next).into());

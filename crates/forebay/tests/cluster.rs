@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 
 use rustix::process::Signal;
-use support::{BIG, Fixture, bytes, eventually, forebay, is_mounted, is_running, ran, run, signal, succeed};
+use support::{BIG, Fixture, bytes, forebay, is_mounted, is_running, ran, run, signal, succeed};
 
 #[test]
 fn a_mount_reads_what_two_workers_serve() {
@@ -153,8 +153,8 @@ fn a_mount_left_dead_by_a_kill_is_repaired() {
     let mut fixture = Fixture::new();
     let (_, address) = fixture.worker(&[]);
     let killed = fixture.must_mount(&address);
+    // Its threads may still be about to end, with its lock in their hands.
     signal(killed, Signal::KILL);
-    eventually("the kill", || !is_running(killed));
     fixture.must_mount(&address);
     fixture.assert_mounted_files_are_right();
     assert!(Path::new(&fixture.mountpoint()).is_dir());

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// Longer than anything here takes on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,8 +65,15 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
 }
 
 pub(crate) fn is_running(pid: u32) -> bool {
-    // A zombie has ended; only its parent has not looked yet.
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    let descriptor = match pidfd_open(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), PidfdFlags::empty()) {
+        Ok(descriptor) => descriptor,
+        Err(Errno::SRCH) => return false,
+        Err(error) => panic!("cannot look at process {pid}: {error}"),
+    };
+    // A zombie has ended, and its parent has not looked yet; but only when the last of its threads has let go of its files, which
+    // `/proc` does not tell.
+    let mut poll = [PollFd::new(&descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut poll, Some(&Timespec::default())).unwrap() == 0
 }
 
 pub(crate) fn is_mounted(mountpoint: &Path) -> bool {
