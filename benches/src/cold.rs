@@ -9,14 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use forebay_testkit::{FaultProxy, MountProcess, ProxyCounts, S3Process};
-use futures::{StreamExt as _, TryStreamExt as _};
-use object_store::aws::{AmazonS3, AmazonS3Builder};
-use object_store::{ObjectStore as _, ObjectStoreExt as _};
+use forebay_testkit::{FaultProxy, MountProcess, ProxyCounts};
 use rustix::fs::OFlags;
 use tokio::runtime::Runtime;
 
-use crate::fixture::{BUCKET, Fixture, LARGE, SMALL_SIZE};
+use crate::fixture::{Fixture, LARGE, SMALL_SIZE};
+use crate::gets::{PARTS_AT_ONCE, Source};
 use crate::progress::Progress;
 use crate::reading::{READERS, read_at_random, read_each, read_to_end};
 use crate::report::{Report, Table, percent, rate};
@@ -24,10 +22,6 @@ use crate::rounds::{self, Case, Outcome, Sample};
 
 /// What a cold read through the mount is to reach of plain GETs.
 const COLD_TARGET: f64 = 0.95;
-/// Bytes in a GET: a block, the most that Forebay fetches at once by default.
-const PART: u64 = 4 << 20;
-/// GETs at once: the blocks that Forebay fetches ahead of one stream by default (`client.prefetch.max_part_number`).
-const PARTS_AT_ONCE: usize = 8;
 /// How long a request to a store that is not on the same machine takes until its first byte: S3 in its own region
 /// answers within tens of milliseconds.
 const DISTANCE: Duration = Duration::from_millis(20);
@@ -58,8 +52,8 @@ pub(crate) fn measure(
     let distant = fixture.distant_server(DISTANCE)?;
     let (near, far) = (&Source::new(fixture, &fixture.server)?, &Source::new(fixture, &distant)?);
     let case = |name: &str, source, read| mounted(fixture, name, source, keys, Memory::Prewarmed, read);
-    let parts = |source: &'_ Source| timed(1, || runtime.block_on(get_parts(&source.store, fixture.settings.size)));
-    let files = |source: &'_ Source| timed(keys.len(), || runtime.block_on(get_files(&source.store, keys)));
+    let parts = |source: &'_ Source| timed(1, || runtime.block_on(source.get_parts(fixture.settings.size)));
+    let files = |source: &'_ Source| timed(keys.len(), || runtime.block_on(source.get_files(keys)));
     let cases = vec![
         case("cold, direct", near, read_direct),
         mounted(fixture, "cold, direct, new memory", near, keys, Memory::New, read_direct),
@@ -77,27 +71,6 @@ pub(crate) fn measure(
     report.samples("cold", outcomes);
     amplification(fixture, keys, progress, report)?;
     Ok(())
-}
-
-/// A server, and a plain client of it.
-struct Source {
-    url: String,
-    store: AmazonS3,
-}
-
-impl Source {
-    fn new(fixture: &Fixture, server: &S3Process) -> anyhow::Result<Self> {
-        let store = AmazonS3Builder::new()
-            .with_endpoint(server.url())
-            .with_bucket_name(BUCKET)
-            .with_region("us-east-1")
-            // Both servers have the keys of the first one.
-            .with_access_key_id(fixture.server.access_key())
-            .with_secret_access_key(fixture.server.secret_key())
-            .with_allow_http(true)
-            .build()?;
-        Ok(Self { url: server.url().to_owned(), store })
-    }
 }
 
 /// Reads files of the mount; how many bytes.
@@ -243,29 +216,4 @@ fn read_small(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
     let bytes = read_each(mount, keys)?;
     anyhow::ensure!(bytes == keys.len() as u64 * SMALL_SIZE, "small files had {bytes} bytes in all");
     Ok(bytes)
-}
-
-async fn get_parts(store: &AmazonS3, size: u64) -> anyhow::Result<u64> {
-    let path = object_store::path::Path::from(LARGE);
-    let parts = (0..size).step_by(PART as usize).map(|start| {
-        let (path, range) = (&path, start..(start + PART).min(size));
-        async move { anyhow::Ok(drain(store.get_opts(path, ranged(range)).await?).await?) }
-    });
-    futures::stream::iter(parts).buffer_unordered(PARTS_AT_ONCE).try_fold(0, async |sum, bytes| Ok(sum + bytes)).await
-}
-
-fn ranged(range: std::ops::Range<u64>) -> object_store::GetOptions {
-    object_store::GetOptions { range: Some(range.into()), ..Default::default() }
-}
-
-async fn get_files(store: &AmazonS3, keys: &[String]) -> anyhow::Result<u64> {
-    let gets = keys.iter().map(|key| async move {
-        anyhow::Ok(drain(store.get(&object_store::path::Path::from(key.as_str())).await?).await?)
-    });
-    futures::stream::iter(gets).buffer_unordered(READERS).try_fold(0, async |sum, bytes| Ok(sum + bytes)).await
-}
-
-/// Takes a body and throws it away.
-async fn drain(got: object_store::GetResult) -> object_store::Result<u64> {
-    got.into_stream().try_fold(0, async |sum, bytes| Ok(sum + bytes.len() as u64)).await
 }

@@ -1,15 +1,16 @@
 //! Small reads, one at a time and many at once, and what carries them between the kernel and the mount: `/dev/fuse`, or rings
 //! of io_uring.
 //!
-//! Two mounts of the same cache settings stand beside each other, and each read goes through both and to tmpfs in turn. The
-//! large reads are in the table because a mount has one carrier for all of its requests: what it gains here must not be lost
-//! there.
+//! Two mounts of the same cache settings stand beside each other, and each read goes through both, to tmpfs, and through a server
+//! that does nothing (`null.rs`) over either, in turn. The large reads are in the table because a mount has one carrier for all of
+//! its requests: what it gains here must not be lost there.
 
 use rustix::fs::OFlags;
 
 use crate::fio::{Access, Engine, Fio};
 use crate::fixture::{Fixture, LARGE};
 use crate::machine;
+use crate::null::{self, NullServer};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
 use crate::report::{Report, Table, kilo, latency, mean, percent, rate};
@@ -47,44 +48,65 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     }
     let mounts = carriers.iter().map(|carrier| fixture.up_at(carrier, &["-o", &format!("fuse.io={carrier}")]));
     let mounts = mounts.collect::<anyhow::Result<Vec<_>>>()?;
-    let targets: Vec<Target> = carriers
+    let null = NullServer::start(fixture, &carriers, progress)?;
+    let mut targets: Vec<Target> = carriers
         .iter()
         .zip(&mounts)
         .map(|(carrier, mount)| Target::new(*carrier, mount.path().join(LARGE), [mount.pid()]))
         .collect();
     targets.iter().try_for_each(|target| read_to_end(&target.file, OFlags::empty()).map(drop))?;
+    targets.extend(null.iter().flat_map(NullServer::targets));
+    let (targets, measured) = (&targets, 1 + targets.len());
     let cases = lines().into_iter().flat_map(|fio| {
         std::iter::once(on_tmpfs(fixture, fio)).chain(targets.iter().map(move |target| target.case(fixture, fio)))
     });
     let outcomes = rounds::measure("depth", cases.collect(), fixture.settings.repeat, progress, || ())?;
+    drop(null);
     mounts.into_iter().try_for_each(|mount| mount.unmount())?;
-    tabulate(&carriers, &outcomes, report);
+    let of_lines = outcomes.chunks_exact(measured).collect::<Vec<_>>();
+    tabulate(&carriers, &of_lines, report);
     report.samples("depth", outcomes);
     Ok(())
 }
 
-fn tabulate(carriers: &[&str], outcomes: &[Outcome], report: &mut Report) {
+fn tabulate(carriers: &[&str], of_lines: &[&[Outcome]], report: &mut Report) {
     let text = "The same fio on tmpfs and on two mounts by `forebay up`, one with `fuse.io=device` and one with `fuse.io=uring`. \
+                `null server`: a FUSE file system that does nothing but copy from memory, over the same. \
                 `of device`: operations a second against those over `/dev/fuse`, and the 99th percentile likewise. \
-                CPU is what the daemon used.";
-    let header =
-        ["fio", "over", "GB/s", "k/s", "of tmpfs", "of device", "mean µs", "p50/p99 µs", "p99 of device", "CPU s/GiB"];
+                `of null`: against the null server over the same. CPU is what the daemon used.";
+    let header = [
+        "fio",
+        "over",
+        "GB/s",
+        "k/s",
+        "of tmpfs",
+        "of device",
+        "of null",
+        "mean µs",
+        "p50/p99 µs",
+        "p99 of device",
+        "CPU s/GiB",
+    ];
     let mut table = Table::new("Depth", text.to_owned(), &header);
-    for (fio, of) in lines().iter().zip(outcomes.chunks_exact(1 + carriers.len())) {
-        let [tmpfs, carried @ ..] = of else { continue };
+    for (fio, of) in lines().iter().zip(of_lines) {
+        let [tmpfs, of_mounts @ ..] = *of else { continue };
+        let Some((carried, nulls)) = of_mounts.split_at_checked(carriers.len()) else { continue };
         let [device, ..] = carried else { continue };
         let none = String::new;
-        let own = [rate(tmpfs), kilo(tmpfs), none(), none(), mean(tmpfs), latency(tmpfs), none(), none()];
+        let own = [rate(tmpfs), kilo(tmpfs), none(), none(), none(), mean(tmpfs), latency(tmpfs), none(), none()];
         table.row([fio.name(), "tmpfs".to_owned()].into_iter().chain(own).collect());
-        for (carrier, outcome) in carriers.iter().zip(carried) {
+        for (at, (carrier, outcome)) in carriers.iter().cycle().zip(of_mounts).enumerate() {
+            let null = nulls.get(at);
+            let name = if at < carriers.len() { (*carrier).to_owned() } else { null::name(carrier) };
             let tail = outcome.ratio(device, |sample| sample.p99);
             table.row(vec![
                 fio.name(),
-                (*carrier).to_owned(),
+                name,
                 rate(outcome),
                 kilo(outcome),
                 percent(outcome.ratio(tmpfs, |sample| sample.operations)),
                 percent(outcome.ratio(device, |sample| sample.operations)),
+                null.map_or_else(String::new, |null| percent(outcome.ratio(null, |sample| sample.operations))),
                 mean(outcome),
                 latency(outcome),
                 percent(tail),

@@ -7,7 +7,8 @@
 //! * `rounds.rs`: the order of the measurements, and what is made of their samples;
 //! * `fixture.rs`: the data and the S3 server; `machine.rs`: what the numbers depend on; `process.rs`: what a process uses;
 //! * `fio.rs`, `iperf.rs`, `perftest.rs`, `copying.rs`: the programs that are compared with and measured by; `through.rs`: fio
-//!   on a mount; `reading.rs`: plain reads; `huge.rs`: a tmpfs in huge pages;
+//!   on a mount; `reading.rs`: plain reads; `gets.rs`: plain GETs; `huge.rs`: a tmpfs in huge pages; `null.rs`: a FUSE server
+//!   that does nothing;
 //! * `peer.rs`: file systems of others, started and ended; `far.rs`: a worker some time away; `materialised.rs`: files that the
 //!   kernel reads by itself;
 //! * `mount.rs`, `mount_rdma.rs`, `depth.rs`, `local.rs`, `remote.rs`, `shared.rs`, `small.rs`, `peers.rs`, `model.rs`, `client.rs`,
@@ -24,6 +25,7 @@ mod depth;
 mod far;
 mod fio;
 mod fixture;
+mod gets;
 mod huge;
 mod iperf;
 mod latencies;
@@ -34,6 +36,7 @@ mod materialised;
 mod model;
 mod mount;
 mod mount_rdma;
+mod null;
 mod peer;
 mod peers;
 mod perftest;
@@ -80,7 +83,7 @@ struct Arguments {
     /// Measure only this; may be repeated [default: all but tuning]
     #[arg(long, value_enum)]
     only: Vec<Section>,
-    /// Measurements that count of each number, after one that does not [default: 5, quick: 1]
+    /// Measurements that count of each number, after one that does not; with 0 that one does [default: 5, quick: 0]
     #[arg(long)]
     repeat: Option<usize>,
     /// The file that is read [default: 1GiB, quick: 32MiB]
@@ -117,6 +120,9 @@ enum Command {
     /// A worker that is some time away
     #[command(hide = true)]
     ServeWorker(far::Arguments),
+    /// A FUSE file system that does nothing
+    #[command(hide = true)]
+    MountNull(null::Arguments),
 }
 
 /// What is measured.
@@ -168,7 +174,7 @@ impl Section {
 pub(crate) struct Settings {
     /// Whether only the harness is being tried.
     pub(crate) quick: bool,
-    /// Rounds that count.
+    /// Rounds that count, after one to warm up, which counts where there are none.
     pub(crate) repeat: usize,
     /// Bytes of the large file.
     pub(crate) size: u64,
@@ -186,7 +192,7 @@ impl Settings {
         };
         Self {
             quick,
-            repeat: arguments.repeat.unwrap_or(if quick { 1 } else { 5 }).max(1),
+            repeat: arguments.repeat.unwrap_or(if quick { 0 } else { 5 }),
             // Sixteen jobs read a part of whole MiB each.
             size: arguments.size.unwrap_or(size).as_u64().next_multiple_of(16 << 20),
             time: arguments.time.unwrap_or(time),
@@ -195,7 +201,7 @@ impl Settings {
 
     /// How many fio jobs and threads read at once, in turn.
     pub(crate) fn jobs(&self) -> &'static [u32] {
-        if self.quick { &[1, 4] } else { &[1, 4, 16] }
+        if self.quick { &[4] } else { &[1, 4, 16] }
     }
 }
 
@@ -204,6 +210,7 @@ fn main() -> anyhow::Result<()> {
     match &arguments.command {
         Some(Command::ServeTransport { transports }) => return server::run(transports),
         Some(Command::ServeWorker(arguments)) => return far::run(arguments),
+        Some(Command::MountNull(arguments)) => return null::run(arguments),
         None => {}
     }
     let settings = Settings::of(&arguments);
@@ -224,7 +231,7 @@ fn main() -> anyhow::Result<()> {
             Section::Local => local::measure(&fixture, &progress, &mut report)?,
             Section::Remote => remote::measure(&fixture, &progress, &mut report)?,
             Section::Shared => shared::measure(&fixture, &progress, &mut report)?,
-            Section::Small => small::measure(&fixture, &progress, &mut report)?,
+            Section::Small => small::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Peers => peers::measure(&fixture, &progress, &mut report)?,
             Section::Model => model::measure(&fixture, &progress, &mut report)?,
             Section::Client => client::measure(&fixture, &runtime, &progress, &mut report)?,

@@ -9,11 +9,12 @@ use crate::copying;
 use crate::fio::{Access, Fio, count};
 use crate::fixture::{Fixture, LARGE};
 use crate::iperf::Iperf;
+use crate::null::NullServer;
 use crate::process::MemoryWatch;
 use crate::progress::Progress;
 use crate::reading::read_to_end;
 use crate::report::{Report, Table, kilo, latency, percent, rate};
-use crate::rounds::{self, Case, Sample};
+use crate::rounds::{self, Case, Outcome, Sample};
 use crate::through::{Target, daemons, on_tmpfs};
 
 /// What `forebay up` is to reach of tmpfs: a server that does nothing reaches 76 to 83 %.
@@ -34,46 +35,74 @@ pub(crate) fn up(fixture: &Fixture, progress: &Progress, report: &mut Report) ->
     let mount = fixture.up(None)?;
     let target = Target::new("mount", mount.path().join(LARGE), [mount.pid()]);
     read_to_end(&target.file, OFlags::empty())?;
+    let null = NullServer::start(fixture, &["device"], progress)?;
+    let targets: Vec<Target> = std::iter::once(target).chain(null.iter().flat_map(NullServer::targets)).collect();
     let watch = MemoryWatch::start(vec![("`forebay up`".to_owned(), mount.pid())]);
     let fetched = origin_bytes(&mount)?;
     let lines = Fio::all(fixture.settings);
-    let cases = lines.iter().flat_map(|fio| [target.case(fixture, *fio), on_tmpfs(fixture, *fio)]);
+    let measured = targets.len() + 1;
+    let cases = lines.iter().flat_map(|fio| {
+        let through = targets.iter().map(|target| target.case(fixture, *fio));
+        through.chain([on_tmpfs(fixture, *fio)])
+    });
     let cases = cases.chain(copying::cases(fixture));
     let mut outcomes = rounds::measure("up", cases.collect(), fixture.settings.repeat, progress, || watch.warm())?;
-    let copies = outcomes.split_off(2 * lines.len());
+    let copies = outcomes.split_off(measured * lines.len());
+    drop(null);
     report.memory(watch.finish());
     let fetched = origin_bytes(&mount)? - fetched;
     ensure!(fetched == 0, "the cache was warm, and {fetched} bytes came from the origin all the same");
     mount.unmount()?;
 
-    let header =
-        ["fio", "Forebay GB/s", "tmpfs GB/s", "ratio", "Forebay k/s", "p50/p99 µs", "tmpfs p50/p99 µs", "CPU s/GiB"];
+    let header = [
+        "fio",
+        "Forebay GB/s",
+        "null GB/s",
+        "tmpfs GB/s",
+        "of null",
+        "of tmpfs",
+        "Forebay k/s",
+        "null k/s",
+        "p50/p99 µs",
+        "null p50/p99 µs",
+        "tmpfs p50/p99 µs",
+        "CPU s/GiB",
+        "null CPU s/GiB",
+    ];
     let text = format!(
-        "The same fio on a file in the mount and on a tmpfs file of the same bytes. CPU is what the daemon used. {}",
+        "The same fio on a file in the mount, in a FUSE file system that does nothing but copy from memory (`null`), and on a tmpfs \
+         file, all of the same bytes. What the null server lacks of tmpfs is what the kernel's FUSE takes, on this machine in this \
+         run. CPU is what the daemon used. {}",
         how_buffered(fixture)
     );
     let mut table = Table::new("Mount, `forebay up`, warm", text, &header);
-    for (fio, pair) in lines.iter().zip(outcomes.chunks_exact(2)) {
-        let [ours, theirs] = pair else { continue };
-        let ratio = ours.ratio(theirs, |sample| sample.rate);
+    for (fio, of) in lines.iter().zip(outcomes.chunks_exact(measured)) {
+        let [ours, null @ .., tmpfs] = of else { continue };
+        let ratio = ours.ratio(tmpfs, |sample| sample.rate);
+        let of_null = |shown: &dyn Fn(&Outcome) -> String| null.first().map_or_else(String::new, shown);
         table.row(vec![
             fio.name(),
             rate(ours),
-            rate(theirs),
+            of_null(&rate),
+            rate(tmpfs),
+            of_null(&|null| percent(ours.ratio(null, |sample| sample.rate))),
             percent(ratio),
             kilo(ours),
+            of_null(&kilo),
             latency(ours),
-            latency(theirs),
+            of_null(&latency),
+            latency(tmpfs),
             daemons(ours),
+            of_null(&daemons),
         ]);
         if fio.access == Access::Sequential && fio.direct && fio.jobs <= UP_JOBS {
             report.ratio_target(&format!("`up`, {}", fio.name()), "tmpfs", UP_TARGET, ratio);
         }
     }
     report.table(table);
-    let reads = lines.iter().zip(outcomes.chunks_exact(2)).filter_map(|(fio, pair)| {
+    let reads = lines.iter().zip(outcomes.chunks_exact(measured)).filter_map(|(fio, of)| {
         let is_judged = fio.access == Access::Sequential && fio.direct && fio.jobs <= UP_JOBS;
-        is_judged.then(|| Some((format!("`up`, {}", fio.name()), pair.first()?))).flatten()
+        is_judged.then(|| Some((format!("`up`, {}", fio.name()), of.first()?))).flatten()
     });
     copying::compare("`forebay up`", &reads.collect::<Vec<_>>(), &copies, report);
     report.samples("mount", outcomes.into_iter().chain(copies).collect());

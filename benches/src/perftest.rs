@@ -10,8 +10,11 @@ use crate::rounds::Sample;
 
 /// As Forebay sets them: with UCX's own, large messages over TCP are three times slower.
 const SETTINGS: [(&str, &str); 2] = [("UCX_TCP_TX_SEG_SIZE", "256K"), ("UCX_TCP_RX_SEG_SIZE", "512K")];
-/// Iterations that are run to find out how many fill the time.
-const PROBE: u64 = 200;
+/// Iterations that are run to find out how many fill the time, for each second of it; there are some in any case.
+const PROBE: f64 = 100.0;
+const LEAST_PROBE: u64 = 20;
+/// Iterations before those that count: as many, at most so many.
+const MOST_WARM_UP: u64 = 100;
 /// How long it is tried.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How long clients are tried with one server.
@@ -63,9 +66,14 @@ struct Line {
 
 /// A run that takes about `time`.
 fn timed(transports: &str, arguments: &[&str], size: u32, time: Duration) -> anyhow::Result<Line> {
-    let probe = run(transports, arguments, size, PROBE)?;
+    let few = LEAST_PROBE.max((PROBE * time.as_secs_f64()) as u64);
+    let probe = run(transports, arguments, size, few)?;
     let iterations = (probe.rate * time.as_secs_f64()) as u64;
-    run(transports, arguments, size, iterations.clamp(PROBE, 10_000_000))
+    if iterations <= few {
+        // Those took as long already.
+        return Ok(probe);
+    }
+    run(transports, arguments, size, iterations.min(10_000_000))
 }
 
 fn run(transports: &str, arguments: &[&str], size: u32, iterations: u64) -> anyhow::Result<Line> {
@@ -92,13 +100,14 @@ fn attempt(transports: &str, arguments: &[&str], size: u32, iterations: u64) -> 
     };
     let server = perftest().stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut server = Server(server.context("cannot run ucx_perftest; `make setup` installs it")?);
-    let (size, iterations) = (size.to_string(), iterations.to_string());
+    let (size, warm_up) = (size.to_string(), iterations.min(MOST_WARM_UP).to_string());
+    let iterations = iterations.to_string();
     let started = Instant::now();
     loop {
         let output = perftest()
             .arg("127.0.0.1")
             .args(arguments)
-            .args(["-s", &size, "-n", &iterations, "-w", "100", "-f", "-v"])
+            .args(["-s", &size, "-n", &iterations, "-w", &warm_up, "-f", "-v"])
             .output()?;
         // The header, and one line: iterations, percentile, average and overall latency, bandwidth and message rate.
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

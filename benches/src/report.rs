@@ -80,8 +80,8 @@ impl Report {
         let Machine { facts: mut machine, not_judged } = machine;
         let Settings { repeat, size, time, quick } = settings;
         let size = forebay_types::ByteSize::bytes(size);
-        let mut run =
-            format!("{repeat} rounds after one to warm up, {} ms a measurement, {size} file", time.as_millis());
+        let rounds = if repeat == 0 { "one round".to_owned() } else { format!("{repeat} rounds after one to warm up") };
+        let mut run = format!("{rounds}, {} ms a measurement, {size} file", time.as_millis());
         if quick {
             run.push_str("; `--quick`: shows that everything works, not how fast");
         }

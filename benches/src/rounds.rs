@@ -1,8 +1,9 @@
 //! The order of measurements, and what is made of them.
 //!
 //! Everything of a section is measured once in each round, what is compared side by side: A B C D, A B C D, … A machine
-//! that slows down in the middle then slows all of them. The first round is the warm-up and does not count. A number is
-//! the median over the rounds; a ratio is the median of the rounds' own ratios, each of two neighbours in time.
+//! that slows down in the middle then slows all of them. The first round is the warm-up and does not count, unless it is the
+//! only one. A number is the median over the rounds; a ratio is the median of the rounds' own ratios, each of two neighbours in
+//! time.
 
 use serde::Serialize;
 
@@ -50,7 +51,8 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Measures `cases` in turn, once to warm up and then `repeat` times. `warm` is called when the warm-up is over.
+/// Measures `cases` in turn, once to warm up and then `repeat` times; without repetition the warm-up is what was measured. `warm` is
+/// called when the warm-up is over.
 ///
 /// # Errors
 /// Whatever keeps a case from being measured.
@@ -69,7 +71,7 @@ pub(crate) fn measure(
             steps.begin(&case.name)?;
             let sample = (case.measure)()?;
             steps.end(&case.name, &format!("{:.2} GB/s, {:.1} k/s", sample.rate / 1e9, sample.operations / 1e3));
-            if round > 0 {
+            if round > 0 || repeat == 0 {
                 outcome.samples.push(sample);
             }
         }
@@ -143,6 +145,18 @@ mod tests {
         let rates = |outcome: &Outcome| outcome.samples.iter().map(|sample| sample.rate).collect::<Vec<_>>();
         assert_eq!(rates(&outcomes[0]), [14.0, 16.0, 18.0]);
         assert_eq!(rates(&outcomes[1]), [25.0, 27.0, 29.0]);
+    }
+
+    #[test]
+    fn the_only_round_counts() {
+        let progress = Progress::new(Arc::default());
+        let mut measured = 0.0;
+        let case = Case::new("a", || {
+            measured += 1.0;
+            Ok(Sample { rate: measured, ..Sample::default() })
+        });
+        let outcomes = measure("test", vec![case], 0, &progress, || ()).unwrap();
+        assert_eq!((outcomes[0].samples.len(), outcomes[0].samples[0].rate), (1, 1.0));
     }
 
     #[test]

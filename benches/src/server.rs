@@ -119,7 +119,12 @@ pub(crate) fn run(transports: &[String]) -> anyhow::Result<()> {
 
 /// Says where this process listens, and waits for the end of its standard input.
 pub(crate) fn until_end(address: SocketAddr) -> std::io::Result<usize> {
-    println!("listening on {address}");
+    until(&address.to_string())
+}
+
+/// The same of what is no address.
+pub(crate) fn until(place: &str) -> std::io::Result<usize> {
+    println!("listening on {place}");
     std::io::stdin().read_to_end(&mut Vec::new())
 }
 

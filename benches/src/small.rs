@@ -3,15 +3,19 @@
 //!
 //! Each is mounted anew for each round, alone, so that nothing is in its cache; mounting is not timed. Between the two readings the
 //! page cache is dropped: what is warm is the file system's own cache. Forebay takes part twice: as it comes, and with every file
-//! materialised when it is first opened.
+//! materialised when it is first opened. Plain GETs of the same objects, with no file system at all, are the bound of every cold
+//! reading: nothing that fetches each file once can be faster.
 
 use std::cell::RefCell;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
+use tokio::runtime::Runtime;
 
 use crate::fixture::{Fixture, SMALL_SIZE};
+use crate::gets::Source;
 use crate::peer::{self, Mounted, Ours, Peer, Place};
+use crate::process::cpu_seconds;
 use crate::progress::Progress;
 use crate::reading::{READERS, read_each};
 use crate::report::{Report, Table, seconds};
@@ -28,7 +32,12 @@ const DIRECTORIES: usize = 10;
 ///
 /// # Errors
 /// When a part does not start or a read fails.
-pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    fixture: &Fixture,
+    runtime: &Runtime,
+    progress: &Progress,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let files: usize = if fixture.settings.quick { 40 } else { 10_000 };
     progress.say(&format!("{files} small files, cold and warm"));
     let bytes = files as u64 * SMALL_SIZE;
@@ -51,6 +60,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         }
     });
     let mounted: Vec<RefCell<Option<Mounted>>> = peers.iter().map(|_| RefCell::default()).collect();
+    let source = &Source::new(fixture, &fixture.server)?;
     let (peers_ref, keys_ref) = (&peers, &keys);
     let cases = peers_ref.iter().zip(&mounted).flat_map(|(peer, mounted)| {
         let cold = move || {
@@ -70,7 +80,12 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         };
         [Case::new(format!("{}, cold", peer.name()), cold), Case::new(format!("{}, warm", peer.name()), warm)]
     });
-    let outcomes = rounds::measure("small", cases.collect(), fixture.settings.repeat, progress, || ())?;
+    let plain = Case::new("plain GETs", move || {
+        fixture.take_bucket_into_page_cache()?;
+        get(runtime, source, keys_ref)
+    });
+    let cases = cases.chain([plain]).collect();
+    let outcomes = rounds::measure("small", cases, fixture.settings.repeat, progress, || ())?;
     fixture.remove(DIRECTORY)?;
     peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, &**peer)))?;
     tabulate(files, peers_ref, &outcomes, report);
@@ -79,11 +94,24 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
 }
 
 fn read(mount: &Mounted, keys: &[String]) -> anyhow::Result<Sample> {
-    let (before, began) = (mount.cpu()?, Instant::now());
-    let bytes = read_each(mount.path(), keys)?;
+    timed(keys, || mount.cpu(), || read_each(mount.path(), keys))
+}
+
+/// Without a file system; the processor time is this program's.
+fn get(runtime: &Runtime, source: &Source, keys: &[String]) -> anyhow::Result<Sample> {
+    timed(keys, || cpu_seconds(std::process::id()), || runtime.block_on(source.get_files(keys)))
+}
+
+fn timed(
+    keys: &[String],
+    cpu: impl Fn() -> anyhow::Result<f64>,
+    read: impl FnOnce() -> anyhow::Result<u64>,
+) -> anyhow::Result<Sample> {
+    let (before, began) = (cpu()?, Instant::now());
+    let bytes = read()?;
     let took = began.elapsed().as_secs_f64();
     ensure!(bytes == keys.len() as u64 * SMALL_SIZE, "small files had {bytes} bytes in all");
-    let cpu = (mount.cpu()? - before) / (bytes as f64 / f64::from(1 << 30));
+    let cpu = (cpu()? - before) / (bytes as f64 / f64::from(1 << 30));
     Ok(Sample { rate: bytes as f64 / took, operations: keys.len() as f64 / took, cpu, ..Sample::default() })
 }
 
@@ -91,19 +119,22 @@ fn tabulate(files: usize, peers: &[Box<dyn Peer>], outcomes: &[Outcome], report:
     let text = format!(
         "{files} files of {} KiB in {DIRECTORIES} directories, each opened, read to its end and closed once, by {READERS} readers: from \
          a file system that was just mounted, and again when the page cache was dropped. `materialised`: each file when it is first opened, which waits for that, for the kernel to read by \
-         itself from then on. `ahead`: Forebay as it comes against this one.",
+         itself from then on. `plain GETs`: each object got once, {READERS} at once, its bytes thrown away, with no file system at all. \
+         `ahead`: Forebay as it comes against this one.",
         SMALL_SIZE >> 10
     );
     let header = ["file system", "cold files/s", "ahead", "warm files/s", "ahead", "cold CPU s/GiB", "warm CPU s/GiB"];
     let mut table = Table::new("Small files", text, &header);
-    let pairs: Vec<&[Outcome]> = outcomes.chunks_exact(2).collect();
+    let pairs = outcomes.chunks_exact(2);
+    let plain = pairs.remainder().first();
+    let pairs: Vec<&[Outcome]> = pairs.collect();
     let Some([our_cold, our_warm]) = pairs.first() else { return };
     let files_a_second = |sample: &Sample| sample.operations;
+    let a_second =
+        |of: &Outcome| format!("{:.0} ±{:.0} %", of.median(files_a_second), of.spread(files_a_second) * 100.0);
+    let ahead = |ours: &Outcome, theirs: &Outcome| format!("{:.2} ×", ours.ratio(theirs, files_a_second));
     for (peer, pair) in peers.iter().zip(&pairs) {
         let [cold, warm] = pair else { continue };
-        let a_second =
-            |of: &Outcome| format!("{:.0} ±{:.0} %", of.median(files_a_second), of.spread(files_a_second) * 100.0);
-        let ahead = |ours: &Outcome, theirs: &Outcome| format!("{:.2} ×", ours.ratio(theirs, files_a_second));
         table.row(vec![
             peer.name().to_owned(),
             a_second(cold),
@@ -113,6 +144,11 @@ fn tabulate(files: usize, peers: &[Box<dyn Peer>], outcomes: &[Outcome], report:
             seconds(cold.median(|sample| sample.cpu)),
             seconds(warm.median(|sample| sample.cpu)),
         ]);
+    }
+    if let Some(plain) = plain {
+        let cpu = seconds(plain.median(|sample| sample.cpu));
+        let (name, none) = ("plain GETs".to_owned(), String::new);
+        table.row(vec![name, a_second(plain), ahead(our_cold, plain), none(), none(), cpu, none()]);
     }
     report.table(table);
     let is_ours = |peer: &dyn Peer| peer.name().starts_with("Forebay");
