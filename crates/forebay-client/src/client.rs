@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_cluster::{Backoff, Membership, PlacementKey, Topology};
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
+use forebay_memory::Pool;
 use forebay_store::Store;
 use forebay_transport::message::{CoverageReply, ListReply, ListRequest, StatReply};
 use forebay_transport::{Flags, Op};
@@ -190,6 +191,11 @@ impl Client {
     #[must_use]
     pub fn layout(&self, size: u64) -> BlockLayout {
         BlockLayout::new(size, self.shared.options.block_size)
+    }
+
+    /// Readers lend pieces of `memory` from now on, for replies to land in ([`crate::Lend`]). To be told before the first does.
+    pub fn lends(&self, memory: &Pool) {
+        self.shared.router.connector.lends(memory);
     }
 
     /// The members of the cluster as the client knows them.

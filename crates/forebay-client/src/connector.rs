@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forebay_cluster::Member;
+use forebay_memory::Pool;
 use forebay_transport::Transport;
 use futures::future::BoxFuture;
 
@@ -10,6 +11,16 @@ use futures::future::BoxFuture;
 pub trait Connector: Send + Sync + 'static {
     /// A link to `member`.
     fn connect(&self, member: &Member) -> Arc<dyn Transport>;
+
+    /// Readers lend pieces of `memory` from now on ([`crate::Lend`]), which network cards may come to know. It is let go when the
+    /// links have ended.
+    fn lends(&self, _memory: &Pool) {}
+
+    /// Whether all network cards that a reply may come over know `lent`, so that it is fetched to there and not copied. It is asked
+    /// of each piece that is lent, before the call: a card may come to know what it is asked about often.
+    fn knows(&self, _lent: &[u8]) -> bool {
+        false
+    }
 
     /// How the links are and what was counted of them, for people and monitoring.
     fn report(&self) -> serde_json::Value {

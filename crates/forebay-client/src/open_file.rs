@@ -254,7 +254,7 @@ impl OpenFile {
             self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
             return Ok(Arrived::Shared(read.spans));
         }
-        let landing = Landing::new(self.client.engine.store(), lend);
+        let landing = Landing::new(self.client.engine.store(), lend, &*self.client.router.connector);
         let reply = self.client.router.read_into(&self.version, key, offset, length, landing).await?;
         self.client.stats.delivered(reply.provenance);
         Ok(match reply.payload {

@@ -196,7 +196,7 @@ impl Router {
         buffers: &Store,
     ) -> Result<Reply, Failure> {
         let request = Request::on_block(Op::Read, key, offset, length, self.timeout).with_flags(flags);
-        self.on_block(version, request, Some(Landing::new(buffers, &mut || None))).await
+        self.on_block(version, request, Some(Landing::new(buffers, &mut || None, &*self.connector))).await
     }
 
     /// The same, landing in what is lent if it can. Whoever sends them checks them.

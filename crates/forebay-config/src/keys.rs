@@ -261,6 +261,9 @@ keys! {
         network_tcp_keepalive "network.tcp.keepalive": Duration = secs(2), in ms(10)..=HOUR;
         /// A connection without any answer for this long is dead.
         network_tcp_dead_after "network.tcp.dead_after": Duration = secs(6), in ms(10)..=HOUR;
+        /// Threads of a worker that serve the connections of one address and nothing else; 0: none, the others serve
+        /// them, too. Unset: one a processor where there are four or more, else none.
+        network_tcp_lanes "network.tcp.lanes": Option<u32> = None, in Some(0)..=Some(1024), example "16";
         /// Interface for all TCP traffic between nodes that has no `bind.device` of its own, and for listeners whose
         /// `bind.host` is every address. Not for etcd and origins: the routing table leads there.
         network_group_network "network.group_network": Option<Interface> = None, example "\"eth0\"";
@@ -334,10 +337,12 @@ keys! {
         /// How long a thread on `/dev/fuse` waits awake for the next request after a read of 16KiB or less, one at a
         /// time; 0: not at all.
         fuse_spin "fuse.spin": Duration = us(20), in Duration::ZERO..=ms(1);
+        /// Answer reads of 64KiB and more on `/dev/fuse` through a pipe, which spares the kernel to look up each page by itself.
+        fuse_splice "fuse.splice": bool = true;
         /// Read-ahead and asynchronous requests that the kernel may have in progress at once.
         fuse_max_background "fuse.max_background": u32 = 64, in 1..=65_535;
-        /// Largest read that the kernel sends; more than 1MiB gains nothing.
-        fuse_max_read "fuse.max_read": ByteSize = ByteSize::mib(1), in ByteSize::kib(4)..=ByteSize::mib(1);
+        /// Largest read that the kernel sends. A program's longer one is sent in parts, which several threads answer at once.
+        fuse_max_read "fuse.max_read": ByteSize = ByteSize::kib(512), in ByteSize::kib(4)..=ByteSize::mib(1);
         /// How far the kernel reads ahead of a buffered sequential reader.
         fuse_read_ahead "fuse.read_ahead": ByteSize = ByteSize::mib(4), in ByteSize::bytes(0)..=ByteSize::gib(1);
         /// Let other users than the one who mounts see the mount. Unset: yes when root mounts, no otherwise.

@@ -22,6 +22,7 @@ use forebay_memory::SpanMut;
 use crate::attributes::{Attributes, Kind, OpenedFlags, Statfs};
 use crate::backing::Backing;
 use crate::carrier::descriptor::Descriptor;
+use crate::carrier::pipe::Pipe;
 use crate::carrier::ring::entry::{Kept, KeptBytes, Taken};
 use crate::errno::Errno;
 use crate::protocol::abi::MAX_PAYLOAD;
@@ -56,16 +57,21 @@ pub struct Request<'a> {
 }
 
 enum Way<'a> {
-    /// The whole message, and the descriptor it came from.
-    Device { message: &'a [u8], descriptor: &'a Arc<Descriptor> },
+    /// The whole message, the descriptor it came from, and the pipe of the thread that has it.
+    Device { message: &'a [u8], descriptor: &'a Arc<Descriptor>, pipe: Option<&'a Pipe> },
     /// The entry of a ring that it is in.
     Ring(Taken<'a>),
 }
 
 impl<'a> Request<'a> {
     /// One that was read from `descriptor`.
-    pub(crate) fn device(header: Header, message: &'a [u8], descriptor: &'a Arc<Descriptor>) -> Self {
-        let way = Some(Way::Device { message, descriptor });
+    pub(crate) fn device(
+        header: Header,
+        message: &'a [u8],
+        descriptor: &'a Arc<Descriptor>,
+        pipe: Option<&'a Pipe>,
+    ) -> Self {
+        let way = Some(Way::Device { message, descriptor, pipe });
         Self { header, now: Now { unique: header.unique, way } }
     }
 
@@ -291,7 +297,7 @@ impl Now<'_> {
     #[inline]
     fn answer(&mut self, outcome: Result<&[&[u8]], Errno>) {
         match self.way.take() {
-            Some(Way::Device { descriptor, .. }) => descriptor.answer(self.unique, outcome),
+            Some(Way::Device { descriptor, pipe, .. }) => descriptor.answer_through(pipe, self.unique, outcome),
             Some(Way::Ring(entry)) => entry.answer(outcome.map_err(Errno::number)),
             None => {}
         }

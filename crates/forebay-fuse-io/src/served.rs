@@ -2,13 +2,17 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::MemfdFlags;
 
+use crate::backing::Backings;
 use crate::carrier::ring::{Counters, RingShape};
+use crate::protocol::init::Negotiated;
 
 /// How a session is served. Shared with whoever wants to show it.
 #[derive(Debug)]
@@ -92,6 +96,19 @@ pub enum NoPassthrough {
 }
 
 impl NoPassthrough {
+    /// Whether files can be passed through: a file of ours is, for a moment.
+    pub(crate) fn unless_tried(backings: &Backings, negotiated: &Negotiated, is_wanted: bool) -> Result<(), Self> {
+        if !is_wanted {
+            return Err(Self::NotAsked);
+        }
+        if !negotiated.passthrough() {
+            return Err(Self::NotInKernel);
+        }
+        let file = rustix::fs::memfd_create("forebay-passthrough", MemfdFlags::CLOEXEC);
+        let file = file.map_err(|errno| Self::because(&errno.into()))?;
+        backings.open(file.as_fd()).map(drop).map_err(|error| Self::because(&error))
+    }
+
     /// What a failed attempt means.
     pub(crate) fn because(error: &io::Error) -> Self {
         match error.raw_os_error() {

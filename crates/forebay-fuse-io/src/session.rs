@@ -17,7 +17,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay_memory::Pool;
-use rustix::fs::MemfdFlags;
 use tracing::{debug, info, warn};
 
 use crate::backing::Backings;
@@ -25,6 +24,7 @@ use crate::carrier::awake::{Awake, Turn};
 use crate::carrier::batch;
 use crate::carrier::descriptor::Descriptor;
 use crate::carrier::device;
+use crate::carrier::pipe::{MOST, Pipe};
 use crate::carrier::ring::{NoUring, Prepared, RingOptions, Rings};
 use crate::errno::Errno;
 use crate::notifier::Notifier;
@@ -60,6 +60,8 @@ pub struct SessionOptions {
     pub clone_fd: bool,
     /// How long a thread on `/dev/fuse` waits awake for the next request after a short read, one in a mount at a time; zero: not at all.
     pub spin: Duration,
+    /// Whether threads on `/dev/fuse` answer long reads through a pipe, where they may have one.
+    pub splice: bool,
     /// The most that one request reads or writes, in bytes.
     pub max_write: u32,
     /// Read-ahead and asynchronous direct requests that may be under way.
@@ -85,6 +87,7 @@ impl Default for SessionOptions {
             threads: 2,
             clone_fd: true,
             spin: Duration::from_micros(20),
+            splice: true,
             max_write: MAX_PAYLOAD,
             max_background: 64,
             congestion_threshold: 0,
@@ -122,6 +125,7 @@ pub struct Session<D> {
     clone_fd: bool,
     /// Of the threads that wait awake.
     turn: Arc<Turn>,
+    splice: bool,
     negotiated: Negotiated,
     rings: Option<Prepared>,
     /// Why there are none though they were wanted.
@@ -167,7 +171,7 @@ impl<D: Dispatch> Session<D> {
 
         let another = || descriptor.another().map_err(|error| SessionError::Io("open /dev/fuse once more", error));
         let backings = Backings::new(another()?);
-        let passthrough = try_passthrough(&backings, &negotiated, options.passthrough);
+        let passthrough = NoPassthrough::unless_tried(&backings, &negotiated, options.passthrough);
         Ok(Self {
             notifier: Notifier::new(another()?),
             backings,
@@ -177,6 +181,7 @@ impl<D: Dispatch> Session<D> {
             threads: options.threads.max(1),
             clone_fd: options.clone_fd,
             turn: Arc::new(Turn::new(options.spin)),
+            splice: options.splice,
             negotiated,
             rings,
             why_not,
@@ -193,6 +198,13 @@ impl<D: Dispatch> Session<D> {
     #[must_use]
     pub fn backings(&self) -> Backings {
         self.backings.clone()
+    }
+
+    /// The memory that requests over rings are answered from, of which [`crate::Reply::lend`] lends pieces once [`Session::run`] was
+    /// called; `None` without rings. It is mapped for as long as anybody has it.
+    #[must_use]
+    pub fn payloads(&self) -> Option<&Pool> {
+        self.rings.as_ref().map(Prepared::pool)
     }
 
     /// How it is served. Who carries requests is settled soon after [`Session::run`] was called.
@@ -295,9 +307,10 @@ impl DeviceThreads {
             // With rings, short reads do not come this way.
             let may = session.rings.is_none() && session.clone_fd;
             let awake = may.then(|| Awake::new(&session.turn, &descriptor)).flatten();
+            let pipe = (session.splice && number < MOST).then(|| Pipe::to(&*descriptor)).flatten();
             let work = move || {
                 batch::wake_gently();
-                let outcome = device::serve(&descriptor, awake.as_ref(), &*dispatch, max_write, &served);
+                let outcome = device::serve(&descriptor, awake.as_ref(), pipe.as_ref(), &*dispatch, max_write, &served);
                 ended.tell(outcome.as_ref().err());
                 outcome
             };
@@ -377,19 +390,6 @@ fn prepare_rings<D: Dispatch>(
     Prepared::new(&rings, Arc::clone(dispatch)).map(Some)
 }
 
-/// Whether files can be passed through: a file of ours is, for a moment.
-fn try_passthrough(backings: &Backings, negotiated: &Negotiated, is_wanted: bool) -> Result<(), NoPassthrough> {
-    if !is_wanted {
-        return Err(NoPassthrough::NotAsked);
-    }
-    if !negotiated.passthrough() {
-        return Err(NoPassthrough::NotInKernel);
-    }
-    let file = rustix::fs::memfd_create("forebay-passthrough", MemfdFlags::CLOEXEC);
-    let file = file.map_err(|errno| NoPassthrough::because(&errno.into()))?;
-    backings.open(file.as_fd()).map(drop).map_err(|error| NoPassthrough::because(&error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -433,6 +433,7 @@ mod tests {
             | capability::ATOMIC_O_TRUNC;
         assert!(session.negotiated.has(wanted));
         assert!(!session.negotiated.passthrough() && !session.negotiated.uring());
+        assert!(session.payloads().is_none(), "nothing lands in memory of a thread on the device");
         assert_eq!(session.served().passthrough(), Err(NoPassthrough::NotAsked));
         assert_eq!(session.served().kernel(), (7, 45));
     }

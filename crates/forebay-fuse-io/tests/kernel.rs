@@ -5,8 +5,8 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -26,6 +26,9 @@ const LATER: u64 = 2;
 const NOW: u64 = 3;
 /// A file whose reads are never answered.
 const HANGS: u64 = 4;
+/// A file whose pages the kernel keeps, and whose bytes change without its being told.
+const KEPT: u64 = 5;
+const PAGE: usize = 4096;
 
 fn byte(at: u64) -> u8 {
     (at % 251) as u8
@@ -38,6 +41,8 @@ fn pattern(offset: u64, length: usize) -> Vec<u8> {
 /// Three files of one pattern. What is written must be it again.
 struct Files {
     pattern: Vec<u8>,
+    /// A megabyte of it and a page more.
+    kept: RwLock<Vec<u8>>,
     later: Sender<Later>,
 }
 
@@ -52,7 +57,11 @@ impl Files {
     fn new() -> (Arc<Self>, JoinHandle<()>) {
         let (later, requests) = channel();
         // Enough that any 1 MiB of the pattern lies in it.
-        let files = Arc::new(Self { pattern: pattern(0, (1 << 20) + 251), later });
+        let files = Arc::new(Self {
+            pattern: pattern(0, (1 << 20) + 251),
+            kept: RwLock::new(vec![b'a'; (1 << 20) + PAGE]),
+            later,
+        });
         let bytes = files.pattern.clone();
         let thread = thread::spawn(move || {
             let mut hanging = Vec::new();
@@ -106,7 +115,7 @@ fn attributes(ino: u64) -> Attributes {
     }
 }
 
-const NAMES: [(&str, u64); 3] = [("later", LATER), ("now", NOW), ("hangs", HANGS)];
+const NAMES: [(&str, u64); 4] = [("later", LATER), ("now", NOW), ("hangs", HANGS), ("kept", KEPT)];
 
 impl Dispatch for Files {
     fn dispatch(&self, request: Request<'_>) {
@@ -121,6 +130,9 @@ impl Dispatch for Files {
                 }
             }
             Operation::GetAttr { .. } | Operation::SetAttr(_) => request.now().attributes(&attributes(node), TTL),
+            Operation::Open { .. } if node == KEPT => {
+                request.now().opened(&Opened { handle: node, flags: OpenedFlags::KEEP_CACHE, backing: None });
+            }
             Operation::Open { .. } | Operation::OpenDir { .. } => {
                 request.now().opened(&Opened { handle: node, flags: OpenedFlags::DIRECT_IO, backing: None });
             }
@@ -128,6 +140,12 @@ impl Dispatch for Files {
                 let length = SIZE.saturating_sub(offset).min(u64::from(size)) as usize;
                 match node {
                     NOW => request.now().data(&self.pattern[(offset % 251) as usize..][..length]),
+                    KEPT => {
+                        let kept = self.kept.read().unwrap();
+                        // Whole pages, as they would have to be to become the kernel's.
+                        let start = kept.as_ptr().align_offset(PAGE);
+                        request.now().data(&kept[start..start + length.min(1 << 20)]);
+                    }
                     LATER => self.later.send(Later::Read(request.keep(), offset, length)).unwrap(),
                     _ => self.later.send(Later::Hang(request.keep())).unwrap(),
                 }
@@ -162,6 +180,7 @@ impl Dispatch for Files {
 
 struct Mount {
     directory: tempfile::TempDir,
+    files: Arc<Files>,
     served: Arc<Served>,
     session: JoinHandle<std::io::Result<()>>,
     later: JoinHandle<()>,
@@ -197,7 +216,7 @@ impl Mount {
         let session = thread::spawn(move || session.run());
         let carried = served.wait(SOON).unwrap();
         assert_eq!(matches!(carried.by, Carrier::Uring(_)), io == FuseIo::Uring, "{carried:?}");
-        Some(Self { directory, served, session, later })
+        Some(Self { directory, files, served, session, later })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -234,7 +253,7 @@ fn what_is_read_is_what_is_there_however_it_is_asked_for() {
         let mut names: Vec<_> =
             fs::read_dir(mount.directory.path()).unwrap().map(|name| name.unwrap().file_name()).collect();
         names.sort();
-        assert_eq!(names, ["hangs", "later", "now"]);
+        assert_eq!(names, ["hangs", "kept", "later", "now"]);
         assert!(fs::metadata(mount.path("nothing")).is_err());
         assert_eq!(fs::metadata(mount.path("now")).unwrap().len(), SIZE);
         for length in [1, 4096, 100_000, 1 << 20, 3 << 20] {
@@ -275,6 +294,23 @@ fn many_programs_read_and_write_at_once() {
                 });
             }
         });
+        mount.end();
+    }
+}
+
+#[test]
+fn what_the_kernel_keeps_of_an_answer_does_not_change_with_the_memory_that_it_was_made_of() {
+    for mount in CARRIERS.into_iter().filter_map(Mount::new) {
+        let file = File::open(mount.path("kept")).unwrap();
+        let read = || {
+            let mut bytes = vec![0; 1 << 20];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            bytes
+        };
+        assert!(read().iter().all(|byte| *byte == b'a'));
+        mount.files.kept.write().unwrap().fill(b'b');
+        assert!(read().iter().all(|byte| *byte == b'a'), "the kernel has pages of ours");
+        drop(file);
         mount.end();
     }
 }

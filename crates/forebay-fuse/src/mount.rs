@@ -89,6 +89,9 @@ impl Mount {
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
         let session = Session::start(descriptor, dispatcher, &options.session())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
+        if let Some(payloads) = session.payloads() {
+            shared.files.client.lends(payloads);
+        }
         let served = session.served();
         shared.begin(Arc::clone(&served));
         if let Some(materialised) = &shared.files.materialised {

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_memory::SpanMut;
@@ -55,6 +55,12 @@ impl Call {
     fn has_caller(&self) -> bool {
         !self.answer.is_closed()
     }
+
+    /// Returns when the caller has been gone for `patience`.
+    async fn forsaken(&mut self, patience: Duration) {
+        self.answer.closed().await;
+        tokio::time::sleep(patience).await;
+    }
 }
 
 /// What callers want of a connection.
@@ -79,6 +85,10 @@ pub(crate) struct Connection {
     pub(crate) endpoint: Endpoint,
     pub(crate) calls: RefCell<Outstanding<Call>>,
     pub(crate) heard: Cell<Instant>,
+    /// Replies whose payload is being fetched.
+    pub(crate) fetching: Cell<usize>,
+    /// How long a fetch may go on for which nobody waits any more.
+    pub(crate) patience: Duration,
     /// Whether the peer's hello has come and was right.
     pub(crate) greeted: Cell<bool>,
     /// Why it cannot go on.
@@ -192,7 +202,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile.
+    /// Whether silence would mean anything: an answer is waited for, or its payload is on its way.
+    pub(crate) fn watch(&self) -> bool {
+        self.calls.borrow_mut().watch() || self.fetching.get() > 0
+    }
+
+    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile. A mount cannot tell the kernel anything while
+    /// its payload is in use here, not even what another worker answered. So a fetch that goes on for nobody ends the connection.
     fn fetch(
         self: &Rc<Self>,
         core: &Rc<Core>,
@@ -202,25 +218,34 @@ impl Connection {
     ) {
         // There is one: payload is within the limit, and a limit comes with a buffer.
         let Some(into) = call.into.take() else { return };
-        let receiving = rendezvous.receive(smallvec![into], Some(&core.registration));
+        let lent = if core.registration.covers(&into) { None } else { core.lent.fetch(&into) };
+        let registration = lent.as_ref().unwrap_or(&core.registration);
+        let receiving = rendezvous.receive(smallvec![into], Some(registration));
         let connection = Rc::clone(self);
+        connection.fetching.update(|count| count + 1);
         tokio::task::spawn_local(async move {
-            let (mut buffers, outcome) = tokio::select! {
-                received = receiving => received,
-                // The operation keeps the buffer until it has ended, too.
-                () = connection.ended.cancelled() => {
-                    return call.end(Err(connection.lost("it ended while a reply was being fetched").into()));
+            // Whenever it ends without them, the operation keeps the buffers until it has ended, too.
+            let received = tokio::select! {
+                received = receiving => Ok(received),
+                () = connection.ended.cancelled() => Err(connection.lost("it ended while a reply was being fetched")),
+                () = call.forsaken(connection.patience) => {
+                    let why = connection.lost(format!("a reply had not arrived {:?} after its caller left", connection.patience));
+                    connection.break_off(why.clone());
+                    Err(why)
                 }
             };
-            connection.heard.set(Instant::now());
-            let result = match outcome {
-                Ok(received) if received == length => {
-                    Ok(Reply { provenance, body, payload: landed(buffers.pop(), length) })
+            connection.fetching.update(|count| count - 1);
+            let result = received.and_then(|(mut buffers, outcome)| {
+                connection.heard.set(Instant::now());
+                match outcome {
+                    Ok(received) if received == length => {
+                        Ok(Reply { provenance, body, payload: landed(buffers.pop(), length) })
+                    }
+                    Ok(received) => Err(connection.lost(format!("{received} of {length} bytes arrived"))),
+                    Err(error) => Err(connection.lost(error.to_string())),
                 }
-                Ok(received) => Err(connection.lost(format!("{received} of {length} bytes arrived")).into()),
-                Err(error) => Err(connection.lost(error.to_string()).into()),
-            };
-            call.end(result);
+            });
+            call.end(result.map_err(CallError::from));
         });
     }
 

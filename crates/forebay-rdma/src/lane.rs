@@ -26,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::RdmaError;
 use crate::connection::Connection;
+use crate::lent::{Lent, LentMemory};
 use crate::trace::Trace;
 
 /// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
@@ -86,6 +87,7 @@ pub struct Lane {
     thread: Mutex<Option<JoinHandle<()>>>,
     context: Context,
     registration: Registration,
+    lent: Arc<LentMemory>,
     pool: Pool,
     spin: Arc<Spin>,
     trace: Option<Arc<Trace>>,
@@ -97,6 +99,10 @@ pub struct Lane {
 pub struct LaneStats {
     /// Memory that the card may access.
     pub registered: ByteSize,
+    /// What of it readers lend ([`Lane::lends`]).
+    pub lent: ByteSize,
+    /// Replies that the card fetched into that.
+    pub fetched_into_lent: u64,
     /// How often registering has failed: what is beyond costs a copy, or registering for each use.
     pub registration_failures: u64,
     /// Connections of clients and of servers on this lane.
@@ -119,6 +125,7 @@ struct Gauges {
 pub(crate) struct Core {
     pub(crate) worker: Worker,
     pub(crate) registration: Registration,
+    pub(crate) lent: Arc<LentMemory>,
     /// The clients' connections, by their endpoints, for whoever receives a reply.
     connections: RefCell<HashMap<usize, Rc<Connection>>>,
     pub(crate) stop: CancellationToken,
@@ -176,6 +183,7 @@ impl Lane {
             thread: Mutex::new(None),
             context,
             registration,
+            lent: Arc::default(),
             pool: options.pool,
             spin: Arc::new(Spin::new(options.spin)),
             trace: options.trace,
@@ -188,10 +196,10 @@ impl Lane {
             .spawn({
                 let (context, registration, stop) =
                     (lane.context.clone(), lane.registration.clone(), lane.stop.clone());
-                let (spin, gauges) = (Arc::clone(&lane.spin), Arc::clone(&lane.gauges));
+                let (spin, gauges, lent) = (Arc::clone(&lane.spin), Arc::clone(&lane.gauges), Arc::clone(&lane.lent));
                 let ended = lane.ended.clone().drop_guard();
                 move || {
-                    run(&context, registration, queue, spin, stop, gauges, &ready);
+                    run(&context, (registration, lent), queue, spin, stop, gauges, &ready);
                     drop(ended);
                 }
             })
@@ -253,6 +261,46 @@ impl Lane {
         &self.registration
     }
 
+    /// Pieces of `pool` may be lent to calls from now on, for replies to land in. It stays mapped until the lane has ended.
+    pub fn lends(&self, pool: &Pool) {
+        self.lent.take(&self.context, pool);
+    }
+
+    /// Whether its card knows all of `bytes`, so that it fetches replies into them by itself.
+    #[must_use]
+    pub fn knows(&self, bytes: &[u8]) -> bool {
+        self.registration.covers(bytes) || self.lent.covers(bytes)
+    }
+
+    /// Whether its card may come to know more of what is lent: the lane has not ended, and nothing was refused.
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        !self.ended.is_cancelled() && !self.lent.is_refused()
+    }
+
+    /// Has its card come to know the frame of lent memory ([`Lane::lends`]) that `bytes` lie in, soon.
+    pub fn learn(&self, bytes: &[u8]) {
+        if let Some((lent, frame)) = self.lent.of(bytes)
+            && lent.offer(frame)
+        {
+            self.register(lent);
+        }
+    }
+
+    #[cold]
+    fn register(&self, lent: Arc<Lent>) {
+        let (context, name, trace) = (self.context.clone(), Arc::clone(&self.name), self.trace.clone());
+        // UCX's own words for it name no remedy.
+        let may_lock = move |size| match context.resources().iter().any(Resource::is_rdma) {
+            true => LockLimit::now().check(size),
+            false => Ok(()),
+        };
+        // Not on the lane's thread, which it would hold up. A lane that has ended needs nothing registered.
+        self.run(move |_| {
+            drop(tokio::task::spawn_blocking(move || lent.register(&name, may_lock, trace.as_deref())));
+        });
+    }
+
     pub(crate) fn spin(&self) -> &Spin {
         &self.spin
     }
@@ -260,9 +308,12 @@ impl Lane {
     /// What it is doing.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
+        let lent = self.lent.registered();
         LaneStats {
-            registered: self.registration.size(),
-            registration_failures: self.registration.failures(),
+            registered: ByteSize::bytes(self.registration.size().as_u64() + lent.as_u64()),
+            lent,
+            fetched_into_lent: self.lent.fetched(),
+            registration_failures: self.registration.failures() + self.lent.failures(),
             connections: self.gauges.connections.load(Ordering::Relaxed),
             operations_in_flight: self.gauges.operations.get().map_or(0, |gauge| gauge.load(Ordering::Relaxed)),
             waits: self.pool.occupancy().waits,
@@ -337,7 +388,7 @@ fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, 
 /// The thread.
 fn run(
     context: &Context,
-    registration: Registration,
+    (registration, lent): (Registration, Arc<LentMemory>),
     mut queue: mpsc::UnboundedReceiver<Job>,
     spin: Arc<Spin>,
     stop: CancellationToken,
@@ -358,7 +409,7 @@ fn run(
             let connections = RefCell::default();
             // Set once: each lane has one thread.
             let _ = gauges.operations.set(worker.operations_gauge());
-            let core = Rc::new(Core { worker, registration, connections, stop: stop.clone(), gauges });
+            let core = Rc::new(Core { worker, registration, lent, connections, stop: stop.clone(), gauges });
             Connection::receive_replies(&core)?;
             Ok(core)
         });

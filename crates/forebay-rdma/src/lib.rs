@@ -17,6 +17,7 @@
 mod client;
 mod connection;
 mod lane;
+mod lent;
 mod options;
 mod peers;
 mod server;

@@ -150,6 +150,8 @@ async fn greet(
         endpoint: endpoint.clone(),
         calls: RefCell::new(Outstanding::new(options.max_abandoned)),
         heard: Cell::new(Instant::now()),
+        fetching: Cell::new(0),
+        patience: options.dead_after,
         greeted: Cell::new(false),
         broken: RefCell::new(None),
         changed: Notify::new(),
@@ -237,7 +239,7 @@ async fn run(
             }
             command = commands.try_recv().ok();
         }
-        if !watching && connection.calls.borrow_mut().watch() {
+        if !watching && connection.watch() {
             watching = true;
             due.as_mut().reset((Instant::now() + options.keepalive).into());
         }
@@ -257,7 +259,7 @@ async fn run(
             },
             () = &mut due, if watching => {
                 watching = false;
-                if !connection.calls.borrow_mut().watch() {
+                if !connection.watch() {
                     continue;
                 }
                 let now = Instant::now();

@@ -1,8 +1,9 @@
 //! Loopback throughput and latency of the transport, against plain blocking sockets that do the same exchange.
 //!
-//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS]]`. Then parts of files are sent the other way. Client and server each have a thread and a runtime of their
-//! own. Each read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of
-//! a stream that nobody asks for.
+//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]]]`. Reads are measured in rounds, each of plain sockets, a
+//! server on the threads of a runtime, and one on a lane for each processor; what is printed is the median of each. Then parts of files are sent the
+//! other way. The client has a thread and a runtime of its own. Each read gets a buffer from a pool, as in the product.
+//! `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream that nobody asks for.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,8 +16,9 @@ use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, TcpTransport};
 use forebay_transport::{Op, Provenance, Request, Response, Service, Transport};
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE};
 
-const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
-const DEPTHS: [usize; 2] = [1, 8];
+/// Bytes of a read, and how many there are at once.
+const READS: [(usize, usize); 7] =
+    [(4 << 10, 1), (4 << 10, 32), (64 << 10, 1), (64 << 10, 8), (1 << 20, 1), (1 << 20, 4), (4 << 20, 8)];
 const PARTS: [usize; 3] = [1 << 20, 8 << 20, 64 << 20];
 /// Blocks that reads go round: more than the caches of the processor hold.
 const BLOCKS: u64 = 16;
@@ -45,22 +47,51 @@ impl Service for Blocks {
 }
 
 /// What one run measured.
+#[derive(Clone, Copy)]
 struct Figures {
     mib_per_second: f64,
     p50: Duration,
+    /// Processor time of a read, of both sides.
+    processor: Duration,
 }
 
-fn figures(size: usize, mut latencies: Vec<Duration>, wall: Duration) -> Figures {
+/// The median of each figure.
+fn median(rounds: &[Figures]) -> Figures {
+    fn middle<T: PartialOrd + Copy>(mut values: Vec<T>) -> T {
+        values.sort_by(|one, other| one.partial_cmp(other).expect("numbers"));
+        values[values.len() / 2]
+    }
+    Figures {
+        mib_per_second: middle(rounds.iter().map(|round| round.mib_per_second).collect()),
+        p50: middle(rounds.iter().map(|round| round.p50).collect()),
+        processor: middle(rounds.iter().map(|round| round.processor).collect()),
+    }
+}
+
+/// Processor time of this process so far, as `/proc` has it in hundredths of a second.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc");
+    let (_, after_name) = stat.rsplit_once(')').expect("a name");
+    let ticks = after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("ticks"));
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+fn figures(size: usize, mut latencies: Vec<Duration>, wall: Duration, processor: Duration) -> Figures {
     latencies.sort_unstable();
     let bytes = (latencies.len() * size) as f64;
-    Figures { mib_per_second: bytes / f64::from(1 << 20) / wall.as_secs_f64(), p50: latencies[latencies.len() / 2] }
+    Figures {
+        mib_per_second: bytes / f64::from(1 << 20) / wall.as_secs_f64(),
+        p50: latencies[latencies.len() / 2],
+        processor: processor / latencies.len() as u32,
+    }
 }
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-fn start_server() -> String {
+/// A server on `lanes`, and on a runtime as the program has it.
+fn start_server(lanes: Option<usize>) -> String {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4 * BLOCKS))).expect("a pool");
@@ -70,8 +101,10 @@ fn start_server() -> String {
             block.freeze()
         };
         let service = Arc::new(Blocks((0..BLOCKS).map(block).collect()));
-        runtime().block_on(async {
-            let options = ServerOptions::new(([127, 0, 0, 1], 0).into(), "bench", MAX_BLOCK_SIZE);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let address = ([127, 0, 0, 1], 0).into();
+            let options = ServerOptions { lanes, ..ServerOptions::new(address, "bench", MAX_BLOCK_SIZE) };
             let server = TcpServer::bind(options, service).expect("a server");
             tell.send(server.local_addr().to_string()).expect("a listener");
             std::future::pending::<()>().await;
@@ -85,7 +118,7 @@ fn forebay(address: &str, size: usize, depth: usize, connections: usize, seconds
     runtime().block_on(async {
         let options = ClientOptions { connections, ..ClientOptions::new("bench", MAX_BLOCK_SIZE) };
         let transport = Arc::new(TcpTransport::new(address, options));
-        let start = Instant::now();
+        let (start, processor) = (Instant::now(), processor_time());
         let end = start + Duration::from_secs(seconds);
         let tasks = (0..depth as u64).map(|task| {
             let (transport, pool) = (Arc::clone(&transport), pool.clone());
@@ -108,7 +141,7 @@ fn forebay(address: &str, size: usize, depth: usize, connections: usize, seconds
         for task in tasks.collect::<Vec<_>>() {
             latencies.extend(task.await.expect("a task"));
         }
-        let figures = figures(size, latencies, start.elapsed());
+        let figures = figures(size, latencies, start.elapsed(), processor_time() - processor);
         transport.close().await;
         figures
     })
@@ -163,7 +196,7 @@ fn plain(size: usize, depth: usize, seconds: u64) -> Figures {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_nodelay(true).expect("an option");
     let mut buffers: Vec<Vec<u8>> = (0..16).map(|_| vec![0; HEADER + size]).collect();
-    let start = Instant::now();
+    let (start, processor) = (Instant::now(), processor_time());
     let end = start + Duration::from_secs(seconds);
     let mut begun = std::collections::VecDeque::new();
     let mut latencies = Vec::new();
@@ -181,7 +214,7 @@ fn plain(size: usize, depth: usize, seconds: u64) -> Figures {
             stream.write_all(&[0; HEADER]).expect("a request");
         }
     }
-    let figures = figures(size, latencies, start.elapsed());
+    let figures = figures(size, latencies, start.elapsed(), processor_time() - processor);
     drop(stream);
     server.join().expect("the server");
     figures
@@ -191,28 +224,33 @@ fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let seconds = numbers.next().unwrap_or(2);
     let connections = numbers.next().map_or(4, |connections: u64| connections as usize);
-    let address = start_server();
-    println!("                  plain sockets            forebay, {connections} connections");
-    println!("  size  depth     MiB/s     p50 µs         MiB/s     p50 µs");
-    for size in SIZES {
-        for depth in DEPTHS {
-            let plain = plain(size, depth, seconds);
-            let ours = forebay(&address, size, depth, connections, seconds);
-            println!(
-                "{:>5}K  {depth:>5}  {:>8.0}  {:>9.1}      {:>8.0}  {:>9.1}",
-                size >> 10,
-                plain.mib_per_second,
-                plain.p50.as_nanos() as f64 / 1e3,
-                ours.mib_per_second,
-                ours.p50.as_nanos() as f64 / 1e3,
-            );
+    let rounds = numbers.next().unwrap_or(1).max(1);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let (shared, lanes) = (start_server(Some(0)), start_server(Some(processors)));
+    println!(
+        "                    plain sockets             on a runtime                 on lanes      {connections} connections"
+    );
+    println!("  size  depth    MiB/s  p50 µs  cpu µs    MiB/s  p50 µs  cpu µs    MiB/s  p50 µs  cpu µs");
+    for (size, depth) in READS {
+        let mut measured: [Vec<Figures>; 3] = Default::default();
+        for _ in 0..rounds {
+            measured[0].push(plain(size, depth, seconds));
+            for (address, figures) in [&shared, &lanes].into_iter().zip(&mut measured[1..]) {
+                figures.push(forebay(address, size, depth, connections, seconds));
+            }
         }
+        print!("{:>5}K  {depth:>5}", size >> 10);
+        for figures in measured.iter().map(|rounds| median(rounds)) {
+            let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+            print!(" {:>8.0} {:>7.1} {:>7.1}", figures.mib_per_second, micros(figures.p50), micros(figures.processor));
+        }
+        println!();
     }
     println!();
     println!("  uploads of  at once     MiB/s");
     for size in PARTS {
         for depth in [1, 4] {
-            let rate = uploads(&address, size, depth, connections, seconds);
+            let rate = uploads(&lanes, size, depth, connections, seconds);
             println!("{:>10}M  {depth:>7}  {rate:>8.0}", size >> 20);
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! * [`TcpTransport`] is the client: a few connections to one worker, requests multiplexed over them, payload received
 //!   straight into the caller's buffer;
-//! * [`TcpServer`] is the worker's side: payload sent straight from the service's memory, or from a file.
+//! * [`TcpServer`] is the worker's side: payload sent straight from the service's memory, or from a file, by a thread that the
+//!   connection stays on.
 //!
 //! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies`
 //! (where received bytes belong), and what all connections share, [`forebay_transport::connection`].
@@ -15,6 +16,7 @@
 mod choice;
 mod client;
 mod connection;
+mod lanes;
 mod options;
 mod outbox;
 mod replies;
@@ -54,4 +56,7 @@ pub enum TcpError {
         /// The kernel's answer.
         error: std::io::Error,
     },
+    /// The system has no threads for it.
+    #[error("cannot start the threads that serve connections: {0}; `network.tcp.lanes` says how many there are")]
+    Threads(std::io::Error),
 }

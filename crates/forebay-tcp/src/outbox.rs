@@ -15,6 +15,7 @@ use forebay_transport::{Provenance, Response, ResponsePayload};
 use forebay_types::Failure;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 use crate::socket;
 
@@ -130,17 +131,17 @@ impl Outbox {
         self.queue.len()
     }
 
-    /// Sends what the socket takes now, up to a turn's worth; gives back how many bytes that was.
+    /// Sends what the socket takes now, up to a turn's worth; gives back how many bytes that was. Files are read on `runtime`.
     ///
     /// Not to be cancelled while it reads a file: those bytes would be sent twice.
     ///
     /// # Errors
     /// Those of the socket, and of a file that is shorter than its reply said.
-    pub(crate) async fn send(&mut self, stream: &Arc<TcpStream>) -> io::Result<usize> {
+    pub(crate) async fn send(&mut self, stream: &Arc<TcpStream>, runtime: &Handle) -> io::Result<usize> {
         let mut total = 0;
         while total < TURN && !self.queue.is_empty() {
             let outcome = match self.queue.front().and_then(Outgoing::file) {
-                Some((file, offset, length)) => self.send_file(stream, file, offset, length).await,
+                Some((file, offset, length)) => self.send_file(stream, runtime, file, offset, length).await,
                 None => {
                     let (slices, more) = self.gather();
                     socket::send(stream, &slices, more)
@@ -176,6 +177,7 @@ impl Outbox {
     async fn send_file(
         &mut self,
         stream: &Arc<TcpStream>,
+        runtime: &Handle,
         file: Arc<File>,
         offset: u64,
         length: usize,
@@ -193,7 +195,7 @@ impl Outbox {
                 Err(error) => Err(error),
             },
         };
-        match tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?? {
+        match runtime.spawn_blocking(work).await.map_err(io::Error::other)?? {
             Sent::Bytes(sent) => Ok(sent),
             Sent::Piece(piece) => {
                 if let Some(reply) = self.queue.front_mut() {
@@ -272,7 +274,7 @@ mod tests {
         let sending = async {
             while !outbox.is_empty() {
                 server.writable().await.unwrap();
-                outbox.send(&server).await.unwrap();
+                outbox.send(&server, &Handle::current()).await.unwrap();
             }
         };
         let (_, read) = tokio::join!(sending, client.read_exact(&mut received));

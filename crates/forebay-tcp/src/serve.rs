@@ -1,8 +1,8 @@
 //! One connection of a server: reads requests, has the service answer them, sends the answers.
 //!
 //! Requests that the service can answer at once are answered by the connection's own task; the others each have a task
-//! that the connection owns. A connection is read only while its requests, and those of all connections, are within
-//! their bounds; while it is not read, the peer is told from time to time that we are alive.
+//! that the connection owns, on the runtime where the server was started. A connection is read only while its requests, and
+//! those of all connections, are within their bounds; while it is not read, the peer is told from time to time that we are alive.
 //!
 //! A large body is read only when there is memory for it among those of all connections: a connection whose turn has not come
 //! is not read, and its replies, and everybody else's, go out meanwhile. While such a body arrives, which may take longer than
@@ -12,6 +12,7 @@
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use forebay_transport::{Op, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -35,6 +37,10 @@ use crate::socket;
 /// wait for.
 const PROGRESS: usize = 64 << 10;
 
+/// Bytes after which others have their turn: about a millisecond's worth.
+const TURN: usize = 4 << 20;
+/// What reading and answering once counts as at least: some hundred small requests may have come at once.
+const LEAST: usize = 256 << 10;
 /// Places that a connection keeps besides twice those that it uses.
 const SPARE: usize = 4;
 
@@ -42,6 +48,8 @@ const SPARE: usize = 4;
 pub(crate) struct Shared {
     pub(crate) options: ServerOptions,
     pub(crate) service: Arc<dyn Service>,
+    /// Where the service is asked what it does not answer at once, and files are read.
+    pub(crate) runtime: Handle,
     pub(crate) hello: Hello,
     pub(crate) stop: CancellationToken,
     /// One permit for each request in flight on any connection.
@@ -125,7 +133,7 @@ pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<S
     {
         connection.outbox.push(Outgoing::goodbye(goodbye));
         // A courtesy: one try, and no waiting for a peer that may not listen.
-        let _ = connection.outbox.send(&connection.stream).await;
+        let _ = connection.outbox.send(&connection.stream, &connection.shared.runtime).await;
     }
 }
 
@@ -246,6 +254,9 @@ impl Serving {
     }
 
     async fn run(&mut self) -> Result<(), End> {
+        // A token of our own, and waited for once: what all connections share is not touched for each request.
+        let mut stopped = pin!(self.shared.stop.child_token().cancelled_owned());
+        let mut unbroken = 0;
         loop {
             // A peer that sends without a pause must not keep its answers waiting.
             while !self.handlers.is_empty()
@@ -254,7 +265,11 @@ impl Serving {
                 self.finished(finished);
             }
             self.take_requests()?;
-            if !self.outbox.is_empty() && self.outbox.send(&self.stream).await? > 0 {
+            let sent = match self.outbox.is_empty() {
+                true => 0,
+                false => self.outbox.send(&self.stream, &self.shared.runtime).await?,
+            };
+            if sent > 0 {
                 self.sent_at = Instant::now();
                 if self.shared.places.available_permits() == 0 {
                     // Those who wait for a place come before what waits here.
@@ -262,6 +277,12 @@ impl Serving {
                 }
                 // The replies that left made room for requests that are here already, which no socket will tell of.
                 self.take_requests()?;
+            }
+            unbroken += sent.max(LEAST);
+            if unbroken >= TURN {
+                // Nobody else takes over the other connections of this lane.
+                unbroken = 0;
+                tokio::task::yield_now().await;
             }
             self.give_back();
             let reading = self.takes_requests() && !self.half_closed;
@@ -277,7 +298,7 @@ impl Serving {
             let awaited = self.requests.awaits().unwrap_or(0);
             tokio::select! {
                 biased;
-                () = self.shared.stop.cancelled() => return Err(End::Stopped),
+                () = &mut stopped => return Err(End::Stopped),
                 ready = self.stream.readable(), if reading => {
                     ready?;
                     self.receive()?;
@@ -378,10 +399,11 @@ impl Serving {
             return;
         }
         let (service, takes_files) = (Arc::clone(&shared.service), shared.options.takes_files);
-        self.handlers.spawn(async move {
+        let answering = async move {
             let answer = answer(&*service, request, takes_files).await;
             Outgoing::answer(id, answer)
-        });
+        };
+        self.handlers.spawn_on(answering, &shared.runtime);
     }
 
     fn finished(&mut self, finished: Result<Outgoing, tokio::task::JoinError>) {

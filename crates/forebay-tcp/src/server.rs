@@ -1,4 +1,6 @@
 //! The server: accepts connections, within its bounds, and owns their tasks.
+//!
+//! It accepts on the runtime of its caller. Connections are served there, too, or on lanes ([`crate::lanes`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,11 +10,13 @@ use std::time::Duration;
 use forebay_transport::Service;
 use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::lanes::{Lanes, Threads, report};
 use crate::options::ServerOptions;
 use crate::serve::{Shared, serve};
 use crate::{TcpError, socket};
@@ -34,30 +38,34 @@ pub struct TcpServer {
     stop: CancellationToken,
     connections: Arc<AtomicUsize>,
     accepting: Mutex<Option<JoinHandle<()>>>,
+    threads: Threads,
 }
 
 impl TcpServer {
-    /// Listens as `options` say and has `service` answer. Must be called within a tokio runtime.
+    /// Listens as `options` say and has `service` answer. Must be called within a tokio runtime, on which the service is asked
+    /// what it cannot answer at once.
     ///
     /// # Errors
-    /// [`TcpError`] when it cannot listen there.
+    /// [`TcpError`] when it cannot listen there, or has no threads to serve.
     pub fn bind(options: ServerOptions, service: Arc<dyn Service>) -> Result<Self, TcpError> {
         let listen_error = |error| TcpError::Listen { address: options.address, error };
         let listener = socket::listen(options.address)?;
         let listener = TcpListener::from_std(listener).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
+        let (lanes, threads) = Lanes::start(options.lanes).map_err(TcpError::Threads)?;
         let stop = CancellationToken::new();
         let connections = Arc::new(AtomicUsize::new(0));
         let shared = Arc::new(Shared {
             hello: Hello::ours(&options.cluster, options.block_size),
             service,
+            runtime: Handle::current(),
             stop: stop.clone(),
             memory: Arc::new(Semaphore::new(body_memory(&options))),
             places: Arc::new(Semaphore::new(options.max_requests.clamp(1, Semaphore::MAX_PERMITS))),
             options,
         });
-        let accepting = tokio::spawn(accept(listener, shared, Arc::clone(&connections)));
-        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)) })
+        let accepting = tokio::spawn(accept(listener, shared, lanes, Arc::clone(&connections)));
+        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)), threads })
     }
 
     /// Where it listens.
@@ -78,7 +86,8 @@ impl TcpServer {
         move || connections.load(Ordering::Relaxed)
     }
 
-    /// Stops listening, closes every connection and drops the requests in flight. Returns when no task is left.
+    /// Stops listening, closes every connection and drops the requests in flight. Returns when no task and
+    /// no thread is left.
     pub async fn close(&self) {
         self.stop.cancel();
         let accepting = self.accepting.lock().take();
@@ -86,6 +95,7 @@ impl TcpServer {
             // It ends by panic only when accepting itself does, and then there is nothing left to wait for.
             let _ = accepting.await;
         }
+        self.threads.join().await;
     }
 }
 
@@ -108,7 +118,32 @@ impl Drop for Counted {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: Arc<AtomicUsize>) {
+/// What a connection has of its server, besides what all have in common.
+struct Admission {
+    peer: SocketAddr,
+    /// `None` for one too many, which is told so.
+    counted: Option<Counted>,
+    refusal: Option<OwnedSemaphorePermit>,
+}
+
+impl Admission {
+    async fn serve(self, stream: TcpStream, shared: Arc<Shared>) {
+        serve(stream, self.peer, shared, self.counted.is_none()).await;
+        drop((self.counted, self.refusal));
+    }
+
+    /// The same on another runtime than the one that accepted `stream`.
+    async fn serve_elsewhere(self, stream: std::net::TcpStream, shared: Arc<Shared>) {
+        match TcpStream::from_std(stream) {
+            Ok(stream) => self.serve(stream, shared).await,
+            Err(error) => tracing::warn!(peer = %self.peer, %error, "cannot serve a connection"),
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>, lanes: Lanes, connections: Arc<AtomicUsize>) {
+    // However this task ends, also when its runtime goes away under it: lanes do not serve on.
+    let _ends = shared.stop.clone().drop_guard();
     let mut tasks = JoinSet::new();
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
     loop {
@@ -116,9 +151,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: Arc<Ato
             () = shared.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "the task of a connection failed");
-                }
+                report(ended);
                 continue;
             }
         };
@@ -139,12 +172,17 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: Arc<Ato
             connections.fetch_add(1, Ordering::Relaxed);
             Counted(Arc::clone(&connections))
         });
+        let admission = Admission { peer, counted, refusal };
         let shared = Arc::clone(&shared);
-        tasks.spawn(async move {
-            serve(stream, peer, shared, full).await;
-            drop((counted, refusal));
-        });
+        if lanes.is_empty() {
+            tasks.spawn(admission.serve(stream, shared));
+            continue;
+        }
+        match stream.into_std() {
+            Ok(stream) => lanes.deal(admission.serve_elsewhere(stream, shared)),
+            Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
+        }
     }
-    drop(listener);
+    drop((listener, lanes));
     while tasks.join_next().await.is_some() {}
 }

@@ -1,4 +1,4 @@
-//! The suite that every transport passes, over loopback.
+//! The suite that every transport passes, over loopback: with a server on lanes, and with one on a runtime.
 
 mod common;
 
@@ -10,7 +10,8 @@ use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
 use tokio::sync::Mutex;
 
-struct Tcp {
+/// With a server on so many lanes.
+struct Tcp<const LANES: usize> {
     service: Arc<dyn Service>,
     address: SocketAddr,
     server: Mutex<Option<TcpServer>>,
@@ -18,9 +19,10 @@ struct Tcp {
 }
 
 #[async_trait::async_trait]
-impl Fixture for Tcp {
+impl<const LANES: usize> Fixture for Tcp<LANES> {
     async fn start(service: Arc<dyn Service>) -> Self {
-        let server = common::serve(common::server_options(), service.clone());
+        let options = ServerOptions { lanes: Some(LANES), ..common::server_options() };
+        let server = common::serve(options, service.clone());
         let address = server.local_addr();
         let transport = common::link(address, common::client_options());
         Self { service, address, server: Mutex::new(Some(server)), transport }
@@ -38,9 +40,15 @@ impl Fixture for Tcp {
     }
 
     async fn revive(&self) {
-        let options = ServerOptions { address: self.address, ..common::server_options() };
+        let options = ServerOptions { address: self.address, lanes: Some(LANES), ..common::server_options() };
         *self.server.lock().await = Some(common::serve(options, self.service.clone()));
     }
 }
 
-forebay_transport::transport_conformance!(Tcp);
+mod on_lanes {
+    forebay_transport::transport_conformance!(super::Tcp<2>);
+}
+
+mod on_a_runtime {
+    forebay_transport::transport_conformance!(super::Tcp<0>);
+}

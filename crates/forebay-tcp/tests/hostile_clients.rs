@@ -172,7 +172,8 @@ fn a_stranger_makes_one_line_in_the_log_which_names_him_and_the_reason() {
     let _guard = tracing::subscriber::set_default(subscriber);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let peer = runtime.block_on(async {
-        let server = serve(server_options(), Scripted::new());
+        // The log is this thread's.
+        let server = serve(ServerOptions { lanes: Some(0), ..server_options() }, Scripted::new());
         let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
         let peer = stream.local_addr().unwrap();
         stream.write_all(&[b'?'; 4096]).await.unwrap();

@@ -32,7 +32,7 @@ pub(crate) struct Mapped {
     length: usize,
     part: usize,
     handles: Box<[AtomicPtr<sys::ucp_mem>]>,
-    /// How many parts are registered: always the first ones.
+    /// How many bytes are registered.
     registered: AtomicUsize,
     growing: Mutex<()>,
     failures: AtomicU64,
@@ -49,8 +49,9 @@ impl Registration {
         Ok(registration)
     }
 
-    /// A registration of nothing yet, to be grown in steps of `part`, rounded up to frames of the pool. Operations on
-    /// memory beyond work too, as on any that is not registered, and cost more.
+    /// A registration of nothing yet, to be grown in steps of `part`, rounded up to frames of the pool, from its start
+    /// ([`Registration::grow_to`]) or here and there ([`Registration::add`]). Operations on memory beyond work too, as on
+    /// any that is not registered, and cost more.
     #[must_use]
     pub fn growing(context: &Context, pool: &Pool, part: ByteSize) -> Self {
         let (base, length) = pool.mapping();
@@ -87,16 +88,34 @@ impl Registration {
         let mapped = &self.mapped;
         let size = usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(mapped.length);
         let _growing = mapped.growing.lock();
-        for index in mapped.registered.load(Ordering::Relaxed)..size.div_ceil(mapped.part) {
-            let start = index * mapped.part;
-            let length = mapped.part.min(mapped.length - start);
-            let handle = map(&self.context, mapped.base + start, length)
-                .inspect_err(|_| _ = mapped.failures.fetch_add(1, Ordering::Relaxed))?;
-            mapped.handles[index].store(handle, Ordering::Release);
-            mapped.registered.store(index + 1, Ordering::Release);
-            told(self.size());
+        for index in 0..size.div_ceil(mapped.part) {
+            if mapped.register(&self.context, index)? {
+                told(self.size());
+            }
         }
         Ok(())
+    }
+
+    /// Registers one part, wherever it lies; no effect when it is registered already, or there is none such. Blocks as
+    /// [`Registration::grow_to`] does.
+    ///
+    /// # Errors
+    /// As [`Registration::grow_to`].
+    pub fn add(&self, part: usize) -> Result<(), Error> {
+        let _growing = self.mapped.growing.lock();
+        self.mapped.register(&self.context, part).map(|_| ())
+    }
+
+    /// The number of the part that all of `bytes` lie in, registered or not.
+    #[must_use]
+    pub fn part_of(&self, bytes: &[u8]) -> Option<usize> {
+        self.mapped.part_of(bytes.as_ptr().addr(), bytes.len())
+    }
+
+    /// Into how many parts the pool is cut.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.mapped.handles.len()
     }
 
     /// How often registering has failed.
@@ -108,8 +127,7 @@ impl Registration {
     /// How much is registered.
     #[must_use]
     pub fn size(&self) -> ByteSize {
-        let bytes = self.mapped.registered.load(Ordering::Acquire) * self.mapped.part;
-        ByteSize::bytes(bytes.min(self.mapped.length) as u64)
+        ByteSize::bytes(self.mapped.registered.load(Ordering::Acquire) as u64)
     }
 
     /// Whether all of `bytes` is registered, in one part.
@@ -136,18 +154,32 @@ impl Registration {
 
     /// The handle of the part that holds all of these bytes; null when there is none.
     pub(crate) fn handle(&self, address: usize, length: usize) -> sys::ucp_mem_h {
-        let mapped = &self.mapped;
-        let Some(offset) = address.checked_sub(mapped.base) else { return std::ptr::null_mut() };
-        let index = offset / mapped.part;
-        let one_part = offset % mapped.part + length <= mapped.part;
-        match mapped.handles.get(index) {
-            Some(handle) if one_part => handle.load(Ordering::Acquire),
-            _ => std::ptr::null_mut(),
-        }
+        let part = self.mapped.part_of(address, length);
+        part.map_or(std::ptr::null_mut(), |part| self.mapped.handles[part].load(Ordering::Acquire))
     }
 }
 
 impl Mapped {
+    /// Registers part `index`; false when it is, or there is none. The caller holds `growing`.
+    fn register(&self, context: &Context, index: usize) -> Result<bool, Error> {
+        let Some(place) = self.handles.get(index).filter(|place| place.load(Ordering::Relaxed).is_null()) else {
+            return Ok(false);
+        };
+        let start = index * self.part;
+        let length = self.part.min(self.length - start);
+        let handle = map(context, self.base + start, length)
+            .inspect_err(|_| _ = self.failures.fetch_add(1, Ordering::Relaxed))?;
+        place.store(handle, Ordering::Release);
+        self.registered.fetch_add(length, Ordering::Release);
+        Ok(true)
+    }
+
+    fn part_of(&self, address: usize, length: usize) -> Option<usize> {
+        let offset = address.checked_sub(self.base)?;
+        let index = offset / self.part;
+        (index < self.handles.len() && offset % self.part + length <= self.part).then_some(index)
+    }
+
     /// Undoes the registration; `context` is the one that it was made with.
     pub(crate) fn deregister(&self, ucp: &sys::Ucp, context: sys::ucp_context_h) {
         for handle in &self.handles {
@@ -163,7 +195,7 @@ impl Mapped {
 
 impl std::fmt::Debug for Mapped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} of {} bytes", self.registered.load(Ordering::Relaxed) * self.part, self.length)
+        write!(f, "{} of {} bytes", self.registered.load(Ordering::Relaxed), self.length)
     }
 }
 

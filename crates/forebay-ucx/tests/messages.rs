@@ -381,6 +381,37 @@ fn a_registration_grows_and_says_what_it_covers() {
 }
 
 #[test]
+fn parts_are_registered_here_and_there_and_their_memory_stays_mapped_until_the_context_has_ended() {
+    let Some(library) = library() else { return };
+    let context = context(library, &["tcp", "posix"]);
+    let pool: Pool = pool(3);
+    let registration = Registration::growing(&context, &pool, ByteSize::mib(4));
+    let frames: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME_SIZE)).collect();
+    let parts: Vec<_> = frames.iter().map(|frame| registration.part_of(frame)).collect();
+    assert_eq!((parts.len(), registration.parts()), (3, 3));
+    assert_eq!(registration.part_of(&[0; 16]), None);
+    registration.add(parts[2].unwrap()).unwrap();
+    registration.add(parts[2].unwrap()).unwrap();
+    registration.add(7).unwrap();
+    let covered: Vec<_> = frames.iter().map(|frame| registration.covers(frame)).collect();
+    assert_eq!((covered, registration.size()), (vec![false, false, true], ByteSize::mib(4)));
+    registration.grow_to(ByteSize::mib(5)).unwrap();
+    assert_eq!(registration.size(), pool.capacity(), "what was registered before is not again");
+
+    let (base, _) = pool.mapping();
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut ranges = maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-'));
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        ranges.any(|(start, end)| (number(start)..number(end)).contains(&base.as_ptr().addr()))
+    };
+    drop((frames, pool, registration));
+    assert!(is_mapped(), "the card may still write to it");
+    drop(context);
+    assert!(!is_mapped());
+}
+
+#[test]
 fn messages_that_nobody_asked_for_are_dropped() {
     over_each_fabric(|context| async move {
         const ASKED: u16 = 9;

@@ -143,11 +143,16 @@ pub(crate) fn worker(
     Ok(Arc::new(Worker::new(store, Namespace::new(mounts)?, options)))
 }
 
-/// A server for `service` at `address`.
+/// A server for `service` at `address`. One that is not `shared` is asked so little that it gets threads only when they are asked for.
 ///
 /// # Errors
 /// When it cannot listen there.
-pub(crate) fn server(config: &Config, address: SocketAddr, service: Arc<dyn Service>) -> Result<TcpServer, TcpError> {
+pub(crate) fn server(
+    config: &Config,
+    address: SocketAddr,
+    service: Arc<dyn Service>,
+    shared: bool,
+) -> Result<TcpServer, TcpError> {
     let defaults = ServerOptions::new(address, config.cluster_name.as_str(), block_size(config));
     let options = ServerOptions {
         max_connections: config.worker_max_connections as usize,
@@ -155,6 +160,7 @@ pub(crate) fn server(config: &Config, address: SocketAddr, service: Arc<dyn Serv
         keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
         takes_files: config.worker_disk_serve == DiskServe::Splice,
         body_memory: config.worker_write_memory,
+        lanes: config.network_tcp_lanes.map(|lanes| lanes as usize).or((!shared).then_some(0)),
         ..defaults
     };
     TcpServer::bind(options, service)
@@ -206,6 +212,14 @@ impl Connector for MixedConnector {
             true => Arc::new(LocalTransport::new(Arc::clone(&self.service))),
             false => self.others.connect(member),
         }
+    }
+
+    fn lends(&self, memory: &Pool) {
+        self.others.lends(memory);
+    }
+
+    fn knows(&self, lent: &[u8]) -> bool {
+        self.others.knows(lent)
     }
 
     fn report(&self) -> serde_json::Value {
@@ -328,6 +342,7 @@ pub(crate) fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
         interrupts: config.fuse_interrupts,
         threads: config.fuse_threads as usize,
         spin: config.fuse_spin,
+        splice: config.fuse_splice,
         // At most 65 535, as the table of keys says.
         max_background: u16::try_from(config.fuse_max_background).unwrap_or(u16::MAX),
         read_ahead: config.fuse_read_ahead,

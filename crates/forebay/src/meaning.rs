@@ -132,7 +132,7 @@ fn of_staging(error: &StagingError) -> Meaning {
 fn of_tcp(error: &TcpError) -> Exit {
     match error {
         TcpError::AddressInUse { .. } => Exit::Busy,
-        TcpError::Listen { .. } => Exit::Failed,
+        TcpError::Listen { .. } | TcpError::Threads(_) => Exit::Failed,
     }
 }
 

@@ -124,7 +124,8 @@ impl Node {
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
         for address in options.addresses.listeners() {
-            let server = assembly::server(config, address, service()).context("cannot start the worker's server")?;
+            let server = assembly::server(config, address, service(), options.shared);
+            let server = server.context("cannot start the worker's server")?;
             self.measured.served_by(&server);
             self.servers.push(server);
         }

@@ -164,6 +164,14 @@ impl Connector for NearConnector {
         Arc::new(Watched { near, other, patience: self.patience })
     }
 
+    fn lends(&self, memory: &Pool) {
+        self.others.lends(memory);
+    }
+
+    fn knows(&self, lent: &[u8]) -> bool {
+        self.others.knows(lent)
+    }
+
     fn report(&self) -> Value {
         self.others.report()
     }

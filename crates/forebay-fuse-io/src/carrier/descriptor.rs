@@ -1,6 +1,6 @@
 //! A descriptor of `/dev/fuse`: what is read from it, written to it and asked of it.
 //!
-//! A message is one `read(2)` or one `writev(2)`, whole. An answer goes to a descriptor of the connection on which its request
+//! A message is one `read(2)`, and one `writev(2)` or `splice(2)`, whole. An answer goes to a descriptor of the connection on which its request
 //! was read; a clone has a queue of its own in the kernel for what it has read and not answered.
 
 use std::io::{self, IoSlice};
@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Setter};
 use tracing::{debug, warn};
 
+use crate::carrier::pipe::{LEAST, Pipe};
 use crate::errno::Errno;
 use crate::protocol::abi::ioctl::{BACKING_CLOSE, BACKING_OPEN, CLONE};
 use crate::protocol::encode;
@@ -82,26 +83,35 @@ impl Descriptor {
     /// nothing to be done about it.
     #[inline]
     pub(crate) fn answer(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
+        self.answer_through(None, unique, outcome);
+    }
+
+    /// The same, through `pipe` where the answer is long.
+    #[inline]
+    pub(crate) fn answer_through(&self, pipe: Option<&Pipe>, unique: u64, outcome: Result<&[&[u8]], Errno>) {
         /// Enough for a read of two spans.
         const FEW: usize = 4;
         let parts = outcome.unwrap_or_default();
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let pipe = pipe.filter(|_| length >= LEAST);
         let header = encode::header(unique, outcome.map(|_| length));
         if parts.len() < FEW {
             let mut slices = [IoSlice::new(&header), IoSlice::new(&[]), IoSlice::new(&[]), IoSlice::new(&[])];
             for (slice, part) in slices.iter_mut().skip(1).zip(parts) {
                 *slice = IoSlice::new(part);
             }
-            self.send(unique, slices.get(..=parts.len()).unwrap_or_default());
+            self.send(pipe, unique, slices.get(..=parts.len()).unwrap_or_default());
         } else {
             let slices: Vec<_> = std::iter::once(&*header).chain(parts.iter().copied()).map(IoSlice::new).collect();
-            self.send(unique, &slices);
+            self.send(pipe, unique, &slices);
         }
     }
 
     #[inline]
-    fn send(&self, unique: u64, slices: &[IoSlice<'_>]) {
-        if let Err(errno) = rustix::io::writev(&self.0, slices) {
+    fn send(&self, pipe: Option<&Pipe>, unique: u64, slices: &[IoSlice<'_>]) {
+        let carried = pipe.and_then(|pipe| pipe.carry(self.as_fd(), slices));
+        let sent = carried.unwrap_or_else(|| rustix::io::writev(&self.0, slices).map(drop));
+        if let Err(errno) = sent {
             not_taken(unique, errno);
         }
     }

@@ -1,6 +1,6 @@
 //! The classic carrier: threads that read requests from `/dev/fuse`, one after the other.
 //!
-//! After a short read a thread may wait awake for the next (`awake.rs`).
+//! After a short read a thread may wait awake for the next (`awake.rs`); long ones it may answer through a pipe (`pipe.rs`).
 //!
 //! Where rings are live one such thread stays, for what a ring does not carry: references given back, interrupts, and what the
 //! kernel sends before the rings are ready.
@@ -14,6 +14,7 @@ use tracing::{debug, error};
 
 use crate::carrier::awake::{Awake, SHORT};
 use crate::carrier::descriptor::Descriptor;
+use crate::carrier::pipe::Pipe;
 use crate::errno::Errno;
 use crate::protocol::abi::{MIN_BUFFER, opcode};
 use crate::protocol::request::{Header, Malformed, Operation, parse, split};
@@ -41,6 +42,7 @@ enum Was {
 pub(crate) fn serve<D: Dispatch>(
     descriptor: &Arc<Descriptor>,
     awake: Option<&Awake>,
+    pipe: Option<&Pipe>,
     dispatch: &D,
     max_write: u32,
     served: &Served,
@@ -66,7 +68,7 @@ pub(crate) fn serve<D: Dispatch>(
         };
         // No more than there was room for.
         let message = buffer.get(..length).unwrap_or_default();
-        was = take(from, dispatch, message, served);
+        was = take(from, pipe, dispatch, message, served);
         if was == Was::Last {
             return Ok(());
         }
@@ -75,7 +77,13 @@ pub(crate) fn serve<D: Dispatch>(
 
 /// Sees to one message.
 #[inline]
-fn take<D: Dispatch>(descriptor: &Arc<Descriptor>, dispatch: &D, message: &[u8], served: &Served) -> Was {
+fn take<D: Dispatch>(
+    descriptor: &Arc<Descriptor>,
+    pipe: Option<&Pipe>,
+    dispatch: &D,
+    message: &[u8],
+    served: &Served,
+) -> Was {
     let header = match Header::parse(message) {
         Ok(header) => header,
         Err(malformed) => {
@@ -103,7 +111,7 @@ fn take<D: Dispatch>(descriptor: &Arc<Descriptor>, dispatch: &D, message: &[u8],
             Was::Another
         }
         _ => {
-            let request = Request::device(header, message, descriptor);
+            let request = Request::device(header, message, descriptor, pipe);
             let is_short = matches!(request.operation(), Ok(Operation::Read { size, .. }) if size <= SHORT);
             contained(header.opcode, || dispatch.dispatch(request));
             if is_short { Was::Short } else { Was::Another }

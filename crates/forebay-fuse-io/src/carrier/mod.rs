@@ -1,6 +1,6 @@
 //! Who carries requests and answers between the kernel and [`crate::Dispatch`].
 //!
-//! * [`device`]: `/dev/fuse`, read and written. Always there: it carries what a ring cannot, everything before the rings are
+//! * [`device`]: `/dev/fuse`, read and written, long answers through a [`pipe`]. Always there: it carries what a ring cannot, everything before the rings are
 //!   live, and everything where there are none.
 //! * [`ring`]: io_uring, a queue a processor.
 //!
@@ -11,4 +11,5 @@ pub(crate) mod awake;
 pub(crate) mod batch;
 pub(crate) mod descriptor;
 pub(crate) mod device;
+pub(crate) mod pipe;
 pub(crate) mod ring;

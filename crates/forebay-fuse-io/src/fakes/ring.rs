@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use forebay_memory::Pool;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -265,6 +266,7 @@ impl Submit for FakeRing {
 pub(crate) struct FakeRingMount {
     pub(crate) rings: FakeRings,
     pub(crate) wire: Wire,
+    pub(crate) payloads: Pool,
     session: JoinHandle<io::Result<()>>,
     sent: u16,
 }
@@ -280,7 +282,8 @@ impl FakeRingMount {
         INSTALLED.set(None);
         let session = session.unwrap();
         assert_eq!(wire.answer(unique).body.len(), 64);
-        Self { rings, wire, session: thread::spawn(move || session.run()), sent: 0 }
+        let payloads = session.payloads().unwrap().clone();
+        Self { rings, wire, payloads, session: thread::spawn(move || session.run()), sent: 0 }
     }
 }
 

@@ -151,6 +151,20 @@ impl Connector for RdmaConnector {
         link
     }
 
+    fn lends(&self, memory: &Pool) {
+        self.maker.data.iter().for_each(|outlet| outlet.lane.lends(memory));
+    }
+
+    fn knows(&self, lent: &[u8]) -> bool {
+        // A call takes whichever path it likes. So all come to know it, and where one cannot, no other pins it for nothing.
+        let lanes = || self.maker.data.iter().map(|outlet| &outlet.lane);
+        let known = lanes().all(|lane| lane.knows(lent));
+        if !known && lanes().all(|lane| lane.learns()) {
+            lanes().for_each(|lane| lane.learn(lent));
+        }
+        known && !self.maker.data.is_empty()
+    }
+
     fn report(&self) -> Value {
         let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
         let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();

@@ -118,6 +118,7 @@ struct Go {
 /// Rings that are made, their threads waiting: nothing of it is known to the kernel's FUSE yet. Dropped, it ends them.
 pub(crate) struct Prepared {
     shape: RingShape,
+    pool: Pool,
     threads: Vec<(SyncSender<Go>, Thread)>,
     is_given_up: Arc<AtomicBool>,
 }
@@ -157,7 +158,7 @@ impl Prepared {
             None => pool_for(count, options.payload)?,
         };
         let shape = RingShape { threads: plans.len(), queues: usize::from(cpus.queues), depth };
-        let mut prepared = Self { shape, threads: Vec::new(), is_given_up: Arc::default() };
+        let mut prepared = Self { shape, pool: pool.clone(), threads: Vec::new(), is_given_up: Arc::default() };
         for plan in plans {
             prepared.spawn(plan, options.payload, &pool, make.clone(), Arc::clone(dispatch))?;
         }
@@ -212,6 +213,11 @@ impl Prepared {
     /// How many there are.
     pub(crate) fn shape(&self) -> RingShape {
         self.shape
+    }
+
+    /// Where the payloads are.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Registers every entry; after INIT's answer was written and after the control thread runs. When this returns, the

@@ -94,6 +94,9 @@ fn a_read_lands_in_the_memory_that_the_kernel_takes_it_from() {
         let (unique, mut reply) = mount.read();
         let mut payload = reply.lend().unwrap();
         assert!(reply.lend().is_none(), "it is lent once");
+        let (base, length) = mount.kernel.payloads.mapping();
+        let at = payload.as_ptr().addr() - base.as_ptr().addr();
+        assert!(at + payload.len() <= length, "it is of the memory that the session told of");
         payload[..4].copy_from_slice(b"data");
         // As a transport does that was asked for so much.
         payload.truncate(4);
