@@ -4,12 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 
-use forebay_fuse::Operation;
+use forebay_fuse::{MountOptions, Operation};
+use forebay_types::ByteSize;
 use rand::{Rng, SeedableRng};
 
 use crate::bucket::{BLOCK_SIZE, Bucket, pattern};
 use crate::child::Actor;
-use crate::harness::{MINUTE, Mounted, wait_until};
+use crate::harness::{MINUTE, Mounted, options, wait_until};
 
 const SIZE: usize = 5 * BLOCK_SIZE as usize + 12_345;
 
@@ -122,14 +123,19 @@ fn the_page_cache_outlives_the_handle() {
 #[test]
 fn a_large_read_comes_in_large_requests() {
     const PAGE: usize = 4096;
-    let mounted = mounted();
-    let file = mounted.open_direct("file");
-    let mut bytes = vec![0; (1 << 20) + PAGE];
-    // The kernel counts the pages of the reader's buffer, so it must start with one.
-    let start = bytes.as_ptr().align_offset(PAGE);
-    let before = reads(&mounted);
-    assert_eq!(file.read_at(&mut bytes[start..start + (1 << 20)], 0).unwrap(), 1 << 20);
-    assert_eq!(reads(&mounted) - before, 1);
+    for (max_read, requests) in [(options().max_read, 2), (ByteSize::mib(1), 1)] {
+        let bucket = Bucket::new(MINUTE);
+        bucket.put("file", pattern(SIZE, 1));
+        let mounted = Mounted::with(bucket, MINUTE, &MountOptions { max_read, ..options() });
+        let file = mounted.open_direct("file");
+        let mut bytes = vec![0; (1 << 20) + PAGE];
+        // The kernel counts the pages of the reader's buffer, so it must start with one.
+        let start = bytes.as_ptr().align_offset(PAGE);
+        let before = reads(&mounted);
+        assert_eq!(file.read_at(&mut bytes[start..start + (1 << 20)], 0).unwrap(), 1 << 20);
+        assert_eq!(reads(&mounted) - before, requests, "of {max_read}");
+        assert!(bytes[start..start + (1 << 20)] == pattern(SIZE, 1)[..1 << 20]);
+    }
 }
 
 #[test]
