@@ -1,7 +1,6 @@
 //! The client: the namespace, and the way to open files.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use forebay_cluster::{Backoff, Membership, PlacementKey, Topology};
@@ -14,6 +13,7 @@ use forebay_types::{BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
+use crate::claims::Claims;
 use crate::connector::Connector;
 use crate::open_file::OpenFile;
 use crate::prefetch::PrefetchOptions;
@@ -81,8 +81,8 @@ pub(crate) struct Shared {
     pub(crate) crossings: Semaphore,
     /// Held by the one reader that found no memory and tries again.
     pub(crate) starved: Semaphore,
-    /// Bytes fetched ahead of the readers of all handles.
-    pub(crate) ahead: AtomicU64,
+    /// What was fetched ahead of the readers of all handles.
+    pub(crate) claims: Claims,
     pub(crate) tasks: TaskTracker,
     pub(crate) small: SmallFiles,
     /// What was prefetched from workers whose memory this process sees.
@@ -124,7 +124,6 @@ impl Client {
         let prefetches = Arc::new(Semaphore::new(options.max_prefetches));
         let fills = Semaphore::new((options.max_prefetches / 4).max(1));
         let tasks = TaskTracker::new();
-        let ahead = AtomicU64::new(0);
         Self {
             shared: Arc::new(Shared {
                 router,
@@ -136,7 +135,7 @@ impl Client {
                 fills,
                 crossings,
                 starved: Semaphore::new(1),
-                ahead,
+                claims: Claims::new(),
                 tasks,
                 small: SmallFiles::new(options.small_file_size),
                 views: Views::default(),

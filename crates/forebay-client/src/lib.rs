@@ -19,6 +19,7 @@
 //! prefetched for one reader serves all.
 
 mod changes;
+mod claims;
 mod client;
 mod connector;
 mod glance;

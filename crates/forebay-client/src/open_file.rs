@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
+use crate::claims::Claim;
 use crate::client::Shared;
 use crate::glance::Glance;
 use crate::landing::{Landing, Lend};
@@ -60,6 +61,12 @@ impl Arrived {
     }
 }
 
+/// The streams of a handle, and what it claims for them.
+struct Followed {
+    streams: Streams,
+    claim: Claim,
+}
+
 /// A handle pinned to one file version.
 pub struct OpenFile {
     client: Arc<Shared>,
@@ -69,7 +76,7 @@ pub struct OpenFile {
     /// How many workers own each of its blocks.
     replicas: u8,
     /// Only ever tried, never waited for: a read that finds it taken by another read of this handle goes unrecorded.
-    streams: Mutex<Streams>,
+    followed: Mutex<Followed>,
     /// What most reads look at instead.
     glance: Glance,
     /// How long fetches ahead took.
@@ -84,8 +91,9 @@ impl OpenFile {
         let id = version.id();
         client.router.replicate(id, replicas);
         let glance = Glance::new(&streams);
-        let (streams, version, pace) = (Mutex::new(streams), Arc::new(version), Arc::new(Pace::new()));
-        Self { id, layout, replicas, streams, glance, pace, version, client }
+        let followed = Mutex::new(Followed { streams, claim: Claim::default() });
+        let (version, pace) = (Arc::new(version), Arc::new(Pace::new()));
+        Self { id, layout, replicas, followed, glance, pace, version, client }
     }
 
     /// The version that this handle is pinned to.
@@ -301,37 +309,28 @@ impl OpenFile {
 
     /// The same for a read that may change the streams.
     fn tell(&self, offset: u64, length: u32, end: u64) -> bool {
-        let Some(mut streams) = self.streams.try_lock() else { return false };
-        let before = streams.ahead();
-        let others = self.client.ahead.load(Ordering::Relaxed).saturating_sub(before);
-        let room = self.client.options.prefetch_budget.saturating_sub(others);
-        self.glance.catch_up(&mut streams, offset, end);
+        let Some(mut followed) = self.followed.try_lock() else { return false };
+        let Followed { streams, claim } = &mut *followed;
+        let room = self.client.ahead_at_most().saturating_sub(self.client.claims.of_others(claim));
+        self.glance.catch_up(streams, offset, end);
         streams.at(self.pace.now(), self.pace.shortest());
         let ahead = streams.on_read(offset, length, room);
-        self.account(before, streams.ahead());
-        self.glance.follow(&streams);
-        drop(streams);
+        self.client.claims.renew(claim, streams.ahead());
+        self.glance.follow(streams);
+        drop(followed);
         if let Some(range) = ahead.fetch {
             let wanted = range.end;
             let reached = self.prefetch(range);
             if reached < wanted
-                && let Some(mut streams) = self.streams.try_lock()
+                && let Some(mut followed) = self.followed.try_lock()
             {
-                let before = streams.ahead();
+                let Followed { streams, claim } = &mut *followed;
                 streams.shrink(wanted, reached);
-                self.account(before, streams.ahead());
-                self.glance.follow(&streams);
+                self.client.claims.renew(claim, streams.ahead());
+                self.glance.follow(streams);
             }
         }
         ahead.sequential
-    }
-
-    /// This handle's streams were ahead by `before` bytes and are by `after`.
-    fn account(&self, before: u64, after: u64) {
-        if after != before {
-            // Wrapping: what was added is taken away again, in whatever order.
-            self.client.ahead.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
-        }
     }
 
     /// Fetches ahead, as far as there are permits to: a client with nothing to spare shrinks its windows. How far that
@@ -381,7 +380,6 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let ahead = self.streams.get_mut().ahead();
-        self.account(ahead, 0);
+        self.client.claims.renew(&mut self.followed.get_mut().claim, 0);
     }
 }

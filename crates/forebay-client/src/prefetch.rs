@@ -14,7 +14,8 @@
 //!
 //! What all streams of a client have fetched ahead is bounded by a *budget*, so that they do not evict each other's
 //! bytes before they are read. Each may go as far ahead as half of what the others leave: with n streams that settles
-//! at budget / (n + 1) each, whoever came first.
+//! at budget / (n + 1) each, whoever came first. A stream that has stopped while others of its handle went on, as each does
+//! when its reader goes back to the beginning, holds nothing of it any more.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(crate) const SLACK: u64 = 4 << 20;
 /// The same while it is not known to be a stream: small reads that jump about within the slack are none, it must move by what was
 /// read.
 const FIRST_SLACK: u64 = 64 << 10;
+/// A stream that did not move while its handle told of so many reads has stopped: several rounds of as many readers as are followed.
+const STOPPED: u64 = 64;
 /// Nothing is fetched ahead for less than this, so that small sequential reads do not make a request each.
 pub(crate) const MIN_STEP: u64 = 512 << 10;
 /// How much more than what is read while a fetch takes place is fetched ahead: with less, a stream that is held up by the
@@ -97,6 +100,13 @@ impl Stream {
         let bytes = u128::from(self.speed) * u128::from(HEADWAY) * fetch.as_micros() / 1_000_000;
         bytes.try_into().unwrap_or(u64::MAX)
     }
+
+    /// A long window is fetched block by block, so that whole blocks are asked for; so is a shorter one that reaches far enough while
+    /// it has a block less.
+    fn goes_by_blocks(&self, block_size: u64, fetch: Duration) -> bool {
+        let headway = if fetch.is_zero() { block_size } else { self.headway(fetch).clamp(MIN_STEP, block_size) };
+        self.speed > 0 && self.window >= block_size + headway || self.window >= 2 * block_size
+    }
 }
 
 /// Whether a read of `offset..end` may continue one that ended at `ended` and continued nothing itself.
@@ -131,10 +141,11 @@ impl Streams {
         (self.now, self.fetch) = (now, fetch.unwrap_or_default());
     }
 
-    /// How many bytes have been fetched ahead of the readers and not been read.
+    /// How many bytes have been fetched ahead of the readers and not been read: of streams that have not stopped.
     #[must_use]
     pub fn ahead(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.fetched.saturating_sub(stream.end)).sum()
+        let moves = |stream: &&Stream| stream.last_used + STOPPED > self.reads;
+        self.streams.iter().filter(moves).map(|stream| stream.fetched.saturating_sub(stream.end)).sum()
     }
 
     /// A read of `length` bytes at `offset` has come; the other handles' streams leave `room` bytes to be ahead by.
@@ -171,8 +182,7 @@ impl Streams {
                 stream.window = (stream.window * 2).clamp(FIRST_WINDOW.min(max_window), max_window);
                 let from = stream.fetched.max(stream.end);
                 let reach = stream.end.saturating_add(stream.window).min(size);
-                // A long window is fetched block by block, so that the origin is asked for whole blocks.
-                let by_blocks = stream.window >= 2 * block_size && reach < size;
+                let by_blocks = stream.goes_by_blocks(block_size, fetch) && reach < size;
                 let (to, step) =
                     if by_blocks { (reach / block_size * block_size, 1) } else { (reach, MIN_STEP.min(stream.window)) };
                 let worth_it = to > from && (to - from >= step || to == size);
@@ -180,7 +190,7 @@ impl Streams {
                     stream.fetched = to;
                 }
                 let is_full = stream.window == max_window;
-                stream.quiet_until = if is_full { quiet_until(stream, size, block_size) } else { stream.end };
+                stream.quiet_until = if is_full { quiet_until(stream, size, block_size, fetch) } else { stream.end };
                 Ahead { sequential: true, fetch: worth_it.then_some(from..to) }
             }
             _ => {
@@ -201,7 +211,10 @@ impl Streams {
     /// Streams that were quiet have moved: `end` says where the stream of a number ends now, if anywhere.
     pub(crate) fn moved(&mut self, end: impl Fn(usize) -> Option<u64>) {
         for (at, stream) in self.streams.iter_mut().enumerate().filter(|(_, stream)| stream.last_used > 0) {
-            stream.end = stream.end.max(end(at).unwrap_or(0));
+            let end = end(at).unwrap_or(0);
+            if end > stream.end {
+                (stream.end, stream.last_used) = (end, self.reads);
+            }
         }
     }
 
@@ -227,15 +240,15 @@ impl Streams {
 
 /// Before which end nothing is fetched ahead of a stream whose window stays as it is. No further away than the smallest step: how
 /// far it is ahead counts against the others.
-fn quiet_until(stream: &Stream, size: u64, block_size: u64) -> u64 {
+fn quiet_until(stream: &Stream, size: u64, block_size: u64, fetch: Duration) -> u64 {
     let Stream { end, fetched, window, .. } = *stream;
     let step = end.saturating_add(MIN_STEP);
     if fetched >= size {
         return step;
     }
     // As in `Streams::on_read`.
-    let next =
-        if window >= 2 * block_size { (fetched / block_size + 1) * block_size } else { fetched + MIN_STEP.min(window) };
+    let by_blocks = stream.goes_by_blocks(block_size, fetch);
+    let next = if by_blocks { (fetched / block_size + 1) * block_size } else { fetched + MIN_STEP.min(window) };
     next.min(size).saturating_sub(window).min(step)
 }
 
@@ -311,6 +324,17 @@ mod tests {
         let ahead: Vec<_> = handles.iter().map(|handle| handle.ahead() / MIB).collect();
         assert!(ahead.iter().sum::<u64>() <= 128, "{ahead:?}");
         assert!(ahead.iter().all(|share| (2..=12).contains(share)), "{ahead:?}");
+    }
+
+    #[test]
+    fn what_lies_ahead_of_streams_that_stopped_is_nobodys() {
+        let mut streams = streams(1 << 40);
+        for pass in 0..8u64 {
+            for read in 0..128 {
+                streams.on_read((pass << 32) + read * MIB, 1 << 20, u64::MAX);
+            }
+            assert_eq!(streams.ahead(), 32 * MIB, "pass {pass}");
+        }
     }
 
     #[test]

@@ -165,9 +165,22 @@ impl Routes {
 
     /// Bytes of memory of workers in other processes that are seen here: of the one that shows least.
     pub(crate) fn memory_seen(&self) -> u64 {
-        let seen =
-            self.links.iter().filter(|link| !link.is_local && link.is_near()).map(|link| link.transport.memory_seen());
-        seen.min().unwrap_or(0)
+        self.seen().min().unwrap_or(0)
+    }
+
+    /// How far ahead all readers together may be if no more than one `part`th of the memory that is seen is to be held for them, where
+    /// each worker owns as much of what they read as every other. Without bound where none is seen.
+    pub(crate) fn ahead(&self, part: u64) -> u64 {
+        if !self.may_be_near {
+            return u64::MAX;
+        }
+        let ahead = self.memory_seen().saturating_mul(self.links.len() as u64) / part;
+        ahead.checked_div(self.seen().count() as u64).unwrap_or(u64::MAX)
+    }
+
+    /// Of each worker in another process whose memory is seen here, how much that is.
+    fn seen(&self) -> impl Iterator<Item = u64> {
+        self.links.iter().filter(|link| !link.is_local && link.is_near()).map(|link| link.transport.memory_seen())
     }
 
     /// Whom to ask about `key`, best first; `turn` counts requests.

@@ -26,7 +26,11 @@ pub(crate) const STAYS: Duration = Duration::from_millis(250);
 const LASTS: Duration = Duration::from_millis(500);
 
 /// The part of a worker's memory that one client has it show ahead of its readers, at most.
-const PART: u64 = 16;
+const PART: u64 = 8;
+
+/// How many times as much may be shown as readers may be ahead by: each looks at parts of two blocks more than lie ahead of it.
+/// With less, what was shown would go before it is read, and be asked for twice.
+const LEEWAY: u64 = 2;
 
 /// Some bytes of a block.
 #[derive(Debug)]
@@ -70,14 +74,16 @@ pub(crate) enum Added {
 }
 
 impl Views {
-    /// Adds what was shown of a block from `offset` on. There are at most `most`; the oldest go. A part of a block counts as the whole:
-    /// the worker may hold both in one piece of memory.
+    /// Adds what was shown of a block from `offset` on. They are of at most `most` blocks; the oldest go. A part of a block counts as
+    /// the whole: the worker may hold both in one piece of memory.
     pub(crate) fn add(&self, key: BlockKey, offset: u32, spans: Spans, most: usize, now: Instant) -> Added {
         let length = spans.iter().map(|span| span.len() as u32).sum();
         let mut views = self.views.lock();
         views.push_back(View { key, offset, length, spans, shown_at: now, looked_at: now });
-        let too_many = views.len().saturating_sub(most);
-        let gone: Vec<View> = views.drain(..too_many).collect();
+        let mut gone = Vec::new();
+        while views.len() > most && blocks(&views) > most {
+            gone.extend(views.pop_front());
+        }
         let was_any = self.any.swap(true, Ordering::Relaxed);
         drop(views);
         // Not under the lock: the worker is told.
@@ -153,13 +159,18 @@ impl Shared {
             self.views.clear();
             return Ok(reply.provenance);
         };
-        let most = (self.router.routes().memory_seen() / PART).min(self.options.prefetch_budget);
-        let most = usize::try_from(most / u64::from(self.options.block_size)).unwrap_or(usize::MAX);
+        let most = self.router.routes().memory_seen() / PART / u64::from(self.options.block_size);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
         if self.views.add(key, offset, spans, most, Instant::now()) == Added::First {
             let client = Arc::clone(self);
             self.tasks.spawn_on(async move { client.sweep().await }, &self.runtime);
         }
         Ok(reply.provenance)
+    }
+
+    /// How many bytes all readers together may be ahead by.
+    pub(crate) fn ahead_at_most(&self) -> u64 {
+        self.options.prefetch_budget.min(self.router.routes_seen().ahead(PART * LEEWAY))
     }
 
     async fn sweep(&self) {
@@ -171,6 +182,12 @@ impl Shared {
             }
         }
     }
+}
+
+/// Of how many blocks they are.
+fn blocks(views: &VecDeque<View>) -> usize {
+    let is_first = |at: usize, view: &View| !views.iter().take(at).any(|earlier| earlier.key == view.key);
+    views.iter().enumerate().filter(|(at, view)| is_first(*at, view)).count()
 }
 
 /// `length` bytes from `from` on, of which there are enough.
@@ -264,8 +281,12 @@ mod tests {
         for index in 0..10 {
             views.add(key(index), 0, shown(&pool, 0, 100), 3, Instant::now());
         }
-        let kept: Vec<u64> = (0..10).filter(|index| views.has(&key(*index), 0, 100)).collect();
-        assert_eq!(kept, [7, 8, 9]);
+        let kept = || (0..10).filter(|index| views.has(&key(*index), 0, 100)).collect::<Vec<u64>>();
+        assert_eq!(kept(), [7, 8, 9]);
+        for part in 1..4 {
+            views.add(key(8), part * 100, shown(&pool, 0, 100), 3, Instant::now());
+        }
+        assert_eq!(kept(), [7, 8, 9], "parts of a block are of one block");
         views.add(key(20), 0, shown(&pool, 0, 100), 0, Instant::now());
         assert!(!views.has(&key(20), 0, 1));
         assert_eq!(pool.used(), 0);
