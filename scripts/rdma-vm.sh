@@ -20,6 +20,9 @@
 # is not needed. The first run downloads about 150 MB; what it makes stays in $FOREBAY_CACHE/rdma-vm, by default in
 # ~/.cache/forebay. KVM is used where there is hardware behind it; without, a boot takes about six seconds.
 #
+# It has two more cards, for whoever loads their driver (`modprobe e1000`): eth0 and eth1, joined by a hub of QEMU's. What
+# travels between them leaves the kernel, which copies whatever it hands to itself, over a veth pair, too.
+#
 # In the machine, `veth-link down 0` takes the link of 10.77.0.1 down and `veth-link up 0` restores it with its routes.
 # Verbs then fail, and TCP between the two addresses goes over lo: the other network that a host falls back to.
 set -Eeuo pipefail
@@ -119,7 +122,7 @@ build() {
         # A package has only some of these, of which tar complains; what is missing in the end is found out below.
         dpkg-deb --fsys-tarfile "$package" | tar -x -C "$work/kernel" --no-same-owner --wildcards '*/vmlinuz*' \
             '*/modules.builtin*' '*/modules.order' '*/drivers/infiniband/core/*' '*/drivers/infiniband/sw/*' \
-            '*/drivers/virtio/*' '*/drivers/net/veth.ko*' '*/kernel/net/9p/*' '*/kernel/net/core/*' \
+            '*/drivers/virtio/*' '*/drivers/net/veth.ko*' '*/intel/e1000/*' '*/kernel/net/9p/*' '*/kernel/net/core/*' \
             '*/kernel/net/ipv4/*' '*/kernel/net/ipv6/*' '*/kernel/net/sched/*' '*/kernel/fs/9p/*' \
             '*/kernel/fs/fuse/*' '*/kernel/fs/netfs/*' '*/kernel/fs/fscache/*' '*/kernel/fs/configfs/*' \
             '*/kernel/lib/*' '*/kernel/crypto/*' '*/arch/x86/crypto/*' 2>/dev/null || true
@@ -324,6 +327,9 @@ declare -p shares command directory >"$run/conf"
 machine=("${qemu[@]}" "${accelerator[@]}" -M q35 -smp 1 -m "$memory" -nodefaults -no-user-config -display none
     -no-reboot -serial "file:$run/console" -kernel "$image/vmlinux" -initrd "$image/initrd"
     -append "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check")
+for n in 0 1; do # without the ROM to boot from, which is not there
+    machine+=(-netdev "hubport,id=eth$n,hubid=0" -device "e1000,netdev=eth$n,romfile=,mac=52:54:00:00:78:0$n")
+done
 share() { # share TAG PATH OPTION
     machine+=(-fsdev "local,id=$1,path=$2,security_model=none$3" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
 }

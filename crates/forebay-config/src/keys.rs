@@ -8,7 +8,9 @@ use std::time::Duration;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
-use crate::modes::{DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, WriteMode};
+use crate::modes::{
+    DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, TcpZeroCopy, WriteMode,
+};
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -135,7 +137,7 @@ keys! {
         /// Check each sector's CRC32C when it is read from DRAM, too, not only when it comes from disk or network.
         worker_memory_verify_reads "worker.memory.verify_reads": bool = true;
         /// A sector that is read again within this time of a check is not checked again; 0: every read checks.
-        worker_memory_verify_interval "worker.memory.verify_interval": Duration = secs(10), in Duration::ZERO..=DAY;
+        worker_memory_verify_interval "worker.memory.verify_interval": Duration = secs(300), in Duration::ZERO..=DAY;
         /// Directories for cached blocks, best one a device, and how much each may hold.
         worker_disks "worker.disks": Vec<Disk> = vec![], example "[\"/mnt/nvme0/forebay:1TiB\"]";
         /// How blocks go from disk to a TCP connection: `dio` O_DIRECT, `pagecache` buffered, `splice` without a copy.
@@ -264,6 +266,9 @@ keys! {
         /// Threads of a worker that serve the connections of one address and nothing else; 0: none, the others serve
         /// them, too. Unset: one a processor where there are four or more, else none.
         network_tcp_lanes "network.tcp.lanes": Option<u32> = None, in Some(0)..=Some(1024), example "16";
+        /// Whether the kernel sends a worker's large replies from where they lie, `MSG_ZEROCOPY`: `auto` where it makes no copy
+        /// after all, which each connection finds out (to a peer on the same host it always does); `on` always; `off` never.
+        network_tcp_zero_copy "network.tcp.zero_copy": TcpZeroCopy = TcpZeroCopy::Auto;
         /// Interface for all TCP traffic between nodes that has no `bind.device` of its own, and for listeners whose
         /// `bind.host` is every address. Not for etcd and origins: the routing table leads there.
         network_group_network "network.group_network": Option<Interface> = None, example "\"eth0\"";
@@ -340,7 +345,7 @@ keys! {
         /// Answer reads of 64KiB and more on `/dev/fuse` through a pipe, which spares the kernel to look up each page by itself.
         fuse_splice "fuse.splice": bool = true;
         /// Read-ahead and asynchronous requests that the kernel may have in progress at once.
-        fuse_max_background "fuse.max_background": u32 = 64, in 1..=65_535;
+        fuse_max_background "fuse.max_background": u32 = 256, in 1..=65_535;
         /// Largest read that the kernel sends. A program's longer one is sent in parts, which several threads answer at once.
         fuse_max_read "fuse.max_read": ByteSize = ByteSize::kib(512), in ByteSize::kib(4)..=ByteSize::mib(1);
         /// How far the kernel reads ahead of a buffered sequential reader.

@@ -36,7 +36,9 @@ pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;
 pub use keys::{Config, KEYS, Key};
 pub use load::{Loaded, Row, Sources};
-pub use modes::{DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, WriteMode};
+pub use modes::{
+    DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, TcpZeroCopy, WriteMode,
+};
 pub use origin::Origin;
 pub use permissions::Permissions;
 pub use table::KeyOf;

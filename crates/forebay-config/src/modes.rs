@@ -90,6 +90,16 @@ choices! {
         Off = "off",
     }
 
+    /// Whether a worker's large replies leave over TCP from where they lie in memory.
+    TcpZeroCopy {
+        /// Where the kernel then makes no copy of its own: each connection tries it once.
+        Auto = "auto",
+        /// Whatever the kernel does.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+
     /// What happens when RDMA was asked for and does not work.
     RdmaFallback {
         /// Never TCP: other replicas are tried, then the read fails. Without RDMA at start the process stops.

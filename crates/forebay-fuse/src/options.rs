@@ -47,8 +47,8 @@ pub struct MountOptions {
     /// The largest read that the kernel sends; rounded down to whole pages. Measured: of 512 KiB rather than 1 MiB, two threads answer
     /// one reader of 1 MiB at once, and what they answer fits into their pipes.
     pub max_read: ByteSize,
-    /// How many read-ahead and asynchronous direct requests the kernel may have under way. Measured: fewer than 16 cost
-    /// throughput, and 64 lost nothing.
+    /// How many read-ahead and asynchronous direct requests the kernel may have under way. Measured: with 256 sixteen buffered readers
+    /// get 16 to 27 % more than with 64, one reader and direct reads the same; with 1024 nothing more.
     pub max_background: u16,
     /// So many of them, and the kernel takes the mount to be congested, and holds back what nobody waits for; `None`: only when
     /// there may be no more.
@@ -122,7 +122,7 @@ impl Default for MountOptions {
             splice: true,
             open_status_cache: true,
             max_read: ByteSize::kib(512),
-            max_background: 64,
+            max_background: 256,
             congestion_threshold: None,
             read_ahead: ByteSize::mib(4),
             negative_ttl: Duration::from_secs(1),

@@ -29,7 +29,7 @@ const MAX_UNASKED: usize = 64;
 /// with 32 of 4 KiB at once).
 const ENOUGH_PROCESSORS: usize = 4;
 /// How long lanes that are dropped hold up the thread that drops them.
-const DROP_WITHIN: Duration = Duration::from_secs(2);
+const DROP_WITHIN: Duration = Duration::from_secs(4);
 
 /// How many lanes there are: as many as `asked`, where somebody did, or one for each of `processors`.
 fn count(asked: Option<usize>, processors: usize) -> usize {

@@ -6,17 +6,19 @@
 //!   connection stays on.
 //!
 //! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies`
-//! (where received bytes belong), and what all connections share, [`forebay_transport::connection`].
+//! (where received bytes belong), `zero_copy` (what the kernel sends from where it lies), and what all connections share, [`forebay_transport::connection`].
 //! The rest is the shell around it: one task for each connection on either side, and system calls in `socket`.
 //!
 //! How few system calls a read costs: the caller's own task sends the request; one `readv` on the other side takes it,
 //! and whatever else has arrived; the answer leaves by one `sendmsg` that gathers header, body and payload; one `readv`
-//! receives the payload into the caller's buffer and, behind it, the next header.
+//! receives the payload into the caller's buffer and, behind it, the next header. Where the kernel sends large payloads from where
+//! they lie (`lent`), the answer is two `sendmsg`: what comes before the payload is copied.
 
 mod choice;
 mod client;
 mod connection;
 mod lanes;
+mod lent;
 mod options;
 mod outbox;
 mod replies;
@@ -26,11 +28,13 @@ mod server;
 mod socket;
 mod staging;
 mod unsent;
+mod zero_copy;
 
 use std::net::SocketAddr;
 
 pub use client::TcpTransport;
-pub use options::{ClientOptions, ServerOptions};
+pub use lent::ZeroCopyCounts;
+pub use options::{ClientOptions, ServerOptions, ZeroCopy};
 pub use server::TcpServer;
 
 /// Why a server could not start.

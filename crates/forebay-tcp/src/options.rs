@@ -9,6 +9,17 @@ use forebay_types::ByteSize;
 /// A request with a longer body waits for memory at the server.
 pub(crate) const LARGE_BODY: usize = MAX_REQUEST_BODY as usize;
 
+/// Whether the kernel sends large payloads from where they lie (`MSG_ZEROCOPY`). Either way they arrive the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// Where it makes no copy after all: the first on each connection shows it. Not to peers on this host, where it always does.
+    Auto,
+    /// Whatever it does.
+    On,
+    /// Never.
+    Off,
+}
+
 /// How a worker's side listens and what it allows.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -39,6 +50,8 @@ pub struct ServerOptions {
     /// Threads that connections are dealt to, and that do nothing else; with none, connections are served by the runtime that the
     /// server was started on. `None`: one for each processor that the process may use, if those are four or more.
     pub lanes: Option<usize>,
+    /// Whether the kernel sends large payloads from where they lie.
+    pub zero_copy: ZeroCopy,
 }
 
 impl ServerOptions {
@@ -58,6 +71,7 @@ impl ServerOptions {
             stall_timeout: Duration::from_secs(30),
             takes_files: false,
             lanes: None,
+            zero_copy: ZeroCopy::Auto,
         }
     }
 }

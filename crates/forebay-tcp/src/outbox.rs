@@ -2,21 +2,28 @@
 //!
 //! Headers, bodies and payload of many replies leave by one system call, gathered from where they lie. Bytes of a file
 //! are sent by the kernel; where it cannot (the file system does not let it), they are read and sent in pieces.
+//!
+//! A large payload that is to be lent to the kernel ([`crate::lent`]) leaves by a system call of its own, after what precedes it.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use forebay_memory::Spans;
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader};
 use forebay_transport::{Provenance, Response, ResponsePayload};
 use forebay_types::Failure;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use crate::lent::Lent;
 use crate::socket;
 
 /// Slices in one system call: header, body and payload of about 20 replies.
@@ -71,8 +78,17 @@ impl Outgoing {
         HEADER_LEN + self.body.len()
     }
 
-    /// Adds what lies in memory and is not sent yet, as far as there is room. False when more of the reply follows.
-    fn gather<'a>(&'a self, slices: &mut SmallVec<[IoSlice<'a>; MAX_SLICES]>) -> bool {
+    /// The payload, if what is not sent of it is to be lent to the kernel.
+    fn lends(&self, lent: &Lent) -> Option<&Spans> {
+        match &self.payload {
+            ResponsePayload::Spans(spans) if lent.takes(self.length - self.sent.max(self.front())) => Some(spans),
+            _ => None,
+        }
+    }
+
+    /// Adds what lies in memory and is not sent yet, the payload if `whole`, as far as there is room. False when more of the reply
+    /// follows.
+    fn gather<'a>(&'a self, slices: &mut SmallVec<[IoSlice<'a>; MAX_SLICES]>, whole: bool) -> bool {
         let (mut skip, mut gathered) = (self.sent, 0);
         let mut add = |bytes: &'a [u8]| {
             let skipped = skip.min(bytes.len());
@@ -85,8 +101,8 @@ impl Outgoing {
         add(&self.head);
         add(&self.body);
         match &self.payload {
-            ResponsePayload::None => {}
-            ResponsePayload::Spans(spans) => spans.iter().for_each(|span| add(span)),
+            ResponsePayload::Spans(spans) if whole => spans.iter().for_each(|span| add(span)),
+            ResponsePayload::None | ResponsePayload::Spans(_) => {}
             ResponsePayload::File(_) => {
                 if let Some((start, piece)) = &self.piece
                     && let Some(at) = self.sent.checked_sub(self.front() + start)
@@ -112,13 +128,27 @@ impl Outgoing {
     }
 }
 
+/// What one system call sends.
+struct Gathered<'a> {
+    slices: SmallVec<[IoSlice<'a>; MAX_SLICES]>,
+    /// Whether the rest of a reply follows at once.
+    more: bool,
+    /// The payload that all of it is of, if that is to be lent to the kernel.
+    payload: Option<&'a Spans>,
+}
+
 /// The queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbox {
     queue: VecDeque<Outgoing>,
+    lent: Lent,
 }
 
 impl Outbox {
+    pub(crate) fn new(lent: Lent) -> Self {
+        Self { queue: VecDeque::new(), lent }
+    }
+
     pub(crate) fn push(&mut self, reply: Outgoing) {
         self.queue.push_back(reply);
     }
@@ -127,8 +157,43 @@ impl Outbox {
         self.queue.is_empty()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
+    /// Replies that are not sent, and sends with whose payload the kernel is not done: each may keep a block from being evicted.
+    pub(crate) fn held(&self) -> usize {
+        self.queue.len() + self.lent.outstanding()
+    }
+
+    /// Those that the kernel is not done with.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.lent.outstanding()
+    }
+
+    /// Whether there is anything to wait for with [`Outbox::ready`].
+    pub(crate) fn awaits(&self) -> bool {
+        self.held() > 0
+    }
+
+    /// Waits until [`Outbox::send`] may send something, or [`Outbox::look`] find something.
+    pub(crate) async fn ready(&self, stream: &TcpStream) -> io::Result<()> {
+        if self.lent.is_watched() && !self.is_empty() && !self.lent.is_full() {
+            return Ok(());
+        }
+        self.lent.ready(stream).await
+    }
+
+    /// Lets go of payloads that the kernel is done with. Costs nothing where there are none.
+    pub(crate) fn look(&mut self) -> io::Result<()> {
+        self.lent.look()
+    }
+
+    /// Drops what was not sent, and waits until the kernel is done with all payloads; see [`Lent::settle`].
+    pub(crate) async fn settle(&mut self, patience: Duration, stop: &CancellationToken) {
+        self.queue = VecDeque::new();
+        self.lent.settle(patience, stop).await;
+    }
+
+    /// Since when the kernel was done with none of the payloads that it has.
+    pub(crate) fn stands_since(&self) -> Option<Instant> {
+        self.lent.stands_since()
     }
 
     /// Sends what the socket takes now, up to a turn's worth; gives back how many bytes that was. Files are read on `runtime`.
@@ -139,12 +204,12 @@ impl Outbox {
     /// Those of the socket, and of a file that is shorter than its reply said.
     pub(crate) async fn send(&mut self, stream: &Arc<TcpStream>, runtime: &Handle) -> io::Result<usize> {
         let mut total = 0;
-        while total < TURN && !self.queue.is_empty() {
+        while total < TURN && !self.queue.is_empty() && !self.lent.is_full() {
             let outcome = match self.queue.front().and_then(Outgoing::file) {
                 Some((file, offset, length)) => self.send_file(stream, runtime, file, offset, length).await,
                 None => {
-                    let (slices, more) = self.gather();
-                    socket::send(stream, &slices, more)
+                    let Gathered { slices, more, payload } = gather(&self.queue, &self.lent);
+                    self.lent.send(stream, &slices, more, payload)
                 }
             };
             match outcome {
@@ -152,25 +217,14 @@ impl Outbox {
                     total += sent;
                     self.sent(sent);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.lent.filled();
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(total)
-    }
-
-    /// What lies in memory, up to the first file; whether the rest of a reply follows at once.
-    fn gather(&self) -> (SmallVec<[IoSlice<'_>; MAX_SLICES]>, bool) {
-        let mut slices = SmallVec::new();
-        for reply in &self.queue {
-            if slices.len() == MAX_SLICES {
-                break;
-            }
-            if !reply.gather(&mut slices) {
-                return (slices, true);
-            }
-        }
-        (slices, false)
     }
 
     /// Sends from a file. On a thread that may wait for the disk.
@@ -184,9 +238,10 @@ impl Outbox {
     ) -> io::Result<usize> {
         let socket = Arc::clone(stream);
         let by_pieces = self.queue.front().is_some_and(|reply| reply.piece.is_some());
+        let send = if self.lent.is_watched() { socket::send_file_unasked } else { socket::send_file };
         let work = move || match by_pieces {
             true => read_piece(&file, offset, length).map(Sent::Piece),
-            false => match socket::send_file(&socket, &file, offset, length) {
+            false => match send(&socket, &file, offset, length) {
                 Ok(0) => Err(too_short(offset)),
                 Ok(sent) => Ok(Sent::Bytes(sent)),
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
@@ -219,6 +274,26 @@ impl Outbox {
     }
 }
 
+/// What lies in memory, up to the first file, or payload that is to be lent.
+fn gather<'a>(queue: &'a VecDeque<Outgoing>, lent: &Lent) -> Gathered<'a> {
+    let mut slices = SmallVec::new();
+    for reply in queue {
+        if slices.len() == MAX_SLICES {
+            break;
+        }
+        let lends = reply.lends(lent);
+        // Only the first reply may have sent its front already.
+        let payload = lends.filter(|_| reply.sent >= reply.front());
+        if !reply.gather(&mut slices, lends.is_none() || payload.is_some()) {
+            return Gathered { slices, more: true, payload };
+        }
+        if payload.is_some() {
+            return Gathered { slices, more: false, payload };
+        }
+    }
+    Gathered { slices, more: false, payload: None }
+}
+
 /// What became of a part of a file.
 enum Sent {
     /// The kernel sent so many bytes of it.
@@ -243,6 +318,7 @@ fn too_short(offset: u64) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::ZeroCopy;
     use forebay_transport::FileSlice;
     use std::io::Write;
     use tokio::io::AsyncReadExt;
@@ -260,7 +336,7 @@ mod tests {
         let bytes: Vec<u8> = (0..LENGTH + 10).map(|at| (at % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         let slice = FileSlice { file: Arc::new(file), offset: 10, length: LENGTH as u32, pin: Box::new(()) };
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox::new(Lent::new(ZeroCopy::Off, false, Arc::default()));
         outbox.push(reply(1, ResponsePayload::None));
         let mut filed = reply(2, ResponsePayload::File(slice));
         filed.piece = Some((0, Bytes::new()));

@@ -28,7 +28,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
 
-use crate::options::ServerOptions;
+use crate::lent::{Counts, Lent};
+use crate::options::{ServerOptions, ZeroCopy};
 use crate::outbox::{Outbox, Outgoing};
 use crate::requests::Requests;
 use crate::socket;
@@ -41,6 +42,11 @@ const PROGRESS: usize = 64 << 10;
 const TURN: usize = 4 << 20;
 /// What reading and answering once counts as at least: some hundred small requests may have come at once.
 const LEAST: usize = 256 << 10;
+/// How long a connection that the server ends may take for what it has sent already, if that must not change before it has arrived.
+const PARTING: Duration = Duration::from_secs(1);
+/// How many times as long as a peer may take no bytes the kernel may be done with none that it was lent: it gives up a peer that
+/// acknowledges nothing by itself, but waits for a device for ever.
+const STUCK: u32 = 2;
 /// Places that a connection keeps besides twice those that it uses.
 const SPARE: usize = 4;
 
@@ -56,6 +62,7 @@ pub(crate) struct Shared {
     pub(crate) places: Arc<Semaphore>,
     /// One permit for each byte of a large body.
     pub(crate) memory: Arc<Semaphore>,
+    pub(crate) zero_copy: Arc<Counts>,
 }
 
 /// Why a connection ended.
@@ -108,6 +115,15 @@ impl End {
         };
         Some(Failure::new(kind, self.to_string()))
     }
+
+    /// How long the peer may take to acknowledge what was sent.
+    fn patience(&self, options: &ServerOptions) -> Duration {
+        match self {
+            Self::Closed => options.stall_timeout,
+            Self::Stalled(_) => Duration::ZERO,
+            _ => PARTING,
+        }
+    }
 }
 
 /// Serves `stream` until it ends. `full` says that it is one too many: it is told so, and closed.
@@ -116,7 +132,7 @@ pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<S
         () = shared.stop.cancelled() => Err(End::Stopped),
         greeted = greet(&mut stream, &shared) => greeted,
     };
-    let mut connection = Serving::new(stream, shared);
+    let mut connection = Serving::new(stream, peer, shared);
     let mut outcome = greeted;
     if outcome.is_ok() {
         outcome = if full { Err(End::Full(connection.shared.options.max_connections)) } else { connection.run().await };
@@ -135,6 +151,8 @@ pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<S
         // A courtesy: one try, and no waiting for a peer that may not listen.
         let _ = connection.outbox.send(&connection.stream, &connection.shared.runtime).await;
     }
+    let patience = end.patience(&connection.shared.options);
+    connection.settle(patience).await;
 }
 
 /// Exchanges hellos.
@@ -160,6 +178,12 @@ async fn greet(stream: &mut TcpStream, shared: &Shared) -> Result<(), End> {
     }
     shared.hello.check(&theirs)?;
     Ok(())
+}
+
+/// Whether it is plain that `peer` is on this host. A peer in another network namespace of it is found out by a probe.
+fn is_here(stream: &TcpStream, peer: SocketAddr) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || stream.local_addr().is_ok_and(|ours| ours.ip().to_canonical() == peer)
 }
 
 /// A request that waits.
@@ -197,7 +221,10 @@ struct Serving {
 }
 
 impl Serving {
-    fn new(stream: TcpStream, shared: Arc<Shared>) -> Self {
+    fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) -> Self {
+        let choice = shared.options.zero_copy;
+        let stays_here = choice == ZeroCopy::Auto && is_here(&stream, peer);
+        let lent = Lent::new(choice, stays_here, Arc::clone(&shared.zero_copy));
         let places = PollSemaphore::new(Arc::clone(&shared.places));
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));
         let now = Instant::now();
@@ -211,7 +238,7 @@ impl Serving {
             memory,
             large_since: None,
             handlers: JoinSet::new(),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(lent),
             half_closed: false,
             paused: false,
             progress_at: now,
@@ -221,7 +248,7 @@ impl Serving {
     }
 
     fn in_flight(&self) -> usize {
-        self.handlers.len() + self.outbox.len()
+        self.handlers.len() + self.outbox.held()
     }
 
     /// Whether there is a place for one more request, which is taken if need be. What we say of ourselves stands in one, too.
@@ -246,6 +273,16 @@ impl Serving {
         }
     }
 
+    /// Lets go of all that an ended connection holds but what the kernel still sends, and waits for that.
+    async fn settle(mut self, patience: Duration) {
+        (self.requests, self.parked) = (Requests::new(), None);
+        let shared = Arc::clone(&self.shared);
+        let unsettled = self.outbox.unsettled();
+        shared.places.add_permits(self.held.saturating_sub(unsettled));
+        self.held = self.held.min(unsettled);
+        self.outbox.settle(patience, &shared.stop).await;
+    }
+
     /// Whether requests may be taken in.
     fn takes_requests(&self) -> bool {
         self.parked.is_none()
@@ -264,6 +301,7 @@ impl Serving {
             {
                 self.finished(finished);
             }
+            self.outbox.look()?;
             self.take_requests()?;
             let sent = match self.outbox.is_empty() {
                 true => 0,
@@ -286,7 +324,7 @@ impl Serving {
             }
             self.give_back();
             let reading = self.takes_requests() && !self.half_closed;
-            if self.half_closed && self.in_flight() == 0 && self.parked.is_none() {
+            if self.half_closed && self.handlers.is_empty() && self.outbox.is_empty() && self.parked.is_none() {
                 return Err(if self.requests.is_partial() { End::Truncated("request") } else { End::Closed });
             }
             if reading && std::mem::take(&mut self.paused) {
@@ -311,7 +349,7 @@ impl Serving {
                     }
                 }
                 Some(finished) = self.handlers.join_next(), if !self.handlers.is_empty() => self.finished(finished),
-                ready = self.stream.writable(), if !self.outbox.is_empty() => ready?,
+                ready = self.outbox.ready(&self.stream), if self.outbox.awaits() => ready?,
                 permit = poll_fn(|context| self.places.poll_acquire(context)), if self.parked.is_some() => {
                     // The semaphore is never closed.
                     if let (Some(permit), Some(Parked { mut header, body, since })) = (permit, self.parked.take()) {
@@ -417,9 +455,10 @@ impl Serving {
     fn due(&self, reading: bool) -> Option<Instant> {
         let options = &self.shared.options;
         let stalled = (!self.outbox.is_empty()).then(|| self.sent_at + options.stall_timeout);
+        let stuck = self.outbox.stands_since().map(|since| since + STUCK * options.stall_timeout);
         let late = (reading && self.requests.is_partial()).then(|| self.progress_at + options.hello_timeout);
         let silent = self.silent_since(reading).map(|since| since + options.keepalive);
-        [stalled, late, silent].into_iter().flatten().min()
+        [stalled, stuck, late, silent].into_iter().flatten().min()
     }
 
     /// Since when the peer waits for a sign of life that it cannot ask for.
@@ -432,6 +471,9 @@ impl Serving {
         let (options, now) = (&self.shared.options, Instant::now());
         if !self.outbox.is_empty() && now >= self.sent_at + options.stall_timeout {
             return Err(End::Stalled(options.stall_timeout));
+        }
+        if self.outbox.stands_since().is_some_and(|since| now >= since + STUCK * options.stall_timeout) {
+            return Err(End::Stalled(STUCK * options.stall_timeout));
         }
         if reading && self.requests.is_partial() && now >= self.progress_at + options.hello_timeout {
             let what = if self.large_since.is_some() { "64 KiB of a request" } else { "request" };

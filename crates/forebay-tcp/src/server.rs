@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::lanes::{Lanes, Threads, report};
+use crate::lent::{Counts, ZeroCopyCounts};
 use crate::options::ServerOptions;
 use crate::serve::{Shared, serve};
 use crate::{TcpError, socket};
@@ -39,6 +40,7 @@ pub struct TcpServer {
     connections: Arc<AtomicUsize>,
     accepting: Mutex<Option<JoinHandle<()>>>,
     threads: Threads,
+    zero_copy: Arc<Counts>,
 }
 
 impl TcpServer {
@@ -55,6 +57,7 @@ impl TcpServer {
         let (lanes, threads) = Lanes::start(options.lanes).map_err(TcpError::Threads)?;
         let stop = CancellationToken::new();
         let connections = Arc::new(AtomicUsize::new(0));
+        let zero_copy = Arc::new(Counts::default());
         let shared = Arc::new(Shared {
             hello: Hello::ours(&options.cluster, options.block_size),
             service,
@@ -63,9 +66,10 @@ impl TcpServer {
             memory: Arc::new(Semaphore::new(body_memory(&options))),
             places: Arc::new(Semaphore::new(options.max_requests.clamp(1, Semaphore::MAX_PERMITS))),
             options,
+            zero_copy: Arc::clone(&zero_copy),
         });
         let accepting = tokio::spawn(accept(listener, shared, lanes, Arc::clone(&connections)));
-        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)), threads })
+        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)), threads, zero_copy })
     }
 
     /// Where it listens.
@@ -84,6 +88,12 @@ impl TcpServer {
     pub fn connection_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);
         move || connections.load(Ordering::Relaxed)
+    }
+
+    /// What became of payloads that the kernel was to send from where they lie; for whoever watches, as long as he likes.
+    pub fn zero_copy_counts(&self) -> impl Fn() -> ZeroCopyCounts + Send + Sync + 'static {
+        let counts = Arc::clone(&self.zero_copy);
+        move || counts.now()
     }
 
     /// Stops listening, closes every connection and drops the requests in flight. Returns when no task and

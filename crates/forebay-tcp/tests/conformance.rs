@@ -1,28 +1,35 @@
-//! The suite that every transport passes, over loopback: with a server on lanes, and with one on a runtime.
+//! The suite that every transport passes, over loopback: with a server on lanes, with one on a runtime, and with one that lends
+//! large payloads to the kernel.
 
 mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forebay_tcp::{ServerOptions, TcpServer, TcpTransport};
+use forebay_tcp::{ServerOptions, TcpServer, TcpTransport, ZeroCopy};
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
 use tokio::sync::Mutex;
 
 /// With a server on so many lanes.
-struct Tcp<const LANES: usize> {
+struct Tcp<const LANES: usize, const ZERO_COPY: bool = false> {
     service: Arc<dyn Service>,
     address: SocketAddr,
     server: Mutex<Option<TcpServer>>,
     transport: Arc<TcpTransport>,
 }
 
+impl<const LANES: usize, const ZERO_COPY: bool> Tcp<LANES, ZERO_COPY> {
+    fn options() -> ServerOptions {
+        let zero_copy = if ZERO_COPY { ZeroCopy::On } else { ZeroCopy::Off };
+        ServerOptions { lanes: Some(LANES), zero_copy, ..common::server_options() }
+    }
+}
+
 #[async_trait::async_trait]
-impl<const LANES: usize> Fixture for Tcp<LANES> {
+impl<const LANES: usize, const ZERO_COPY: bool> Fixture for Tcp<LANES, ZERO_COPY> {
     async fn start(service: Arc<dyn Service>) -> Self {
-        let options = ServerOptions { lanes: Some(LANES), ..common::server_options() };
-        let server = common::serve(options, service.clone());
+        let server = common::serve(Self::options(), service.clone());
         let address = server.local_addr();
         let transport = common::link(address, common::client_options());
         Self { service, address, server: Mutex::new(Some(server)), transport }
@@ -40,7 +47,7 @@ impl<const LANES: usize> Fixture for Tcp<LANES> {
     }
 
     async fn revive(&self) {
-        let options = ServerOptions { address: self.address, lanes: Some(LANES), ..common::server_options() };
+        let options = ServerOptions { address: self.address, ..Self::options() };
         *self.server.lock().await = Some(common::serve(options, self.service.clone()));
     }
 }
@@ -51,4 +58,8 @@ mod on_lanes {
 
 mod on_a_runtime {
     forebay_transport::transport_conformance!(super::Tcp<0>);
+}
+
+mod with_zero_copy_sends {
+    forebay_transport::transport_conformance!(super::Tcp<2, true>);
 }

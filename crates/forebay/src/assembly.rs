@@ -14,7 +14,7 @@ use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
-use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport, ZeroCopy};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -161,6 +161,11 @@ pub(crate) fn server(
         takes_files: config.worker_disk_serve == DiskServe::Splice,
         body_memory: config.worker_write_memory,
         lanes: config.network_tcp_lanes.map(|lanes| lanes as usize).or((!shared).then_some(0)),
+        zero_copy: match config.network_tcp_zero_copy {
+            forebay_config::TcpZeroCopy::Auto => ZeroCopy::Auto,
+            forebay_config::TcpZeroCopy::On => ZeroCopy::On,
+            forebay_config::TcpZeroCopy::Off => ZeroCopy::Off,
+        },
         ..defaults
     };
     TcpServer::bind(options, service)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse::ReportSource;
 use forebay_metrics::{LatencyHistogram, ProcessStats};
-use forebay_tcp::TcpServer;
+use forebay_tcp::{TcpServer, ZeroCopyCounts};
 use forebay_transport::{Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FileId};
 use futures::FutureExt as _;
@@ -36,24 +36,29 @@ const OPERATIONS: [(Op, &str); 10] = [
 pub(crate) struct Measured {
     service: Arc<dyn Service>,
     latency: [LatencyHistogram; OPERATIONS.len()],
-    /// One of each server over TCP.
-    connections: Mutex<Vec<Gauge>>,
+    /// Of each server over TCP.
+    servers: Mutex<Vec<Server>>,
     /// They ask it, and are gone before it is.
     windows: Mutex<Weak<Windows>>,
 }
 
-type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
+/// What a server over TCP counts.
+struct Server {
+    connections: Box<dyn Fn() -> usize + Send + Sync>,
+    zero_copy: Box<dyn Fn() -> ZeroCopyCounts + Send + Sync>,
+}
 
 impl Measured {
     /// Of nothing yet.
     pub(crate) fn new(service: Arc<dyn Service>) -> Arc<Self> {
         let latency = std::array::from_fn(|_| LatencyHistogram::new());
-        Arc::new(Self { service, latency, connections: Mutex::default(), windows: Mutex::default() })
+        Arc::new(Self { service, latency, servers: Mutex::default(), windows: Mutex::default() })
     }
 
-    /// Counts the connections of `server` in, too.
+    /// Counts in what `server` counts, too.
     pub(crate) fn served_by(&self, server: &TcpServer) {
-        self.connections.lock().push(Box::new(server.connection_gauge()));
+        let (connections, zero_copy) = (Box::new(server.connection_gauge()), Box::new(server.zero_copy_counts()));
+        self.servers.lock().push(Server { connections, zero_copy });
     }
 
     /// Reports on `windows`, too.
@@ -86,7 +91,13 @@ impl Measured {
             report = json!({});
         }
         report["requests"] = latencies.collect::<Map<_, _>>().into();
-        report["connections"] = json!(self.connections.lock().iter().map(|gauge| gauge()).sum::<usize>());
+        let servers = self.servers.lock();
+        report["connections"] = json!(servers.iter().map(|server| (server.connections)()).sum::<usize>());
+        let zero_copy: Vec<_> = servers.iter().map(|server| (server.zero_copy)()).collect();
+        drop(servers);
+        let sum = |count: fn(&ZeroCopyCounts) -> u64| zero_copy.iter().map(count).sum::<u64>();
+        report["zero_copy"] =
+            json!({ "bytes": sum(|of| of.bytes), "copied": sum(|of| of.copied), "lost_bytes": sum(|of| of.lost) });
         report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
         report["process"] = json!(ProcessStats::now());
         report

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use forebay_metrics::{Families, Readiness, Registry, Site};
 use serde_json::Value;
 
-use crate::report::{Client, Coordinator, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker};
+use crate::report::{
+    Client, Coordinator, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker, ZeroCopy,
+};
 
 /// Workers with series of their own in a mount's metrics.
 const MOST_WORKERS: usize = 256;
@@ -48,6 +50,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.client.iter().for_each(|client| of_client(client, families));
         part.rdma.iter().for_each(|rdma| of_rdma(rdma, families));
         part.window.iter().for_each(|window| of_window(window, families));
+        part.zero_copy.iter().for_each(|zero_copy| of_zero_copy(zero_copy, families));
         part.worker.iter().for_each(|worker| of_worker(worker, families));
         part.store.iter().for_each(|store| of_store(store, families));
         part.origins.iter().for_each(|origin| of_origin(origin, families));
@@ -338,6 +341,22 @@ fn of_window(window: &Window, families: &mut Families) {
             .gauge("forebay_worker_window_pinned_bytes", "Memory that has to stay as it is because they look at it")
             .add([], pinned);
     }
+}
+
+fn of_zero_copy(zero_copy: &ZeroCopy, families: &mut Families) {
+    let ZeroCopy { bytes, copied, lost_bytes } = *zero_copy;
+    families
+        .counter(
+            "forebay_worker_zero_copy_bytes_total",
+            "Bytes of replies over TCP that the kernel sent without copying",
+        )
+        .add([], bytes);
+    families
+        .counter("forebay_worker_zero_copy_copied_total", "Sends that the kernel was asked not to copy, and copied")
+        .add([], copied);
+    families
+        .gauge("forebay_worker_zero_copy_lost_bytes", "Memory that is lost because the kernel never let go of it")
+        .add([], lost_bytes);
 }
 
 fn of_worker(worker: &Worker, families: &mut Families) {

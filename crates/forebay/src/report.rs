@@ -33,6 +33,8 @@ pub(crate) struct Report {
     pub(crate) requests: BTreeMap<String, LatencySnapshot>,
     /// Connections of a worker over TCP.
     pub(crate) connections: Option<u64>,
+    /// What a worker sends over TCP without copying it.
+    pub(crate) zero_copy: Option<ZeroCopy>,
     /// What a mount knows of the members of its cluster.
     pub(crate) cluster: Option<Cluster>,
     /// What a coordinator counts.
@@ -274,6 +276,15 @@ pub(crate) struct WorkerPaths {
 pub(crate) struct Path {
     pub(crate) rdma: bool,
     pub(crate) up: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ZeroCopy {
+    pub(crate) bytes: u64,
+    /// Sends.
+    pub(crate) copied: u64,
+    pub(crate) lost_bytes: u64,
 }
 
 /// Of a client, or of a worker.

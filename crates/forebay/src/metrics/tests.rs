@@ -40,6 +40,7 @@ pub(crate) fn everything(scale: u64) -> Value {
         "requests": { "read": latency, "stat": latency },
         "connections": 1,
         "window": { "servers": 1, "connections": 2, "pinned_bytes": 4096 },
+        "zero_copy": { "bytes": 1048576, "copied": 3, "lost_bytes": 0 },
         "rdma": { "listeners": [{
             "card": "mlx5_0:1", "bytes_sent": 4096 * scale, "bytes_received": 64 * scale, "replies": scale,
             "requests": scale, "latency": latency,
