@@ -40,8 +40,9 @@ fmt:
 clippy:
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
+# With examples, dependencies have the features that clippy and the tests give them, and need not be checked once more.
 doc:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --lib --bins --examples
 
 deny:
 	@scripts/deny.sh

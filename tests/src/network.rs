@@ -10,7 +10,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A switch and the hosts on it. Dropping it takes them away.
 #[derive(Debug)]
@@ -64,8 +64,13 @@ impl Network {
     /// # Errors
     /// When this machine has no namespaces, no `tc`, or does not let us.
     pub fn new(limit: &str) -> io::Result<Self> {
-        let pid = std::process::id();
-        let mut network = Self { name: format!("fb{pid}"), number: (pid % 250) as u8, hosts: 0 };
+        // Several tests of a program may have one at the same time.
+        static NETWORKS: AtomicU32 = AtomicU32::new(0);
+        let (pid, own) = (std::process::id(), NETWORKS.fetch_add(1, Ordering::Relaxed));
+        // The name of a network card has 15 letters, and a process at most 7 digits. Programs that are started one after the other
+        // have numbers that follow each other, so those of one program are apart.
+        let number = (u64::from(pid) + 83 * u64::from(own)) % 250;
+        let mut network = Self { name: format!("fb{pid}x{own}"), number: number as u8, hosts: 0 };
         let switch = network.switch();
         run(&format!("ip netns add {switch}"))?;
         run(&format!("ip -n {switch} link add br0 type bridge"))?;

@@ -99,7 +99,14 @@ fn everything(transport: &str) {
         assert!(basic.contains("[INFO] UCX ") && basic.contains("This is NOT RDMA"), "{basic}");
     }
 
-    let latency = server.run(transport, &["--case", "latency", "--duration", "1"]).succeeded().text();
+    // A client each, at once: both take their time, whatever they do in it.
+    let latency = ["--case", "latency", "--duration", "1"];
+    let stress = ["--case", "stress-read", "--duration", "1", "--numjobs", "2", "--iodepth", "4"];
+    let (latency, stress) = std::thread::scope(|scope| {
+        let latency = scope.spawn(|| server.run(transport, &latency).succeeded().text());
+        let stress = server.run(transport, &stress).succeeded().text();
+        (latency.join().unwrap(), stress)
+    });
     for kind in ["WRITE", "READ ", "CACHE"] {
         for bytes in ["4096    ", "65536   ", "1048576 "] {
             assert_eq!(
@@ -112,8 +119,6 @@ fn everything(transport: &str) {
     assert_eq!(count(&latency, "  -> Min: "), 9, "{latency}");
     assert!(latency.contains(" | P99.9: "), "{latency}");
 
-    let stress = ["--case", "stress-read", "--duration", "1", "--numjobs", "2", "--iodepth", "4"];
-    let stress = server.run(transport, &stress).succeeded().text();
     assert_eq!((count(&stress, "[BANDWIDTH - READ ]"), count(&stress, "[BANDWIDTH - CACHE]")), (3, 3), "{stress}");
     assert_eq!(count(&stress, "[BANDWIDTH - WRITE]"), 0, "{stress}");
     assert_eq!(count(&stress, "  -> Config: threads=2, inFlightPerThread=4"), 6, "{stress}");

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_e2e::{
@@ -63,14 +62,10 @@ struct Scene {
     network: Network,
     data: DataSet,
     directory: tempfile::TempDir,
-    /// Networks are named after the process, so there is one at a time.
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl Scene {
     fn with_workers(count: usize) -> Option<Self> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_root() {
             skipped("needs root for network namespaces");
             return None;
@@ -97,7 +92,7 @@ impl Scene {
         }
         data.write_file(&directory.path().join("data/file"), SIZE).expect("a file");
         let (processes, mounted) = (Vec::new(), Vec::new());
-        Some(Self { processes, mounted, workers, reader, network, data, directory, _alone: alone })
+        Some(Self { processes, mounted, workers, reader, network, data, directory })
     }
 
     fn path(&self, name: &str) -> PathBuf {

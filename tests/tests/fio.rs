@@ -53,7 +53,7 @@ impl Bench {
     /// A run on the large file, as the benchmark's guide has it but for size and time.
     fn run(&self, rw: &str, bs: &str, jobs: usize) {
         let (rw, bs, jobs) = (format!("--rw={rw}"), format!("--bs={bs}"), format!("--numjobs={jobs}"));
-        let fixed = ["--ioengine=libaio", "--direct=1", "--group_reporting", "--runtime=2", "--size=64M", "--readonly"];
+        let fixed = ["--ioengine=libaio", "--direct=1", "--group_reporting", "--runtime=1", "--size=64M", "--readonly"];
         let chosen = [rw.as_str(), &bs, &jobs, &self.large(), "--name=run"];
         self.fio.read(&[&fixed[..], &chosen[..]].concat());
     }
@@ -66,7 +66,7 @@ impl Bench {
             "--direct=1",
             "--iodepth=1",
             "--group_reporting",
-            "--runtime=2",
+            "--runtime=1",
             "--time_based",
             "--rw=read",
             "--bs=256k",
@@ -96,7 +96,7 @@ fn distinct_sections(files: &[String], jobs: usize) -> String {
         write!(
             text,
             "[section-{section}]\nioengine=io_uring\ndirect=1\niodepth=32\nrw=read\nbs=256k\nnumjobs={jobs_each}\n\
-             runtime=2\ntime_based\ngroup_reporting\nfilename={}\n\n",
+             runtime=1\ntime_based\ngroup_reporting\nfilename={}\n\n",
             own.join(":")
         )
         .unwrap();
@@ -133,7 +133,7 @@ fn the_scan_over_the_number_of_jobs() {
 fn many_files_by_a_list_of_names() {
     let Some(bench) = Bench::up() else { return };
     let filename = format!("--filename={}", bench.files().join(":"));
-    let fixed = ["--ioengine=libaio", "--direct=1", "--group_reporting", "--runtime=2", "--rw=read", "--bs=1M"];
+    let fixed = ["--ioengine=libaio", "--direct=1", "--group_reporting", "--runtime=1", "--rw=read", "--bs=1M"];
     let chosen = ["--numjobs=16", "--size=16M", "--readonly", &filename, "--name=multi_read"];
     bench.fio.read(&[&fixed[..], &chosen[..]].concat());
 }
