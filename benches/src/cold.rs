@@ -103,7 +103,7 @@ fn mounted<'a>(
     Case::new(name, move || {
         let mount = match memory {
             Memory::New => fixture.up(Some(source.url.clone()))?,
-            Memory::Prewarmed => fixture.prewarmed_up(Some(source.url.clone()))?,
+            Memory::Prewarmed => fixture.prewarmed_up("up", Some(source.url.clone()), fixture.memory())?,
         };
         let sample = timed(keys.len(), || read(mount.path(), keys))?;
         mount.unmount()?;

@@ -28,10 +28,11 @@ const SINGLE_TARGET: f64 = 15.0;
 const DEVICE: &str = "device";
 const URING: &str = "uring";
 
-/// What is read.
-fn lines() -> [Fio; 6] {
+/// What is read; in a quick run only what has a target.
+fn lines(quick: bool) -> Vec<Fio> {
     let (small, large) = (Fio::new(Access::Random), Fio::new(Access::Sequential));
-    [small, small.jobs(4), small.queued(16).jobs(4), large, large.jobs(4), large.queued(16)]
+    let queued = small.queued(16).jobs(4);
+    if quick { vec![small, queued] } else { vec![small, small.jobs(4), queued, large, large.jobs(4), large.queued(16)] }
 }
 
 /// Measures it.
@@ -57,19 +58,20 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     targets.iter().try_for_each(|target| read_to_end(&target.file, OFlags::empty()).map(drop))?;
     targets.extend(null.iter().flat_map(NullServer::targets));
     let (targets, measured) = (&targets, 1 + targets.len());
-    let cases = lines().into_iter().flat_map(|fio| {
-        std::iter::once(on_tmpfs(fixture, fio)).chain(targets.iter().map(move |target| target.case(fixture, fio)))
+    let lines = lines(fixture.settings.quick);
+    let cases = lines.iter().flat_map(|fio| {
+        std::iter::once(on_tmpfs(fixture, *fio)).chain(targets.iter().map(move |target| target.case(fixture, *fio)))
     });
     let outcomes = rounds::measure("depth", cases.collect(), fixture.settings.repeat, progress, || ())?;
     drop(null);
     mounts.into_iter().try_for_each(|mount| mount.unmount())?;
     let of_lines = outcomes.chunks_exact(measured).collect::<Vec<_>>();
-    tabulate(&carriers, &of_lines, report);
+    tabulate(&carriers, &lines, &of_lines, report);
     report.samples("depth", outcomes);
     Ok(())
 }
 
-fn tabulate(carriers: &[&str], of_lines: &[&[Outcome]], report: &mut Report) {
+fn tabulate(carriers: &[&str], lines: &[Fio], of_lines: &[&[Outcome]], report: &mut Report) {
     let text = "The same fio on tmpfs and on two mounts by `forebay up`, one with `fuse.io=device` and one with `fuse.io=uring`. \
                 `null server`: a FUSE file system that does nothing but copy from memory, over the same. \
                 `of device`: operations a second against those over `/dev/fuse`, and the 99th percentile likewise. \
@@ -88,7 +90,7 @@ fn tabulate(carriers: &[&str], of_lines: &[&[Outcome]], report: &mut Report) {
         "CPU s/GiB",
     ];
     let mut table = Table::new("Depth", text.to_owned(), &header);
-    for (fio, of) in lines().iter().zip(of_lines) {
+    for (fio, of) in lines.iter().zip(of_lines) {
         let [tmpfs, of_mounts @ ..] = *of else { continue };
         let Some((carried, nulls)) = of_mounts.split_at_checked(carriers.len()) else { continue };
         let [device, ..] = carried else { continue };

@@ -171,11 +171,16 @@ impl Fixture {
         self.up_with(name, None, more)
     }
 
-    /// The same, when it has all the memory of its cache.
-    pub(crate) fn prewarmed_up(&self, endpoint: Option<String>) -> anyhow::Result<MountProcess> {
-        let mount = self.up_with("up", endpoint, &["-o", "worker.memory.prewarm=true"])?;
+    /// The same with another size of the cache, when it has all its memory.
+    pub(crate) fn prewarmed_up(
+        &self,
+        name: &str,
+        endpoint: Option<String>,
+        memory: ByteSize,
+    ) -> anyhow::Result<MountProcess> {
+        let mount = self.up_of(name, endpoint, memory, &["-o", "worker.memory.prewarm=true"])?;
         let deadline = Instant::now() + PREWARM_WITHIN;
-        while crate::process::resident(mount.pid()).context("`forebay up` has ended")? < self.memory().as_u64() {
+        while crate::process::resident(mount.pid()).context("`forebay up` has ended")? < memory.as_u64() {
             anyhow::ensure!(Instant::now() < deadline, "the cache's memory is not there after {PREWARM_WITHIN:?}");
             std::thread::sleep(Duration::from_millis(20));
         }

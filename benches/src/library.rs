@@ -31,7 +31,7 @@ const BUFFERS: ByteSize = ByteSize::mib(256);
 const NO_BUFFERS: ByteSize = ByteSize::mib(8);
 
 /// `worker.memory.verify_interval`, by default.
-const CHECK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_secs(300);
 
 /// When a worker compares what it has in memory with its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -57,10 +57,11 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         Target::new("daemon", plain.path().join(LARGE), [plain.pid()]),
     ];
     let targets = &targets;
-    let cases = lines().into_iter().flat_map(|fio| {
+    let lines = fixture.settings.chosen(&lines());
+    let cases = lines.iter().flat_map(|fio| {
         let [huge, kept, daemon] = targets;
         // The page cache would answer the second pass.
-        [huge.case(fixture, fio.passes(PASSES)), kept.case(fixture, fio.passes(PASSES)), daemon.case(fixture, fio)]
+        [huge.case(fixture, fio.passes(PASSES)), kept.case(fixture, fio.passes(PASSES)), daemon.case(fixture, *fio)]
     });
     let outcomes = rounds::measure("local", cases.collect(), fixture.settings.repeat, progress, || ())?;
     materialised::is_passed_through(&mount, LARGE)?;
@@ -75,7 +76,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     let header =
         ["fio", "materialised GB/s", "huge tmpfs GB/s", "ratio", "from the daemon GB/s", "p50/p99 µs", "CPU s/GiB"];
     let mut table = Table::new("Materialised files", text, &header);
-    for (fio, of) in lines().iter().zip(outcomes.chunks_exact(3)) {
+    for (fio, of) in lines.iter().zip(outcomes.chunks_exact(3)) {
         let [huge, kept, daemon] = of else { continue };
         let ratio = kept.ratio(huge, |sample| sample.rate);
         table.row(vec![fio.name(), rate(kept), rate(huge), percent(ratio), rate(daemon), latency(kept), daemons(kept)]);

@@ -199,6 +199,14 @@ impl Settings {
         }
     }
 
+    /// Of several measurements of a kind those that are made: a quick run makes the first and the last.
+    pub(crate) fn chosen<T: Copy>(&self, all: &[T]) -> Vec<T> {
+        match all {
+            [first, .., last] if self.quick => vec![*first, *last],
+            all => all.to_vec(),
+        }
+    }
+
     /// How many fio jobs and threads read at once, in turn.
     pub(crate) fn jobs(&self) -> &'static [u32] {
         if self.quick { &[4] } else { &[1, 4, 16] }

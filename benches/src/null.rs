@@ -39,7 +39,7 @@ const READ_AHEAD_KIB: &str = "4096";
 /// The largest read that the kernel sends: `fuse.max_read`.
 const MAX_READ: u32 = 512 << 10;
 /// As a mount has them (`fuse.max_background`).
-const MAX_BACKGROUND: u16 = 64;
+const MAX_BACKGROUND: u16 = 256;
 
 /// What the rows are called of one over this carrier.
 pub(crate) fn name(carrier: &str) -> String {

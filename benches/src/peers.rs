@@ -189,7 +189,9 @@ fn targets_of(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], report: &mut Report)
                     ours.ratio(best, |s| s.rate),
                 );
             }
-            if let Some((name, least)) = best(peers, of, |sample| -sample.cpu) {
+            // Less than a tick of the clock is counted as none.
+            let counted = |(_, least): &(&str, &Outcome)| least.samples.iter().all(|sample| sample.cpu > 0.0);
+            if let Some((name, least)) = best(peers, of, |sample| -sample.cpu).filter(counted) {
                 let ratio = ours.ratio(least, |sample| sample.cpu);
                 report.most_target(&format!("CPU of {what}"), &format!("{name}, the least of the others"), 1.0, ratio);
             }

@@ -132,8 +132,9 @@ pub(crate) fn measure(
     let (time, repeat) = (fixture.settings.time, fixture.settings.repeat);
     let (pool_ref, tcp_ref) = (&pool, &tcp);
 
+    let sizes = fixture.settings.chosen(&SIZES);
     let mut cases = Vec::new();
-    for (size, name) in SIZES {
+    for &(size, name) in &sizes {
         for ((fabric, transports), link) in FABRICS.iter().zip(&links) {
             let case = |what: &str| format!("{what}, {fabric}, {name}");
             cases.push(Case::new(case("one call"), move || link.reads(runtime, pool_ref, size, 1, time)));
@@ -149,7 +150,7 @@ pub(crate) fn measure(
         cases.push(Case::new(format!("many calls, TCP, {name}"), tcp));
     }
     let outcomes = rounds::measure("rdma", cases, repeat, progress, || ())?;
-    let rows: Vec<&[Outcome]> = outcomes.chunks_exact(5 * FABRICS.len() + 1).collect();
+    let rows: Vec<Row> = sizes.into_iter().zip(outcomes.chunks_exact(5 * FABRICS.len() + 1)).collect();
     targets(&rows, report);
     report.table(against_perftest(&rows));
     report.table(against_tcp(&rows));
@@ -172,14 +173,17 @@ pub(crate) fn measure(
     Ok(())
 }
 
+/// All that was measured with a size: its bytes and its name, and the outcomes.
+type Row<'a> = ((u32, &'static str), &'a [Outcome]);
+
 /// The five outcomes of each fabric in a row.
 fn of_fabric(row: &[Outcome], fabric: usize) -> &[Outcome] {
     &row[5 * fabric..5 * fabric + 5]
 }
 
-fn targets(rows: &[&[Outcome]], report: &mut Report) {
+fn targets(rows: &[Row], report: &mut Report) {
     for (fabric, (name, _)) in FABRICS.iter().enumerate() {
-        for (row, (size, text)) in rows.iter().zip(SIZES) {
+        for &((size, text), row) in rows {
             let [one, polling, sleeping, many, theirs] = of_fabric(row, fabric) else { continue };
             let what = format!("UCX transport, {name}, {text}");
             if size >= 1 << 20 {
@@ -195,7 +199,7 @@ fn targets(rows: &[&[Outcome]], report: &mut Report) {
     }
 }
 
-fn against_perftest(rows: &[&[Outcome]]) -> Table {
+fn against_perftest(rows: &[Row]) -> Table {
     let header = [
         "over",
         "read",
@@ -212,7 +216,7 @@ fn against_perftest(rows: &[&[Outcome]]) -> Table {
                 are; bandwidth of `ucp_am_bw`, which polls and whose payload lands in memory that it never reads.";
     let mut table = Table::new("UCX transport against ucx_perftest", text.to_owned(), &header);
     for (fabric, (name, _)) in FABRICS.iter().enumerate() {
-        for (row, (_, size)) in rows.iter().zip(SIZES) {
+        for &((_, size), row) in rows {
             let [one, polling, sleeping, many, theirs] = of_fabric(row, fabric) else { continue };
             let trip = |outcome: &Outcome| format!("{:.1}", outcome.median(|sample| sample.p50));
             let ratio = percent(many.ratio(theirs, |sample| sample.rate));
@@ -232,12 +236,12 @@ fn against_perftest(rows: &[&[Outcome]]) -> Table {
     table
 }
 
-fn against_tcp(rows: &[&[Outcome]]) -> Table {
+fn against_tcp(rows: &[Row]) -> Table {
     let header = ["read", "over", "GB/s", "of TCP", "worker CPU s/GiB", "client CPU s/GiB"];
     let text = "The same reads, 8 at once, over UCX and over our own TCP; processor time of each end. The client's includes \
                 taking and giving back the buffers.";
     let mut table = Table::new("UCX transport against TCP", text.to_owned(), &header);
-    for (row, (_, size)) in rows.iter().zip(SIZES) {
+    for &((_, size), row) in rows {
         let Some(tcp) = row.last() else { continue };
         let ucx = FABRICS.iter().enumerate().map(|(fabric, (name, _))| (*name, &of_fabric(row, fabric)[3]));
         for (name, outcome) in ucx.chain([("TCP", tcp)]) {

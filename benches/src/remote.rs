@@ -20,11 +20,15 @@ const DISTANCE: Duration = Duration::from_micros(300);
 /// What such a read is to reach, in bytes a second.
 const TARGET: f64 = 2e9;
 
-/// What is read: the first two have a target.
-fn lines() -> [Fio; 5] {
+/// What is read: the first two have a target, and a quick run reads no others.
+fn lines(quick: bool) -> Vec<Fio> {
     let sequential = Fio::new(Access::Sequential);
     let programs = sequential.block(128 << 10);
-    [programs.buffered(), programs.mapped(), sequential.buffered(), sequential.mapped(), sequential]
+    let mut lines = vec![programs.buffered(), programs.mapped()];
+    if !quick {
+        lines.extend([sequential.buffered(), sequential.mapped(), sequential]);
+    }
+    lines
 }
 
 /// Measures it.
@@ -45,7 +49,8 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
         .map(|(name, (mount, worker))| Target::new(*name, mount.path().join(LARGE), [mount.pid(), worker.pid()]))
         .collect();
     targets.iter().try_for_each(|target| read_to_end(&target.file, OFlags::empty()).map(drop))?;
-    let cases = lines().into_iter().flat_map(|fio| targets.iter().map(move |target| target.case(fixture, fio)));
+    let lines = lines(fixture.settings.quick);
+    let cases = lines.iter().flat_map(|fio| targets.iter().map(|target| target.case(fixture, *fio)));
     let outcomes = rounds::measure("remote", cases.collect(), fixture.settings.repeat, progress, || ())?;
     mounts.into_iter().try_for_each(MountProcess::unmount)?;
 
@@ -54,7 +59,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
                 what worker and mount used together.";
     let header = ["fio", "300 µs away GB/s", "near GB/s", "ratio", "p50/p99 µs", "CPU s/GiB"];
     let mut table = Table::new("Remote", text.to_owned(), &header);
-    for (number, (fio, of)) in lines().iter().zip(outcomes.chunks_exact(2)).enumerate() {
+    for (number, (fio, of)) in lines.iter().zip(outcomes.chunks_exact(2)).enumerate() {
         let [far, near] = of else { continue };
         let ratio = far.ratio(near, |sample| sample.rate);
         table.row(vec![fio.name(), rate(far), rate(near), percent(ratio), latency(far), daemons(far)]);

@@ -2,8 +2,8 @@
 //! Forebay and through the file systems of others.
 //!
 //! Each is mounted anew for each round, alone, so that nothing is in its cache; mounting is not timed. Between the two readings the
-//! page cache is dropped: what is warm is the file system's own cache. Forebay takes part twice: as it comes, and with every file
-//! materialised when it is first opened. Plain GETs of the same objects, with no file system at all, are the bound of every cold
+//! page cache is dropped: what is warm is the file system's own cache. Forebay takes part three times: as it comes, with its memory
+//! taken from the kernel before, as `forebay worker` does at its start, and with every file materialised when it is first opened. Plain GETs of the same objects, with no file system at all, are the bound of every cold
 //! reading: nothing that fetches each file once can be faster.
 
 use std::cell::RefCell;
@@ -46,7 +46,7 @@ pub(crate) fn measure(
     for (key, seed) in keys.iter().zip(10_000..) {
         fixture.put(key, seed, SMALL_SIZE)?;
     }
-    let mut peers = peer::installed(&[Ours::Sized(bytes), Ours::SizedLocal(bytes)]);
+    let mut peers = peer::installed(&[Ours::Sized(bytes), Ours::SizedPrewarmed(bytes), Ours::SizedLocal(bytes)]);
     let tried = |peer: &dyn Peer| {
         let place = Place::new(fixture, peer);
         peer.prepare(&place, &keys)?;
@@ -118,7 +118,7 @@ fn timed(
 fn tabulate(files: usize, peers: &[Box<dyn Peer>], outcomes: &[Outcome], report: &mut Report) {
     let text = format!(
         "{files} files of {} KiB in {DIRECTORIES} directories, each opened, read to its end and closed once, by {READERS} readers: from \
-         a file system that was just mounted, and again when the page cache was dropped. `materialised`: each file when it is first opened, which waits for that, for the kernel to read by \
+         a file system that was just mounted, and again when the page cache was dropped. `prewarmed`: its cache's memory was taken from the kernel before. `materialised`: each file when it is first opened, which waits for that, for the kernel to read by \
          itself from then on. `plain GETs`: each object got once, {READERS} at once, its bytes thrown away, with no file system at all. \
          `ahead`: Forebay as it comes against this one.",
         SMALL_SIZE >> 10
@@ -153,9 +153,11 @@ fn tabulate(files: usize, peers: &[Box<dyn Peer>], outcomes: &[Outcome], report:
     report.table(table);
     let is_ours = |peer: &dyn Peer| peer.name().starts_with("Forebay");
     let others = || peers.iter().zip(&pairs).filter(|(peer, _)| !is_ours(&***peer));
-    let materialised = peers.iter().zip(&pairs).skip(1).find(|(peer, _)| is_ours(&***peer));
-    let materialised = materialised.and_then(|(_, pair)| Some(("warm, materialised", pair.get(1)?, 1)));
-    for (when, ours, at) in [("cold", our_cold, 0), ("warm", our_warm, 1)].into_iter().chain(materialised) {
+    let other = |way: Ours| peers.iter().zip(&pairs).find(|(peer, _)| peer.name() == way.name()).map(|(_, pair)| *pair);
+    let prewarmed = other(Ours::SizedPrewarmed(0)).and_then(|pair| Some(("cold, prewarmed", pair.first()?, 0)));
+    let materialised = other(Ours::SizedLocal(0)).and_then(|pair| Some(("warm, materialised", pair.get(1)?, 1)));
+    let as_it_comes = [("cold", our_cold, 0), ("warm", our_warm, 1)];
+    for (when, ours, at) in as_it_comes.into_iter().chain(prewarmed).chain(materialised) {
         let best = others().filter_map(|(peer, pair)| Some((peer.name(), pair.get(at)?)));
         let best = best.max_by(|(_, a), (_, b)| a.median(files_a_second).total_cmp(&b.median(files_a_second)));
         if let Some((name, best)) = best {

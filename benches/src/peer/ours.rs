@@ -15,7 +15,9 @@ pub(crate) enum Ours {
     Materialised,
     /// As it comes, with a cache for so many bytes.
     Sized(u64),
-    /// The same, with room for as many bytes of whole files, each of which is taken when it is first opened.
+    /// The same, when all memory of the cache was taken from the kernel, as a worker does at its start.
+    SizedPrewarmed(u64),
+    /// As it comes, with room for as many bytes of whole files, each of which is taken when it is first opened.
     SizedLocal(u64),
 }
 
@@ -23,6 +25,7 @@ impl Peer for Ours {
     fn name(&self) -> &'static str {
         match self {
             Self::Daemon | Self::Sized(_) => "Forebay",
+            Self::SizedPrewarmed(_) => "Forebay, prewarmed",
             Self::Materialised | Self::SizedLocal(_) => "Forebay, materialised",
         }
     }
@@ -36,6 +39,7 @@ impl Peer for Ours {
             Self::Daemon => "`up`",
             Self::Materialised => "`up`, `client.local.size`, `fs local add`",
             Self::Sized(_) => "`up`",
+            Self::SizedPrewarmed(_) => "`up`, `worker.memory.prewarm=true`",
             Self::SizedLocal(_) => "`up`, `client.local.size`, `client.local.first_open_size=1MiB`",
         }
     }
@@ -50,6 +54,7 @@ impl Peer for Ours {
                 mount
             }
             Self::Sized(bytes) => fixture.up_sized("peer-forebay", Fixture::memory_for(*bytes), &[])?,
+            Self::SizedPrewarmed(bytes) => fixture.prewarmed_up("peer-forebay", None, Fixture::memory_for(*bytes))?,
             Self::SizedLocal(bytes) => {
                 let room = format!("client.local.size={}", Fixture::memory_for(*bytes));
                 let more = ["-o", &room, "-o", "client.local.min_opens=1", "-o", "client.local.first_open_size=1MiB"];
