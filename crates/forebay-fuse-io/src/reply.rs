@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_memory::SpanMut;
 
@@ -53,6 +53,7 @@ pub trait Dispatch: Send + Sync + 'static {
 /// A request of the kernel, in memory that belongs to its carrier until it is answered or kept.
 pub struct Request<'a> {
     header: Header,
+    taken: Instant,
     now: Now<'a>,
 }
 
@@ -72,19 +73,28 @@ impl<'a> Request<'a> {
         pipe: Option<&'a Pipe>,
     ) -> Self {
         let way = Some(Way::Device { message, descriptor, pipe });
-        Self { header, now: Now { unique: header.unique, way } }
+        Self { header, taken: Instant::now(), now: Now { unique: header.unique, way } }
     }
 
-    /// One that the kernel put into the entry of a ring; `None`, and the entry answers `EIO`, if that has no header.
-    pub(crate) fn from_ring(entry: Taken<'a>) -> Option<Self> {
+    /// One that the kernel put into the entry of a ring, which was seen there when it was `taken`; `None`, and the entry answers
+    /// `EIO`, if that has no header.
+    pub(crate) fn from_ring(entry: Taken<'a>, taken: Instant) -> Option<Self> {
         let header = Header::parse(entry.header()).ok().filter(|header| header.unique != 0)?;
-        Some(Self { header, now: Now { unique: header.unique, way: Some(Way::Ring(entry)) } })
+        Some(Self { header, taken, now: Now { unique: header.unique, way: Some(Way::Ring(entry)) } })
     }
 
     /// What is asked, of which inode, by whom.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// When it was taken from the kernel, with others that it may have waited for since: whoever serves many need not look at a
+    /// clock for each.
+    #[must_use]
+    #[inline]
+    pub fn taken(&self) -> Instant {
+        self.taken
     }
 
     /// What is asked.

@@ -4,7 +4,7 @@
 //! the origin and is answered when it has arrived there.
 
 use std::future::Future;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use forebay_fuse_io::{Answer, CopyRange, Errno, Operation as Asked, Reply, Request, SetAttr, SetTime};
@@ -33,7 +33,7 @@ impl Dispatcher {
     /// Refuses what no object store keeps.
     pub(crate) fn refuse(&self, request: Request<'_>) {
         let header = *request.header();
-        let (started, seen) = (Instant::now(), self.seen(&header, || What::Inode(header.node)));
+        let (started, seen) = (request.taken(), self.seen(&header, || What::Inode(header.node)));
         let failure = match self.shared.files.staging() {
             Some(_) => Failure::new(FailureKind::NotPermitted, "an object store keeps files and directories only"),
             None => read_only(),
@@ -166,7 +166,7 @@ impl Dispatcher {
         let Ok(Asked::Write { data, .. }) = request.operation() else { return };
         let header = *request.header();
         let ino = header.node;
-        let started = Instant::now();
+        let started = request.taken();
         // The kernel sends at most 1 MiB.
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let seen = self.seen(&header, || What::Bytes(ino, length, offset));

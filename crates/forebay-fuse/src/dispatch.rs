@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_fuse_io::{
     Answer, Dispatch, Errno, Header, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request, Statfs,
@@ -130,7 +130,7 @@ impl Dispatcher {
         if VirtualFile::at(ino).is_some() {
             return self.read_virtual(request, handle, offset, size);
         }
-        let started = Instant::now();
+        let started = request.taken();
         let seen = self.seen(&header, || What::Bytes(ino, size, offset));
         let mut unanswered = Some(request);
         let answer = |bytes: &[&[u8]]| {
@@ -212,7 +212,7 @@ impl Dispatcher {
             self.shared.virtual_files.release(handle);
             return request.now().ok();
         }
-        let (started, seen) = (Instant::now(), self.seen(&header, || What::Inode(header.node)));
+        let (started, seen) = (request.taken(), self.seen(&header, || What::Inode(header.node)));
         let written = self.shared.files.release(handle);
         request.now().ok();
         if let Some(inode) = written {
@@ -223,7 +223,7 @@ impl Dispatcher {
 
     fn open_directory(&self, request: Request<'_>) {
         let header = *request.header();
-        let (started, seen) = (Instant::now(), self.seen(&header, || What::Inode(header.node)));
+        let (started, seen) = (request.taken(), self.seen(&header, || What::Inode(header.node)));
         let opened = self.shared.files.open_directory(header.node);
         let told = opened.map_err(|failure| self.shared.failed(Operation::OpenDir, &failure));
         match told {
@@ -273,7 +273,7 @@ impl Dispatcher {
 
     fn release_directory(&self, request: Request<'_>, handle: u64) {
         let header = *request.header();
-        let (started, seen) = (Instant::now(), self.seen(&header, || What::Inode(header.node)));
+        let (started, seen) = (request.taken(), self.seen(&header, || What::Inode(header.node)));
         self.shared.files.release_directory(handle);
         request.now().ok();
         self.shared.answered(Operation::ReleaseDir, seen, Ok(()), started);

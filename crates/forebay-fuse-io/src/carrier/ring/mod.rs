@@ -261,7 +261,7 @@ fn run<S: Submit, D: Dispatch>(mut thread: RingThread<S>, begin: &Receiver<Go>, 
         Unwinding { entries: Arc::clone(&thread.entries), failed: Arc::clone(&failed), is_live: false, is_over: false };
     let taken = thread.register(&device).and_then(|()| thread.complete(dispatch));
     let is_registered = taken.is_ok();
-    let _ = registered.send(taken);
+    let _ = registered.send(taken.map(drop));
     drop((registered, device));
     unwinding.is_live = is_registered;
     let outcome = if is_registered { thread.serve(dispatch) } else { Ok(()) };

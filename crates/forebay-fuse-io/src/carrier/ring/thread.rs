@@ -1,9 +1,9 @@
 //! The loop of a ring thread: it serves what comes, gives back what is answered, and sleeps in between.
 //!
 //! It alone submits to its ring: the kernel runs what a ring is told in the name of the thread that told it. Answers of other
-//! threads reach it as bits of [`super::ready::Ready`]. What one turn of the loop answers goes to the kernel with one system call,
-//! the one that waits for the next request; but not when many bytes or many requests wait for it, since whoever asked first would
-//! wait for the last.
+//! threads reach it as bits of [`super::ready::Ready`]. What one turn of the loop answers goes to the kernel with one system call;
+//! but not when many bytes or many requests wait for it, since whoever asked first would wait for the last. A single answer goes
+//! with the call that waits for the next request. After several there is mostly more to do than to wait (ADR 0014).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,9 @@ use crate::reply::{Dispatch, Request};
 /// Answers of so many bytes go to the kernel at once.
 const FLUSH_BYTES: usize = 128 << 10;
 /// And so many answers.
-const FLUSH_ENTRIES: u32 = 8;
+const FLUSH_ENTRIES: u32 = 16;
+/// From so many answers on, they are handed over without waiting, and the next requests looked for.
+const FLUSH_FROM: u32 = 2;
 /// How often to look whether a lent payload is back: it happens only after a deadline or an error.
 const LOOK_AT_LENT: Duration = Duration::from_millis(10);
 
@@ -80,7 +82,7 @@ impl<S: Submit> RingThread<S> {
     pub(crate) fn serve<D: Dispatch>(&mut self, dispatch: &D) -> io::Result<()> {
         let mut ends_by = None;
         loop {
-            self.complete(dispatch)?;
+            let answered = self.complete(dispatch)?;
             let (machine, entries) = (&mut self.machine, &self.entries);
             entries.ready().drain(|answered| match answered {
                 Some(entry) => machine.on_answered(entry, entries.is_lent(entry)),
@@ -101,7 +103,9 @@ impl<S: Submit> RingThread<S> {
                 within = Some(left);
             }
             count(&self.counters.submits);
-            if self.entries.ready().fall_asleep() {
+            if answered >= FLUSH_FROM {
+                self.submit.flush()?;
+            } else if self.entries.ready().fall_asleep() {
                 let woken = self.submit.wait(within);
                 self.entries.ready().wake_up();
                 woken?;
@@ -116,9 +120,11 @@ impl<S: Submit> RingThread<S> {
         self.machine.with_kernel() == 0
     }
 
-    /// Takes what the kernel has completed, after it was asked to register entries: an error when any queue has none left.
-    pub(crate) fn complete<D: Dispatch>(&mut self, dispatch: &D) -> io::Result<()> {
+    /// Takes what the kernel has completed, after it was asked to register entries: an error when any queue has none left. How many
+    /// answers are to be handed over.
+    pub(crate) fn complete<D: Dispatch>(&mut self, dispatch: &D) -> io::Result<u32> {
         let (mut bytes, mut answers) = (0, 0);
+        let mut seen = None;
         while let Some(completion) = self.submit.completion() {
             let Completion::Entry(entry, result) = completion else {
                 count(&self.counters.bells);
@@ -126,7 +132,7 @@ impl<S: Submit> RingThread<S> {
             };
             match self.machine.on_completion(entry, result) {
                 Step::Serve => {
-                    self.take(entry, dispatch);
+                    self.take(entry, *seen.get_or_insert_with(Instant::now), dispatch);
                     if self.entries.is_answered(entry) {
                         bytes += self.entries.answer_length(entry);
                         answers += 1;
@@ -146,19 +152,19 @@ impl<S: Submit> RingThread<S> {
                 Step::QueueLost(number) => return Err(io::Error::from_raw_os_error(number)),
             }
             if bytes >= FLUSH_BYTES || answers >= FLUSH_ENTRIES {
-                (bytes, answers) = (0, 0);
+                (bytes, answers, seen) = (0, 0, None);
                 self.push()?;
                 count(&self.counters.submits);
                 self.submit.flush()?;
             }
         }
-        Ok(())
+        Ok(answers)
     }
 
-    /// Serves the request in `entry`.
-    fn take<D: Dispatch>(&mut self, entry: u32, dispatch: &D) {
+    /// Serves the request in `entry`, which was `seen` there then.
+    fn take<D: Dispatch>(&mut self, entry: u32, seen: Instant, dispatch: &D) {
         count(&self.counters.requests);
-        let Some(request) = Request::from_ring(self.entries.take(entry)) else {
+        let Some(request) = Request::from_ring(self.entries.take(entry), seen) else {
             count(&self.counters.malformed);
             error!(queue = self.entries.qid(entry), "the kernel put what is no request into a ring");
             return;
