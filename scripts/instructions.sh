@@ -12,8 +12,10 @@ if ! command -v valgrind >/dev/null 2>&1; then
     exit 0
 fi
 
-cargo build --quiet --release -p forebay-worker --example hits
-program=${CARGO_TARGET_DIR:-target}/release/examples/hits
+# Optimised as for a release, on the dependencies that the tests are linked with: another build of all of them takes minutes.
+export CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false
+cargo build --quiet --workspace --all-features --example hits
+program=${CARGO_TARGET_DIR:-target}/debug/examples/hits
 
 counted() { # client|worker, how many hits
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" 2>&1 | awk '/ Collected : /{ print $4 }'
