@@ -1,5 +1,6 @@
 //! What a ring does beside what every carrier does, with the kernel played by a fake.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -7,12 +8,14 @@ use parking_lot::Mutex;
 
 use super::queue::Command;
 use super::submit::Completion;
+use super::thread::RingThread;
 use super::*;
 use crate::HeldBytes;
 use crate::errno::Errno;
 use crate::fakes::ring::{FakeRingMount, FakeRings, QUEUES};
-use crate::fakes::{Answered, FakeKernel, Fields, SOON, about};
+use crate::fakes::{Answered, FakeKernel, Fields, SOON, about, encode};
 use crate::protocol::abi::opcode::{READ, STATFS, WRITE};
+use crate::protocol::request::Header;
 use crate::reply::{Answer, Reply, Request};
 use crate::session::SessionOptions;
 
@@ -329,6 +332,89 @@ fn a_thread_that_panics_leaves_the_kernel_its_memory_and_says_that_it_failed() {
     assert_eq!(failures.recv_timeout(SOON).unwrap(), "a ring thread panicked");
     assert!(rings.join().is_err());
     assert!(entries.upgrade().is_some());
+}
+
+/// A system call of a ring thread, and how many commands it hands over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Flush(usize),
+    Wait(usize),
+}
+
+/// A ring to which so many requests come together each time that it is waited for; then the mount ends.
+struct Bursts {
+    left: VecDeque<usize>,
+    entries: Option<Arc<Entries>>,
+    queued: usize,
+    with_kernel: Vec<u32>,
+    completions: VecDeque<Completion>,
+    calls: Vec<Call>,
+}
+
+impl Submit for Bursts {
+    fn begin(&mut self, _: &Arc<OwnedFd>, entries: &Arc<Entries>) -> io::Result<()> {
+        self.entries = Some(Arc::clone(entries));
+        Ok(())
+    }
+
+    fn command(&mut self, entry: u32, _: Command) -> io::Result<()> {
+        self.queued += 1;
+        self.with_kernel.push(entry);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.calls.push(Call::Flush(std::mem::take(&mut self.queued)));
+        Ok(())
+    }
+
+    fn wait(&mut self, _: Option<Duration>) -> io::Result<()> {
+        self.calls.push(Call::Wait(std::mem::take(&mut self.queued)));
+        let Some(burst) = self.left.pop_front() else {
+            let ended = self.with_kernel.drain(..).map(|entry| Completion::Entry(entry, -libc::ENOTCONN));
+            self.completions.extend(ended);
+            return Ok(());
+        };
+        for entry in self.with_kernel.split_off(self.with_kernel.len() - burst) {
+            let header = Header { unique: u64::from(entry) + 1, ..about(STATFS, 1) };
+            self.entries.as_ref().unwrap().bring(entry, &encode(&header), &[], &[]);
+            self.completions.push_back(Completion::Entry(entry, 0));
+        }
+        Ok(())
+    }
+
+    fn completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+}
+
+#[test]
+fn one_answer_goes_with_the_call_that_waits_and_several_go_before_it_sixteen_at_a_time() {
+    const DEPTH: u32 = 24;
+    let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(64)) }).unwrap();
+    let entries = Entries::new(&[(0, DEPTH)], 1 << 20, &pool, Ready::new(DEPTH).unwrap()).unwrap();
+    let mut thread = RingThread {
+        submit: Bursts {
+            left: [1, 2, 20].into(),
+            entries: None,
+            queued: 0,
+            with_kernel: Vec::new(),
+            completions: VecDeque::new(),
+            calls: Vec::new(),
+        },
+        entries: Arc::new(entries),
+        machine: Machine::new([DEPTH]),
+        counters: Arc::default(),
+        is_given_up: Arc::default(),
+    };
+    let device = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    thread.register(&Arc::new(device)).unwrap();
+    let (sender, _requests) = channel();
+    thread.serve(&HandOver { requests: Mutex::new(sender) }).unwrap();
+    let registered = [Call::Flush(DEPTH as usize), Call::Wait(0)];
+    let one_and_two = [Call::Wait(1), Call::Flush(2), Call::Wait(0)];
+    let twenty = [Call::Flush(16), Call::Flush(4), Call::Wait(0)];
+    assert_eq!(thread.submit.calls, [registered.as_slice(), &one_and_two, &twenty].concat());
 }
 
 #[test]
