@@ -16,8 +16,6 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(30);
 /// How long a command may take: a job that it watches, at most.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// How a command ends that found no coordinator that leads: one that was just started listens before it does.
-const NO_LEADER: i32 = 3;
 /// How a coordinator says where it listens.
 const LISTENING: &str = "coordinator listening on ";
 
@@ -149,16 +147,13 @@ impl Coordinator {
         self.job_of(&[&["job", kind, "--path", path, "--submit", "--watch"], more].concat())
     }
 
-    /// Runs a command of `forebay job` that ends with a report, as soon as a coordinator leads. Gives the exit code and the report.
+    /// Runs a command of `forebay job` that ends with a report. Gives the exit code and the report.
     ///
     /// # Panics
     /// When there is no report.
     #[track_caller]
     pub fn job_of(&self, command: &[&str]) -> (i32, Value) {
-        let answer = once("a coordinator leads", END_WITHIN, || {
-            let answer = self.ask(&[command, &["--format", "json"]].concat());
-            (answer.code != Some(NO_LEADER)).then_some(answer)
-        });
+        let answer = self.ask(&[command, &["--format", "json"]].concat());
         let text = answer.text();
         let report = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
         let report = report.unwrap_or_else(|| panic!("no report: {text}\n{}", answer.stderr));

@@ -95,15 +95,20 @@ fn without_etcd_a_coordinator_that_was_killed_goes_on_with_its_job_when_it_is_st
         Setup::default().options(&settings).coordinator()
     };
     let mut first = start();
+    let progress = ["job", "load", "--path", "/", "--progress"];
+    // It listens before it leads.
+    eventually("it leads", SOON, || !first.ask(&progress).stderr.contains("no coordinator leads"));
     let (code, job) = first.job_of(&["job", "load", "--path", "/", "--submit", "--bandwidth", "3MiB"]);
     assert_eq!(code, 0, "{job}");
-    let progress = ["job", "load", "--path", "/", "--progress"];
     eventually("some of it is done", SOON, || {
         first.job_of(&progress).1["progress"]["done"]["files"].as_u64() >= Some(2)
     });
     first.kill();
     let second = start();
-    let (code, report) = second.job_of(&[&progress[..], &["--watch"]].concat());
+    let (code, report) = once("it goes on", SOON, || {
+        let answer = second.ask(&progress);
+        (answer.code != Some(3)).then(|| second.job_of(&[&progress[..], &["--watch"]].concat()))
+    });
     assert_eq!((code, &report["id"]), (0, &job["id"]), "{report}");
     assert_eq!(report["progress"]["audited"], json!({ "files": 12, "bytes": 12 * MIB }), "{report}");
     let gets = bucket.gets();
