@@ -1,5 +1,4 @@
-//! Cold reads: what Forebay makes of an empty cache and an S3 server, against plain parallel GETs from the same server;
-//! and how much more than asked for it fetches.
+//! Cold reads: what Forebay makes of an empty cache and an S3 server, against plain parallel GETs from the same server.
 //!
 //! Every measurement mounts anew, with an empty cache. Mounting is not timed, and neither is taking the cache's memory
 //! from the kernel, as a worker does at its start, except where it says so. The server's own files are in the page
@@ -8,15 +7,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use forebay_testkit::{FaultProxy, MountProcess, ProxyCounts};
 use rustix::fs::OFlags;
 use tokio::runtime::Runtime;
 
 use crate::fixture::{Fixture, LARGE, SMALL_SIZE};
 use crate::gets::{PARTS_AT_ONCE, Source};
 use crate::progress::Progress;
-use crate::reading::{READERS, read_at_random, read_each, read_to_end};
+use crate::reading::{READERS, read_each, read_to_end};
 use crate::report::{Report, Table, percent, rate};
 use crate::rounds::{self, Case, Outcome, Sample};
 
@@ -27,12 +24,6 @@ const COLD_TARGET: f64 = 0.95;
 const DISTANCE: Duration = Duration::from_millis(20);
 /// Marks the row of a cache that takes its memory as it fills.
 const NEW_MEMORY: &str = "new memory";
-/// Bytes fetched for each byte of small random reads: the least that is fetched is 64 KiB.
-const RANDOM_TARGET: f64 = 16.0;
-/// And for each byte of a sequential read.
-const SEQUENTIAL_TARGET: f64 = 1.02;
-/// How long fetches ahead of a reader may take after it.
-const SETTLE: Duration = Duration::from_secs(20);
 
 /// Measures it.
 ///
@@ -69,7 +60,6 @@ pub(crate) fn measure(
     let outcomes = rounds::measure("cold", cases, fixture.settings.repeat, progress, || ())?;
     compare(&outcomes, keys.len(), report)?;
     report.samples("cold", outcomes);
-    amplification(fixture, keys, progress, report)?;
     Ok(())
 }
 
@@ -149,60 +139,6 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
     Ok(())
 }
 
-/// Bytes that leave the server for each byte that is read, counted by a proxy between the two.
-fn amplification(fixture: &Fixture, keys: &[String], progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
-    let header = ["read", "bytes read", "bytes fetched", "amplification", "GET", "HEAD", "LIST"];
-    let text = "Bytes that a fresh `forebay up` takes from the server for the bytes that are asked for, and the requests \
-                that it makes.";
-    let mut table = Table::new("Read amplification, cold", text.to_owned(), &header);
-    let reads: [(&str, Read, Option<f64>); 3] = [
-        ("1 MiB sequential, the whole file", read_direct, Some(SEQUENTIAL_TARGET)),
-        ("4 KiB random", |mount, _| read_at_random(&mount.join(LARGE)), Some(RANDOM_TARGET)),
-        ("small files", read_small, None),
-    ];
-    let mut steps = progress.steps("amplification", reads.len());
-    for (name, read, target) in reads {
-        steps.begin(name)?;
-        let proxy = FaultProxy::start(fixture.server.url().trim_start_matches("http://").parse()?)?;
-        let mount = fixture.up(Some(proxy.url()))?;
-        let before = proxy.counts();
-        let bytes = read(mount.path(), keys)?;
-        settle(&mount)?;
-        let after = proxy.counts();
-        mount.unmount()?;
-        let of = |method: &str| {
-            let count = |counts: &ProxyCounts| counts.requests.get(method).copied().unwrap_or(0);
-            count(&after) - count(&before)
-        };
-        let (fetched, gets) = (after.bytes - before.bytes, after.object_gets - before.object_gets);
-        let amplified = fetched as f64 / bytes as f64;
-        if let Some(target) = target {
-            // A reply's headers are no reason to fail: a random read of 64 KiB is 16 times one of 4 KiB, and never less.
-            report.times_target(&format!("read amplification, {name}"), target, (amplified * 100.0).round() / 100.0);
-        }
-        let ratio = format!("{amplified:.2}");
-        steps.end(name, &ratio);
-        let requests = [gets, of("HEAD"), of("GET") - gets].map(|count| count.to_string());
-        table.row(
-            [name.to_owned(), bytes.to_string(), fetched.to_string(), ratio].into_iter().chain(requests).collect(),
-        );
-    }
-    report.table(table);
-    Ok(())
-}
-
-/// Waits until nothing is being fetched.
-fn settle(mount: &MountProcess) -> anyhow::Result<()> {
-    let deadline = Instant::now() + SETTLE;
-    while mount.stats()?["worker"]["fetches"].as_u64().context("`forebay stats --all --json` has no worker.fetches")?
-        > 0
-    {
-        anyhow::ensure!(Instant::now() < deadline, "fetches go on {SETTLE:?} after the last read");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// How fast `read`, which returns how many bytes, is with `operations` files.
 fn timed(operations: usize, read: impl FnOnce() -> anyhow::Result<u64>) -> anyhow::Result<Sample> {
     let started = Instant::now();
@@ -212,7 +148,7 @@ fn timed(operations: usize, read: impl FnOnce() -> anyhow::Result<u64>) -> anyho
 }
 
 /// Reads every file, some at once.
-fn read_small(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
+pub(crate) fn read_small(mount: &Path, keys: &[String]) -> anyhow::Result<u64> {
     let bytes = read_each(mount, keys)?;
     anyhow::ensure!(bytes == keys.len() as u64 * SMALL_SIZE, "small files had {bytes} bytes in all");
     Ok(bytes)

@@ -17,6 +17,7 @@
 //!
 //! Tables go to standard output, progress to standard error.
 
+mod amplification;
 mod client;
 mod cold;
 mod copying;
@@ -156,6 +157,8 @@ enum Section {
     Rdma,
     /// Cold reads
     Cold,
+    /// What is fetched for what is read
+    Amplification,
     /// Writes through the mount
     Write,
     /// What the settings of a mount do
@@ -246,6 +249,7 @@ fn main() -> anyhow::Result<()> {
             Section::Transport => transport::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Rdma => rdma::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Cold => cold::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Amplification => amplification::measure(&fixture, &progress, &mut report)?,
             Section::Write => writing::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Tuning => tuning::measure(&fixture, &progress, &mut report)?,
         }

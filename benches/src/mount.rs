@@ -217,7 +217,7 @@ fn origin_bytes(mount: &MountProcess) -> anyhow::Result<u64> {
     counter(mount, "/origins/0/counts/bytes")
 }
 
-fn counter(mount: &MountProcess, pointer: &str) -> anyhow::Result<u64> {
+pub(crate) fn counter(mount: &MountProcess, pointer: &str) -> anyhow::Result<u64> {
     let value = mount.stats()?.pointer(pointer).and_then(serde_json::Value::as_u64);
     value.with_context(|| format!("`forebay stats --all --json` has no {pointer}"))
 }

@@ -15,8 +15,6 @@ pub(crate) const READERS: usize = 8;
 const READ: usize = 1 << 20;
 /// `O_DIRECT` wants buffers and offsets aligned like this.
 const ALIGNMENT: usize = 4096;
-/// Random reads of 4 KiB that amplification is measured with.
-const RANDOM_READS: u64 = 1000;
 
 /// A buffer that `O_DIRECT` takes.
 struct Aligned {
@@ -62,20 +60,32 @@ fn read_with(path: &Path, flags: OFlags, buffer: &mut Aligned) -> anyhow::Result
     }
 }
 
-/// Reads of 4 KiB, evenly far apart in an order that jumps about.
+/// Reads here and there.
+#[derive(Clone, Copy)]
+pub(crate) struct Reach {
+    /// Bytes in each, a multiple of 4096.
+    pub(crate) length: u64,
+    /// How far apart they are at least: twice as much leaves a gap between any two.
+    pub(crate) apart: u64,
+    /// How many there are at most.
+    pub(crate) most: u64,
+}
+
+/// Reads at multiples of their length, evenly far apart in an order that jumps about, none at the beginning.
 ///
 /// # Errors
 /// As [`read_to_end`].
-pub(crate) fn read_at_random(path: &Path) -> anyhow::Result<u64> {
-    let (file, mut buffer) = (open(path, OFlags::DIRECT)?, Aligned::new(ALIGNMENT));
-    let pages = file.metadata()?.len() / ALIGNMENT as u64;
-    let reads = RANDOM_READS.min(pages / 64).max(1);
-    let apart = pages / reads;
+pub(crate) fn read_at_random(path: &Path, flags: OFlags, reach: Reach) -> anyhow::Result<u64> {
+    let Reach { length, apart, most } = reach;
+    let (file, mut buffer) = (open(path, flags)?, Aligned::new(length as usize));
+    let size = file.metadata()?.len();
+    let reads = most.min(size / apart).max(1);
+    let apart = size / reads / length;
     let mut bytes = 0;
     for read in 0..reads {
         // 389 is a prime and no factor of the number of reads, so that every place comes once.
-        let page = read * 389 % reads * apart;
-        bytes += file.read_at(buffer.get(ALIGNMENT), page * ALIGNMENT as u64)? as u64;
+        let place = read * 389 % reads * apart + apart / 2;
+        bytes += file.read_at(buffer.get(length as usize), place * length)? as u64;
     }
     Ok(bytes)
 }

@@ -55,6 +55,7 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
         "TCP transport",
         "Cold",
         "Read amplification, cold",
+        "Read amplification, warm, over TCP",
         "Writing",
         "Memory",
     ] {

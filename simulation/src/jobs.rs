@@ -189,7 +189,9 @@ fn answer(question: Question, files: u64) -> Answer {
         Question::Read { .. } => Answer::Bytes(bytes::Bytes::new()),
         // There are no mounts here.
         Question::Deliver { .. } => Answer::Delivered(forebay_coordinator::jobs::Delivery::default()),
-        Question::Free { .. } => Answer::Freed(forebay_transport::message::FreeReply::default()),
+        Question::Free { .. } | Question::FreeBelow { .. } => {
+            Answer::Freed(forebay_transport::message::FreeReply::default())
+        }
     }
 }
 

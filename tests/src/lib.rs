@@ -7,12 +7,14 @@
 //!   test fails, show the log;
 //! * [`Cluster`]: an etcd and a bucket, and how to start the processes of one cluster; [`Coordinator`]: one of them;
 //! * [`installed`], [`script`]: programs of others;
+//! * [`terminal`]: what a program takes for one;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
 //! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
 //!
 //! Everything lives in temporary directories and on free ports, so tests run beside each other. A test that this
 //! machine cannot run says so by [`skipped`] and passes.
 
+mod bench;
 mod bucket;
 mod closing;
 mod cluster;
@@ -25,12 +27,14 @@ mod program;
 pub mod reading;
 mod setup;
 mod suites;
+mod terminal;
 mod tree;
 mod two_mounts;
 mod upload;
 mod wait;
 mod worker;
 
+pub use bench::{bench, run_bench};
 pub use bucket::{BUCKET, Bucket};
 pub use closing::close;
 pub use cluster::{BLOCK, Cluster, Running};
@@ -42,6 +46,7 @@ pub use network::{Host, Network, Relay, TcpSocket, Traffic};
 pub use program::{Finished, beside_tests, ended, finish, forebay, resident, signal};
 pub use setup::Setup;
 pub use suites::{installed, script};
+pub use terminal::terminal;
 pub use tree::{Tree, TreeFile};
 pub use two_mounts::TwoMounts;
 pub use upload::upload;

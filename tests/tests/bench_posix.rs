@@ -5,46 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_e2e::{Bucket, Finished, Fio, Mount, Setup, eventually, finish, forebay, installed, once, signal};
+use forebay_e2e::run_bench as run;
+use forebay_e2e::{Bucket, Fio, Mount, Setup, bench, eventually, finish, forebay, installed, once, signal};
 use forebay_testkit::DataSet;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No run in these tests takes longer, on a loaded machine.
+/// No command in these tests takes longer, on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(150);
 const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
-/// Files that are written, and read, in a moment.
-const TINY: [&str; 12] = [
-    "--size",
-    "4MiB",
-    "--files",
-    "3",
-    "--file-size",
-    "2MiB",
-    "--small-files",
-    "4",
-    "--small-size",
-    "1MiB",
-    "--runtime",
-    "1s",
-];
 
 /// Of a directory that knows no direct reads, maybe: one sequential sweep of one file.
 const ONE_SWEEP: [&str; 7] = ["--buffered", "--layouts", "single", "--accesses", "sequential", "--states", "warm"];
-
-fn bench(directory: &Path, output: &Path, arguments: &[&str]) -> Command {
-    let mut command = forebay(&[]);
-    command.args(["bench", "posix"]).arg(directory).arg("--output").arg(output).args(arguments);
-    let tiny = TINY.chunks(2).filter(|pair| !arguments.contains(&pair[0]));
-    command.args(tiny.flatten());
-    command
-}
-
-fn run(directory: &Path, output: &Path, arguments: &[&str]) -> Finished {
-    finish(&mut bench(directory, output, arguments), LIMIT)
-}
 
 fn record(output: &Path) -> Option<Value> {
     serde_json::from_slice(&std::fs::read(output.join("record.json")).ok()?).ok()
@@ -115,6 +89,9 @@ fn a_run_on_a_mount_leaves_its_results_and_nothing_else() {
         assert!(outcome["bytes"].as_u64() >= Some(4 * MIB), "{step}");
         assert!(outcome["cpu"]["machine"].as_f64() >= outcome["cpu"]["fio"].as_f64(), "{step}");
         let long = step["case"]["state"] == "warm";
+        // The proof of what it is called.
+        let received = outcome["origin_bytes"].as_u64();
+        assert!(if long { received == Some(0) } else { received >= Some(4 * MIB) }, "{step}");
         assert!(!long || outcome["cpu"]["machine"].as_f64() > Some(0.0), "{step}");
     }
     let target = &record["targets"][0];
@@ -122,6 +99,8 @@ fn a_run_on_a_mount_leaves_its_results_and_nothing_else() {
     assert!(target["cache"].as_str().unwrap().starts_with("forebay job load and free"), "{target}");
     let table = std::fs::read_to_string(output.join("steps.csv")).unwrap();
     assert_eq!(table.lines().count(), 1 + steps(&record).len(), "{table}");
+    assert!(finished.stderr.contains(", 0 B from the origin"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("and removed in the end: 10 MiB in 4 files to "), "{}", finished.stderr);
     let page = std::fs::read_to_string(output.join("report.html")).unwrap();
     assert!(page.contains("<svg") && !page.contains("<script src"), "{} bytes", page.len());
     let log = std::fs::read_to_string(output.join("run.log")).unwrap();
@@ -409,12 +388,14 @@ fn what_would_be_run_is_shown_and_what_cannot_be_is_refused_at_once() {
     let shown = run(directory.path(), &output, &["--dry-run", "--numjobs", "1,4", "--ioengine", "psync"]).succeeded();
     let lines = shown.text();
     assert!(lines.contains("fio --name=data_prep --ioengine=psync"), "{lines}");
+    assert!(lines.contains("[section-3]\nioengine=psync"), "{lines}");
     assert!(lines.contains("--iodepth=1 --rw=randread") && lines.contains("/results/fio/"), "{lines}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing was made");
 
     run(Path::new("/no/such/directory"), &output, &[]).failed(3, &["/no/such/directory cannot be measured"]);
     run(directory.path(), &output, &["--numjobs", "4,2"]).failed(2, &["--numjobs is not in order"]);
     run(directory.path(), &output, &["--file-size", "100KiB"]).failed(2, &["whole blocks"]);
+    run(directory.path(), &output, &["--plan", "seed"]).failed(2, &["--plan", "reference"]);
     let huge = ["--size", "1000TiB", "--layouts", "single", "--buffered"];
     run(directory.path(), &output, &huge).failed(2, &["has room for", "choose smaller --size"]);
     // Somebody's files among the results are somebody's.

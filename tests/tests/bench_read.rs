@@ -1,16 +1,12 @@
 //! `forebay bench read`: lists of files on any file system, and the matrix with workers and mounts of its own: what is measured,
 //! what is left behind, and what becomes of a run that is cut off, of one that is killed, and of files that are in its way.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, ended, eventually, finish, forebay, has_ucx, signal};
+use forebay_e2e::{Bucket, Finished, Setup, ended, eventually, finish, forebay, has_ucx, signal, terminal};
 use rustix::process::Signal;
-use rustix::pty::{self, OpenptFlags};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -289,15 +285,6 @@ fn a_run_whose_terminal_is_lost_comes_to_its_end() {
     assert_eq!(run.wait().unwrap().code(), Some(0));
     assert_eq!(place.record()["finished"], true);
     place.assert_nothing_is_left();
-}
-
-/// A terminal, and who holds it. What is written to it when nobody does is an error.
-fn terminal() -> (OwnedFd, File) {
-    let master = pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-    pty::grantpt(&master).and_then(|()| pty::unlockpt(&master)).unwrap();
-    let name = pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open(name).unwrap();
-    (master, terminal)
 }
 
 #[test]

@@ -313,7 +313,9 @@ fn the_groups_network_is_that_of_metrics_and_of_the_coordinator_too() {
     let command = [&["coordinator", "-o", &state, "-o", &workers][..], &group].concat();
     let coordinator = scene.spawn(Some(&reader), "coordinator", &command);
     assert_eq!(coordinator, format!("{}:19999", scene.reader.ib0));
-    scene.mount(&[&group[..], &["--workers", &worker]].concat());
+    // A mount's pages are for its own machine, unless they are for all.
+    let opened = ["--workers", &worker, "-o", "client.web.bind.host=0.0.0.0"];
+    scene.mount(&[&group[..], &opened].concat());
     scene.read_all();
     for place in [&scene.workers[0], &scene.reader] {
         scene.assert_only_at(place, "ib0");

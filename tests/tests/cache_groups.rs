@@ -1,9 +1,11 @@
 //! Cache groups: the workers of one group share what they hold, a mount may be one of them, and groups do not see each other.
 
+use std::net::TcpListener;
 use std::time::Duration;
 
 use forebay_e2e::reading::{self, read_while};
-use forebay_e2e::{Cluster, Mount, Setup, Tree, eventually};
+use forebay_e2e::{Bucket, Cluster, Mount, Setup, Tree, eventually};
+use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
@@ -96,6 +98,15 @@ fn groups_of_one_cluster_share_mounts_and_no_workers() {
         let member = members.iter().find(|member| member["name"] == name).unwrap();
         assert_eq!(member["share"].as_f64(), Some(1.0), "each owns all blocks of its group: {status}");
     }
+    // The coordinator is a client of neither group, and shows what the workers of both count.
+    eventually("the workers of all groups tell what they served", SOON, || {
+        let stats: Value = serde_json::from_str(&coordinator.get("/api/v1/stats").1).unwrap();
+        let served = |name: &str| {
+            let worker = stats["workers"].as_array()?.iter().find(|worker| worker["name"] == name)?;
+            worker["stats"]["worker"]["bytes_origin"].as_u64()
+        };
+        ["w-red", "w-blue"].iter().all(|name| served(name) > Some(0))
+    });
 }
 
 #[test]
@@ -106,4 +117,55 @@ fn a_mount_of_a_group_without_workers_says_so_in_time() {
     assert_eq!(finished.code, Some(4), "{}", finished.stderr);
     assert!(finished.took < SOON, "{:?}", finished.took);
     assert!(finished.stderr.contains("no workers") && finished.stderr.contains("next:"), "{}", finished.stderr);
+}
+
+/// Addresses of this machine that were free a moment ago, all at once.
+fn free_addresses(count: usize) -> Vec<String> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+#[test]
+fn mounts_with_a_fixed_list_share_what_they_read_without_an_etcd() {
+    let bucket = Bucket::new();
+    let tree = Tree::of_equal_files(16, MIB);
+    tree.put_into(&bucket, "");
+    let group = free_addresses(2);
+    let sharing = |address: &str| {
+        let (host, port) = address.rsplit_once(':').unwrap();
+        let setup = Setup::of(&bucket)
+            .argument("--port", port)
+            .argument("--cache-group", "g")
+            .argument("--disk-serve", "pagecache");
+        let listens = [&format!("worker.rpc.bind.host={host}"), &format!("mounts=/={}", bucket.url())];
+        let setup =
+            setup.options(&listens.map(String::as_str)).options(&["block.size=256KiB", "client.memory.size=8MiB"]);
+        let mut mount = setup.prepare_mount(&group.join(","));
+        let _ = mount.start().succeeded();
+        mount
+    };
+    let (first, second) = (sharing(&group[0]), sharing(&group[1]));
+    tree.verify(&first.root());
+    let gets = bucket.gets();
+    assert!(gets > 0);
+    tree.verify(&second.root());
+    assert_eq!(bucket.gets(), gets, "what one has read, the other does not fetch again");
+    let located = first.ask_of("file00", &["fs", "location", "--json"]).succeeded().text();
+    assert!(group.iter().all(|member| located.contains(member.as_str())), "both own blocks: {located}");
+}
+
+#[test]
+fn a_mount_that_nobody_would_read_from_is_refused() {
+    let bucket = Bucket::new();
+    let addresses = free_addresses(2);
+    let port = addresses[0].rsplit_once(':').unwrap().1;
+    let setup = Setup::of(&bucket).argument("--port", port).argument("--cache-group", "g");
+    let setup = setup.option("worker.rpc.bind.host=127.0.0.1");
+    let mounts = format!("mounts=/={}", bucket.url());
+    let finished = setup.clone().option(&mounts).prepare_mount(&addresses[1]).start();
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    assert!(finished.stderr.contains(&addresses[0]) && finished.stderr.contains("--workers"), "{}", finished.stderr);
+    let finished = setup.prepare_mount(&addresses[0]).start();
+    assert_eq!(finished.code, Some(2), "{}", finished.stderr);
+    assert!(finished.stderr.contains("`mounts` is empty"), "{}", finished.stderr);
 }

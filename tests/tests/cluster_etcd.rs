@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_e2e::reading::{self, read_while};
-use forebay_e2e::{Cluster, Mount, Setup, Tree, eventually};
+use forebay_e2e::{Cluster, Mount, Setup, Tree, Worker, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
 const MIB: u64 = 1 << 20;
@@ -176,4 +176,46 @@ fn a_mount_that_starts_without_etcd_reads_from_the_workers_that_it_was_told() {
         let refused = refused.join().unwrap();
         refused.failed(4, &["did not tell who the workers are", "cluster.workers"]);
     });
+}
+
+/// What a worker says of the size of a file, by a client that asks nobody else.
+#[track_caller]
+fn size_by(worker: &Worker, name: &str) -> u64 {
+    let answer = worker.ask(&["fs", "stat", "--json", &format!("/s3/{name}")]).succeeded();
+    let told: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+    told["size"].as_u64().expect("a size")
+}
+
+#[test]
+fn a_worker_that_was_stopped_for_longer_than_its_lease_tells_nothing_that_it_knew_before() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let names: Vec<String> = (0..8).map(|number| format!("d{number}/f")).collect();
+    names.iter().for_each(|name| cluster.bucket.put_text(name, "old"));
+    let coordinator = cluster.coordinator();
+    let [first, second] =
+        ["w1", "w2"].map(|name| cluster.setup().memory("128MiB").option("metadata.ttl=10m").member(name));
+    coordinator.wait_for_active(&["w1", "w2"]);
+    coordinator.add_mount(&cluster, "/s3");
+    [&first, &second].into_iter().for_each(|worker| worker.wait_for("/s3"));
+    for name in &names {
+        assert_eq!((size_by(&first, name), size_by(&second, name)), (3, 3));
+    }
+    second.freeze();
+    coordinator.wait_for_active(&["w1"]);
+    names.iter().for_each(|name| cluster.bucket.put_text(name, "replaced"));
+    assert_eq!(size_by(&first, &names[0]), 3, "for its time a worker believes what it knows");
+    // The first to be answered are those who asked while it was stopped.
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = names[..4].iter().map(|name| scope.spawn(|| size_by(&second, name))).collect();
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(asked.iter().all(|asked| !asked.is_finished()), "it is stopped");
+        second.thaw();
+        for asked in asked {
+            assert_eq!(asked.join().unwrap(), 8, "it answered from what it knew before its lease was over");
+        }
+    });
+    coordinator.wait_for_active(&["w1", "w2"]);
+    for name in &names {
+        assert_eq!(size_by(&second, name), 8, "{name}");
+    }
 }

@@ -135,6 +135,40 @@ fn a_wrong_configuration_is_told_and_the_machine_looked_at_all_the_same() {
 }
 
 #[test]
+fn a_machine_that_was_recorded_is_looked_at_with_its_own_settings_and_asked_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let recorded = folder.path().join("node1");
+    let recorded = recorded.to_str().unwrap();
+    let secret = ("MY_TOKEN", "s3cr3t-of-the-environment".to_owned());
+    let live = ["--json", "-o", "worker.rpc.bind.device=nonesuch", "--record", recorded];
+    let then = doctor(&[secret], &live);
+    then.failed(1, &["binding failed", "recorded to"]);
+    let then = json(&then);
+    let root = ["doctor", "--json", "--root", recorded];
+    let now = finish(forebay(&[]).args(root), Duration::from_secs(60));
+    now.failed(1, &["binding failed"]);
+    let now = json(&now);
+    assert_eq!(now["checks"], then["checks"]);
+    assert_eq!(now["facts"]["recording"]["folder"], recorded);
+    let mut other = now["facts"].clone();
+    other["recording"] = Value::Null;
+    assert_eq!(other, then["facts"]);
+    let document = std::fs::read_to_string(format!("{recorded}/forebay-doctor.json")).unwrap();
+    assert!(!document.contains("s3cr3t"), "{document}");
+    let text = finish(forebay(&[]).args(["doctor", "--problems", "--root", recorded]), Duration::from_secs(60));
+    let shown = text.text();
+    assert!(shown.starts_with("A recorded tree is looked at, and not this machine"), "{shown}");
+    assert!(shown.contains("fail  network binding worker.rpc.bind.device") && !shown.contains("\n  ok "), "{shown}");
+    // Other settings, and the machine is well.
+    let mut command = forebay(&[]);
+    command.args(["doctor", "--root", recorded, "-o", "worker.rpc.bind.device=lo"]);
+    let _ = finish(&mut command, Duration::from_secs(60)).succeeded();
+    doctor(&[], &["--record", recorded]).failed(2, &["it is not empty", "next: "]);
+    doctor(&[], &["--root", "/nonexistent"]).failed(3, &["/nonexistent", "next: "]);
+    doctor(&[], &["--root", recorded, "--peer", "node2"]).failed(2, &["--root"]);
+}
+
+#[test]
 fn a_port_that_is_taken_is_told_with_who_has_it() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("worker.rpc.port={}", listener.local_addr().unwrap().port());

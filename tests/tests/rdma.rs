@@ -1,10 +1,11 @@
 //! Workers and mounts with the UCX transport in real processes: over shared memory, for the cards are not in every machine
 //! (`make test-rdma` has two). What a reader notices, and what an operator is told.
 
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use forebay_e2e::reading::{self, read_while};
-use forebay_e2e::{Bucket, Setup, Tree, has_ucx};
+use forebay_e2e::{Bucket, Finished, Setup, Tree, finish, forebay, has_ucx};
 use serde_json::Value;
 
 /// So that bytes are sent: a mount would look at a worker's memory on its host.
@@ -114,7 +115,8 @@ fn a_worker_without_rdma_serves_a_mount_that_has_it_and_the_reverse() {
     if !has_ucx() {
         return;
     }
-    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, (9 << 20) + 1));
+    // So many blocks that both own some, whatever their ports make of placement.
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(8, (9 << 20) + 1));
     tree.put_into(&bucket, "");
     let without = Setup::of(&bucket).option(NO_WINDOW).worker(&bucket);
     let with = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
@@ -141,6 +143,103 @@ fn with_never_a_worker_without_rdma_is_an_error_that_says_so() {
     let error = reading::read_error(&mount.path("file00"));
     assert_eq!(error.raw_os_error(), Some(5), "EIO: {error}");
     assert!(mount.log_text().contains("the worker offers no RDMA"), "{}", mount.log_text());
+}
+
+#[test]
+fn with_never_an_idle_mount_finds_a_worker_that_was_restarted_and_its_first_read_is_answered() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
+    tree.put_into(&bucket, "");
+    let mut worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
+    let never = "network.rdma.data.fallback=never";
+    let mount = Setup::without_origin().options(&SHARED_MEMORY).option(never).mount([&worker]);
+    let (first, second) = (tree.file("file00"), std::fs::File::open(mount.path("file01")).unwrap());
+    reading::verify(&mount.path("file00"), first.data, first.size);
+    // As the mount says it: a command that asks the worker, too, fails while that is away.
+    let own =
+        || -> serde_json::Value { serde_json::from_slice(&std::fs::read(mount.path(".stats.json")).unwrap()).unwrap() };
+    let paths = |pointer: &str| count(&own(), &format!("/rdma/paths/{pointer}"));
+    assert_eq!((paths("paths_up"), paths("paths_down")), (1, 0));
+    worker.kill();
+    // Whether this one fails, or waits until the worker is back, is not what is looked at here.
+    let reader = std::thread::spawn(move || {
+        let _ = second.read_at(&mut [0; 4096], 0);
+        second
+    });
+    forebay_e2e::eventually("the path is found down", Duration::from_secs(60), || paths("paths_down") == 1);
+    let told = own();
+    let data = told["rdma"]["workers"][0]["data"].as_array().unwrap();
+    assert!(data.iter().all(|path| path["up"] == false), "TCP is not used with `never`: {told}");
+    worker.start_again();
+    forebay_e2e::eventually("the path is found up", Duration::from_secs(60), || paths("paths_up") == 1);
+    let second = reader.join().unwrap();
+    second.read_exact_at(&mut [0; 4096], 512 << 10).unwrap();
+    let file = tree.file("file01");
+    reading::verify(&mount.path("file01"), file.data, file.size);
+    assert!(paths("rdma/bytes_received") >= 2 << 20, "{}", mount.own_stats());
+}
+
+#[test]
+fn metadata_that_cannot_go_over_rdma_costs_data_nothing_and_settings_that_are_idle_are_named() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
+    tree.put_into(&bucket, "");
+    let bad = [METADATA, "network.rdma.metadata.device=mlx5_77"];
+    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).options(&bad).worker(&bucket);
+    let never = "network.rdma.data.fallback=never";
+    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&bad).option(never).mount([&worker]);
+    tree.verify(&mount.root());
+    let own = mount.own_stats();
+    assert!(count(&own, "/rdma/paths/rdma/bytes_received") >= 2 << 20, "{own}");
+    for log in [worker.log_text(), mount.log_text()] {
+        for part in ["metadata cannot go over RDMA", "network.rdma.metadata.device", "mlx5_77:1"] {
+            assert!(log.contains(part), "no {part} in {log}");
+        }
+    }
+    let with_metadata = Setup::without_origin().options(&SHARED_MEMORY).option(METADATA).mount([&worker]);
+    tree.verify(&with_metadata.root());
+    let log = with_metadata.log_text();
+    assert_eq!(log.matches("worker offers no RDMA for metadata").count(), 1, "{log}");
+    let idle = Setup::without_origin().options(&[never, "network.rdma.metadata.device=mlx5_0"]).mount([&worker]);
+    let log = idle.log_text();
+    let told = log.lines().find(|line| line.contains("act on nothing")).unwrap_or_else(|| panic!("not said: {log}"));
+    assert!(told.contains("data.fallback") && told.contains("metadata.device"), "{told}");
+}
+
+#[test]
+fn traces_in_json_have_a_field_for_each_number_and_name_card_and_peer() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 9 << 20));
+    tree.put_into(&bucket, "");
+    let trace =
+        ["network.rdma.data.trace.enabled=true", "network.rdma.data.trace.print_interval=200ms", "log.format=json"];
+    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).worker(&bucket);
+    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&trace).mount([&worker]);
+    tree.verify(&mount.root());
+    let lines = |message: &str| {
+        let log = mount.log_text();
+        let parsed: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        parsed.into_iter().filter(|line| line["message"] == message).collect::<Vec<_>>()
+    };
+    let sum = |lines: &[Value], field: &str| lines.iter().filter_map(|line| line[field].as_u64()).sum::<u64>();
+    forebay_e2e::eventually("all bytes are in the traces", Duration::from_secs(20), || {
+        sum(&lines("RDMA trace"), "bytes") >= 2 * (9 << 20)
+    });
+    let (operations, peers) = (lines("RDMA trace"), lines("RDMA trace: peer"));
+    let reads = operations.iter().find(|line| line["operation"] == "client read").unwrap();
+    assert!(reads["card"].is_string() && reads["wire_p99_us"].as_f64().is_some_and(|micros| micros > 0.0), "{reads}");
+    assert!(sum(&operations, "descriptions") > 0, "the worker had not heard of these files: {operations:?}");
+    assert_eq!(sum(&operations, "failures"), 0, "and that is no failure: {operations:?}");
+    assert!(
+        peers.iter().any(|line| line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:"))),
+        "{peers:?}"
+    );
 }
 
 #[test]
@@ -192,6 +291,61 @@ fn a_port_that_is_still_taken_is_tried_again() {
     assert!(log.contains("RDMA port is not free yet") && log.contains("RDMA server listening"), "{log}");
 }
 
+/// Runs a worker with UCX over shared memory and these settings to its end.
+fn refused(settings: &[&str]) -> Finished {
+    let mut command = forebay(&[]);
+    command.arg("worker");
+    let common =
+        ["mounts=/=file:///", "worker.rpc.bind.host=127.0.0.1", "worker.rpc.port=0", "worker.memory.size=64MiB"];
+    for setting in common.iter().chain(&SHARED_MEMORY).chain(settings) {
+        command.args(["-o", setting]);
+    }
+    finish(&mut command, Duration::from_secs(60))
+}
+
+#[test]
+fn a_port_that_stays_taken_is_tried_for_ten_seconds_and_named_once_with_its_key() {
+    if !has_ucx() {
+        return;
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("network.rdma.data.port={}", taken.local_addr().unwrap().port());
+    let ended = refused(&["network.rdma.data.bind.host=127.0.0.1", &port]);
+    ended.failed(6, &["network.rdma.data.port: cannot listen on", "the port is in use (tried for 10s)", "or to 0"]);
+    assert!(ended.took >= Duration::from_secs(10), "a port may stay taken for 10 s: {:?}", ended.took);
+    let told = ended.stderr.lines().filter(|line| line.starts_with("forebay: ")).collect::<String>();
+    assert_eq!(told.matches("the port is in use").count(), 1, "{told}");
+}
+
+#[test]
+fn an_address_that_is_not_here_is_refused_at_once_with_its_key() {
+    if !has_ucx() {
+        return;
+    }
+    // Of a network that documentation may use, and nobody has.
+    let ended = refused(&["network.rdma.data.bind.host=198.51.100.7", "network.rdma.data.port=0"]);
+    ended.failed(2, &["network.rdma.data.bind.host: cannot listen on 198.51.100.7", "no interface of this machine"]);
+    assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);
+}
+
+#[test]
+fn transports_over_which_nobody_can_be_reached_are_refused_before_anybody_tries() {
+    if !has_ucx() {
+        return;
+    }
+    for transports in ["self", "cma,self"] {
+        let setting = format!("network.rdma.data.transports={transports}");
+        refused(&[LISTEN[0], LISTEN[1], &setting])
+            .failed(1, &["UCX finds nothing that reaches other processes", transports]);
+    }
+    let bucket = Bucket::new();
+    let worker = Setup::of(&bucket).worker(&bucket);
+    let alone = ["network.rdma.data.enabled=true", "network.rdma.data.transports=self"];
+    let address = worker.address().to_string();
+    let mount = Setup::without_origin().options(&alone).prepare_mount(&address).start();
+    mount.failed(1, &["UCX finds nothing that reaches other processes"]);
+}
+
 #[test]
 fn rdma_that_cannot_be_had_stops_the_start_with_the_remedy_unless_tcp_will_do() {
     let bucket = Bucket::new();
@@ -204,14 +358,17 @@ fn rdma_that_cannot_be_had_stops_the_start_with_the_remedy_unless_tcp_will_do() 
         Setup::without_origin().options(&no_card)
     };
     let refused = asked().prepare_mount(&address).start();
-    refused.failed(1, &["RDMA cannot be had", "mlx5_77:1", "tcp-at-start"]);
+    let named = ["RDMA cannot be had", "network.rdma.data.bind.device", "mlx5_77:1", "forebay doctor", "tcp-at-start"];
+    refused.failed(2, &named);
     let rdma = || Setup::without_origin().option("network.rdma.data.enabled=true");
     let without_library = rdma().option("ucx.library=/nonexistent/libucp.so.0").prepare_mount(&address).start();
-    without_library.failed(1, &["RDMA cannot be had", "/nonexistent/libucp.so.0", "tcp-at-start"]);
+    without_library.failed(1, &["RDMA cannot be had", "/nonexistent/libucp.so.0", "libucx0", "tcp-at-start"]);
     if has_ucx() {
         // There may be a card here; on `lo` there is none.
         let no_rdma = rdma().option("network.rdma.data.network=lo").prepare_mount(&address).start();
-        no_rdma.failed(1, &["RDMA cannot be had", "`lo`", "tcp-at-start"]);
+        no_rdma.failed(2, &["RDMA cannot be had", "`lo` is there, and no RDMA device belongs to it", "tcp-at-start"]);
+        let no_interface = rdma().option("network.rdma.data.network=ib7").prepare_mount(&address).start();
+        no_interface.failed(2, &["there is no network interface `ib7`", "interfaces here: ", "RDMA devices here: "]);
     }
     let mount = asked().option("network.rdma.data.fallback=tcp-at-start").mount([&worker]);
     tree.verify(&mount.root());

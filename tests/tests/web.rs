@@ -43,6 +43,10 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
     };
     let _ = job(&["job", "load", "--path", "/dir", "--submit", "--watch"]).succeeded();
     let _ = job(&["job", "load", "--path", "/missing", "--submit", "--watch"]);
+    let listed = job(&["mounts", "list"]).succeeded().text();
+    assert!(listed.starts_with(&format!("/  {}  (configured)", bucket.url())), "what it shows itself: {listed}");
+    let taken = job(&["mounts", "add", "/", &bucket.url()]);
+    assert!(taken.code != Some(0), "its own path is taken");
     let _ = job(&["mounts", "add", "/more", &bucket.url(), "-o", "s3.region=moon-1"]).succeeded();
     for _ in 0..40 {
         tree.verify(&mount.root());
@@ -53,7 +57,8 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
     eventually("the page shows all of it", SOON * 2, || {
         dom = page(browser, &url, profile.path(), &["--dump-dom"]).succeeded().text();
         let all = ["local", "load /dir", "SUCCEEDED", "load /missing", "FAILED", "/more", "moon-1", "s3://data"];
-        all.iter().all(|expected| dom.contains(expected))
+        let of_itself = ["configured", "of 128 MiB", "1 active of 1", "forebay · ", "the last "];
+        all.iter().chain(&of_itself).all(|expected| dom.contains(expected))
     });
     assert!(dom.contains("<svg"), "plots: {dom}");
     assert!(!dom.contains("<b>not bold"), "names are text, never markup: {dom}");

@@ -11,7 +11,7 @@
 //! All of these are pure: they take values and give values; none starts a process, reads a file or looks at a clock. The
 //! driver, [`run`], does, and the caches that it fills and empties are behind [`run::Cache`].
 //!
-//! * [`settings`]: the axes, sizes and times: the published benchmark's, or a laptop's;
+//! * [`settings`]: the axes, sizes and times: the published benchmark's, or a laptop's; [`sizes`]: the files;
 //! * [`mod@plan`]: which runs there are, in the order that changes the cache least and compares targets fairly;
 //! * [`job`]: fio's command lines and job files;
 //! * [`mod@outcome`]: what fio's JSON says, of one machine or of several;
@@ -29,6 +29,7 @@ pub mod plan;
 pub mod run;
 pub mod scaling;
 pub mod settings;
+pub mod sizes;
 #[cfg(test)]
 mod testing;
 mod words;
@@ -39,4 +40,5 @@ pub use knee::{Knee, is_past, knee};
 pub use outcome::{OutcomeError, outcome};
 pub use plan::{Planned, plan, same_sweep};
 pub use run::Cache;
-pub use settings::{DataFile, Engine, Settings, SettingsError, Sizes};
+pub use settings::{Engine, Settings, SettingsError};
+pub use sizes::{DataFile, Sizes};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The form of the document. One that is newer than this is refused, with the version of the program that wrote it.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// A run of a benchmark.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,9 +87,12 @@ pub struct Target {
     pub file_system: String,
     /// How its cache is filled and emptied, in words: `forebay job load`, `each file is read once`.
     pub cache: String,
+    /// Why reading cold is reading from memory, if it is: nothing follows from how much slower it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold_is_memory: Option<String>,
 }
 
-/// Whether the data is in the cache before it is read.
+/// Whether the data is in the cache when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -97,6 +100,8 @@ pub enum State {
     Warm,
     /// Nothing.
     Cold,
+    /// Some of it: it was brought there before, and came from the origin all the same while it was read. Nobody asks for that.
+    Partial,
 }
 
 impl State {
@@ -106,6 +111,7 @@ impl State {
         match self {
             Self::Warm => "warm",
             Self::Cold => "cold",
+            Self::Partial => "partial",
         }
     }
 }
@@ -229,6 +235,9 @@ pub struct Outcome {
     pub latency: Latency,
     /// What processors did meanwhile, on this machine.
     pub cpu: Cpu,
+    /// Bytes that the cache received from the origin meanwhile, where it counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_bytes: Option<u64>,
     /// Each client's own, when there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Client>,

@@ -26,10 +26,10 @@ fn settings() -> Settings {
         // Not every directory for temporary files takes direct reads.
         direct: false,
         runtime: Duration::from_secs(1),
-        block_bytes: 256 << 10,
-        distinct_depth: 4,
+        blocks: vec![256 << 10],
+        distinct_depths: vec![4],
         sizes: Sizes { single_bytes: 2 * MIB, files: 3, file_bytes: MIB, small_files: 7, small_bytes: MIB },
-        ..Settings::seed()
+        ..Settings::full()
     }
 }
 
@@ -41,9 +41,9 @@ fn case(state: State, layout: Layout, pattern: Pattern, access: Access, jobs: u3
         layout,
         pattern,
         access,
-        block_bytes: settings.block_of(layout, access),
+        block_bytes: settings.blocks_of(layout, access)[0],
         jobs,
-        depth: settings.depth_of(pattern),
+        depth: settings.depths_of(pattern)[0],
         clients: 1,
         workers: 0,
     }

@@ -1,11 +1,14 @@
 //! The driver with the real fio, on directories of this machine, and with caches that are pretended.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay_benchmark::posix::run::{CacheError, CachedFiles, Fio, Measure, Progress, Run, RunError, Stop};
+use forebay_benchmark::posix::run::{
+    CacheError, CachedFiles, Capacity, Fio, Measure, Progress, Room, Run, RunError, Stop, Takes,
+};
 use forebay_benchmark::posix::{Cache, Engine, Settings, Sizes};
 use forebay_benchmark::record::{Access, Layout, Machine, Measured, Pattern, Record, State, Step, Target};
 
@@ -29,6 +32,13 @@ struct Pretended {
     events: Events,
     /// Fails, instead of emptying.
     broken: bool,
+    /// How much it says that it holds.
+    capacity: Option<Capacity>,
+    /// How much room there is.
+    free: Option<u64>,
+    /// What it has received from the origin, and how much more each time that it is asked.
+    received: Cell<u64>,
+    misses: u64,
 }
 
 impl Cache for Pretended {
@@ -36,9 +46,23 @@ impl Cache for Pretended {
         "pretended".to_owned()
     }
 
-    fn warm(&mut self, files: &CachedFiles, _: &Stop, _: &mut dyn FnMut(&str)) -> Result<Option<String>, CacheError> {
+    fn rooms(&self, _: &Path) -> Vec<Room> {
+        vec![Room { place: "nowhere".to_owned(), free: self.free, device: None, takes: Takes::All }]
+    }
+
+    fn capacity(&self) -> Option<Capacity> {
+        self.capacity
+    }
+
+    fn received(&self, directory: &Path) -> Option<u64> {
+        assert!(directory.ends_with("multiple"), "{}", directory.display());
+        self.received.set(self.received.get() + self.misses);
+        Some(self.received.get())
+    }
+
+    fn warm(&mut self, files: &CachedFiles, _: &Stop, _: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
         self.events.add(format!("warm {}", files.files.len()));
-        Ok(Some("half of it was lost; take less".to_owned()))
+        Ok(())
     }
 
     fn empty(&mut self, files: &CachedFiles, _: &Stop, _: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
@@ -61,7 +85,16 @@ struct Heard {
 }
 
 impl Progress for Heard {
-    fn say(&mut self, _: &str) {}
+    fn say(&mut self, text: &str) {
+        if text.starts_with("written ") {
+            self.events.add("announced");
+        }
+    }
+
+    fn confirm(&mut self, question: &str, _: &Stop) -> bool {
+        self.events.add(question);
+        false
+    }
 
     fn begin(&mut self, kind: &str, total: usize) {
         self.events.add(format!("{kind} {total}"));
@@ -111,6 +144,10 @@ fn settings() -> Settings {
     }
 }
 
+fn pretended(events: &Events, broken: bool) -> Pretended {
+    Pretended { events: events.clone(), broken, capacity: None, free: None, received: Cell::new(0), misses: 0 }
+}
+
 fn run<'a>(fio: &'a Fio, directory: &Path, events: &Events, broken: bool) -> Run<'a> {
     let data = directory.join("data");
     std::fs::create_dir_all(&data).unwrap();
@@ -119,11 +156,12 @@ fn run<'a>(fio: &'a Fio, directory: &Path, events: &Events, broken: bool) -> Run
         path: data.canonicalize().unwrap().to_str().unwrap().to_owned(),
         file_system: "ext4".into(),
         cache: "pretended".into(),
+        cold_is_memory: None,
     };
     Run {
         fio,
         settings: settings(),
-        targets: vec![Measure { target, cache: Box::new(Pretended { events: events.clone(), broken }) }],
+        targets: vec![Measure { target, cache: Box::new(pretended(events, broken)) }],
         hosts: Vec::new(),
         workers: 0,
         machine: Machine { host: "h".into(), processors: 2, ..Machine::default() },
@@ -133,6 +171,8 @@ fn run<'a>(fio: &'a Fio, directory: &Path, events: &Events, broken: bool) -> Run
         output: directory.join("results"),
         keep: false,
         full_sweep: true,
+        budget: None,
+        asks_above: 1 << 30,
     }
 }
 
@@ -154,7 +194,8 @@ fn the_cache_is_filled_once_and_emptied_before_every_cold_step_and_a_stopped_run
     let (events, stop) = (Events::default(), Stop::default());
     let stopped = run(&fio, directory.path(), &events, false).run(&mut heard(&events, &stop, 3), &stop);
     assert!(matches!(stopped, Err(RunError::Interrupted)));
-    let first = ["writing here 3", "measuring 4", "warm 3", "step 1", "step 2", "empty 3", "step 1", "release 3"];
+    let first =
+        ["announced", "writing here 3", "measuring 4", "warm 3", "step 1", "step 2", "empty 3", "step 1", "release 3"];
     assert_eq!(events.all(), first);
     assert_eq!(std::fs::read_dir(directory.path().join("data")).unwrap().count(), 0);
     let kept = forebay_benchmark::report::load(&directory.path().join("results")).unwrap();
@@ -162,11 +203,9 @@ fn the_cache_is_filled_once_and_emptied_before_every_cold_step_and_a_stopped_run
 
     let (events, stop) = (Events::default(), Stop::default());
     let finished = run(&fio, directory.path(), &events, false).run(&mut heard(&events, &stop, 9), &stop).unwrap();
-    assert_eq!(events.all(), ["writing here 3", "measuring 1", "empty 3", "step 2", "release 3"]);
+    assert_eq!(events.all(), ["announced", "writing here 3", "measuring 1", "empty 3", "step 2", "release 3"]);
     assert_eq!(&steps(&finished)[..3], steps(&kept));
     assert!(finished.finished && steps(&finished).len() == 4);
-    let noted = finished.findings.iter().find(|finding| finding.text == "half of it was lost").expect("what was noted");
-    assert_eq!(noted.next.as_deref(), Some("take less"));
     for step in steps(&finished) {
         assert!(step.outcome.bytes >= 3 * MIB && step.outcome.cpu.machine >= step.outcome.cpu.fio, "{step:?}");
     }
@@ -202,6 +241,54 @@ fn a_sweep_ends_two_points_past_its_knee_unless_all_of_it_is_asked_for() {
     assert_eq!((steps(&finished).len(), finished.finished, events.all()), (3, true, Vec::new()));
     let other = sweep(&events, true).run(&mut heard(&events, &stop, 9), &stop).unwrap_err();
     assert!(other.to_string().contains("--full-sweep was `false`, not `true`"), "{other}");
+}
+
+#[test]
+fn what_is_evicted_while_it_is_read_is_not_called_warm_and_is_not_measured_again() {
+    let Some(fio) = fio() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (events, stop) = (Events::default(), Stop::default());
+    let leaking = || {
+        let mut run = run(&fio, directory.path(), &events, false);
+        run.settings.states = vec![State::Warm];
+        run.targets[0].cache = Box::new(Pretended { misses: MIB, ..pretended(&events, false) });
+        run
+    };
+    let record = leaking().run(&mut heard(&events, &stop, 9), &stop).unwrap();
+    let found: Vec<_> = steps(&record).iter().map(|step| (step.case.state, step.outcome.origin_bytes)).collect();
+    assert_eq!(found, [(State::Partial, Some(MIB)); 2]);
+    let rules: Vec<_> = record.findings.iter().map(|finding| finding.rule.as_str()).collect();
+    assert!(rules.contains(&"warm") && !rules.contains(&"headline"), "{rules:?}");
+    let before = events.all().len();
+    let again = leaking().run(&mut heard(&events, &stop, 9), &stop).unwrap();
+    assert_eq!((steps(&again).len(), events.all().len()), (2, before), "{:?}", events.all());
+}
+
+#[test]
+fn what_does_not_fit_into_the_cache_is_told_before_it_is_written() {
+    let Some(fio) = fio() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (events, stop) = (Events::default(), Stop::default());
+    let mut small = run(&fio, directory.path(), &events, false);
+    let capacity = Some(Capacity { usable: 2 * MIB, total: 3 * MIB });
+    small.targets[0].cache = Box::new(Pretended { capacity, ..pretended(&events, false) });
+    let told = small.run(&mut heard(&events, &stop, 9), &stop).unwrap_err().to_string();
+    assert!(told.contains("keeps 2.0 MiB") && told.contains("--file-size make 3.0 MiB"), "{told}");
+    let mut full = run(&fio, directory.path(), &events, false);
+    full.targets[0].cache = Box::new(Pretended { free: Some(2 * MIB), ..pretended(&events, false) });
+    full.budget = Some(MIB);
+    let told = full.run(&mut heard(&events, &stop, 9), &stop).unwrap_err().to_string();
+    assert!(told.contains("nowhere has room for 2.0 MiB, and the data takes 3.0 MiB"), "{told}");
+    assert!(told.contains("3.0 MiB are to be written, and --budget allows 1.0 MiB"), "{told}");
+    assert_eq!(events.all(), Vec::<String>::new());
+
+    let mut much = run(&fio, directory.path(), &events, false);
+    much.settings.sizes.file_bytes = 1 << 30;
+    let told = much.run(&mut heard(&events, &stop, 9), &stop).unwrap_err().to_string();
+    assert!(told.starts_with("3.0 GiB would be written, and nobody has agreed to that; give --yes"), "{told}");
+    assert_eq!(events.all(), ["announced", "Write 3.0 GiB?"]);
+    assert_eq!(std::fs::read_dir(directory.path().join("data")).unwrap().count(), 0);
+    assert!(!directory.path().join("results").exists(), "a run that could not begin leaves nothing");
 }
 
 #[test]

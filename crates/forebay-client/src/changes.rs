@@ -2,7 +2,7 @@
 //!
 //! A change goes to the worker that is asked about the name, so that what it made is known there at once. Names and listings
 //! that another worker is asked about are asked for again there, before the change is told to be done: whoever made it sees it
-//! in whatever he asks next. A worker that cannot be told is made to forget everything before it is asked again.
+//! in whatever he asks next. A worker that cannot be told is made to forget everything before it is asked again ([`crate::missed`]).
 //!
 //! The parts of a file that is uploaded are spread over all workers.
 
@@ -36,7 +36,7 @@ impl Client {
     /// Those of the origin, and whatever kept the workers from asking it.
     pub async fn put(&self, path: &FsPath, bytes: Bytes) -> Result<Attr, Failure> {
         let upload = UploadRequest { path: path.as_bytes().to_vec(), part: None, bytes };
-        let changed = self.send(names_of(path), upload.request(Duration::ZERO)).await;
+        let changed = self.send_change(path, upload.request(Duration::ZERO), false).await;
         let reply = self.settled(path, changed, false).await?;
         self.uploaded(upload.bytes.len());
         attr_of(path, reply)
@@ -99,7 +99,7 @@ impl Client {
     /// As for [`Client::put`]; [`FailureKind::Exists`] when there is anything of that name.
     pub async fn make_directory(&self, path: &FsPath) -> Result<Attr, Failure> {
         let change = Change::MakeDirectory { path: path.as_bytes().to_vec() };
-        let changed = self.send(names_of(path), request_of(&change)).await;
+        let changed = self.send_change(path, request_of(&change), true).await;
         let repeated = changed.repeated;
         match self.settled(path, changed, true).await {
             // Made by the first of several tries, of which nobody heard.
@@ -118,7 +118,7 @@ impl Client {
     /// [`FailureKind::NotADirectory`].
     pub async fn remove_directory(&self, path: &FsPath) -> Result<(), Failure> {
         let change = Change::RemoveDirectory { path: path.as_bytes().to_vec() };
-        let changed = self.send(names_of(path), request_of(&change)).await;
+        let changed = self.send_change(path, request_of(&change), true).await;
         let repeated = changed.repeated;
         match self.settled(path, changed, true).await {
             Err(failure) if repeated && failure.kind() == FailureKind::NotFound => Ok(()),
@@ -175,8 +175,18 @@ impl Client {
 
     /// A change of `path`; `lists`: it is a directory that comes or goes.
     async fn change(&self, path: &FsPath, change: &Change, lists: bool) -> Result<ChangeReply, Failure> {
-        let changed = self.send(names_of(path), request_of(change)).await;
+        let changed = self.send_change(path, request_of(change), lists).await;
         self.settled(path, changed, lists).await
+    }
+
+    /// Sends a change of `path` to the worker that is asked about it.
+    async fn send_change(&self, path: &FsPath, request: Request, lists: bool) -> Changed {
+        let changes = &self.shared.router.changes;
+        changes.change(names_of(path));
+        if lists {
+            changes.change(PlacementKey::from(path));
+        }
+        self.send(names_of(path), request).await
     }
 
     async fn send(&self, key: PlacementKey, request: Request) -> Changed {

@@ -1,6 +1,7 @@
 //! The client: the namespace, and the way to open files.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use forebay_cluster::{Backoff, Membership, PlacementKey, Topology};
@@ -15,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::claims::Claims;
 use crate::connector::Connector;
+use crate::downloads::Downloads;
 use crate::open_file::OpenFile;
 use crate::prefetch::PrefetchOptions;
 use crate::router::Router;
@@ -38,6 +40,9 @@ pub struct ClientOptions {
     pub prefetch: PrefetchOptions,
     /// How many requests may run ahead of the readers at once.
     pub max_prefetches: usize,
+    /// How many requests for bytes of blocks may be under way to workers of other processes at once, whoever reads; none: as many as
+    /// are asked for.
+    pub max_concurrency: Option<usize>,
     /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.
     pub prefetch_budget: u64,
     /// The largest file, in bytes, whose bytes are asked for together with its name, and that is fetched whole when it is opened; 0
@@ -54,6 +59,7 @@ impl Default for ClientOptions {
             backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
             prefetch: PrefetchOptions::default(),
             max_prefetches: 32,
+            max_concurrency: None,
             prefetch_budget: 128 << 20,
             small_file_size: 256 << 10,
         }
@@ -79,6 +85,8 @@ pub(crate) struct Shared {
     /// Reads across blocks that may wait for memory at once. Each holds the bytes of one block while it waits for those
     /// of the next: too many of them would hold all the memory that they wait for.
     pub(crate) crossings: Semaphore,
+    /// How many reads wait.
+    pub(crate) waiting: AtomicUsize,
     /// Held by the one reader that found no memory and tries again.
     pub(crate) starved: Semaphore,
     /// What was fetched ahead of the readers of all handles.
@@ -115,6 +123,7 @@ impl Client {
         let router = {
             let (backoff, timeout) = (options.backoff, options.request_timeout);
             Router::new(membership, connector, backoff, timeout, Arc::clone(&stats), runtime.clone())
+                .limited_to(options.max_concurrency.map_or_else(Downloads::unlimited, Downloads::at_most))
         };
         let router = Arc::new(router);
         let frames = buffers.pool().capacity().as_u64() / u64::from(MAX_BLOCK_SIZE);
@@ -134,6 +143,7 @@ impl Client {
                 prefetches,
                 fills,
                 crossings,
+                waiting: AtomicUsize::new(0),
                 starved: Semaphore::new(1),
                 claims: Claims::new(),
                 tasks,

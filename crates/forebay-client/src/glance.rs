@@ -20,7 +20,8 @@ const NOWHERE: u64 = u64::MAX;
 #[repr(align(128))]
 pub(crate) struct Glance {
     streams: [Watched; STREAMS],
-    lone: [AtomicU64; LONE],
+    lone: [Lone; LONE],
+    /// How many there were.
     next: AtomicUsize,
     /// The first read decides whether the file is fetched whole.
     awaits_first: AtomicBool,
@@ -33,12 +34,18 @@ struct Watched {
     until: AtomicU64,
 }
 
+#[derive(Debug)]
+struct Lone {
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
 impl Glance {
     pub(crate) fn new(streams: &Streams) -> Self {
         let nowhere = || AtomicU64::new(NOWHERE);
         Self {
             streams: std::array::from_fn(|_| Watched { end: nowhere(), until: AtomicU64::new(0) }),
-            lone: std::array::from_fn(|_| nowhere()),
+            lone: std::array::from_fn(|_| Lone { start: AtomicU64::new(0), end: nowhere() }),
             next: AtomicUsize::new(0),
             awaits_first: AtomicBool::new(streams.may_fetch_whole()),
         }
@@ -61,11 +68,13 @@ impl Glance {
                 return None;
             }
         }
-        if self.lone.iter().any(|lone| is_next_to(lone.load(Ordering::Relaxed), offset, end)) {
+        if self.lone.iter().any(|lone| is_next_to(lone.end.load(Ordering::Relaxed), offset, end)) {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
-        self.lone[next % LONE].store(end, Ordering::Relaxed);
+        let lone = &self.lone[next % LONE];
+        lone.start.store(offset, Ordering::Relaxed);
+        lone.end.store(end, Ordering::Relaxed);
         self.next.store(next.wrapping_add(1), Ordering::Relaxed);
         Some(false)
     }
@@ -74,10 +83,13 @@ impl Glance {
     pub(crate) fn catch_up(&self, streams: &mut Streams, offset: u64, end: u64) {
         self.awaits_first.store(false, Ordering::Relaxed);
         streams.moved(|at| self.streams.get(at).map(|stream| stream.end.load(Ordering::Relaxed)).filter(is_somewhere));
-        let near = |lone: &&AtomicU64| is_next_to(lone.load(Ordering::Relaxed), offset, end);
-        let nearest = self.lone.iter().filter(near).min_by_key(|lone| lone.load(Ordering::Relaxed).abs_diff(offset));
-        if let Some(lone) = nearest {
-            streams.begin(lone.swap(NOWHERE, Ordering::Relaxed));
+        streams.jumped(self.next.load(Ordering::Relaxed));
+        let ended = |lone: &Lone| lone.end.load(Ordering::Relaxed);
+        let near = self.lone.iter().filter(|lone| is_next_to(ended(lone), offset, end));
+        if let Some(lone) = near.min_by_key(|lone| ended(lone).abs_diff(offset)) {
+            let start = lone.start.load(Ordering::Relaxed);
+            let end = lone.end.swap(NOWHERE, Ordering::Relaxed);
+            streams.begin(start.min(end), end);
         }
     }
 
@@ -145,6 +157,21 @@ mod tests {
     }
 
     #[test]
+    fn long_reads_at_random_tell_them_no_more_than_that_parts_follow_each_other() {
+        const PART: u32 = 512 << 10;
+        let mut glanced =
+            Glanced::new(1 << 40, PrefetchOptions { largest_request: PART, ..PrefetchOptions::default() });
+        let mut at = 12_345u64;
+        for _ in 0..1_000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let offset = at % ((1 << 40) - MIB) / MIB * MIB;
+            assert_eq!(glanced.read(offset, PART), (false, None));
+            assert_eq!(glanced.read(offset + u64::from(PART), PART), (false, None));
+        }
+        assert!(glanced.told <= 1_000 + 10, "{}", glanced.told);
+    }
+
+    #[test]
     fn small_reads_in_order_tell_them_once_in_512_kib() {
         let mut glanced = Glanced::new(1 << 40, PrefetchOptions::default());
         (0..1000).for_each(|read| _ = glanced.read(read * 4096, 4096));
@@ -185,9 +212,11 @@ mod tests {
             size in 1u64..200 << 20,
             start in 0u64..64 << 20,
             lengths in prop::collection::vec(prop_oneof![Just(4096u32), Just(128 << 10), Just(1 << 20), 1u32..3 << 20], 1..400),
+            largest_request in prop_oneof![Just(u32::MAX), Just(128 << 10), Just(1 << 20)],
         ) {
-            let mut glanced = Glanced::new(size, PrefetchOptions::default());
-            let mut told = Streams::new(size, BLOCK, PrefetchOptions::default());
+            let options = PrefetchOptions { largest_request, ..PrefetchOptions::default() };
+            let mut glanced = Glanced::new(size, options);
+            let mut told = Streams::new(size, BLOCK, options);
             let mut at = start % size;
             for length in lengths {
                 let ahead = told.on_read(at, length, u64::MAX);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_cluster::PlacementKey;
 use forebay_transport::message::{CoverageReply, FreeReply, FreeRequest, MOST_FREED};
 use forebay_transport::{Flags, Op, Request};
-use forebay_types::{BlockKey, BlockLayout, Failure, FileId, FileVersion};
+use forebay_types::{BlockKey, BlockLayout, Failure, FileId, FileVersion, FsPath};
 
 use crate::client::{BlockLocation, Client};
 use crate::routes::Link;
@@ -78,22 +78,39 @@ impl Client {
     /// # Errors
     /// When a worker does not answer: it may hold some of them still.
     pub async fn free(&self, files: &[(FileId, u64)]) -> Result<FreeReply, Failure> {
-        let router = &self.shared.router;
-        let routes = Arc::clone(&router.routes());
         let mut freed = FreeReply::default();
         for batch in files.chunks(MOST_FREED) {
-            let body = FreeRequest { files: batch.to_vec() }.encode();
-            let asks = routes.all().map(|link| {
-                let request = Request::on_path(Op::Free, body.clone(), router.timeout());
-                async move {
-                    let answer = router.note(link, link.transport.call(request, None).await);
-                    FreeReply::decode(&answer.map_err(|failure| failure.context(&link.member))?.body)
-                }
-            });
-            for reply in futures::future::join_all(asks).await {
-                let FreeReply { blocks, bytes } = reply?;
-                freed = FreeReply { blocks: freed.blocks + blocks, bytes: freed.bytes + bytes };
+            let FreeReply { blocks, bytes } =
+                self.free_at_all(&FreeRequest { files: batch.to_vec(), below: None }).await?;
+            freed = FreeReply { blocks: freed.blocks + blocks, bytes: freed.bytes + bytes };
+        }
+        Ok(freed)
+    }
+
+    /// Drops what is cached of all files that show at `path` or below it, those that are gone included, as far as the workers know
+    /// where they showed.
+    ///
+    /// # Errors
+    /// As [`Client::free`].
+    pub async fn free_below(&self, path: &FsPath) -> Result<FreeReply, Failure> {
+        self.free_at_all(&FreeRequest { files: Vec::new(), below: Some(path.as_bytes().to_vec()) }).await
+    }
+
+    async fn free_at_all(&self, request: &FreeRequest) -> Result<FreeReply, Failure> {
+        let router = &self.shared.router;
+        let routes = Arc::clone(&router.routes());
+        let body = request.encode();
+        let asks = routes.all().map(|link| {
+            let request = Request::on_path(Op::Free, body.clone(), router.timeout());
+            async move {
+                let answer = router.note(link, link.transport.call(request, None).await);
+                FreeReply::decode(&answer.map_err(|failure| failure.context(&link.member))?.body)
             }
+        });
+        let mut freed = FreeReply::default();
+        for reply in futures::future::join_all(asks).await {
+            let FreeReply { blocks, bytes } = reply?;
+            freed = FreeReply { blocks: freed.blocks + blocks, bytes: freed.bytes + bytes };
         }
         Ok(freed)
     }

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use forebay_cluster::PlacementKey;
+use forebay_cluster::{Backoff, Pauses, PlacementKey};
 use forebay_memory::{SpanMut, Spans};
 use forebay_transport::Payload;
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, Piece};
@@ -20,11 +21,15 @@ use crate::landing::{Landing, Lend};
 use crate::pace::{Pace, Whence};
 use crate::prefetch::Streams;
 use crate::routes::Routes;
+use crate::run::Waits;
 use crate::stats::ReadSource;
 
 /// Reads of at least this many bytes go through the prefetch buffers even when they continue no stream: another reader
 /// of the same shard is likely to want them, and they are whole sectors anyway.
 const BUFFERED_FROM: u32 = 256 << 10;
+
+/// How long who starved leaves memory to others. A read of a block over a network card takes less than the first pause.
+const STARVED: Backoff = Backoff { initial: Duration::from_millis(5), max: Duration::from_millis(500) };
 
 /// The bytes of a read.
 #[derive(Debug)]
@@ -67,6 +72,22 @@ struct Followed {
     claim: Claim,
 }
 
+/// One of the reads that wait, as long as it does.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn among(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A handle pinned to one file version.
 pub struct OpenFile {
     client: Arc<Shared>,
@@ -81,6 +102,8 @@ pub struct OpenFile {
     glance: Glance,
     /// How long fetches ahead took.
     pace: Arc<Pace>,
+    /// How far reads got that took long.
+    waits: Waits,
 }
 
 impl OpenFile {
@@ -93,7 +116,7 @@ impl OpenFile {
         let glance = Glance::new(&streams);
         let followed = Mutex::new(Followed { streams, claim: Claim::default() });
         let (version, pace) = (Arc::new(version), Arc::new(Pace::new()));
-        Self { id, layout, replicas, followed, glance, pace, version, client }
+        Self { id, layout, replicas, followed, glance, pace, waits: Waits::default(), version, client }
     }
 
     /// The version that this handle is pinned to.
@@ -205,6 +228,7 @@ impl OpenFile {
         lend: &mut Lend<'_>,
     ) -> Result<Arrived, Failure> {
         let sequential = self.observe(offset, length);
+        let (_waits, began) = (Waiting::among(&self.client.waiting), Instant::now());
         let pieces: Vec<_> = self.layout.pieces(offset, length).collect();
         let read = async {
             match self.read_pieces(&pieces, sequential, lend).await {
@@ -214,17 +238,30 @@ impl OpenFile {
             // Readers that each hold a part of the memory that the others wait for have let go of it by now. Whoever
             // starved goes on alone, so that there is somebody who gets all that he needs.
             let deadline = Instant::now() + self.client.options.request_timeout;
+            let mut pauses = Pauses::until(deadline.into_std(), STARVED);
             let _alone = self.turn(&self.client.starved).await?;
             loop {
-                match self.read_pieces(&pieces, sequential, lend).await {
-                    Err(failure) if failure.kind() == FailureKind::OutOfResources && Instant::now() < deadline => {}
+                let failure = match self.read_pieces(&pieces, sequential, lend).await {
+                    Err(failure) if failure.kind() == FailureKind::OutOfResources => failure,
                     settled => return settled,
+                };
+                // It may be a worker that has no memory: to ask again at once would keep it busy with saying so.
+                match pauses.next(Instant::now().into_std(), rand::random()) {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => return Err(failure),
                 }
             }
         };
-        read.await.inspect_err(|_| {
-            self.client.stats.failed_reads.fetch_add(1, Ordering::Relaxed);
-        })
+        match read.await {
+            Ok(arrived) => {
+                self.waits.answered(offset.saturating_add(arrived.len() as u64), began.elapsed());
+                Ok(arrived)
+            }
+            Err(failure) => {
+                self.client.stats.failed_reads.fetch_add(1, Ordering::Relaxed);
+                Err(failure)
+            }
+        }
     }
 
     /// Waits for a turn, no longer than for a worker.
@@ -314,6 +351,7 @@ impl OpenFile {
         let room = self.client.ahead_at_most().saturating_sub(self.client.claims.of_others(claim));
         self.glance.catch_up(streams, offset, end);
         streams.at(self.pace.now(), self.pace.shortest());
+        streams.waited(self.waits.reached(&self.client.waiting));
         let ahead = streams.on_read(offset, length, room);
         self.client.claims.renew(claim, streams.ahead());
         self.glance.follow(streams);

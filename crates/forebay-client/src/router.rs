@@ -16,7 +16,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::connector::Connector;
+use crate::downloads::Downloads;
 use crate::landing::Landing;
+use crate::missed::OwnChanges;
 use crate::routes::{Closing, Link, Order, Routes};
 use crate::stats::ClientStats;
 
@@ -53,6 +55,8 @@ pub(crate) struct Router {
     replicates: AtomicBool,
     /// Counts requests on files with several replicas.
     turns: AtomicU64,
+    pub(crate) changes: OwnChanges,
+    downloads: Downloads,
     pub(crate) stats: Arc<ClientStats>,
 }
 
@@ -68,11 +72,28 @@ impl Router {
         let routes = ArcSwap::from_pointee(Routes::none());
         let closing = Closing { runtime, tasks: TaskTracker::new() };
         let (replicas, replicates) = (Cache::new(MOST_REPLICATED), AtomicBool::new(false));
-        let turns = AtomicU64::new(0);
-        let router =
-            Self { membership, connector, routes, closing, backoff, timeout, replicas, replicates, turns, stats };
+        let (turns, changes) = (AtomicU64::new(0), OwnChanges::default());
+        let router = Self {
+            membership,
+            connector,
+            routes,
+            closing,
+            backoff,
+            timeout,
+            replicas,
+            replicates,
+            turns,
+            changes,
+            downloads: Downloads::unlimited(),
+            stats,
+        };
         router.routes();
         router
+    }
+
+    /// With these bounds on requests on blocks to other processes.
+    pub(crate) fn limited_to(self, downloads: Downloads) -> Self {
+        Self { downloads, ..self }
     }
 
     /// The routes as they are now.
@@ -91,7 +112,7 @@ impl Router {
 
     #[cold]
     fn reroute(&self, topology: &Arc<forebay_cluster::Topology>) -> arc_swap::Guard<Arc<Routes>> {
-        self.routes.rcu(|old| old.renewed(topology, &*self.connector, &self.closing));
+        self.routes.rcu(|old| old.renewed(topology, &*self.connector, &self.closing, &self.changes));
         self.routes.load()
     }
 
@@ -121,8 +142,11 @@ impl Router {
     ) -> Result<Reply, Failure> {
         let mut attempts = self.attempts(key, 1, self.timeout);
         while let Some((link, left)) = attempts.next() {
-            if let Some(changes) = link.missed.due() {
-                self.catch_up(&link, changes).await;
+            if let Some(changes) = link.missed.due()
+                && let Err(error) = self.catch_up(&link, changes).await
+            {
+                attempts.pass_over(&link, error);
+                continue;
             }
             request.deadline = left;
             let into = into.take();
@@ -221,6 +245,7 @@ impl Router {
         let replicas = self.replicas_of(request.block.file);
         let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas, self.timeout);
         while let Some((link, left)) = attempts.next() {
+            let (_turn, left) = self.downloads.turn(&link, left).await?;
             request.deadline = left;
             let begun = (replicas > 1).then(|| Timed::begin(&link));
             let answer = self.call_described(&link, version, &request, landing.as_mut()).await?;
@@ -278,20 +303,26 @@ impl Router {
         answer
     }
 
-    /// Has a member that was not told of changes forget whatever it knew. If it cannot be told of that either, it cannot be
-    /// asked.
+    /// Has a member that was not told of changes forget whatever it knew.
+    ///
+    /// # Errors
+    /// When it cannot be told of that either: then it is not to be asked, or a client would miss its own write.
     #[cold]
-    async fn catch_up(&self, link: &Link, changes: u64) {
-        if self.refresh(link, &FsPath::root(), Flags::BELOW).await.is_ok() {
-            link.missed.caught_up(changes);
-        }
+    async fn catch_up(&self, link: &Link, changes: u64) -> Result<(), CallError> {
+        self.forget(link, &FsPath::root(), Flags::BELOW).await?;
+        link.missed.caught_up(changes);
+        Ok(())
     }
 
     /// Has a member ask the origin again about `path` when it is asked next.
     pub(crate) async fn refresh(&self, link: &Link, path: &FsPath, flags: Flags) -> Result<(), Failure> {
+        self.note(link, self.forget(link, path, flags).await).map(|_| ())
+    }
+
+    async fn forget(&self, link: &Link, path: &FsPath, flags: Flags) -> Result<Reply, CallError> {
         let within = self.timeout.min(TOLD_WITHIN);
         let request = Request::on_path(Op::Refresh, path.as_bytes().to_vec().into(), within).with_flags(flags);
-        self.note(link, link.transport.call(request, None).await).map(|_| ())
+        link.transport.call(request, None).await
     }
 
     /// What the answer of one member, asked without failover, says about its health, and the answer.
@@ -443,6 +474,17 @@ impl Attempts<'_> {
             self.router.stats.failovers.fetch_add(1, Ordering::Relaxed);
         }
         Some((Arc::clone(&self.routes.links[at]), left))
+    }
+
+    /// The worker that was next is not asked, since it would say what was before a change.
+    fn pass_over(&mut self, link: &Arc<Link>, error: CallError) {
+        match error {
+            CallError::Link(_) => drop(self.judge(link, Err(error))),
+            CallError::Service(failure) => {
+                self.answers += 1;
+                self.last = Some(failure.context(format!("{} could not be told of a change", link.member)));
+            }
+        }
     }
 
     fn judge(&mut self, link: &Arc<Link>, answer: Result<Reply, CallError>) -> Verdict {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_cluster::{LatencyRecord, Member, PlacementKey, Ranked, Topology, favour};
 use forebay_transport::{Transport, TransportKind};
@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
 use crate::connector::Connector;
+use crate::missed::{Missed, OwnChanges};
 
 /// Workers that are looked up for a request at first, besides its replicas: most requests need one, the others only when it
 /// fails.
@@ -25,35 +26,10 @@ pub(crate) struct Link {
     pub(crate) is_local: bool,
     pub(crate) health: Mutex<forebay_cluster::Health>,
     pub(crate) latency: LatencyRecord,
-    pub(crate) missed: Missed,
+    /// Changes of names that the member was not told of.
+    pub(crate) missed: Arc<Missed>,
     closing: Closing,
     closed: AtomicBool,
-}
-
-/// Changes of names that a member should have been told of, and was not: it could not be reached.
-#[derive(Default)]
-pub(crate) struct Missed {
-    changes: AtomicU64,
-    /// How many of them it has made up for since.
-    caught_up: AtomicU64,
-}
-
-impl Missed {
-    /// It was not told of a change.
-    pub(crate) fn note(&self) {
-        self.changes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// How many changes it was not told of in all, if there are some that it has not made up for.
-    pub(crate) fn due(&self) -> Option<u64> {
-        let changes = self.changes.load(Ordering::Acquire);
-        (changes > self.caught_up.load(Ordering::Acquire)).then_some(changes)
-    }
-
-    /// It has made up for the first so many.
-    pub(crate) fn caught_up(&self, changes: u64) {
-        self.caught_up.fetch_max(changes, Ordering::AcqRel);
-    }
 }
 
 /// Where links are closed that nobody waits for.
@@ -64,7 +40,7 @@ pub(crate) struct Closing {
 }
 
 impl Link {
-    fn new(member: &Member, connector: &dyn Connector, closing: &Closing) -> Self {
+    fn new(member: &Member, connector: &dyn Connector, closing: &Closing, changes: &OwnChanges) -> Self {
         let transport = connector.connect(member);
         let is_local = transport.kind() == TransportKind::Local;
         Self {
@@ -74,7 +50,7 @@ impl Link {
             is_local,
             health: Mutex::default(),
             latency: LatencyRecord::default(),
-            missed: Missed::default(),
+            missed: changes.missed_by(&member.name),
             closing: closing.clone(),
             closed: AtomicBool::new(false),
         }
@@ -123,11 +99,18 @@ impl Routes {
     }
 
     /// Routes to the members of `topology`, with the links of these routes where they lead to the same address.
-    pub(crate) fn renewed(&self, topology: &Arc<Topology>, connector: &dyn Connector, closing: &Closing) -> Self {
+    pub(crate) fn renewed(
+        &self,
+        topology: &Arc<Topology>,
+        connector: &dyn Connector,
+        closing: &Closing,
+        changes: &OwnChanges,
+    ) -> Self {
+        changes.reroute(&self.topology, topology);
         let known: HashMap<&str, &Arc<Link>> = self.all().map(|link| (&*link.member, link)).collect();
         let link = |member: &Member| match known.get(&*member.name) {
             Some(link) if link.address == member.address => Arc::clone(link),
-            _ => Arc::new(Link::new(member, connector, closing)),
+            _ => Arc::new(Link::new(member, connector, closing, changes)),
         };
         let links: Vec<_> = topology.ring.members().iter().map(link).collect();
         let leaving: Vec<_> = topology.leaving.iter().map(link).collect();

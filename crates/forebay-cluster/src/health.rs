@@ -16,6 +16,13 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// The same, drawn evenly from the upper half of it, so that those who failed together do not come back together: `random`
+    /// is drawn evenly from 0..1.
+    #[must_use]
+    pub fn jittered(&self, failures: u32, random: f64) -> Duration {
+        self.after(failures).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
+    }
+
     /// How long after `failures` in a row.
     fn after(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(30);

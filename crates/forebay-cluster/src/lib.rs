@@ -7,11 +7,13 @@
 //! * [`Registration`]: what a worker says of itself: damped, active and warming, draining;
 //! * [`Membership`]: where a topology comes from; [`StaticMembership`] is a configured list;
 //! * [`Health`]: whether a member that failed is worth another try yet;
+//! * [`Pauses`]: how long to pause before something is tried again;
 //! * [`LatencyRecord`]: which of several replicas answers first.
 
 mod health;
 mod latency;
 mod member;
+mod pauses;
 mod placement;
 pub mod records;
 mod registration;
@@ -21,6 +23,7 @@ mod view;
 pub use health::{Backoff, Health};
 pub use latency::{LatencyRecord, favour};
 pub use member::{Member, Membership, StaticMembership};
+pub use pauses::Pauses;
 pub use placement::{PlacementKey, Ranked, Ring};
 pub use registration::{JoinHistory, Registration, Standing};
 pub use topology::{MOST_PEERS, Topology};

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use crate::Member;
 
 /// 64 bits that stand for what is placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlacementKey(u64);
 
 impl From<&BlockKey> for PlacementKey {

@@ -21,6 +21,11 @@ impl Host {
         Self("0.0.0.0".to_owned())
     }
 
+    /// This machine, for itself.
+    pub(crate) fn loopback() -> Self {
+        Self("127.0.0.1".to_owned())
+    }
+
     /// The name or address as written; an IPv6 address has no brackets.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -68,6 +73,15 @@ impl ClusterName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// As a process that is in it wrote it down.
+impl TryFrom<String> for ClusterName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Scalar::parse(&name)
     }
 }
 
@@ -190,7 +204,9 @@ impl Scalar for Interface {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let bad = text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control());
+        // The kernel takes commas, and nobody means one: it is a list, where one name is wanted.
+        let never = |c: char| matches!(c, '/' | ',' | ';') || c.is_whitespace() || c.is_control();
+        let bad = text.is_empty() || text.contains(never);
         if bad || text.len() > MAX_INTERFACE_LEN {
             return Err(format!("{text:?} is not a network interface's name, as in `ib0`: `ip link` lists them"));
         }
@@ -202,13 +218,33 @@ impl Scalar for Interface {
     }
 }
 
-/// A directory for cached blocks, and how much of it they may take.
+/// Directories for cached blocks, and how much of each they may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// The directory.
+    /// The directory, or several: `*`, `?` and `[…]` stand for what is there, as in a shell.
     pub path: PathBuf,
-    /// Bytes that slabs take in it, not 0.
-    pub size: ByteSize,
+    /// What slabs take in each.
+    pub room: Room,
+}
+
+/// How much of a file system slabs take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// So many bytes, not 0.
+    Size(ByteSize),
+    /// So much of what nobody else uses, in percent: 1 to 99.
+    OfFree(u8),
+}
+
+/// `PATH:free`: file systems need some room for what they note about files.
+const FREE: u8 = 95;
+
+impl Disk {
+    /// Whether its path stands for what matches it.
+    #[must_use]
+    pub fn is_pattern(&self) -> bool {
+        self.path.to_str().is_some_and(|path| path.contains(['*', '?', '[']))
+    }
 }
 
 impl Scalar for Disk {
@@ -217,18 +253,35 @@ impl Scalar for Disk {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let invalid = || format!("`{text}` is not PATH:SIZE, as in `/mnt/nvme0:1TiB`");
-        let (path, size) = text.rsplit_once(':').ok_or_else(invalid)?;
+        let invalid = || {
+            format!(
+                "`{text}` is not PATH:SIZE, as in `/mnt/nvme0/forebay:1TiB`, `/mnt/nvme*:free` or `/mnt/nvme0/forebay:80%`"
+            )
+        };
+        let (path, room) = text.rsplit_once(':').ok_or_else(invalid)?;
         let path = PathBuf::parse(path).map_err(|_| invalid())?;
-        let size: ByteSize = size.parse().map_err(|error| format!("{}: {error}", invalid()))?;
-        if size == ByteSize::default() {
+        let room = match room.trim() {
+            "free" => Room::OfFree(FREE),
+            share if share.ends_with('%') => {
+                let percent =
+                    share.trim_end_matches('%').trim().parse().ok().filter(|percent| (1..100).contains(percent));
+                Room::OfFree(percent.ok_or_else(|| format!("{}: a share is 1% to 99%", invalid()))?)
+            }
+            size => Room::Size(size.parse().map_err(|error| format!("{}: {error}", invalid()))?),
+        };
+        if room == Room::Size(ByteSize::default()) {
             return Err(format!("{}: its size is 0", invalid()));
         }
-        Ok(Self { path, size })
+        Ok(Self { path, room })
     }
 
     fn toml(&self) -> String {
-        quoted(&format!("{}:{}", self.path.display(), self.size))
+        let room = match self.room {
+            Room::Size(size) => size.to_string(),
+            Room::OfFree(FREE) => "free".to_owned(),
+            Room::OfFree(percent) => format!("{percent}%"),
+        };
+        quoted(&format!("{}:{room}", self.path.display()))
     }
 }
 
@@ -292,9 +345,22 @@ mod tests {
     #[test]
     fn a_disk_is_a_path_and_a_size_even_when_the_path_has_a_colon() {
         let disk = Disk::parse("/mnt/a:b:1.5TiB").unwrap();
-        assert_eq!((disk.path, disk.size), (PathBuf::from("/mnt/a:b"), ByteSize::gib(1536)));
-        for bad in ["/mnt", ":1GiB", "/mnt:0", "/mnt:big"] {
+        assert_eq!((disk.path, disk.room), (PathBuf::from("/mnt/a:b"), Room::Size(ByteSize::gib(1536))));
+        for bad in ["/mnt", ":1GiB", "/mnt:0", "/mnt:big", "/mnt:0%", "/mnt:100%", "/mnt:%", "/mnt:-1%", "/mnt:all"] {
             assert!(Disk::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_disk_may_be_a_pattern_and_take_a_share_of_what_is_free() {
+        for (text, room, is_pattern) in [
+            ("/mnt/d*:free", Room::OfFree(95), true),
+            ("/mnt/d:80%", Room::OfFree(80), false),
+            ("/mnt/d[12]:1GiB", Room::Size(ByteSize::gib(1)), true),
+        ] {
+            let disk = Disk::parse(text).unwrap();
+            assert_eq!((disk.room, disk.is_pattern()), (room, is_pattern), "{text}");
+            assert_eq!(Disk::toml(&disk), format!("\"{text}\""));
         }
     }
 
@@ -311,7 +377,7 @@ mod tests {
     #[test]
     fn an_interface_name_is_one_that_linux_takes() {
         assert!(Interface::parse("ib0").is_ok());
-        for bad in ["", "a/b", "two words", "sixteen-letters0"] {
+        for bad in ["", "a/b", "two words", "sixteen-letters0", "ib0,ib1", "ib0;ib1"] {
             assert!(Interface::parse(bad).is_err(), "{bad}");
         }
     }

@@ -11,6 +11,7 @@ use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, 
 use crate::modes::{
     DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, TcpZeroCopy, WriteMode,
 };
+use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
 use crate::value::{Setting, describe_limits, within};
@@ -127,8 +128,8 @@ keys! {
         worker_web_bind_device "worker.web.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// Serve the same pages, of which `/stats` is for programs, on this interface's address, too. Unset: nowhere else.
         worker_rest_bind_device "worker.rest.bind.device": Option<Interface> = None, example "\"ib0\"";
-        /// DRAM for cached blocks.
-        worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in SMALLEST_BLOCK..=MOST_BYTES;
+        /// DRAM for cached blocks. 0, with `worker.disks`: blocks are cached on them alone, and 64MiB are for those on their way.
+        worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in ByteSize::bytes(0)..=MOST_BYTES;
         /// Take that memory in huge pages when there are some.
         worker_memory_huge_pages "worker.memory.huge_pages": bool = true;
         /// Take all of that memory at start, in the background; otherwise the first read to use a part of it waits for
@@ -138,9 +139,12 @@ keys! {
         worker_memory_verify_reads "worker.memory.verify_reads": bool = true;
         /// A sector that is read again within this time of a check is not checked again; 0: every read checks.
         worker_memory_verify_interval "worker.memory.verify_interval": Duration = secs(300), in Duration::ZERO..=DAY;
-        /// Directories for cached blocks, best one a device, and how much each may hold.
+        /// Directories for cached blocks, best one a device, and how much each may hold: a size, `free` for what nobody else uses
+        /// but for 5 %, or a share of that, `80%`. `/mnt/nvme*:free` stands for the directories that are there, one at least; one
+        /// that is named is made, in a directory that is there, so that a disk that is not mounted does not fill another.
         worker_disks "worker.disks": Vec<Disk> = vec![], example "[\"/mnt/nvme0/forebay:1TiB\"]";
-        /// How blocks go from disk to a TCP connection: `dio` O_DIRECT, `pagecache` buffered, `splice` without a copy.
+        /// How blocks go from disk to a TCP connection: `dio` O_DIRECT, `pagecache` buffered, `splice` without a copy. Who is to
+        /// serve none is a mount without `--cache-group`, or with `--no-sharing`.
         worker_disk_serve "worker.disk.serve": DiskServe = DiskServe::Dio;
         /// How disks are read and written; `auto` takes io_uring where it is allowed.
         worker_disk_io "worker.disk.io": DiskIo = DiskIo::Auto;
@@ -201,15 +205,21 @@ keys! {
         /// The port for a mount's `/metrics`, `/healthz` and `/readyz`; 0 takes a free one, and so does the default if it is
         /// taken.
         client_web_port "client.web.port": u16 = 49999;
-        /// The address that a mount serves them on.
-        client_web_bind_host "client.web.bind.host": Host = Host::any();
+        /// The address that a mount serves them on. They are for this machine alone; `0.0.0.0` opens them to others.
+        client_web_bind_host "client.web.bind.host": Host = Host::loopback();
         /// Memory for blocks that were prefetched from workers in other processes.
         client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MOST_BYTES;
-        /// Blocks to prefetch ahead of each sequential stream, and up to four times as many where a fetch takes so long that
-        /// they hold it up; 0 turns prefetch off.
-        client_prefetch_max_part_number "client.prefetch.max_part_number": u32 = 8, in 0..=4096;
+        /// Blocks to prefetch ahead of each sequential stream, at most; 0 turns prefetch off. Unset: 8, and
+        /// `client.prefetch.far_part_number` where a fetch takes so long that these hold the stream up.
+        client_prefetch_max_part_number "client.prefetch.max_part_number": Option<u32> = None, in Some(0)..=Some(4096),
+            example "8";
+        /// Blocks to prefetch ahead of a stream that is held up by how long each fetch takes, as from an origin far away. Says
+        /// nothing where `client.prefetch.max_part_number` is set.
+        client_prefetch_far_part_number "client.prefetch.far_part_number": u32 = 32, in 0..=4096;
         /// A file no longer than this is prefetched whole at once; 0 turns that off.
         client_prefetch_file_length_threshold "client.prefetch.file_length_threshold": ByteSize = ByteSize::bytes(0);
+        /// Requests to workers for bytes of blocks in progress at once, for each mount; more wait. 0: no limit.
+        client_max_concurrency "client.max_concurrency": u32 = 0, in 0..=65_536;
         /// Longest time for one request, over all workers that it is sent to. Best above `origin.retry.deadline`, so that a
         /// reader outlasts an origin that comes back.
         client_request_timeout "client.request_timeout": Duration = secs(90), in ms(1)..=HOUR;
@@ -259,9 +269,9 @@ keys! {
         network_shared_memory "network.shared_memory": SharedMemory = SharedMemory::Auto;
     }
     section "Network: TCP" {
-        /// An idle connection is pinged this often.
+        /// An idle connection is pinged this often; one over RDMA when calls are under way and nothing was heard for this long.
         network_tcp_keepalive "network.tcp.keepalive": Duration = secs(2), in ms(10)..=HOUR;
-        /// A connection without any answer for this long is dead.
+        /// A connection without any answer for this long is dead, over TCP and over RDMA.
         network_tcp_dead_after "network.tcp.dead_after": Duration = secs(6), in ms(10)..=HOUR;
         /// Threads of a worker that serve the connections of one address and nothing else; 0: none, the others serve
         /// them, too. Unset: one a processor where there are four or more, else none.
@@ -286,12 +296,22 @@ keys! {
             example "[\"rc\", \"ud\"]";
         /// The libucp to load. Unset: the system's.
         ucx_library "ucx.library": Option<PathBuf> = None, example "\"/opt/ucx/lib/libucp.so.0\"";
-        /// Address that the worker listens on for RDMA, instead of the single card's; several cards listen at their own.
+        /// Address that the worker listens on for RDMA, instead of the single card's; several cards listen at their own, and an
+        /// address of none of them is said to be unused.
         network_rdma_data_bind_host "network.rdma.data.bind.host": Host = Host::any();
-        /// The name or address that clients reach the worker by over RDMA. Unset: as `worker.hostname`.
+        /// The name or address that clients reach the worker's card by over RDMA; of several cards, that of the one whose address
+        /// it is: the others are told by their own. Unset: as `worker.hostname`.
         network_rdma_data_hostname "network.rdma.data.hostname": Option<Host> = None, example "\"node1-ib\"";
         /// The worker's port for RDMA; 0 takes a free one.
         network_rdma_data_port "network.rdma.data.port": u16 = 59999;
+        /// Entry of each card's GID table to use for data, `UCX_IB_GID_INDEX`; negative: UCX chooses.
+        network_rdma_data_gid_index "network.rdma.data.gid_index": i32 = -1;
+        /// InfiniBand's service level of data, `UCX_IB_SL`; negative: UCX chooses.
+        network_rdma_data_service_level "network.rdma.data.service_level": i32 = -1, in -1..=15;
+        /// Traffic class of data, `UCX_IB_TRAFFIC_CLASS`. Over RoCE it is the DSCP times 4; negative: UCX chooses.
+        network_rdma_data_traffic_class "network.rdma.data.traffic_class": i32 = -1, in -1..=255;
+        /// InfiniBand's partition of data, `UCX_IB_PKEY`. Unset: the first that each card is a full member of.
+        network_rdma_data_partition_key "network.rdma.data.partition_key": Option<PartitionKey> = None, example "\"0x8001\"";
         /// Longest time for one RDMA operation.
         network_rdma_data_operation_timeout "network.rdma.data.operation_timeout": Duration = secs(60), in ms(1)..=HOUR;
         /// Longest time to connect to a worker over RDMA.
@@ -347,7 +367,8 @@ keys! {
         /// Read-ahead and asynchronous requests that the kernel may have in progress at once.
         fuse_max_background "fuse.max_background": u32 = 256, in 1..=65_535;
         /// Largest read that the kernel sends. A program's longer one is sent in parts, which several threads answer at once.
-        fuse_max_read "fuse.max_read": ByteSize = ByteSize::kib(512), in ByteSize::kib(4)..=ByteSize::mib(1);
+        /// More than 1MiB needs the sysctl `fs.fuse.max_pages_limit` to be raised, to that many pages of 4KiB.
+        fuse_max_read "fuse.max_read": ByteSize = ByteSize::kib(512), in ByteSize::kib(4)..=ByteSize::mib(4);
         /// How far the kernel reads ahead of a buffered sequential reader.
         fuse_read_ahead "fuse.read_ahead": ByteSize = ByteSize::mib(4), in ByteSize::bytes(0)..=ByteSize::gib(1);
         /// Let other users than the one who mounts see the mount. Unset: yes when root mounts, no otherwise.

@@ -15,6 +15,7 @@
 //! The only I/O is reading the file that the caller names.
 
 mod assignment;
+mod defaults;
 mod endpoints;
 mod environment;
 mod error;
@@ -26,12 +27,14 @@ mod load;
 mod modes;
 mod nearest;
 mod origin;
+mod partition;
 mod permissions;
+mod prefetch;
 mod rules;
 mod table;
 mod value;
 
-pub use endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
+pub use endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount, Room};
 pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;
 pub use keys::{Config, KEYS, Key};
@@ -40,5 +43,6 @@ pub use modes::{
     DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, TcpZeroCopy, WriteMode,
 };
 pub use origin::Origin;
+pub use partition::PartitionKey;
 pub use permissions::Permissions;
 pub use table::KeyOf;

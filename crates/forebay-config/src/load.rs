@@ -11,7 +11,7 @@ use crate::error::{ConfigErrors, Problem};
 use crate::keys::{Config, KEYS, Key};
 use crate::origin::Origin;
 use crate::value::Raw;
-use crate::{environment, file, rules};
+use crate::{defaults, environment, file, rules};
 
 /// Where settings come from. Empty at first: everything at its default.
 #[derive(Clone, Debug, Default)]
@@ -148,6 +148,7 @@ fn apply(assignments: Vec<Assignment>, mut problems: Vec<Problem>) -> Result<Loa
             }
         }
     }
+    defaults::give_way(&mut config, |key| !origins.contains_key(key));
     let loaded = Loaded { config, origins };
     problems.extend(rules::conflicts(&loaded.config, |key| loaded.origin(key), &bad_keys));
     ConfigErrors::check(problems)?;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::hash::Hash;
 
+use crate::endpoints::Room;
 use crate::error::Problem;
 use crate::keys::{Config, Key};
 use crate::origin::Origin;
@@ -22,9 +23,13 @@ const RULES: &[Rule] = &[
         holds: |config| config.block_size.as_u64().is_power_of_two(),
     },
     Rule {
-        why: "the worker's memory must hold at least one block",
-        keys: &["worker.memory.size", "block.size"],
-        holds: |config| config.worker_memory_size >= config.block_size,
+        why: "the worker's memory must hold at least one block, or be 0 where it has disks: then it caches on them alone. A mount that \
+              caches nothing is one without `--cache-group`, or with `--no-sharing`",
+        keys: &["worker.memory.size", "worker.disks", "block.size"],
+        holds: |config| {
+            let on_disks_alone = config.worker_memory_size.as_u64() == 0 && !config.worker_disks.is_empty();
+            on_disks_alone || config.worker_memory_size >= config.block_size
+        },
     },
     Rule {
         why: "the client's memory must hold at least one block",
@@ -47,7 +52,12 @@ const RULES: &[Rule] = &[
     Rule {
         why: "a disk must hold at least one block",
         keys: &["worker.disks", "block.size"],
-        holds: |config| config.worker_disks.iter().all(|disk| disk.size >= config.block_size),
+        holds: |config| {
+            config.worker_disks.iter().all(|disk| match disk.room {
+                Room::Size(size) => size >= config.block_size,
+                Room::OfFree(_) => true,
+            })
+        },
     },
     Rule {
         why: "each disk directory may be given once",
@@ -104,6 +114,16 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        why: "an RDMA device is written DEVICE or DEVICE:PORT, as in `mlx5_0:1`",
+        keys: &["network.rdma.data.bind.device"],
+        holds: |config| config.network_rdma_data_bind_device.iter().all(|device| is_device(device)),
+    },
+    Rule {
+        why: "one RDMA device is written DEVICE or DEVICE:PORT, as in `mlx5_0`",
+        keys: &["network.rdma.metadata.device"],
+        holds: |config| config.network_rdma_metadata_device.iter().all(|device| is_device(device)),
+    },
+    Rule {
         why: "data and metadata need ports of their own",
         keys: &["network.rdma.data.port", "network.rdma.metadata.port"],
         holds: |config| {
@@ -113,6 +133,13 @@ const RULES: &[Rule] = &[
         },
     },
 ];
+
+fn is_device(text: &str) -> bool {
+    let (name, port) = text.rsplit_once(':').unwrap_or((text, "1"));
+    // Neither a list nor a path; the kernel has few other rules for names.
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
+    is_name && port.parse::<u8>().is_ok_and(|port| port > 0)
+}
 
 fn all_differ<T: Eq + Hash>(items: impl IntoIterator<Item = T>) -> bool {
     let mut seen = HashSet::new();

@@ -104,13 +104,21 @@ fn the_documented_defaults_of_alluxio_are_those_of_forebay_but_for_the_fallback(
          alluxio.network.rdma.metadata.port=29995\n\
          alluxio.network.rdma.metadata.ib.port=1\n\
          alluxio.network.rdma.metadata.gid.index=-1\n\
-         alluxio.user.position.reader.streaming.async.prefetch.max.part.number=8\n\
          alluxio.user.position.reader.streaming.async.prefetch.file.length.threshold=0\n\
          alluxio.user.file.writetype.default=THROUGH\n",
     )
     .unwrap()
     .toml;
     assert_eq!(load(&toml), Config::default());
+}
+
+#[test]
+fn the_most_parts_ahead_of_alluxio_are_the_most_of_forebay() {
+    for most in [0, 1, 8, 16] {
+        let line = format!("alluxio.user.position.reader.streaming.async.prefetch.max.part.number={most}\n");
+        let config = load(&import(&line).unwrap().toml);
+        assert_eq!((config.prefetch_parts(), config.prefetch_parts_far()), (most, most));
+    }
 }
 
 #[test]
@@ -151,7 +159,60 @@ fn every_bad_value_is_an_error_with_its_line() {
 fn values_that_contradict_each_other_are_an_error() {
     let messages = messages("alluxio.network.rdma.data.buffer.pool.prewarm.size=1GB\n");
     assert_eq!(messages.len(), 1);
-    assert!(messages[0].contains("prewarm_size` is \"1GiB\" (alluxio-site.properties:1)"), "{messages:?}");
+    assert_eq!(
+        messages[0],
+        "alluxio-site.properties:1: no more can be prewarmed than the pool has at start: \
+         alluxio.network.rdma.data.buffer.pool.prewarm.size is 1GB (line 1), \
+         alluxio.network.rdma.data.buffer.pool.initial.size is not set, which means \"256MiB\""
+    );
+}
+
+#[test]
+fn several_where_one_is_meant_are_refused_and_so_is_another_separator() {
+    for (property, value) in [
+        ("alluxio.worker.rpc.bind.device", "ib0,ib1"),
+        ("alluxio.worker.data.bind.device", "ib0;ib1"),
+        ("alluxio.network.rdma.data.hostname", "node1 node2"),
+        ("alluxio.network.rdma.metadata.device", "mlx5_0,mlx5_1"),
+        ("alluxio.network.rdma.data.bind.device", "mlx5_0:1;mlx5_1:1"),
+        ("alluxio.network.rdma.data.bind.device", "mlx5_0:one"),
+    ] {
+        let messages = messages(&format!("# ours\n{property}={value}\n"));
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(messages[0].starts_with("alluxio-site.properties:2: "), "{messages:?}");
+        assert!(messages[0].contains(property) && messages[0].contains(value), "{messages:?}");
+    }
+}
+
+#[test]
+fn a_negative_count_or_threshold_means_off() {
+    let streaming = "alluxio.user.position.reader.streaming.async.prefetch";
+    let import = import(&format!("{streaming}.max.part.number=-1\n{streaming}.file.length.threshold= - 1MB\n"));
+    let config = load(&import.unwrap().toml);
+    assert_eq!(config.client_prefetch_max_part_number, Some(0));
+    assert_eq!(config.client_prefetch_file_length_threshold.as_u64(), 0);
+}
+
+#[test]
+fn a_file_in_javas_own_encoding_is_read_and_it_is_said() {
+    let import = alluxio_properties("a", b"# f\xfcr alle\nalluxio.worker.rpc.port=1\n").unwrap();
+    assert_eq!(load(&import.toml).worker_rpc_port, 1);
+    assert!(import.notes[0].line == 1 && import.notes[0].text.contains("ISO-8859-1"), "{:?}", import.notes);
+}
+
+#[test]
+fn the_properties_of_the_first_study_over_rdma_are_known() {
+    let import = import(
+        "tachyon.user.remote.read.buffer.size.byte=1073741824\n\
+         tachyon.worker.data.server.class=tachyon.worker.rdma.RDMADataServer\n\
+         tachyon.user.remote.block.reader.class=tachyon.client.rdma.RDMARemoteBlockReader\n",
+    )
+    .unwrap();
+    assert!(load(&import.toml).network_rdma_data_enabled);
+    assert_eq!(import.unknown, []);
+    assert!(import.notes.iter().any(|note| note.line == 1 && note.text.contains("needless")), "{:?}", import.notes);
+    let tcp = "tachyon.worker.data.server.class=tachyon.worker.netty.NettyDataServer\n";
+    assert!(!load(&alluxio_properties("a", tcp).unwrap().toml).network_rdma_data_enabled);
 }
 
 #[test]

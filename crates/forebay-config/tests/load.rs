@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use forebay_config::{Config, ConfigErrors, DiskServe, KEYS, Key, Loaded, Origin, Problem, RdmaFallback, Sources};
+use forebay_config::{
+    Config, ConfigErrors, DiskServe, KEYS, Key, Loaded, Origin, Problem, RdmaFallback, Room, Sources,
+};
 use forebay_types::ByteSize;
 use proptest::prelude::*;
 
@@ -80,7 +82,7 @@ fn values_are_read_in_every_type() {
     let config = &loaded.config;
     assert_eq!(config.mounts[1].origin, "file:///data");
     assert_eq!(config.cluster_workers[1].to_string(), "node2:29999");
-    assert_eq!(config.worker_disks[0].size, ByteSize::gib(1024));
+    assert_eq!(config.worker_disks[0].room, Room::Size(ByteSize::gib(1024)));
     assert_eq!(config.metadata_ttl, Duration::ZERO);
     assert_eq!(config.origin_request_timeout, Duration::from_secs(90));
     assert_eq!(config.client_prefetch_file_length_threshold, ByteSize::kib(4));
@@ -161,7 +163,7 @@ fn settings_that_contradict_each_other_are_refused_with_both_names() {
         )]
     );
     for text in [
-        "network.rdma.data.buffer_pool.max_size = '128MiB'",
+        "[network.rdma.data.buffer_pool]\nmax_size = '128MiB'\ninitial_size = '200MiB'",
         "worker.eviction.low_watermark = 95",
         "origin.min_get_size = '2MiB'\norigin.max_get_size = '1MiB'",
         "origin.connect_timeout = '1m'",

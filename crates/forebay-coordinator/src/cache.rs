@@ -66,6 +66,12 @@ pub trait CacheAccess: Send + Sync + 'static {
     /// What workers fail with; then some may have dropped them.
     async fn free(&self, files: &[(FileId, u64)]) -> Result<FreeReply, Failure>;
 
+    /// Drops what is cached at `path` or below it of all files that workers know of, also of those that are gone.
+    ///
+    /// # Errors
+    /// As [`CacheAccess::free`].
+    async fn free_below(&self, path: &FsPath) -> Result<FreeReply, Failure>;
+
     /// Bytes of a file, for index files; fewer than asked for only at its end.
     ///
     /// # Errors

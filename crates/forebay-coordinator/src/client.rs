@@ -162,10 +162,14 @@ impl ApiClient {
         self.json(self.request(Method::POST, &["mounts"]).json(mount)).await
     }
 
-    /// The mounts, in the order of their paths.
+    /// The mounts that the cluster agreed on, in the order of their paths.
     pub async fn mounts(&self) -> Result<Vec<Mount>, ApiError> {
-        let list: MountList = self.json(self.request(Method::GET, &["mounts"])).await?;
-        Ok(list.mounts)
+        Ok(self.all_mounts().await?.mounts)
+    }
+
+    /// Those, and the ones that the coordinator knows of by itself.
+    pub async fn all_mounts(&self) -> Result<MountList, ApiError> {
+        self.json(self.request(Method::GET, &["mounts"])).await
     }
 
     /// Removes a mount.

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_metrics::{HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
 use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpListener;
@@ -21,13 +22,19 @@ use crate::cache::CacheAccess;
 use crate::jobs::JobReport;
 use crate::runner::{Runner, RunnerOptions};
 use crate::series::{STEP, Series};
-use crate::server::Server;
 use crate::service::{ClusterView, LEADER, LeaderRecord, MountCheck, Service};
 
 /// Under which key prefix coordinators register.
 const COORDINATORS: &str = "coordinators/";
 /// How long after a failure of the state store the next try is.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// Browsers, `forebay` on the command line, and Prometheus: each keeps a connection or a few.
+const LIMITS: HttpLimits = HttpLimits {
+    connections: 512,
+    head_within: Duration::from_secs(30),
+    lasts_at_most: Duration::from_secs(600),
+    ends_within: Duration::from_secs(5),
+};
 
 /// How a coordinator runs.
 #[derive(Clone)]
@@ -46,6 +53,8 @@ pub struct CoordinatorOptions {
     pub runner: RunnerOptions,
     /// What mounts must fulfil.
     pub mount_check: Option<Arc<MountCheck>>,
+    /// The mounts that there are whatever the cluster agrees on.
+    pub mounts: Vec<api::Mount>,
     /// Further pages that it serves, such as `/metrics`.
     pub pages: axum::Router,
 }
@@ -67,7 +76,7 @@ pub enum CoordinatorError {
 pub struct Coordinator {
     address: SocketAddr,
     service: Arc<Service>,
-    server: Option<Server>,
+    server: HttpServer,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -84,6 +93,7 @@ impl CoordinatorOptions {
             lease: Duration::from_secs(10),
             runner: RunnerOptions::default(),
             mount_check: None,
+            mounts: Vec::new(),
             pages: axum::Router::new(),
         }
     }
@@ -110,11 +120,13 @@ impl Coordinator {
             cache,
             view,
             mount_check: options.mount_check.clone(),
+            mounts: options.mounts.clone(),
             runner: RwLock::default(),
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),
         });
-        let server = Server::start(listener, api::router(Arc::clone(&service)).merge(options.pages.clone()));
+        let server =
+            HttpServer::start(listener, api::router(Arc::clone(&service)).merge(options.pages.clone()), LIMITS);
         let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
         let record = LeaderRecord { name: options.name.clone(), address: advertised };
         // A struct of texts: its encoding cannot fail.
@@ -125,7 +137,7 @@ impl Coordinator {
         tasks.spawn(sample(Arc::clone(&service), stop.clone()));
         tasks.close();
         tracing::info!(name = options.name, %address, "the coordinator answers");
-        Ok(Self { address, service, server: Some(server), stop, tasks })
+        Ok(Self { address, service, server, stop, tasks })
     }
 
     /// Where it listens.
@@ -147,12 +159,10 @@ impl Coordinator {
     }
 
     /// Lets go of its jobs and its leadership, for others to take over, and ends.
-    pub async fn close(mut self) {
+    pub async fn close(self) {
         self.stop.cancel();
         self.tasks.wait().await;
-        if let Some(server) = self.server.take() {
-            server.close().await;
-        }
+        self.server.close().await;
     }
 }
 

@@ -55,6 +55,8 @@ pub struct FakeCache {
 #[derive(Debug, Default)]
 struct State {
     files: BTreeMap<FsPath, File>,
+    /// Files that were deleted, which may be cached all the same.
+    gone: Vec<(FsPath, FileId)>,
     cached: HashMap<BlockKey, u32>,
     /// Blocks in the order in which they came; the first is evicted first.
     order: VecDeque<BlockKey>,
@@ -62,7 +64,12 @@ struct State {
     faults: Vec<Fault>,
     delay: Duration,
     calls: Calls,
+    /// One, if nobody says otherwise.
+    workers: Option<Vec<Answered>>,
 }
+
+/// A worker, and what it answers when it is asked for its counters.
+type Answered = (Arc<str>, Result<serde_json::Value, Failure>);
 
 #[derive(Clone, Debug)]
 struct File {
@@ -98,7 +105,10 @@ impl FakeCache {
 
     /// Deletes a file at the origin.
     pub fn delete(&self, path: &str) {
-        self.state.lock().files.remove(&path_of(path));
+        let mut state = self.state.lock();
+        if let Some((path, file)) = state.files.remove_entry(&path_of(path)) {
+            state.gone.push((path, file.version.id()));
+        }
     }
 
     /// Drops all blocks of a file.
@@ -127,6 +137,11 @@ impl FakeCache {
     /// Every call takes so long from now on.
     pub fn slow_down(&self, delay: Duration) {
         self.state.lock().delay = delay;
+    }
+
+    /// The workers are these, and count this.
+    pub fn set_workers(&self, workers: impl IntoIterator<Item = (Arc<str>, Result<serde_json::Value, Failure>)>) {
+        self.state.lock().workers = Some(workers.into_iter().collect());
     }
 
     /// How often it was asked.
@@ -290,6 +305,22 @@ impl CacheAccess for FakeCache {
         Ok(reply)
     }
 
+    async fn free_below(&self, path: &FsPath) -> Result<FreeReply, Failure> {
+        self.call(Call::Free, None).await?;
+        let mut state = self.state.lock();
+        let mut reply = FreeReply::default();
+        let is_gone = |at: &FsPath| at.relative_to(path).is_some();
+        let gone: Vec<FileId> = state.gone.iter().filter(|(at, _)| is_gone(at)).map(|(_, file)| *file).collect();
+        state.cached.retain(|block, bytes| {
+            let goes = gone.contains(&block.file);
+            if goes {
+                reply = FreeReply { blocks: reply.blocks + 1, bytes: reply.bytes + u64::from(*bytes) };
+            }
+            !goes
+        });
+        Ok(reply)
+    }
+
     async fn read(&self, version: &FileVersion, offset: u64, length: u32) -> Result<Bytes, Failure> {
         let path = name_of(version);
         self.call(Call::Read, Some(&path)).await?;
@@ -300,6 +331,9 @@ impl CacheAccess for FakeCache {
     }
 
     async fn worker_stats(&self) -> Vec<(Arc<str>, Result<serde_json::Value, Failure>)> {
+        if let Some(workers) = &self.state.lock().workers {
+            return workers.clone();
+        }
         let calls = self.calls();
         let hottest: Vec<_> = {
             let state = self.state.lock();

@@ -19,7 +19,6 @@ mod client;
 mod coordinator;
 mod runner;
 mod series;
-mod server;
 mod service;
 mod web;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::api::{HotFile, OneWorker, WorkerStats};
+use crate::api::{HotFile, Mount, OneWorker, WorkerStats};
 use crate::cache::CacheAccess;
 use crate::jobs::JobReport;
 use crate::runner::{RecordStore, Runner, newest_first, wall_clock};
@@ -52,6 +52,8 @@ pub(crate) struct Service {
     pub(crate) cache: Arc<dyn CacheAccess>,
     pub(crate) view: Arc<dyn ClusterView>,
     pub(crate) mount_check: Option<Arc<MountCheck>>,
+    /// Those that no one can remove.
+    pub(crate) mounts: Vec<Mount>,
     /// While this coordinator leads.
     pub(crate) runner: RwLock<Option<Arc<Runner>>>,
     pub(crate) series: Mutex<Series>,

@@ -18,6 +18,134 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// What would change the page if it were taken for markup.
 const NASTY: &str = "<img src=x onerror=\"document.title='taken'\">";
 
+/// Puts into the title how wide the page is, and how wide it would like to be.
+const MEASURE: &str = "<script>setInterval(() => {
+  const parts = [document.documentElement, ...document.querySelectorAll('.scroll')];
+  document.title = `cut: ${parts.filter((part) => part.scrollWidth > part.clientWidth).length}, ${innerWidth} wide`;
+}, 100)</script></body>";
+
+/// A coordinator's page of these members, and of `cache`, with the same once more at `/measured`.
+async fn serving(members: Vec<Value>, cache: Arc<FakeCache>, directory: &std::path::Path) -> Coordinator {
+    let store = Arc::new(FileStore::open(directory, FileOptions::default()).await.unwrap());
+    let page = include_str!("../web/index.html").replace("</body>", MEASURE);
+    let page = move || async move { ([(axum::http::header::CONTENT_TYPE, "text/html; charset=utf-8")], page) };
+    let mut options = CoordinatorOptions::new("127.0.0.1:19999", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    options.pages = axum::Router::new().route("/measured", axum::routing::get(page));
+    options.mounts = vec![Mount { path: "/".into(), origin: "s3://training-data/2026".into(), options: [].into() }];
+    Coordinator::start(options, store, cache, Arc::new(Members(members))).await.unwrap()
+}
+
+struct Members(Vec<Value>);
+
+#[async_trait::async_trait]
+impl ClusterView for Members {
+    async fn status(&self) -> Value {
+        json!({ "name": "gpu-cluster", "members": self.0, "warnings": [] })
+    }
+}
+
+/// The page is right, and nothing of it is cut, in a narrow window and in a wide one. With `FOREBAY_TEST_PICTURE`, a directory,
+/// pictures of it are kept there.
+async fn assert_page(browser: &str, coordinator: &Coordinator, name: &str, contents: &[&str]) {
+    let address = coordinator.address();
+    for width in [500, 1280] {
+        let size = format!("--window-size={width},1400");
+        let page = shown(browser, &format!("http://{address}/measured"), &["--dump-dom", &size]).await;
+        for expected in contents {
+            assert!(page.contains(expected), "{name}, {width}: `{expected}` is not on the page: {page}");
+        }
+        let title = page.split("<title>").nth(1).unwrap().split('<').next().unwrap();
+        assert_eq!(title, format!("cut: 0, {width} wide"), "{name}: {page}");
+        if let Some(directory) = std::env::var_os("FOREBAY_TEST_PICTURE") {
+            let picture = std::path::Path::new(&directory).join(format!("{name}-{width}.png"));
+            let picture = format!("--screenshot={}", picture.display());
+            shown(browser, &format!("http://{address}/"), &[&picture, &size]).await;
+        }
+    }
+}
+
+/// What a worker says of itself that served so many bytes.
+fn counters(number: u64, served: u64) -> Value {
+    let listener = |port: u64| json!({ "card": format!("mlx5_{port}:1"), "connections": number });
+    json!({
+        "version": "9.9.9",
+        "worker": { "bytes_memory": 7 * served, "bytes_disk": 2 * served, "bytes_origin": served },
+        "store": {
+            "memory": { "capacity": 64u64 << 30, "used": (number << 30) / 2 },
+            "disks": [{ "capacity": 1u64 << 40, "used": number << 35 }, { "capacity": 1u64 << 40, "used": number << 34 }],
+        },
+        "rdma": { "listeners": [listener(0), listener(1)] },
+        "hottest": [{ "path": format!("/models/shard-{number:05}-of-00020.safetensors"), "bytes_per_minute": number << 20 }],
+    })
+}
+
+fn named(number: u64) -> String {
+    format!("cache-node-{number}.pod.internal.example.org:29999")
+}
+
+fn member(number: u64) -> Value {
+    json!({
+        "name": named(number), "group": if number <= 12 { "training" } else { "inference" }, "state": "active",
+        "share": 0.05, "version": "9.9.9", "capacity": { "memory": 64u64 << 30, "disk": 2u64 << 40 },
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_of_no_worker_of_one_and_of_twenty_tells_the_truth_and_is_not_cut() {
+    let Some(browser) = browser().await else {
+        let _ = writeln!(std::io::stderr(), "skipped: no Chromium is installed (apt-get install chromium)");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    for count in [0, 1, 20u64] {
+        let (name, cache) = (format!("page-{count}"), Arc::new(FakeCache::new(4 << 20)));
+        cache.set_workers(Vec::new());
+        let members = (1..=count).map(member).collect();
+        let state = directory.path().join(&name);
+        std::fs::create_dir(&state).unwrap();
+        let coordinator = serving(members, Arc::clone(&cache), &state).await;
+        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut served = 0;
+        // A line has two ends at least.
+        while client.series(forebay_coordinator::Window::Recent).await.unwrap().points.len() < 4 {
+            served += 50 << 20;
+            // One of them is away.
+            let answer = |number| match number {
+                20 => Err(forebay_types::Failure::new(forebay_types::FailureKind::Unavailable, "connection refused")),
+                number => Ok(counters(number, served)),
+            };
+            cache.set_workers((1..=count).map(|number| (named(number).into(), answer(number))));
+            assert!(tokio::time::Instant::now() < deadline, "no samples come");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let always = ["gpu-cluster · 127.0.0.1:19999 · 9.9.9", "s3://training-data/2026", "the last ", "No jobs."];
+        let more: &[&str] = match count {
+            0 => &["0 active of 0", "No worker is known.", "not offered", "Nothing was read"],
+            1 => &[
+                "1 active of 1",
+                "512 MiB of 64 GiB",
+                "48 GiB of 2 TiB",
+                "2 paths, 2 connections",
+                "training",
+                "90.0 %",
+            ],
+            _ => &[
+                "20 active of 20",
+                "inference, training",
+                "95 GiB of 1.3 TiB",
+                "does not answer",
+                "mlx5_1:1 (19)",
+                "<circle class=\"memory\"",
+                "25 %",
+                "shard-00019-of-00020",
+            ],
+        };
+        assert_page(browser, &coordinator, &name, &[&always[..], more].concat()).await;
+        coordinator.close().await;
+    }
+}
+
 struct View;
 
 #[async_trait::async_trait]
@@ -44,11 +172,17 @@ async fn browser() -> Option<&'static str> {
 
 /// The page as the browser has it after a few seconds of its own time.
 async fn dom(browser: &str, url: &str) -> String {
+    shown(browser, url, &["--dump-dom"]).await
+}
+
+async fn shown(browser: &str, url: &str, arguments: &[&str]) -> String {
     let profile = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
-        .args(["--virtual-time-budget=12000", "--dump-dom"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"])
+        .arg("--virtual-time-budget=12000")
+        .args(arguments)
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(url)
         .kill_on_drop(true)

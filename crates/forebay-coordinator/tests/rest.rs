@@ -186,6 +186,22 @@ async fn mounts_come_and_go_and_credentials_are_refused_without_being_told() {
 }
 
 #[tokio::test]
+async fn what_a_process_mounts_by_itself_is_listed_and_cannot_be_removed() {
+    let cluster = Cluster::new().await;
+    let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    let own = Mount { path: "/".into(), origin: "file:///srv".into(), options: BTreeMap::new() };
+    options.mounts = vec![own.clone()];
+    let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
+    let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
+    let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+    let list = client.all_mounts().await.unwrap();
+    assert_eq!((list.mounts, list.configured), (vec![], vec![own]));
+    let (status, _, message) = refusal(client.remove_mount(&path("/")).await.unwrap_err());
+    assert!(status == 409 && message.contains("configuration"), "{message}");
+    coordinator.close().await;
+}
+
+#[tokio::test]
 async fn an_origin_is_mounted_twice_only_with_the_same_options() {
     let cluster = Cluster::new().await;
     // Without a check of its embedder's.
@@ -343,5 +359,46 @@ async fn the_page_is_served_with_nothing_from_elsewhere() {
         assert!(!elsewhere.contains("://") && !elsewhere.contains("innerHTML"), "{at}");
     }
     assert_eq!(types["/forebay.js"], "text/javascript; charset=utf-8");
+    coordinator.close().await;
+}
+
+/// Raises this process's limit of descriptors to `descriptors`, if it is lower.
+fn allow(descriptors: u64) -> bool {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < descriptors) {
+        limit.current = Some(descriptors);
+        return setrlimit(Resource::Nofile, limit).is_ok();
+    }
+    true
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_connections_stand_idle_a_request_is_answered() {
+    if !allow(4096) {
+        return println!("skipped: this process may not have 4096 descriptors");
+    }
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    // Half of them have asked something, and keep their connection as browsers do.
+    let mut idle = Vec::new();
+    for number in 0..1000 {
+        let mut stream = tokio::net::TcpStream::connect(coordinator.address()).await.unwrap();
+        if number % 2 == 0 {
+            use tokio::io::AsyncWriteExt as _;
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+        }
+        idle.push(stream);
+    }
+    let began = tokio::time::Instant::now();
+    let jobs = tokio::time::timeout(PATIENCE, client.jobs(None, None)).await.expect("no place is made for a request");
+    assert!(jobs.is_ok(), "{jobs:?}");
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "it waited until the others were too old: {:?}",
+        began.elapsed()
+    );
+    drop(idle);
     coordinator.close().await;
 }

@@ -44,19 +44,23 @@ function bytes(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
   let at = 0;
   while (count >= 1024 && at + 1 < units.length) { count /= 1024; at += 1; }
-  return `${at === 0 || count >= 100 ? Math.round(count) : count.toFixed(1)} ${units[at]}`;
+  return `${at === 0 || count >= 100 ? Math.round(count) : count.toFixed(1).replace(/\.0$/, "")} ${units[at]}`;
 }
 
 const rate = (count) => (Number.isFinite(count) ? `${bytes(count)}/s` : "–");
 const percent = (part) => (Number.isFinite(part) ? `${(part * 100).toFixed(1)} %` : "–");
 const number = (count) => (Number.isFinite(count) ? count.toLocaleString("en") : "–");
-const clock = (ms) => new Date(ms).toLocaleTimeString();
+const two = (count) => String(count).padStart(2, "0");
+function clock(ms, seconds = true) {
+  const at = new Date(ms);
+  return `${two(at.getHours())}:${two(at.getMinutes())}${seconds ? `:${two(at.getSeconds())}` : ""}`;
+}
 const list = (value) => (Array.isArray(value) ? value : []);
 
 function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   const [h, m, s] = [Math.floor(seconds / 3600), Math.floor((seconds % 3600) / 60), Math.floor(seconds % 60)];
-  return h > 0 ? `${h} h ${m} min` : m > 0 ? `${m} min ${s} s` : `${s} s`;
+  return h > 0 ? `${h} h ${m} min` : m > 0 ? `${m} min${s > 0 ? ` ${s} s` : ""}` : `${s} s`;
 }
 
 /** A table with a caption for those who do not see it. Cells are texts or elements. */
@@ -69,44 +73,79 @@ function table(target, caption, columns, rows, nothing) {
   target.replaceChildren(
     make("caption", { class: "hidden" }, caption),
     make("thead", {}, make("tr", {}, columns.map((column) => make("th", { scope: "col", class: kind(column) }, column.title)))),
-    make("tbody", {}, rows.map((row) => make("tr", {}, columns.map((column, at) => make("td", { class: kind(column) }, row[at]))))),
+    // Where the table is too wide for the window, each row is a list, and each cell has its title before it.
+    make("tbody", {}, rows.map((row) => make("tr", {}, columns.map((column, at) =>
+      make("td", { class: kind(column), "data-title": column.title }, make("span", {}, row[at])))))),
   );
 }
 
 // ---- plots
 
-const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [640, 200, 70, 22, 10];
+const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [640, 200, 76, 22, 12];
+/** More dots than this are a line by themselves. */
+const DOTS = 60;
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+/** Between the marks of the time: those that clocks have. */
+const TIMES = [5 * SECOND, 10 * SECOND, 15 * SECOND, 30 * SECOND, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE,
+  30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR];
 
-/** The next larger 1, 2 or 5 times a power of ten. */
-function niceAbove(value) {
-  if (!(value > 0)) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= value);
+/** Marks from 0 to above `value`, bytes: at 1, 2 or 5 times a power of ten, of the unit that they are told in. */
+function byteMarks(most) {
+  const value = Math.max(most, 1024);
+  let unit = 1;
+  while (unit * 1000 < value) unit *= 1024;
+  const power = 10 ** Math.floor(Math.log10(value / unit));
+  const [top, parts] = [[1, 2], [2, 2], [5, 5], [10, 2]].map(([step, parts]) => [step * power * unit, parts]).find(([step]) => step >= value)
+    ?? [1024 * unit, 2];
+  return Array.from({ length: parts + 1 }, (_, at) => (top * at) / parts);
 }
 
-function frame(label, points, top, name) {
-  const x = (ms) => LEFT + ((ms - points[0].at_ms) / Math.max(1, points.at(-1).at_ms - points[0].at_ms)) * (WIDTH - LEFT - 8);
+/** Round times between two, as many as have a place. */
+function timeMarks(first, last) {
+  const step = TIMES.find((step) => (last - first) / step <= 6) ?? 12 * HOUR;
+  const zone = new Date(first).getTimezoneOffset() * MINUTE;
+  const marks = [];
+  for (let at = Math.ceil((first - zone) / step) * step + zone; at <= last; at += step) marks.push(at);
+  return marks.map((at) => [at, clock(at, step < MINUTE)]);
+}
+
+/** The axes of a plot: of the time that there are points of, and of `marks`, which `name` gives their names. */
+function frame(label, points, marks, name) {
+  const [first, last, top] = [points[0].at_ms, points.at(-1).at_ms, marks.at(-1)];
+  const x = (ms) => LEFT + ((ms - first) / Math.max(1, last - first)) * (WIDTH - LEFT - 8);
   const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - BOTTOM - TOP);
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
-  for (const part of [0, 0.5, 1]) {
-    svg.append(draw("line", { class: "grid", x1: LEFT, x2: WIDTH - 8, y1: y(top * part), y2: y(top * part) }));
-    svg.append(draw("text", { x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, name(top * part)));
+  for (const mark of marks) {
+    svg.append(draw("line", { class: "grid", x1: LEFT, x2: WIDTH - 8, y1: y(mark), y2: y(mark) }));
+    svg.append(draw("text", { x: LEFT - 6, y: y(mark) + 4, "text-anchor": "end" }, name(mark)));
   }
-  for (const [at, anchor] of [[0, "start"], [points.length - 1, "end"]]) {
-    svg.append(draw("text", { x: x(points[at].at_ms), y: HEIGHT - 6, "text-anchor": anchor }, clock(points[at].at_ms)));
+  for (const [at, text] of timeMarks(first, last)) {
+    svg.append(draw("line", { class: "grid", x1: x(at), x2: x(at), y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4 }));
+    const anchor = x(at) > WIDTH - 40 ? "end" : x(at) < LEFT + 20 ? "start" : "middle";
+    svg.append(draw("text", { x: x(at), y: HEIGHT - 4, "text-anchor": anchor }, text));
   }
   return { svg, x, y };
 }
 
+function showSpan(points) {
+  const span = points.length > 1 ? (points.at(-1).at_ms - points[0].at_ms) / SECOND : 0;
+  $("span").textContent = span > 0 ? `the last ${duration(span)}` : "";
+}
+
 function showThroughput(points) {
   const target = $("throughput");
-  if (points.length < 2) return target.replaceChildren(make("p", { class: "empty" }, "No samples yet."));
+  if (points.length < 2) {
+    $("throughput-now").textContent = "";
+    return target.replaceChildren(make("p", { class: "empty" }, "There are no samples yet; they come every few seconds."));
+  }
   const sources = ["memory", "disk", "origin"];
   const sum = (point) => sources.reduce((all, source) => all + point.all[source], 0);
   const most = Math.max(...points.map(sum));
   const now = points.at(-1).all;
   const label = `Throughput: now ${sources.map((source) => `${rate(now[source])} from ${source}`).join(", ")}; at most ${rate(most)}`;
-  const { svg, x, y } = frame(label, points, niceAbove(most), rate);
+  const { svg, x, y } = frame(label, points, byteMarks(most), rate);
   const floor = points.map(() => 0);
   for (const source of sources) {
     const below = floor.slice();
@@ -127,59 +166,108 @@ function showHits(points) {
     return target.replaceChildren(make("p", { class: "empty" }, "Nothing was read in this time."));
   }
   const last = known.at(-1).hit_ratio;
-  const { svg, x, y } = frame(`Hit ratio: last ${percent(last)}`, points, 1, percent);
+  const whole = (part) => `${Math.round(part * 100)} %`;
+  const { svg, x, y } = frame(`Hit ratio: last ${percent(last)}`, points, [0, 0.25, 0.5, 0.75, 1], whole);
   let path = "";
-  let pen = "M";
-  for (const point of points) {
-    if (!Number.isFinite(point.hit_ratio)) { pen = "M"; continue; }
-    // A point alone is a dot.
-    path += `${pen}${x(point.at_ms).toFixed(1)},${y(point.hit_ratio).toFixed(1)}${pen === "M" ? "h1" : ""}`;
-    pen = "L";
-  }
+  const dots = [];
+  points.forEach((point, at) => {
+    if (!Number.isFinite(point.hit_ratio)) return;
+    const isAfter = Number.isFinite(points[at - 1]?.hit_ratio);
+    const isAlone = !isAfter && !Number.isFinite(points[at + 1]?.hit_ratio);
+    const [left, up] = [x(point.at_ms).toFixed(1), y(point.hit_ratio).toFixed(1)];
+    path += `${isAfter ? "L" : "M"}${left},${up}`;
+    // No line leads to one that is alone; of the last one the number is told.
+    if (isAlone || point === known.at(-1) || points.length <= DOTS) dots.push([left, up, isAlone || point === known.at(-1) ? 4 : 2.5]);
+  });
   svg.append(draw("path", { class: "line", d: path }));
+  svg.append(...dots.map(([cx, cy, r]) => draw("circle", { class: "memory", cx, cy, r })));
   target.replaceChildren(svg);
   $("hits-now").textContent = `last ${percent(last)}`;
 }
 
 // ---- sections
 
-function showCluster(status) {
-  $("identity").textContent = `${status.coordinator} · ${status.version}`;
+/** What a worker holds in memory and on disks: as it counts, or, where it does not answer, as it registered. */
+function held(member, stats) {
+  const store = stats?.store;
+  const disks = list(store?.disks);
+  const sum = (field) => disks.reduce((all, disk) => all + (disk[field] ?? 0), 0);
+  return {
+    memory: { used: store?.memory?.used, size: store?.memory?.capacity ?? member?.capacity?.memory },
+    disk: { used: store ? sum("used") : undefined, size: store ? sum("capacity") : member?.capacity?.disk },
+  };
+}
+
+function together(tiers) {
+  const sum = (field) => {
+    const known = tiers.map((tier) => tier[field]).filter(Number.isFinite);
+    return known.length > 0 ? known.reduce((all, count) => all + count, 0) : undefined;
+  };
+  return { used: sum("used"), size: sum("size") };
+}
+
+/** `1.2 GiB of 64 GiB`, and how full that is. */
+function usage({ used, size }, name) {
+  if (!(size > 0)) return size === 0 ? "none" : "–";
+  if (!Number.isFinite(used)) return `${bytes(size)}, use not known`;
+  const text = `${bytes(used)} of ${bytes(size)}`;
+  return make("span", {}, text, make("meter", { min: 0, max: size, value: used, "aria-label": `${name}: ${text}` }));
+}
+
+/** The cards that a worker listens on for RDMA, with how many connections each has. */
+function cards(stats) {
+  return list(stats?.rdma?.listeners).map((listener) => ({ name: listener.card, connections: listener.connections ?? 0 }));
+}
+
+function showCluster(status, stats) {
+  $("identity").textContent = `${status.cluster.name ? `${status.cluster.name} · ` : ""}${status.coordinator} · ${status.version}`;
   $("warnings").replaceChildren(...list(status.warnings).map((warning) => make("li", {}, warning)));
   const members = list(status.cluster.members);
+  const told = new Map(list(stats?.workers).map((worker) => [worker.name, worker.stats]));
   const active = members.filter((member) => member.state === "active").length;
-  const sum = (field) => members.reduce((all, member) => all + (member.capacity?.[field] ?? 0), 0);
-  const cards = [
+  const groups = [...new Set(members.map((member) => member.group).filter(Boolean))].sort();
+  const holds = members.map((member) => held(member, told.get(member.name)));
+  const rdma = members.flatMap((member) => cards(told.get(member.name)));
+  const connections = rdma.reduce((all, card) => all + card.connections, 0);
+  const shown = [
+    ["Workers", `${active} active of ${members.length}`],
+    [groups.length > 1 ? "Groups" : "Group", groups.join(", ") || status.cluster.group || "–"],
+    ["Memory", usage(together(holds.map((tiers) => tiers.memory)), "memory")],
+    ["Disk", usage(together(holds.map((tiers) => tiers.disk)), "disk")],
+    ["RDMA", rdma.length > 0 ? `${number(rdma.length)} paths, ${number(connections)} connections` : "not offered"],
     ["Leader", status.leader ? status.leader.name : "none"],
     ["State", status.state_store.reachable ? status.state_store.description : "unreachable"],
-    ["Workers", `${active} active of ${members.length}`],
-    ["Memory", bytes(sum("memory"))],
-    ["Disk", bytes(sum("disk"))],
   ];
-  $("summary").replaceChildren(...cards.map(([title, text]) => make("div", {}, make("dt", {}, title), make("dd", {}, text))));
+  $("summary").replaceChildren(...shown.map(([title, text]) => make("div", {}, make("dt", {}, title), make("dd", {}, text))));
 }
 
 function showWorkers(status, stats, plot) {
   const members = new Map(list(status.cluster.members).map((member) => [member.name, member]));
   const told = new Map(list(stats.workers).map((worker) => [worker.name, worker]));
   const latest = list(plot.points).at(-1)?.workers ?? {};
-  const names = [...new Set([...members.keys(), ...told.keys()])].sort();
+  const names = [...new Set([...members.keys(), ...told.keys()])];
+  const group = (name) => members.get(name)?.group ?? "";
+  names.sort((a, b) => group(a).localeCompare(group(b)) || a.localeCompare(b, "en", { numeric: true }));
   const rows = names.map((name) => {
     const [member, worker, now] = [members.get(name) ?? {}, told.get(name), latest[name]];
     const down = worker?.error;
-    const state = [member.state, member.warming && "warming"].filter(Boolean).join(", ") || "–";
     const drain = member.drain ? ` ${percent(member.drain.bytes_done / Math.max(1, member.drain.bytes_total))}` : "";
+    const state = [member.state, member.warming && "warming"].filter(Boolean).join(", ");
     const health = down
       ? make("span", { class: "bad", title: down }, "does not answer")
       : make("span", { class: worker ? "good" : "muted" }, worker ? "answers" : "not asked yet");
-    return [name, member.group ?? "–", state + drain, health, percent(member.share), now ? rate(now.memory) : "–",
-      now ? rate(now.disk) : "–", now ? rate(now.origin) : "–", member.version ?? "–"];
+    const { memory, disk } = held(member, worker?.stats);
+    const rdma = cards(worker?.stats).map((card) => `${card.name} (${number(card.connections)})`).join(" ");
+    const reads = now && now.memory + now.disk + now.origin;
+    const hits = reads > 0 ? percent((now.memory + now.disk) / reads) : "–";
+    return [name, member.group ?? "–", make("span", {}, state ? `${state}${drain}, ` : "", health), percent(member.share), usage(memory, "memory"), usage(disk, "disk"),
+      now ? rate(reads) : "–", hits, rdma || "–", member.version ?? worker?.stats?.version ?? "–"];
   });
   const right = (title) => ({ title, kind: "number" });
-  table($("workers"), "Workers with their state, share and throughput", [
-    { title: "Worker" }, { title: "Group" }, { title: "State" }, { title: "Health" }, right("Share"), right("Memory"),
-    right("Disk"), right("Origin"), { title: "Version" },
-  ], rows, "No worker is known.");
+  table($("workers"), "Workers with their state, share, fill and throughput", [
+    { title: "Worker", kind: "path" }, { title: "Group" }, { title: "State", kind: "words" }, right("Share"), right("Memory"),
+    right("Disk"), right("Reads"), right("Hits"), { title: "RDMA", kind: "words" }, { title: "Version" },
+  ], rows, "No worker is known. A worker joins with cluster.etcd.endpoints, or is named in cluster.workers.");
 }
 
 function tally(part) {
@@ -208,7 +296,7 @@ function showJob(job) {
   const causes = list(job.failures.causes);
   if (causes.length > 0) {
     box.append(make("details", {}, make("summary", {}, `${number(job.failures.count)} failures`),
-      make("ul", {}, causes.map((cause) => make("li", {}, `${number(cause.count)} × ${cause.kind}: ${cause.message} (${list(cause.first_paths).join(", ")})`)))));
+      make("ul", {}, causes.map((cause) => make("li", {}, `${number(cause.count)} × ${cause.kind}: ${cause.count === 1 && cause.example || cause.message} (${list(cause.first_paths).join(", ")})`)))));
   }
   return box;
 }
@@ -223,9 +311,10 @@ function showJobs(jobs) {
   [...$("jobs").children].forEach((box, at) => { const part = box.querySelector("details"); if (part && open.has(at)) part.open = true; });
 }
 
-function showMounts(mounts) {
+function showMounts({ mounts, configured }) {
   const options = (mount) => Object.entries(mount.options ?? {}).map(([name, value]) => `${name}=${value}`).join(" ") || "–";
-  const rows = mounts.map((mount) => [mount.path, mount.origin, options(mount)]);
+  const all = [...list(configured).map((mount) => [mount, "configured"]), ...list(mounts).map((mount) => [mount, options(mount)])];
+  const rows = all.map(([mount, more]) => [mount.path, mount.origin, more]);
   table($("mounts"), "Mounts", [{ title: "Path", kind: "path" }, { title: "Origin", kind: "path" }, { title: "Options", kind: "path" }], rows, "Nothing is mounted.");
 }
 
@@ -246,11 +335,11 @@ async function refresh() {
   const [status, stats, plot, jobs, mounts] = await Promise.allSettled(asked);
   if (mine !== round) return;
   const value = (answer) => (answer.status === "fulfilled" ? answer.value : undefined);
-  if (value(status)) showCluster(value(status));
+  if (value(status)) showCluster(value(status), value(stats));
   if (value(status) && value(stats) && value(plot)) showWorkers(value(status), value(stats), value(plot));
-  if (value(plot)) { showThroughput(list(value(plot).points)); showHits(list(value(plot).points)); }
+  if (value(plot)) { showThroughput(list(value(plot).points)); showHits(list(value(plot).points)); showSpan(list(value(plot).points)); }
   if (value(jobs)) showJobs(list(value(jobs).jobs));
-  if (value(mounts)) showMounts(list(value(mounts).mounts));
+  if (value(mounts)) showMounts(value(mounts));
   if (value(stats)) showHottest(list(value(stats).hottest));
   const failed = [status, stats, plot, jobs, mounts].find((answer) => answer.status === "rejected");
   const reason = failed && (failed.reason.name === "AbortError" ? "no answer" : failed.reason.message);

@@ -13,9 +13,12 @@ mod memory;
 mod mounts;
 mod network;
 mod origin;
+mod partitions;
 mod peer;
 pub mod ports;
 mod rdma;
+mod slots;
+mod speeds;
 mod system;
 mod ucx;
 mod window;
@@ -137,6 +140,8 @@ pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
         system::check(facts, config),
         rdma::check(facts, config),
         links::check(facts, config),
+        slots::check(facts, config),
+        partitions::check(facts, config),
         infiniband::check(facts),
         boot::check(facts, config),
         ucx::check(facts, config),

@@ -8,16 +8,22 @@ mod configuration;
 mod connections;
 mod counters;
 mod ethtool;
+mod first_look;
+mod flow_control;
 mod fuse;
 mod interfaces;
 mod listeners;
 mod local;
+mod lock_limits;
 mod memory;
 mod modules;
 mod origin;
+mod pci_way;
 mod pcie;
 mod peer;
+mod processes;
 mod rdma;
+mod recording;
 mod route;
 mod services;
 mod system;
@@ -35,10 +41,13 @@ pub use cm_ids::RdmaListener;
 pub use configuration::{Configuration, Setting};
 pub use connections::Connections;
 pub use ethtool::DriverInfo;
+pub use first_look::FirstLook;
+pub use flow_control::FlowControl;
 pub use fuse::{Fuse, Fusermount};
 pub use interfaces::Interface;
 pub use listeners::{Listener, Owner};
 pub use local::{Local, LocalDirectory};
+pub use lock_limits::LockLimit;
 pub use memory::{Limit, Memory};
 pub use modules::{Module, PciCard};
 pub use origin::{OriginProbe, seconds_of_date};
@@ -46,7 +55,9 @@ pub use pcie::PcieLink;
 pub use peer::{
     PeerBandwidth, PeerLatency, PeerListener, PeerMeasured, PeerOperation, PeerPort, PeerProbe, PeerWorker, Reached,
 };
+pub use processes::Process;
 pub use rdma::{Device, DeviceKind, Gid, Port, Rdma};
+pub use recording::Recording;
 pub use route::{PathMtu, Route};
 pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, WindowProbe, micros};
 pub use system::System;
@@ -72,6 +83,12 @@ pub struct Facts {
     pub ucx: Ucx,
     /// Memory and its limits.
     pub memory: Memory,
+    /// Processes of Forebay that run.
+    #[serde(default)]
+    pub processes: Vec<Process>,
+    /// How much those may lock who will run a worker or a mount.
+    #[serde(default)]
+    pub lock_limits: Vec<LockLimit>,
     /// What a mount needs.
     pub fuse: Fuse,
     /// What materialised files would lie on.
@@ -99,15 +116,24 @@ pub struct Facts {
     pub peers: Vec<PeerProbe>,
     /// The configuration.
     pub configuration: Configuration,
+    /// How long before these the counters of ports were looked at first, in milliseconds.
+    #[serde(default)]
+    pub faults_over_ms: Option<u64>,
+    /// Whose these are, when they are not of this machine.
+    #[serde(default)]
+    pub recording: Option<Recording>,
 }
 
 /// What no file tells.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Outside {
     /// Addresses, each with its interface; see [`Address::of_this_machine`].
     pub addresses: Vec<(String, Address)>,
     /// What drivers say of themselves, each with its interface; see [`DriverInfo::of_this_machine`].
     pub drivers: Vec<(String, DriverInfo)>,
+    /// How interfaces keep packets from being lost; see [`FlowControl::of_this_machine`].
+    pub flow_controls: Vec<(String, FlowControl)>,
     /// What libibverbs says; see [`VerbsDevice::of_this_machine`].
     pub verbs: Vec<VerbsDevice>,
     /// Who listens through rdma_cm; see [`RdmaListener::of_this_machine`].
@@ -134,24 +160,33 @@ pub struct Outside {
     pub ports: Vec<u16>,
     /// The directory that the configuration names for materialised files.
     pub local_dir: Option<PathBuf>,
+    /// The user who called sudo.
+    pub login: Option<String>,
+    /// What ports had counted at first.
+    pub first_look: Option<FirstLook>,
+    /// Which recorded tree is looked at.
+    #[serde(skip)]
+    pub recording: Option<Recording>,
 }
 
 impl Facts {
     /// Reads what there is below `root`.
     #[must_use]
     pub fn gather(root: &Root, outside: Outside) -> Self {
-        let interfaces = Interface::read_all(root, &outside.addresses, &outside.drivers);
+        let interfaces = Interface::read_all(root, &outside.addresses, &outside.drivers, &outside.flow_controls);
         let ipoib: Vec<String> =
             interfaces.iter().filter(|found| found.is_ipoib).map(|found| found.name.clone()).collect();
         Self {
             system: System::read(root, &outside.search_path),
             modules: Module::read_all(root),
             pci_cards: PciCard::read_all(root),
-            rdma: Rdma::read(root).with_verbs(&outside.verbs),
+            rdma: Rdma::read(root).with_verbs(&outside.verbs).since(outside.first_look.as_ref()),
             boot: Boot::read(root, &ipoib, &["ib_ipoib"]),
             interfaces,
             ucx: outside.ucx,
             memory: Memory::read(root),
+            processes: Process::read_all(root),
+            lock_limits: LockLimit::read_all(root, outside.login.as_deref()),
             fuse: Fuse::read(root, &outside.search_path),
             local: Local::read(root, outside.local_dir.as_deref()),
             listeners: Listener::read_all(root, &outside.ports),
@@ -164,7 +199,16 @@ impl Facts {
             mounts: outside.mounts,
             peers: outside.peers,
             configuration: outside.configuration,
+            faults_over_ms: outside.first_look.map(|first| first.ms_before),
+            recording: outside.recording,
         }
+    }
+
+    /// Whether addresses of interfaces are known: those of a tree that was put together by hand are not.
+    #[must_use]
+    pub fn are_addresses_known(&self) -> bool {
+        let has_answers = self.recording.as_ref().is_none_or(Recording::has_answers);
+        has_answers || self.interfaces.iter().any(|interface| !interface.addresses.is_empty())
     }
 
     /// The interface called `name`.

@@ -3,10 +3,12 @@
 //! Three steps, of which only the first touches the machine:
 //!
 //! 1. [`Facts::gather`] reads sysfs and procfs below a [`Root`], so no tool needs to be installed and a recorded tree
-//!    serves as well as a machine. What only system calls and libraries tell ([`Outside`]: addresses, drivers, the clock,
+//!    ([`recording`]) serves as well as a machine. What only system calls and libraries tell ([`Outside`]: addresses, drivers, the clock,
 //!    libucp, what an origin or another host answers) is handed in; most of it has a function here that finds it.
 //! 2. [`checks::check`] makes verdicts of facts and configuration: pure functions, a file for each part of the machine.
 //! 3. [`Report`] prints both, for people or as one JSON document.
+//!
+//! [`demand`] is also asked by processes that start: whether the memory that they are to take can be had.
 //!
 //! What is missing is no failure by itself. A machine without a card is fine until the configuration asks for RDMA.
 //!
@@ -14,8 +16,10 @@
 //! be, what cannot be read is unknown.
 
 pub mod checks;
+pub mod demand;
 pub mod facts;
 mod netlink;
+pub mod recording;
 mod report;
 mod root;
 mod text;
@@ -23,4 +27,4 @@ mod text;
 pub use checks::{Check, Section, Verdict};
 pub use facts::{Facts, Outside};
 pub use report::{Counts, Report};
-pub use root::{Access, Root};
+pub use root::{Access, Answers, Ownership, Root};

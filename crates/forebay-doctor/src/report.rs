@@ -22,6 +22,8 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// How many verdicts there are of each kind.
     pub counts: Counts,
+    #[serde(skip)]
+    shows_only_problems: bool,
 }
 
 /// How many verdicts there are of each kind.
@@ -49,7 +51,14 @@ impl Report {
             warn: count(Verdict::Warn),
             fail: count(Verdict::Fail),
         };
-        Self { facts, checks, counts }
+        Self { facts, checks, counts, shows_only_problems: false }
+    }
+
+    /// The same without what is well; the counts stay.
+    #[must_use]
+    pub fn only_problems(mut self) -> Self {
+        self.checks.retain(|check| check.verdict >= Verdict::Warn);
+        Self { shows_only_problems: true, ..self }
     }
 
     /// What failed.
@@ -62,7 +71,14 @@ impl Report {
     /// # Errors
     /// When the writer takes no more.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        for (heading, lines) in sections(&self.facts) {
+        if let Some(recording) = &self.facts.recording {
+            for line in others::recording(recording) {
+                writeln!(out, "{}", printable(&line))?;
+            }
+            writeln!(out)?;
+        }
+        let sections = if self.shows_only_problems { Vec::new() } else { sections(&self.facts) };
+        for (heading, lines) in sections {
             writeln!(out, "{heading}")?;
             for (name, text) in lines {
                 let line = format!("  {:<14} {}", printable(&name), printable(&text));
@@ -70,7 +86,11 @@ impl Report {
             }
             writeln!(out)?;
         }
-        writeln!(out, "Verdicts")?;
+        if self.shows_only_problems && self.checks.is_empty() {
+            writeln!(out, "Nothing is wrong.")?;
+        } else {
+            writeln!(out, "Verdicts")?;
+        }
         for check in &self.checks {
             let subject = check.subject.as_deref().map(|subject| format!(" {subject}")).unwrap_or_default();
             let row = format!("{} {}{subject}", check.section.name(), check.name);

@@ -1,11 +1,21 @@
 //! The file system as it is looked at: below a prefix, and never more of a file or directory than a bound.
+//!
+//! All that is asked of files goes through here, so that a recorded tree shows what was recorded: where the prefix is not `/`, links
+//! stay below it, and the [`Answers`] that were recorded with the tree come before what its files say. A root that is
+//! [recorded](Root::recorded_to) copies whatever it is asked for.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+mod answers;
+mod links;
+mod recorder;
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+pub use answers::{Access, Answers, Ownership};
+use recorder::Recorder;
 
 /// Most of one file that is read. `/proc/net/tcp` of a busy machine is the longest: 150 bytes a connection.
 const MOST_TEXT: u64 = 16 << 20;
@@ -14,52 +24,102 @@ const MOST_NAMES: usize = 65_536;
 
 /// Where the machine's files are: `/`, or the folder of a recorded tree. Paths are given without the leading `/`.
 #[derive(Clone, Debug)]
-pub struct Root(PathBuf);
+pub struct Root {
+    prefix: PathBuf,
+    /// What was recorded beside the files.
+    answers: Arc<Answers>,
+    recorder: Option<Arc<Recorder>>,
+}
 
 impl Default for Root {
     fn default() -> Self {
-        Self(PathBuf::from("/"))
+        Self::new("/")
     }
-}
-
-/// Whether this process may use a device node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Access {
-    /// It is not there.
-    #[default]
-    Missing,
-    /// It can be opened for reading and writing.
-    Granted,
-    /// It cannot: the system's words.
-    Refused(String),
 }
 
 impl Root {
     /// The tree below `prefix`.
     #[must_use]
     pub fn new(prefix: impl Into<PathBuf>) -> Self {
-        Self(prefix.into())
+        Self { prefix: prefix.into(), answers: Arc::default(), recorder: None }
     }
 
-    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
-        let path = path.as_ref();
-        self.0.join(path.strip_prefix("/").unwrap_or(path))
+    /// The same with answers that were recorded with it.
+    #[must_use]
+    pub fn with_answers(self, answers: Answers) -> Self {
+        Self { answers: Arc::new(answers), ..self }
     }
 
+    /// The same, and whatever is looked at from now on is copied to `folder`.
+    ///
+    /// # Errors
+    /// When the folder cannot be made, or is not empty.
+    pub fn recorded_to(self, folder: &Path) -> io::Result<Self> {
+        let recorder = Recorder::new(&self.prefix, folder)?;
+        Ok(Self { recorder: Some(Arc::new(recorder)), ..self })
+    }
+
+    /// What has to be kept beside the copy.
+    ///
+    /// # Errors
+    /// When something could not be copied.
+    pub fn recorded(&self) -> io::Result<Answers> {
+        self.recorder.as_ref().map_or_else(|| Ok(Answers::default()), |recorder| recorder.finish())
+    }
+
+    /// The same, and nothing is copied: for looking through much of which little is wanted.
+    pub(crate) fn unrecorded(&self) -> Self {
+        Self { recorder: None, ..self.clone() }
+    }
+
+    /// Whether anything is there; links are followed.
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.path(path).exists()
+        self.metadata(path).is_some()
+    }
+
+    /// Whether a regular file is there.
+    pub(crate) fn is_file(&self, path: impl AsRef<Path>) -> bool {
+        self.metadata(path).is_some_and(|found| found.is_file())
+    }
+
+    /// Whether a folder is there.
+    pub(crate) fn is_folder(&self, path: impl AsRef<Path>) -> bool {
+        self.metadata(path).is_some_and(|found| found.is_dir())
     }
 
     /// A regular file's text, without white space around it; `None` when it cannot be read. Many attributes of sysfs
     /// cannot, when they do not apply.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        // A pipe in the place of a file must not keep us waiting.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.path(path)).ok()?;
-        file.metadata().ok()?.is_file().then_some(())?;
-        let mut bytes = Vec::new();
-        file.take(MOST_TEXT).read_to_end(&mut bytes).ok()?;
-        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+        self.text_of(path, str::to_owned)
+    }
+
+    /// As [`Root::text`], of which only what `keep` makes of it is looked at: files that have secrets of others are
+    /// not copied whole.
+    pub(crate) fn text_of(&self, path: impl AsRef<Path>, keep: impl FnOnce(&str) -> String) -> Option<String> {
+        let keep = |bytes: Vec<u8>| keep(&String::from_utf8_lossy(&bytes)).into_bytes();
+        let kept = self.bytes_of(path, keep)?;
+        Some(String::from_utf8_lossy(&kept).trim().to_owned())
+    }
+
+    /// What `keep` makes of a regular file's bytes.
+    pub(crate) fn bytes_of(&self, path: impl AsRef<Path>, keep: impl FnOnce(Vec<u8>) -> Vec<u8>) -> Option<Vec<u8>> {
+        let path = relative(path.as_ref());
+        let found = match self.answers.unreadable.contains(&key(path)) {
+            true => None,
+            false => self.read(path).map(keep),
+        };
+        if let Some(recorder) = &self.recorder {
+            match &found {
+                Some(bytes) => recorder.file(path, bytes),
+                None if self.exists(path) => {
+                    recorder.answer(|answers| {
+                        answers.unreadable.insert(key(path));
+                    });
+                }
+                None => {}
+            }
+        }
+        found
     }
 
     /// As [`Root::text`], where an empty one says nothing.
@@ -74,36 +134,139 @@ impl Root {
 
     /// The names in a directory, numbers in their order; none when it cannot be read.
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
-        let names = entries.take(MOST_NAMES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let directory = relative(directory.as_ref());
+        let entries = self.place(directory, true).and_then(|place| fs::read_dir(place).ok());
+        let is_there = entries.is_some();
+        let names = entries.into_iter().flatten().take(MOST_NAMES);
+        let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> = names.collect();
         names.sort_by_cached_key(|name| (name.parse::<u32>().unwrap_or(u32::MAX), name.clone()));
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| is_there) {
+            recorder.entry(directory, true);
+            names.iter().for_each(|name| recorder.entry(&directory.join(name), false));
+        }
         names
     }
 
-    /// The last name in what a symbolic link points to, whether that is there or not.
-    pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        let target = fs::read_link(self.path(path)).ok()?;
-        Some(target.file_name()?.to_string_lossy().into_owned())
+    /// What a symbolic link says, whether that is there or not.
+    pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        let path = relative(path.as_ref());
+        let target = fs::read_link(self.place(path, false)?).ok()?;
+        if let Some(recorder) = &self.recorder {
+            recorder.entry(path, false);
+        }
+        Some(target)
     }
 
-    /// What a path leads to, all links followed.
+    /// The last name in what a symbolic link says.
+    pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
+        Some(self.link(path)?.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// What a path leads to, all links followed: a path below the root.
     pub(crate) fn resolved(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
-        fs::canonicalize(self.path(path)).ok()
+        let path = relative(path.as_ref());
+        self.exists(path).then(|| links::follow(&self.prefix, path, true))?.map(|followed| followed.place)
     }
 
     /// Opens a device node and closes it again: permissions do not tell what a container's device rules refuse.
     pub(crate) fn access(&self, path: impl AsRef<Path>) -> Access {
-        let opened = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(self.path(path));
-        match opened {
+        let path = relative(path.as_ref());
+        if let Some(access) = self.answers.opened.get(&key(path)) {
+            return access.clone();
+        }
+        let opened = self
+            .place(path, true)
+            .ok_or_else(|| ErrorKind::NotFound.into())
+            .and_then(|place| File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(place));
+        let access = match opened {
             Ok(_) => Access::Granted,
             Err(error) if error.kind() == ErrorKind::NotFound => Access::Missing,
             Err(error) => {
                 let words = error.to_string();
                 Access::Refused(words.split(" (os error").next().unwrap_or_default().to_owned())
             }
+        };
+        self.note(|answers| answers.opened.insert(key(path), access.clone()));
+        access
+    }
+
+    /// Whether a file can be opened for writing. Nothing is written.
+    pub(crate) fn may_write(&self, path: impl AsRef<Path>) -> bool {
+        let path = relative(path.as_ref());
+        if let Some(may) = self.answers.writable.get(&key(path)) {
+            return *may;
+        }
+        let may = self.place(path, true).is_some_and(|place| OpenOptions::new().write(true).open(place).is_ok());
+        self.note(|answers| answers.writable.insert(key(path), may));
+        may
+    }
+
+    /// Who owns a file.
+    pub(crate) fn ownership(&self, path: impl AsRef<Path>) -> Option<Ownership> {
+        let path = relative(path.as_ref());
+        if let Some(owned) = self.answers.owned.get(&key(path)) {
+            return Some(*owned);
+        }
+        let found = self.metadata(path)?;
+        let owned = Ownership { user: found.uid(), mode: found.mode() & 0o7777 };
+        self.note(|answers| answers.owned.insert(key(path), owned));
+        Some(owned)
+    }
+
+    /// What is free in the file system of a folder, in bytes.
+    pub(crate) fn free_bytes(&self, folder: impl AsRef<Path>) -> Option<u64> {
+        let folder = relative(folder.as_ref());
+        if let Some(bytes) = self.answers.free_bytes.get(&key(folder)) {
+            return Some(*bytes);
+        }
+        let space = rustix::fs::statvfs(&self.place(folder, true)?).ok()?;
+        let bytes = space.f_bavail.saturating_mul(space.f_frsize);
+        self.note(|answers| answers.free_bytes.insert(key(folder), bytes));
+        Some(bytes)
+    }
+
+    /// Where `path` is on this machine. Below `/` the kernel follows links by itself.
+    fn place(&self, path: &Path, is_end_followed: bool) -> Option<PathBuf> {
+        if self.prefix == Path::new("/") {
+            return Some(self.prefix.join(path));
+        }
+        Some(self.prefix.join(links::follow(&self.prefix, path, is_end_followed)?.place))
+    }
+
+    fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
+        let path = relative(path.as_ref());
+        let found = fs::metadata(self.place(path, true)?).ok()?;
+        if let Some(recorder) = &self.recorder {
+            recorder.entry(path, true);
+        }
+        Some(found)
+    }
+
+    fn read(&self, path: &Path) -> Option<Vec<u8>> {
+        // A pipe in the place of a file must not keep us waiting.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.place(path, true)?).ok()?;
+        file.metadata().ok()?.is_file().then_some(())?;
+        let mut bytes = Vec::new();
+        file.take(MOST_TEXT).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn note<T>(&self, note: impl FnOnce(&mut Answers) -> T) {
+        if let Some(recorder) = &self.recorder {
+            recorder.answer(|answers| {
+                note(answers);
+            });
         }
     }
+}
+
+fn relative(path: &Path) -> &Path {
+    path.strip_prefix("/").unwrap_or(path)
+}
+
+fn key(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
@@ -133,5 +296,42 @@ mod tests {
         assert_eq!(root.access("dangling"), Access::Missing);
         assert!(matches!(root.access("."), Access::Refused(_)));
         assert_eq!(root.access("/empty"), Access::Granted);
+    }
+
+    #[test]
+    fn a_copy_gives_the_answers_that_were_given() {
+        let (source, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |path: &str| source.path().join(path);
+        fs::create_dir_all(at("sys/devices/card/net/ib0")).unwrap();
+        fs::create_dir_all(at("sys/class/net")).unwrap();
+        fs::create_dir_all(at("etc")).unwrap();
+        fs::write(at("sys/devices/card/net/ib0/mtu"), "2044\n").unwrap();
+        fs::write(at("sys/devices/card/net/ib0/speed"), "1").unwrap();
+        fs::write(at("etc/keys"), "name\nsecret\n").unwrap();
+        fs::write(at("etc/other"), "secret\n").unwrap();
+        fs::write(at("bytes"), [0x82, 0, 255]).unwrap();
+        std::os::unix::fs::symlink("../../devices/card/net/ib0", at("sys/class/net/ib0")).unwrap();
+        std::os::unix::fs::symlink("../..", at("sys/devices/card/net/ib0/device")).unwrap();
+        std::os::unix::fs::symlink("socket:[7]", at("descriptor")).unwrap();
+        let ask = |root: &Root| {
+            let first_line = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+            (
+                (root.names("sys/class/net"), root.number::<u32>("sys/class/net/ib0/mtu")),
+                root.names("sys/class/net/ib0"),
+                (root.resolved("sys/class/net/ib0/device"), root.text("sys/class/net/ib0"), root.text("missing")),
+                (root.link_name("descriptor"), root.text_of("etc/keys", first_line), root.bytes_of("bytes", |all| all)),
+                (root.access("etc/keys"), root.may_write("etc/keys"), root.ownership("etc/keys")),
+                (root.access("dev/fuse"), root.free_bytes("etc"), root.is_file("etc/keys"), root.is_folder("etc")),
+            )
+        };
+        let recording = Root::new(source.path()).recorded_to(copy.path()).unwrap();
+        let answered = ask(&recording);
+        let answers = recording.recorded().unwrap();
+        assert!(answers.unreadable.contains("sys/class/net/ib0"), "a folder is no text: {answers:?}");
+        drop(source);
+        assert_eq!(ask(&Root::new(copy.path()).with_answers(answers)), answered);
+        assert_eq!(fs::read_to_string(copy.path().join("etc/keys")).unwrap(), "name", "no more than was asked for");
+        assert!(!copy.path().join("etc/other").exists());
+        assert!(Root::default().recorded_to(copy.path()).is_err(), "it is not empty");
     }
 }

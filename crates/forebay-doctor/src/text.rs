@@ -1,5 +1,7 @@
 //! Numbers and lists in words.
 
+use std::collections::BTreeSet;
+
 /// `1.5 GiB`, in the largest unit that leaves at least one of it.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -37,6 +39,19 @@ pub(crate) fn rate(mbps: u64) -> String {
         (_, 0) => format!("{} Gb/s", mbps / 1000),
         (_, tenth) => format!("{}.{tenth} Gb/s", mbps / 1000),
     }
+}
+
+/// Numbers as the kernel writes lists of them: `0-3,8`.
+pub(crate) fn ranges(numbers: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*number) => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+    }
+    let range = |(first, last): &(u32, u32)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
 /// Names with commas between them; `none` where there are none.
@@ -95,6 +110,7 @@ mod tests {
             ["999 ns", "1.5 us", "20 ms", "3.1 s"]
         );
         assert_eq!([rate(0), rate(999), rate(1000), rate(12_345)], ["0 Mb/s", "999 Mb/s", "1 Gb/s", "12.3 Gb/s"]);
+        assert_eq!((ranges(&[0, 1, 2, 5, 7, 8].into()), ranges(&[].into())), ("0-2,5,7-8".to_owned(), String::new()));
         assert_eq!(printable("a\x1b[2Jé"), "a\\u{1b}[2Jé");
         assert_eq!((listed(["a", "b"]), listed::<&str>([])), ("a, b".to_owned(), "none".to_owned()));
     }

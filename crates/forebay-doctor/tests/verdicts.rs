@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use forebay_doctor::facts::{
-    Connections, Device, DeviceKind, Fusermount, Gid, Interface, Limit, Listener, OriginProbe, Owner, Port, UcxModule,
+    Connections, Device, DeviceKind, Fusermount, Gid, Interface, Limit, Listener, MountProbe, OriginProbe, Owner, Port,
+    UcxModule,
 };
 use forebay_doctor::{Access, Facts, Verdict};
 use support::{RDMA, config, facts, find, is_there, ucx, verdict};
@@ -61,9 +62,46 @@ fn the_metadata_path_s_device_port_and_gid_are_looked_for() {
     };
     assert_eq!(of(&[]), Ok);
     assert_eq!(of(&["network.rdma.metadata.gid_index=3"]), Ok);
-    assert_eq!(of(&["network.rdma.metadata.gid_index=4"]), Fail);
+    assert_eq!(of(&["network.rdma.metadata.gid_index=4"]), Warn);
     assert_eq!(of(&["network.rdma.metadata.ib_port=2"]), Warn);
-    assert_eq!(of(&["network.rdma.metadata.ib_port=2", RDMA]), Fail);
+    assert_eq!(
+        of(&["network.rdma.metadata.ib_port=2", RDMA]),
+        Warn,
+        "it goes over TCP, and data over RDMA all the same"
+    );
+}
+
+#[test]
+fn the_gid_and_the_partition_that_data_is_to_take_are_looked_for_on_each_card() {
+    let of = |facts: &Facts, card: &str, key: &str, value: &str| {
+        let config = config(&[RDMA, &format!("network.rdma.data.bind.device={card}"), &format!("{key}={value}")]);
+        let name = format!("configuration card {key}");
+        is_there(facts, &config, &name).then(|| verdict(facts, &config, &name))
+    };
+    let gid = "network.rdma.data.gid_index";
+    assert_eq!((of(&roce(), "mlx5_0:1", gid, "3"), of(&roce(), "mlx5_0:1", gid, "77")), (None, Some(Fail)));
+    let infiniband = facts("mlx5-infiniband", &[], ucx("1.20.0", &["rc_mlx5/mlx5_ib0:1"]));
+    let partition = |key: &str| of(&infiniband, "mlx5_ib0:1", "network.rdma.data.partition_key", key);
+    assert_eq!((partition("0x8001"), partition("0x7fff"), partition("0x8123")), (None, None, Some(Fail)));
+}
+
+#[test]
+fn reads_that_fail_as_no_rdma_is_up_and_tcp_is_not_allowed_are_a_failure_and_not_a_fallback() {
+    let of = |probe: MountProbe| {
+        let mut facts = roce();
+        facts.mounts.push(MountProbe { path: "/mnt".into(), ..probe });
+        find(&facts, &config(&[]), "rdma mount-paths")
+    };
+    let worker = || vec!["node2:29999 (port 59999 refused)".to_owned()];
+    let failing = of(MountProbe { unreachable: worker(), ..MountProbe::default() });
+    assert_eq!(failing.verdict, Fail);
+    for part in ["node2:29999 (port 59999 refused)", "reads from", "never"] {
+        assert!(failing.what.contains(part), "{failing:?}");
+    }
+    let remedy = failing.remedy.unwrap();
+    assert!(remedy.contains("fallback = \"auto\"") && remedy.contains("--peer"), "{remedy}");
+    let fallen = of(MountProbe { rdma_down: worker(), ..MountProbe::default() });
+    assert!(fallen.verdict == Warn && fallen.what.contains("TCP are used"), "{fallen:?}");
 }
 
 #[test]
@@ -213,6 +251,21 @@ fn huge_pages_and_capacity() {
     assert!(fails(&facts), "it can have 1 GiB");
     facts.memory.limit_bytes = None;
     assert!(!fails(&facts));
+}
+
+#[test]
+fn the_buffer_pool_holds_what_is_fetched_ahead_also_from_far_away() {
+    let sizes = [
+        RDMA,
+        "network.rdma.data.buffer_pool.max_size=128MiB",
+        "network.rdma.data.buffer_pool.initial_size=16MiB",
+        "network.rdma.data.buffer_pool.prewarm_size=16MiB",
+    ];
+    let with = |more: &[&str]| verdict(&roce(), &config(&[&sizes, more].concat()), "configuration buffer-pool");
+    assert_eq!(with(&[]), Warn, "two readers, 32 blocks of 4 MiB ahead of each");
+    assert_eq!(with(&["client.prefetch.far_part_number=16"]), Ok);
+    assert_eq!(with(&["client.prefetch.max_part_number=16"]), Ok);
+    assert_eq!(with(&["client.prefetch.max_part_number=32"]), Warn);
 }
 
 #[test]

@@ -62,8 +62,10 @@ pub struct SessionOptions {
     pub spin: Duration,
     /// Whether threads on `/dev/fuse` answer long reads through a pipe, where they may have one.
     pub splice: bool,
-    /// The most that one request reads or writes, in bytes.
+    /// The most that one request writes, in bytes.
     pub max_write: u32,
+    /// The most that one request reads, in bytes; no less than that.
+    pub max_read: u32,
     /// Read-ahead and asynchronous direct requests that may be under way.
     pub max_background: u16,
     /// So many of them, and the kernel takes the mount to be congested; 0: three quarters of them.
@@ -89,6 +91,7 @@ impl Default for SessionOptions {
             spin: Duration::from_micros(20),
             splice: true,
             max_write: MAX_PAYLOAD,
+            max_read: MAX_PAYLOAD,
             max_background: 64,
             congestion_threshold: 0,
             readdirplus: ReadDirPlus::Auto,
@@ -145,6 +148,7 @@ impl<D: Dispatch> Session<D> {
         let (unique, init) = first_request(&descriptor)?;
         let mut wanted = Wanted {
             max_write: options.max_write,
+            max_read: options.max_read,
             // 4 KiB where we are built for; elsewhere it is what the kernel counts in.
             page_size: u32::try_from(rustix::param::page_size()).unwrap_or(4096),
             max_background: options.max_background,

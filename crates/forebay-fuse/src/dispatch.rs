@@ -304,7 +304,7 @@ impl Dispatcher {
         let asked = match request.operation() {
             Ok(asked) => asked,
             Err(malformed) => {
-                debug!(header = ?request.header(), %malformed, "a request makes no sense");
+                debug!(opcode = request.header().opcode, %malformed, "a request makes no sense");
                 return request.now().error(malformed.errno());
             }
         };

@@ -48,6 +48,6 @@ pub use error::MountError;
 pub use forebay_fuse_io::{Carried, Carrier, FuseIo, Served};
 pub use materialised::LocalOptions;
 pub use mount::{Mount, Unmounted};
-pub use options::{MountOptions, ReportSource, WritingOptions};
+pub use options::{MountOptions, ReportSource, WritingOptions, largest_read};
 pub use orders::{Kept, LocalFiles, OrderProgress};
 pub use stats::{MountStats, Operation, OperationStats};

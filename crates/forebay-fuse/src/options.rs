@@ -11,8 +11,11 @@ use serde_json::Value;
 
 use crate::materialised::LocalOptions;
 
-/// The largest read or write that the kernel sends; more gains nothing.
-const MAX_REQUEST: u32 = 1 << 20;
+/// The largest write that the kernel sends; more gains nothing.
+const MAX_WRITE: u32 = 1 << 20;
+const PAGE: u64 = 4096;
+/// Pages of a request where the kernel does not say how many it allows.
+const MAX_PAGES: u64 = 256;
 
 /// What can be chosen of a mount. [`MountOptions::default`] suits most.
 #[derive(Clone, Debug)]
@@ -140,7 +143,6 @@ impl Default for MountOptions {
 impl MountOptions {
     /// `max_read` as the kernel takes it: whole pages, at least one.
     pub(crate) fn max_read_bytes(&self) -> u64 {
-        const PAGE: u64 = 4096;
         (self.max_read.as_u64() / PAGE * PAGE).max(PAGE)
     }
 
@@ -153,7 +155,8 @@ impl MountOptions {
             clone_fd: self.clone_fd,
             spin: self.spin,
             splice: self.splice,
-            max_write: MAX_REQUEST,
+            max_write: MAX_WRITE,
+            max_read: u32::try_from(self.max_read_bytes()).unwrap_or(u32::MAX),
             max_background,
             congestion_threshold: self.congestion_threshold.unwrap_or(max_background),
             readdirplus: ReadDirPlus::Auto,
@@ -171,4 +174,12 @@ impl MountOptions {
             threads => threads,
         }
     }
+}
+
+/// The largest read that this machine's kernel sends when `wanted` is asked for: more than 1 MiB only where somebody allowed it.
+#[must_use]
+pub fn largest_read(wanted: ByteSize) -> ByteSize {
+    let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok();
+    let pages = limit.and_then(|pages| pages.trim().parse().ok()).unwrap_or(MAX_PAGES);
+    wanted.min(ByteSize::bytes(pages.saturating_mul(PAGE)))
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use forebay_fuse_io::{Answer, Attributes, Errno, Kind, Reply, Served};
 use forebay_memory::Spans;
 use forebay_types::{Failure, FailureKind};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -151,7 +151,7 @@ impl Shared {
             }
             report.insert("fuse".to_owned(), fuse);
             if let Some(staging) = self.files.staging() {
-                report.insert("staging".to_owned(), staging.report());
+                report.insert("staging".to_owned(), json!(staging.report()));
             }
             if let Some(materialised) = &self.files.materialised {
                 report.insert("local".to_owned(), materialised.report());

@@ -263,8 +263,9 @@ impl FileSystem {
         }
         let Some(staging) = &self.staging else { return };
         staging.close().await;
-        if let Some(left) = staging.report().get("dirty").and_then(serde_json::Value::as_u64).filter(|left| *left > 0) {
-            warn!(files = left, "not everything that was written could be uploaded: see `forebay fs staged ls`");
+        let files = staging.report().not_uploaded();
+        if files > 0 {
+            warn!(files, "not everything that was written could be uploaded: see `forebay fs staged ls`");
         }
     }
 }

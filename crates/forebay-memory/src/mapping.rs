@@ -1,6 +1,7 @@
 //! The memory behind a pool: one mapping, in huge pages when there are some, on the nodes where it is read; private unless it may
 //! be shared and can be (`shared.rs`).
 
+use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -20,6 +21,16 @@ pub enum PageKind {
     Transparent,
     /// Ordinary pages.
     Small,
+}
+
+impl fmt::Display for PageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Huge => "huge",
+            Self::Transparent => "transparent",
+            Self::Small => "small",
+        })
+    }
 }
 
 /// Huge pages are 2 MiB on x86-64 and, with 4 KiB base pages, on arm64.
@@ -45,8 +56,8 @@ impl Mapping {
         let placement = numa::placement();
         match numa::place(mapping.base(), length, &placement) {
             Ok(()) if placement == Placement::Unsaid => {}
-            Ok(()) => tracing::info!(bytes = length, ?placement, "memory is placed by node"),
-            Err(error) => tracing::info!(bytes = length, ?placement, %error, "memory cannot be placed by node"),
+            Ok(()) => tracing::info!(bytes = length, %placement, "memory is placed by node"),
+            Err(error) => tracing::info!(bytes = length, %placement, %error, "memory cannot be placed by node"),
         }
         Ok(mapping)
     }

@@ -6,6 +6,7 @@
 //! the operator said (`numactl`) stands, and on a machine with one node nothing happens at all.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::ptr::NonNull;
 
@@ -18,6 +19,19 @@ pub(crate) enum Placement {
     On(u32),
     /// In turns on these.
     Over(BTreeSet<u32>),
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsaid => f.write_str("as the kernel likes"),
+            Self::On(node) => write!(f, "on node {node}"),
+            Self::Over(nodes) => {
+                let nodes: Vec<_> = nodes.iter().map(u32::to_string).collect();
+                write!(f, "in turns on nodes {}", nodes.join(", "))
+            }
+        }
+    }
 }
 
 /// What decides it.

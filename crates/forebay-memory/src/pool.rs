@@ -28,8 +28,6 @@ pub struct PoolOptions {
     pub initial: ByteSize,
     /// Where it stops growing; rounded up to whole frames.
     pub max: ByteSize,
-    /// How much of it is backed by memory from the start rather than at first use.
-    pub prewarm: ByteSize,
     /// Whether to use huge pages where there are some.
     pub huge_pages: bool,
     /// Whether other processes may look at it.
@@ -40,8 +38,7 @@ impl PoolOptions {
     /// A private pool of one fixed size, backed by memory as it is used.
     #[must_use]
     pub fn fixed(size: ByteSize) -> Self {
-        let prewarm = ByteSize::default();
-        Self { initial: size, max: size, prewarm, huge_pages: true, sharing: Sharing::Private }
+        Self { initial: size, max: size, huge_pages: true, sharing: Sharing::Private }
     }
 }
 
@@ -56,11 +53,9 @@ pub enum PoolError {
         /// The kernel's answer.
         error: rustix::io::Errno,
     },
-    /// `prewarm` ≤ `initial` ≤ `max` does not hold, or the pool is smaller than one frame.
-    #[error("a memory pool wants prewarm <= initial <= max and at least 4MiB, not {prewarm}, {initial}, {max}")]
+    /// `initial` ≤ `max` does not hold, or the pool is smaller than one frame.
+    #[error("a memory pool wants initial <= max and at least 4MiB, not {initial} and {max}")]
     Sizes {
-        /// The prewarmed part.
-        prewarm: ByteSize,
         /// The size at start.
         initial: ByteSize,
         /// The largest size.
@@ -192,19 +187,15 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Sizes`] and [`PoolError::Map`].
     pub fn new(options: PoolOptions) -> Result<Self, PoolError> {
-        let PoolOptions { initial, max, prewarm, huge_pages, sharing } = options;
-        if prewarm > initial || initial > max || max < ByteSize::bytes(FRAME_SIZE as u64) {
-            return Err(PoolError::Sizes { prewarm, initial, max });
+        let PoolOptions { initial, max, huge_pages, sharing } = options;
+        if initial > max || max < ByteSize::bytes(FRAME_SIZE as u64) {
+            return Err(PoolError::Sizes { initial, max });
         }
         let map_error = |error| PoolError::Map { size: max, error };
         let frames = |size: ByteSize| u32::try_from(size.as_u64().div_ceil(FRAME_SIZE as u64));
         let max_frames = frames(max).map_err(|_| map_error(rustix::io::Errno::OVERFLOW))?;
         let initial_frames = frames(initial).unwrap_or(max_frames).max(1);
         let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages, sharing).map_err(map_error)?;
-        if prewarm.as_u64() > 0 {
-            // At most `max`, which fits the address space: it was just mapped.
-            mapping.prewarm(0..prewarm.as_u64() as usize).map_err(map_error)?;
-        }
         let state = State { frames: Frames::new(initial_frames), waiting: VecDeque::new() };
         Ok(Self {
             shared: Arc::new(Shared {
@@ -265,19 +256,20 @@ impl Pool {
         }
     }
 
-    /// Has the kernel back all of the pool with memory, a step at a time for as long as `goes_on`: what is used for the
-    /// first time then costs no more than what was used before. Takes seconds for some ten GiB, and keeps nobody from
+    /// Has the kernel back the first `size` bytes of the pool with memory, a step at a time for as long as `goes_on`: what is used
+    /// for the first time then costs no more than what was used before. Takes seconds for some ten GiB, and keeps nobody from
     /// the pool meanwhile.
     ///
     /// # Errors
     /// [`PoolError::Map`] when there is not so much memory.
-    pub fn warm_up(&self, mut goes_on: impl FnMut() -> bool) -> Result<(), PoolError> {
-        let length = self.capacity().as_u64() as usize;
+    pub fn warm_up(&self, size: ByteSize, mut goes_on: impl FnMut() -> bool) -> Result<(), PoolError> {
+        // The mapping's length, at most, which fits the address space.
+        let length = size.min(self.capacity()).as_u64() as usize;
         for start in (0..length).step_by(WARM_STEP) {
             if !goes_on() {
                 break;
             }
-            let step = start..start.saturating_add(WARM_STEP);
+            let step = start..start.saturating_add(WARM_STEP).min(length);
             self.shared.mapping.prewarm(step).map_err(|error| PoolError::Map { size: self.capacity(), error })?;
         }
         Ok(())

@@ -12,11 +12,14 @@
 //! * `process`: what the kernel counts of this process;
 //! * `readiness`: whether, and if not why not;
 //! * `report`: the counters as lines for people;
+//! * `http`, `places`: a listener that nobody can keep busy, also of others;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 mod exposition;
 mod family;
+mod http;
 mod latency;
+mod places;
 mod process;
 mod readiness;
 mod report;
@@ -25,6 +28,7 @@ mod sharded;
 
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
+pub use http::{HttpLimits, HttpServer};
 pub use latency::{BOUNDS_NANOS, LatencyHistogram, LatencySnapshot};
 pub use process::ProcessStats;
 pub use readiness::Readiness;

@@ -7,7 +7,7 @@
 //! | `/readyz` | 200, or 503 with what is missing: `{"ready":false,"missing":{"mount":"…"}}` |
 //! | `/stats` | all counters as one JSON object, as `forebay stats` reads them |
 //!
-//! They tell and take no orders. A client that is slow, or one too many, is closed: nobody can keep the process busy.
+//! They tell and take no orders. A client that is slow is closed, and so is an idle one when others come.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,29 +18,20 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tokio::net::TcpListener;
 
 use crate::exposition::{CONTENT_TYPE, Registry};
+use crate::http::{HttpLimits, HttpServer};
 use crate::readiness::Readiness;
 
-/// Connections at once. Prometheus has one, people have some.
-const MAX_CONNECTIONS: usize = 64;
-/// How long a client may take to send the head of a request.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// How long a connection may last: Prometheus makes another one.
-const LASTS_AT_MOST: Duration = Duration::from_secs(600);
-/// How long answers under way may take once the server is told to end.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
-/// How long accepting rests after an error, such as too many open files, that would only come back at once.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Prometheus has one connection, people have some.
+const LIMITS: HttpLimits = HttpLimits {
+    connections: 64,
+    head_within: Duration::from_secs(10),
+    lasts_at_most: Duration::from_secs(600),
+    ends_within: Duration::from_secs(2),
+};
 
 /// Why the pages cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -102,8 +93,7 @@ async fn stats(State(site): State<Site>) -> Json<Value> {
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
-    stop: CancellationToken,
-    serving: Mutex<Option<JoinHandle<()>>>,
+    server: HttpServer,
 }
 
 /// Serves `pages` at `address`. Must be called within a tokio runtime.
@@ -114,9 +104,7 @@ pub async fn serve(address: SocketAddr, pages: Router) -> Result<MetricsServer, 
     let cannot = |error| WebError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
-    let stop = CancellationToken::new();
-    let serving = tokio::spawn(accept(listener, pages, stop.clone()));
-    Ok(MetricsServer { address, stop, serving: Mutex::new(Some(serving)) })
+    Ok(MetricsServer { address, server: HttpServer::start(listener, pages, LIMITS) })
 }
 
 impl MetricsServer {
@@ -128,73 +116,14 @@ impl MetricsServer {
 
     /// Ends it. Answers under way may finish, for a moment.
     pub async fn close(&self) {
-        self.stop.cancel();
-        let serving = self.serving.lock().take();
-        if let Some(serving) = serving {
-            // It panics only if accepting does, and then there is nothing left to wait for.
-            let _ = serving.await;
-        }
-    }
-}
-
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        if let Some(serving) = self.serving.lock().take() {
-            serving.abort();
-        }
-    }
-}
-
-async fn accept(listener: TcpListener, pages: Router, stop: CancellationToken) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            () = stop.cancelled() => break,
-        };
-        let Ok((stream, peer)) = accepted else {
-            tokio::time::sleep(ACCEPT_REST).await;
-            continue;
-        };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            debug!(%peer, "closed a connection to the metrics: {MAX_CONNECTIONS} are open");
-            continue;
-        };
-        let (pages, stop) = (pages.clone(), stop.clone());
-        connections.spawn(async move {
-            let _place = place;
-            let _ = tokio::time::timeout(LASTS_AT_MOST, connection(stream, pages, stop)).await;
-        });
-    }
-    let all = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(ENDS_WITHIN, all).await.is_err() {
-        connections.shutdown().await;
-    }
-}
-
-async fn connection(stream: TcpStream, pages: Router, stop: CancellationToken) {
-    let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        debug!(%error, "a connection to the metrics ended");
+        self.server.close().await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     use super::*;
     use crate::family::Families;
@@ -245,21 +174,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_say_nothing_take_no_more_than_their_places_and_hold_no_one_up_at_the_end() {
+    async fn those_who_say_nothing_keep_nobody_from_being_answered_and_hold_no_one_up_at_the_end() {
         let server = serve(loopback(), routes(site().0)).await.unwrap();
         let mut silent = Vec::new();
-        for _ in 0..MAX_CONNECTIONS {
+        for _ in 0..4 * LIMITS.connections {
             silent.push(TcpStream::connect(server.local_addr()).await.unwrap());
         }
-        let until = tokio::time::Instant::now() + Duration::from_secs(10);
-        loop {
-            // One too many is closed without an answer, once the others have been accepted.
-            let mut late = TcpStream::connect(server.local_addr()).await.unwrap();
-            if late.read(&mut [0; 1]).await.unwrap_or(0) == 0 {
-                break;
-            }
-            assert!(tokio::time::Instant::now() < until, "it takes everybody");
-        }
+        let answered = tokio::time::timeout(LIMITS.head_within / 2, get(server.local_addr(), "/healthz")).await;
+        assert!(answered.expect("no place is made").ends_with("ok\n"));
         let closed = tokio::time::timeout(Duration::from_secs(10), server.close()).await;
         assert!(closed.is_ok(), "it waits for those who say nothing");
         drop(silent);

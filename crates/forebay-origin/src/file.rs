@@ -18,6 +18,7 @@
 //! one that NFS servers rely on.
 
 mod changes;
+mod room;
 mod uploads;
 
 use std::ffi::OsStr;
@@ -41,7 +42,7 @@ use crate::names::{
     version_changed,
 };
 use crate::stats::{Operation, OriginStats, Outcome};
-use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions};
+use crate::{ListPage, Origin, OriginCounts, OriginError, OriginOptions, Room};
 
 /// Bytes that one `getdents64` fills: about 200 names.
 const DIRENT_BUFFER: usize = 8 << 10;
@@ -63,6 +64,7 @@ struct Inner {
     root: PathBuf,
     is_writable: bool,
     completed: uploads::Completed,
+    room: Arc<room::Look>,
     stats: Arc<OriginStats>,
 }
 
@@ -76,7 +78,14 @@ impl FileOrigin {
         let root = root.canonicalize().map_err(directory)?;
         std::fs::read_dir(&root).map_err(directory)?;
         let is_writable = rustix::fs::access(&root, Access::WRITE_OK | Access::EXEC_OK).is_ok();
-        let inner = Inner { url: url.into(), root, is_writable, completed: Default::default(), stats: Arc::default() };
+        let inner = Inner {
+            url: url.into(),
+            root,
+            is_writable,
+            completed: Default::default(),
+            room: Arc::default(),
+            stats: Arc::default(),
+        };
         inner.remove_left_over();
         Ok(Self { inner: Arc::new(inner), deadline: options.retry_deadline })
     }
@@ -178,6 +187,10 @@ impl Origin for FileOrigin {
 
     fn takes_changes(&self) -> bool {
         self.inner.is_writable
+    }
+
+    async fn room(&self) -> Option<Room> {
+        self.inner.room.at(&self.inner.root).await
     }
 
     async fn put(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {

@@ -35,6 +35,17 @@ pub use stats::{OriginCounts, OriginOperation};
 use bytes::Bytes;
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion};
 
+/// How much room the file system of an origin has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Room {
+    /// Bytes that may still be written.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// Whether it is memory: what is read there is as fast as what is cached.
+    pub in_memory: bool,
+}
+
 /// A durable store of immutable file versions, seen as a tree of directories and files.
 ///
 /// # Contract
@@ -98,6 +109,11 @@ pub trait Origin: Send + Sync + 'static {
     /// Whether this origin can be written.
     fn takes_changes(&self) -> bool {
         false
+    }
+
+    /// How much room there is, where that can be known: an object store does not say.
+    async fn room(&self) -> Option<Room> {
+        None
     }
 
     /// Makes `path` a file of these bytes.

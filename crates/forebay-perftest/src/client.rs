@@ -72,6 +72,7 @@ pub fn run(
         runtime: runtime.clone(),
         stop: stop.clone(),
         lanes: Mutex::default(),
+        cpus: options.cpus.clone(),
     });
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
@@ -166,17 +167,17 @@ impl Session<'_> {
         self.say_how()?;
         if !verified.is_empty() {
             self.say("")?;
-            self.say(&text::section("BASIC TESTS (Every Byte Compared)"))?;
+            self.say(&text::section("BASIC TESTS", "Every Byte Compared", false))?;
             self.verify(verified)?;
         }
         if !latency.is_empty() {
             self.say("")?;
-            self.say(&text::section("LATENCY TESTS (Sequential, Zero-Copy)"))?;
+            self.say(&text::section("LATENCY TESTS", "Sequential", self.has_rdma()))?;
             if self.options.all_sizes { self.latency_tables(latency)? } else { self.latency(latency)? }
         }
         if !bandwidth.is_empty() {
             self.say("")?;
-            self.say(&text::section("BANDWIDTH STRESS TESTS (Multi-Threaded Concurrent, Zero-Copy)"))?;
+            self.say(&text::section("BANDWIDTH STRESS TESTS", "Multi-Threaded Concurrent", self.has_rdma()))?;
             if self.options.all_sizes { self.bandwidth_tables(bandwidth)? } else { self.bandwidth(bandwidth)? }
         }
         self.say("")?;
@@ -187,7 +188,14 @@ impl Session<'_> {
     fn say_how(&mut self) -> Result<(), Error> {
         match self.options.transport {
             TransportChoice::Tcp => {
-                self.say("[INFO] TCP: READ and WRITE by blocking sockets, CACHE by its own transport")?
+                self.say(
+                    "[INFO] TCP: READ and WRITE by blocking sockets, one for each thread, CACHE by its own transport",
+                )?;
+                let local = self.control.local_ip();
+                let card = self.options.cards.addresses.iter().find(|(address, _)| Some(*address) == local);
+                if let Some((_, description)) = card {
+                    self.say(&text::card(description))?;
+                }
             }
             TransportChoice::Ucx => {
                 drop(Crew::start(&self.connector, Kind::Read, 1)?);
@@ -195,8 +203,16 @@ impl Session<'_> {
                 if let Some(ucx) = &mut self.report.ucx {
                     ucx.lanes = lanes.iter().map(ToString::to_string).collect();
                     ucx.rdma = lanes.iter().any(Resource::is_rdma);
-                    let line = text::lanes(&ucx.version, &lanes);
+                    let (line, rdma) = (text::lanes(&ucx.version, &lanes), ucx.rdma);
                     self.say(&line)?;
+                    let mut known: Vec<_> = self.options.cards.devices.iter().collect();
+                    known.retain(|(device, _)| lanes.iter().any(|lane| *lane.device == **device));
+                    for (_, description) in known {
+                        self.say(&text::card(description))?;
+                    }
+                    if rdma {
+                        self.say(text::QUEUE_PAIRS)?;
+                    }
                 }
             }
         }
@@ -209,13 +225,21 @@ impl Session<'_> {
         }
         self.say("")?;
         self.say(&format!("[INFO] Test Case: {}", self.options.case))?;
-        self.say(&format!("[INFO] Duration: {} seconds", self.options.duration.as_secs()))
+        self.say(&format!("[INFO] Duration: {} seconds", self.options.duration.as_secs()))?;
+        if let Some(iterations) = self.options.iterations {
+            self.say(&format!("[INFO] Iterations of a latency test: {iterations}"))?;
+        }
+        Ok(())
+    }
+
+    fn has_rdma(&self) -> bool {
+        self.report.ucx.as_ref().is_some_and(|ucx| ucx.rdma)
     }
 
     fn verify(&mut self, kinds: &[Kind]) -> Result<(), Error> {
         for kind in kinds {
             let mut crew = Crew::start(&self.connector, *kind, 1)?;
-            for bytes in plan::payloads(self.options.all_sizes) {
+            for bytes in plan::payloads(self.options) {
                 let transfers = crew.verify(bytes)?;
                 self.say(&text::verified(*kind, bytes, transfers))?;
                 self.report.verified.push(Verified { kind: *kind, bytes, transfers });
@@ -230,35 +254,42 @@ impl Session<'_> {
         for kind in kinds {
             crews.push((*kind, Crew::start(&self.connector, *kind, 1)?));
         }
-        for (index, bytes) in plan::payloads(false).into_iter().enumerate() {
+        for (index, bytes) in plan::payloads(self.options).into_iter().enumerate() {
             if index > 0 {
                 self.say("")?;
             }
             for (kind, crew) in &mut crews {
-                let latency = self.latency_of(crew, *kind, bytes, self.options.duration)?;
-                self.say(&text::latency(*kind, bytes, &latency, self.options.duration))?;
+                let test = plan::iterations(self.options, self.options.duration);
+                let latency = self.latency_of(crew, *kind, bytes, test)?;
+                self.say(&text::latency(*kind, bytes, &latency, test))?;
             }
         }
         Ok(())
     }
 
     fn latency_tables(&mut self, kinds: &[Kind]) -> Result<(), Error> {
-        let sizes = plan::payloads(true);
-        let within = plan::row_time(self.options.duration, sizes.len());
+        let sizes = plan::payloads(self.options);
+        let test = plan::iterations(self.options, plan::row_time(self.options.duration, sizes.len()));
         for kind in kinds {
             let mut crew = Crew::start(&self.connector, *kind, 1)?;
             self.say(&format!("\n{kind} latency"))?;
             self.say(text::LATENCY_HEADINGS)?;
             for bytes in &sizes {
-                let latency = self.latency_of(&mut crew, *kind, *bytes, within)?;
+                let latency = self.latency_of(&mut crew, *kind, *bytes, test)?;
                 self.say(&text::latency_row(*bytes, &latency))?;
             }
         }
         Ok(())
     }
 
-    fn latency_of(&mut self, crew: &mut Crew, kind: Kind, bytes: u64, within: Duration) -> Result<Latency, Error> {
-        let latency = Latency::of(crew.latency(bytes, within)?);
+    fn latency_of(
+        &mut self,
+        crew: &mut Crew,
+        kind: Kind,
+        bytes: u64,
+        test: (usize, Duration),
+    ) -> Result<Latency, Error> {
+        let latency = Latency::of(crew.latency(bytes, test)?);
         self.report.latency.push(LatencyResult { kind, bytes, latency });
         self.check()?;
         Ok(latency)
@@ -268,7 +299,7 @@ impl Session<'_> {
         let duration = self.options.duration;
         for (index, kind) in kinds.iter().enumerate() {
             let mut crew = self.crew(*kind)?;
-            for (payload, bytes) in plan::payloads(false).into_iter().enumerate() {
+            for (payload, bytes) in plan::payloads(self.options).into_iter().enumerate() {
                 if index + payload > 0 {
                     self.say("")?;
                 }
@@ -284,7 +315,7 @@ impl Session<'_> {
     }
 
     fn bandwidth_tables(&mut self, kinds: &[Kind]) -> Result<(), Error> {
-        let sizes = plan::payloads(true);
+        let sizes = plan::payloads(self.options);
         let within = plan::row_time(self.options.duration, sizes.len());
         for kind in kinds {
             let mut crew = self.crew(*kind)?;

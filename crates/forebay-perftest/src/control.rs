@@ -52,6 +52,11 @@ impl Control {
         Ok((Self { stream, server }, offer))
     }
 
+    /// This machine's address on the way there.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.stream.local_addr().ok().map(|address| address.ip())
+    }
+
     /// The processor time that the server has used, and how many clients it has.
     pub(crate) fn usage(&mut self) -> Result<(Duration, u32), Error> {
         match wire::ask(&mut self.stream, self.server, &Request::Usage)? {

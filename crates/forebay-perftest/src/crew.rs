@@ -11,13 +11,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_memory::{FRAME_SIZE, Pool};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::error::Error;
 use crate::link::{Connector, Link, Operation, Patience};
 use crate::memory::Buffer;
 use crate::options::Kind;
 use crate::pattern;
-use crate::plan::{AREA_FRAMES, LATENCY_ITERATIONS, parts};
+use crate::plan::{AREA_FRAMES, parts};
 use crate::wire::Region;
 
 /// How often a job without a task looks after its link.
@@ -35,6 +36,7 @@ enum Task {
     },
     Latency {
         bytes: u64,
+        iterations: usize,
         within: Duration,
     },
     /// Get buffers for a bandwidth test.
@@ -122,9 +124,13 @@ impl Crew {
         Ok(transfers)
     }
 
-    /// One operation after the other, [`LATENCY_ITERATIONS`] of them or as many as end `within`. Their times.
-    pub(crate) fn latency(&mut self, bytes: u64, within: Duration) -> Result<Vec<Duration>, Error> {
-        self.give(&Task::Latency { bytes, within });
+    /// One operation after the other, so many of them or as many as end `within`. Their times.
+    pub(crate) fn latency(
+        &mut self,
+        bytes: u64,
+        (iterations, within): (usize, Duration),
+    ) -> Result<Vec<Duration>, Error> {
+        self.give(&Task::Latency { bytes, iterations, within });
         let mut samples = Vec::new();
         self.collect(|done| {
             if let Done::Latencies(latencies) = done {
@@ -222,7 +228,8 @@ impl Drop for Crew {
 
 /// A job's thread.
 fn run(connector: &Connector, kind: Kind, number: u32, tasks: &Receiver<Task>, report: &Sender<Result<Done, Error>>) {
-    let mut job = match connector.connect(kind) {
+    let pinned = pin(&connector.cpus, number);
+    let mut job = match pinned.and_then(|()| connector.connect(kind)) {
         Ok(link) => Job {
             kind,
             number,
@@ -252,7 +259,7 @@ fn run(connector: &Connector, kind: Kind, number: u32, tasks: &Receiver<Task>, r
         };
         answer = match task {
             Task::Verify { bytes } => job.verify(bytes).map(Done::Verified),
-            Task::Latency { bytes, within } => job.latency(bytes, within).map(Done::Latencies),
+            Task::Latency { bytes, iterations, within } => job.latency(bytes, iterations, within).map(Done::Latencies),
             Task::Prepare { bytes, depth } => {
                 let prepared = (0..depth).map(|_| job.buffer(bytes)).collect::<Result<_, _>>();
                 prepared.map(|prepared| {
@@ -263,6 +270,25 @@ fn run(connector: &Connector, kind: Kind, number: u32, tasks: &Receiver<Task>, r
             Task::Bandwidth(run) => job.bandwidth(std::mem::take(&mut buffers), &run).map(Done::Moved),
         };
     }
+}
+
+/// Pins this thread to one of `cpus`, in turn.
+fn pin(cpus: &[usize], number: u32) -> Result<(), Error> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
+    let cpu = cpus[number as usize % cpus.len()];
+    let cannot = |reason: String| {
+        Error::Usage(format!(
+            "a thread cannot be pinned to processor {cpu}: {reason}; `lscpu -e` lists those that there are"
+        ))
+    };
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(cannot("its number is too large".to_owned()));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| cannot(error.to_string()))
 }
 
 /// What a job's thread works with.
@@ -300,11 +326,11 @@ impl Job {
         ended.pop().ok_or_else(|| std::io::Error::other("an operation of the benchmark got lost").into())
     }
 
-    fn latency(&mut self, bytes: u64, within: Duration) -> Result<Vec<Duration>, Error> {
+    fn latency(&mut self, bytes: u64, iterations: usize, within: Duration) -> Result<Vec<Duration>, Error> {
         let mut buffer = self.buffer(bytes)?;
-        let mut samples = Vec::with_capacity(LATENCY_ITERATIONS);
+        let mut samples = Vec::with_capacity(iterations);
         let mut number = 0;
-        for (iterations, within) in [(WARM_UP.0, within / WARM_UP.1), (LATENCY_ITERATIONS, within)] {
+        for (iterations, within) in [(WARM_UP.0, within / WARM_UP.1), (iterations, within)] {
             samples.clear();
             let begun = Instant::now();
             while samples.len() < iterations && (samples.is_empty() || begun.elapsed() < within) {

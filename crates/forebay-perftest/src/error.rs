@@ -77,7 +77,7 @@ pub enum Error {
         found: u8,
     },
     /// The server cannot listen.
-    #[error("cannot listen on {address}: {error}; choose another --local-port or --local-ip")]
+    #[error("cannot listen on {address}: {error}; choose another --local-port, --data-ports or --local-ip")]
     Listen {
         /// Where.
         address: SocketAddr,

@@ -26,7 +26,7 @@
 //! software (TCP, and some of shared memory's) do: the server's one UCX worker is driven for them, and by events, so it costs
 //! nothing with a card.
 //!
-//! **What is counted.** Percentiles are exact: every latency is kept, [`plan::LATENCY_ITERATIONS`] of them at most, which
+//! **What is counted.** Percentiles are exact: every latency is kept, [`plan::MAX_ITERATIONS`] of them at most, which
 //! needs no histogram. Bandwidth counts operations that ended, from the common start of all jobs to the end of the last one.
 //! Links are made before a test starts.
 //!
@@ -51,7 +51,7 @@ mod usage;
 mod wire;
 
 pub use error::Error;
-pub use options::{Case, ClientOptions, Kind, ServerOptions, TransportChoice, UcxOptions};
+pub use options::{CardNames, Case, ClientOptions, Kind, ServerOptions, TransportChoice, UcxOptions};
 pub use report::Report;
 pub use server::Server;
 pub use statistics::{Bandwidth, Latency};

@@ -78,6 +78,8 @@ pub(crate) struct Connector {
     pub(crate) stop: CancellationToken,
     /// What carries one-sided operations, once one is connected.
     pub(crate) lanes: Mutex<Vec<Resource>>,
+    /// The processors that jobs are pinned to, in turn.
+    pub(crate) cpus: Vec<usize>,
 }
 
 impl Connector {

@@ -43,5 +43,7 @@ fn allocate(pool: &Pool, bytes: u64) -> Result<SmallVec<[SpanMut; 2]>, Error> {
 
 /// A pool of `size`, all of it backed by memory.
 pub(crate) fn pool(size: ByteSize) -> Result<Pool, Error> {
-    Ok(Pool::new(PoolOptions { prewarm: size, ..PoolOptions::fixed(size) })?)
+    let pool = Pool::new(PoolOptions::fixed(size))?;
+    pool.warm_up(size, || true)?;
+    Ok(pool)
 }

@@ -19,8 +19,10 @@ pub enum Case {
     Stress,
     /// Many at once, writing.
     StressWrite,
-    /// Many at once, reading.
+    /// Many at once, reading one-sidedly.
     StressRead,
+    /// Many at once, by requests of the cache.
+    StressCache,
     /// All of the above.
     All,
 }
@@ -33,6 +35,7 @@ impl fmt::Display for Case {
             Self::Stress => "stress",
             Self::StressWrite => "stress-write",
             Self::StressRead => "stress-read",
+            Self::StressCache => "stress-cache",
             Self::All => "all",
         })
     }
@@ -90,6 +93,15 @@ pub struct UcxOptions {
     pub transports: Vec<String>,
 }
 
+/// What a person calls the network cards of this machine, for the first lines of a report.
+#[derive(Clone, Debug, Default)]
+pub struct CardNames {
+    /// By UCX's name of the device: `mlx5_0:1`.
+    pub devices: Vec<(String, String)>,
+    /// By address.
+    pub addresses: Vec<(IpAddr, String)>,
+}
+
 /// How a client runs.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -105,8 +117,17 @@ pub struct ClientOptions {
     pub case: Case,
     /// Tables of all sizes instead of lines for a few.
     pub all_sizes: bool,
-    /// How long each test may take; with tables, each table.
+    /// The sizes of payload, in bytes; empty chooses.
+    pub sizes: Vec<u64>,
+    /// How long each test may take, which is one kind of operation and one size; with tables, each table.
     pub duration: Duration,
+    /// Operations of each latency test, however long they take; `None`: [`crate::plan::LATENCY_ITERATIONS`], or as many as there is
+    /// time for.
+    pub iterations: Option<u32>,
+    /// The processors that the tests' threads are pinned to, in turn; empty pins none.
+    pub cpus: Vec<usize>,
+    /// What this machine's cards are called.
+    pub cards: CardNames,
     /// Threads; `None` chooses.
     pub jobs: Option<u32>,
     /// Operations that each thread has under way; `None` chooses by payload.
@@ -118,6 +139,9 @@ pub struct ClientOptions {
 pub struct ServerOptions {
     /// Where to listen; port 0 takes a free one.
     pub address: SocketAddr,
+    /// The first of the ports that data goes over: one for CACHE over TCP, and with UCX the next two for READ and WRITE and for
+    /// CACHE over UCX. `None` takes free ones.
+    pub data_port: Option<u16>,
     /// How long answering a request of the cache, or of the plain sockets, takes besides.
     pub delay: Duration,
     /// With [`TransportChoice::Tcp`] UCX is not loaded; otherwise clients may choose either.

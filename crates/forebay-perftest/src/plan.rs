@@ -12,8 +12,14 @@ use crate::options::{Case, ClientOptions, Kind};
 pub const PAYLOADS: [u64; 3] = [4096, 65536, 1 << 20];
 /// The smallest and the largest payload of the tables, as powers of two: 2 bytes to 8 MiB.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
-/// Operations of a latency test, unless its time is over before.
+/// Operations of a latency test, unless its time is over before, or the number is given.
 pub const LATENCY_ITERATIONS: usize = 5000;
+/// Operations of a latency test at most: each one's time is kept.
+pub const MAX_ITERATIONS: u32 = 1_000_000;
+/// The largest payload.
+pub const MAX_PAYLOAD: u64 = 8 << 20;
+/// How long a latency test may take whose number of operations is given.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// Threads at most.
 pub const MAX_JOBS: u32 = 128;
 /// Operations under way in a thread at most.
@@ -37,8 +43,18 @@ pub const WINDOWS_A_ROW: u32 = 10;
 
 /// The sizes of payload.
 #[must_use]
-pub fn payloads(all_sizes: bool) -> Vec<u64> {
-    if all_sizes { ALL_SIZES.map(|power| 1 << power).collect() } else { PAYLOADS.to_vec() }
+pub fn payloads(options: &ClientOptions) -> Vec<u64> {
+    match (&options.sizes[..], options.all_sizes) {
+        ([], true) => ALL_SIZES.map(|power| 1 << power).collect(),
+        ([], false) => PAYLOADS.to_vec(),
+        (said, _) => said.to_vec(),
+    }
+}
+
+/// How many operations a latency test has, and how long it may take, when `within` is its time.
+#[must_use]
+pub fn iterations(options: &ClientOptions, within: Duration) -> (usize, Duration) {
+    options.iterations.map_or((LATENCY_ITERATIONS, within), |iterations| (iterations as usize, PATIENCE))
 }
 
 /// Which kinds of operation the case verifies, measures the latency of, and the bandwidth of.
@@ -50,7 +66,8 @@ pub fn kinds(case: Case) -> [&'static [Kind]; 3] {
         Case::Latency => [&[], ALL, &[]],
         Case::Stress => [&[], &[], ALL],
         Case::StressWrite => [&[], &[], &[Kind::Write]],
-        Case::StressRead => [&[], &[], &[Kind::Read, Kind::Cache]],
+        Case::StressRead => [&[], &[], &[Kind::Read]],
+        Case::StressCache => [&[], &[], &[Kind::Cache]],
         Case::All => [ALL, ALL, ALL],
     }
 }
@@ -99,7 +116,7 @@ pub fn spread(options: &ClientOptions, bytes: u64, cores: usize) -> Spread {
 /// [`Error::Usage`] when it is more than reasonable, or there are more operations than a server takes.
 pub fn buffers(options: &ClientOptions, cores: usize) -> Result<ByteSize, Error> {
     let mut most = 0;
-    for bytes in payloads(options.all_sizes) {
+    for bytes in payloads(options) {
         let Spread { jobs, depth } = spread(options, bytes, cores);
         if u64::from(jobs) * u64::from(depth) > u64::from(MAX_OPERATIONS) {
             let what = format!("--numjobs {jobs} times --iodepth {depth} is over {MAX_OPERATIONS}");
@@ -159,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::options::{TransportChoice, UcxOptions};
+    use crate::options::{CardNames, TransportChoice, UcxOptions};
 
     fn options(jobs: Option<u32>, depth: Option<u32>) -> ClientOptions {
         ClientOptions {
@@ -169,7 +186,11 @@ mod tests {
             ucx: UcxOptions::default(),
             case: Case::All,
             all_sizes: true,
+            sizes: Vec::new(),
             duration: Duration::from_secs(10),
+            iterations: None,
+            cpus: Vec::new(),
+            cards: CardNames::default(),
             jobs,
             depth,
         }
@@ -188,9 +209,13 @@ mod tests {
 
     #[test]
     fn the_tables_go_from_2_bytes_to_8_mib() {
-        let sizes = payloads(true);
-        assert_eq!((sizes[0], sizes[22], sizes.len()), (2, 8 << 20, 23));
-        assert_eq!(payloads(false), PAYLOADS);
+        let mut options = options(None, None);
+        let sizes = payloads(&options);
+        assert_eq!((sizes[0], sizes[22], sizes.len()), (2, MAX_PAYLOAD, 23));
+        options.all_sizes = false;
+        assert_eq!(payloads(&options), PAYLOADS);
+        options.sizes = vec![1000];
+        assert_eq!(payloads(&options), [1000]);
         assert_eq!(parts(8 << 20).collect::<Vec<_>>(), [FRAME_SIZE, FRAME_SIZE]);
         assert_eq!(parts(5 << 20).collect::<Vec<_>>(), [FRAME_SIZE, 1 << 20]);
         assert_eq!(parts(2).collect::<Vec<_>>(), [2]);
@@ -198,10 +223,21 @@ mod tests {
 
     #[test]
     fn each_case_has_its_kinds() {
-        assert_eq!(kinds(Case::StressRead)[2], [Kind::Read, Kind::Cache]);
+        assert_eq!(kinds(Case::StressRead)[2], [Kind::Read]);
+        assert_eq!(kinds(Case::StressCache)[2], [Kind::Cache]);
         assert_eq!(kinds(Case::StressWrite)[2], [Kind::Write]);
         assert!(kinds(Case::Basic)[1..].iter().all(|kinds| kinds.is_empty()));
         assert!(kinds(Case::All).iter().all(|kinds| kinds.len() == 3));
+    }
+
+    #[test]
+    fn a_number_of_operations_that_is_given_counts_for_more_than_the_time() {
+        let mut options = options(None, None);
+        let second = Duration::from_secs(1);
+        assert_eq!(iterations(&options, second), (LATENCY_ITERATIONS, second));
+        options.iterations = Some(100_000);
+        let (count, within) = iterations(&options, second);
+        assert!(count == 100_000 && within > second);
     }
 
     #[test]

@@ -137,7 +137,10 @@ impl Server {
         let listen_error = |error| Error::Listen { address: options.address, error };
         let listener = listen(options.address).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let free_port = SocketAddr::new(address.ip(), 0);
+        // One port after the other, or free ones.
+        let port = |number: u16| {
+            SocketAddr::new(address.ip(), options.data_port.map_or(0, |first| first.saturating_add(number)))
+        };
         let pool = memory::pool(ByteSize::bytes((BLOCKS * FRAME_SIZE) as u64))?;
         let blocks = Arc::new(Blocks::new(&pool, BLOCKS, options.delay)?);
         let service = Arc::clone(&blocks) as Arc<dyn Service>;
@@ -147,11 +150,12 @@ impl Server {
             TransportChoice::Tcp => (None, None),
             TransportChoice::Ucx => {
                 let library = Library::load(options.ucx.library.as_deref())?;
+                let one_sided_port = port(1);
                 let starting = tokio::task::spawn_blocking({
                     let (pool, ucx, sessions) = (pool.clone(), options.ucx.clone(), Arc::clone(&sessions));
                     move || {
                         let lane = lane(library, &ucx, &pool)?;
-                        Ok::<_, Error>((lane, OneSided::start(&context(library, &ucx)?, address, sessions)?))
+                        Ok::<_, Error>((lane, OneSided::start(&context(library, &ucx)?, one_sided_port, sessions)?))
                     }
                 });
                 let (lane, (one_sided, memory)) = starting.await.map_err(io::Error::other)??;
@@ -160,7 +164,7 @@ impl Server {
                     max_requests_per_connection: requests,
                     hello_timeout: CONNECT_DEADLINE,
                     stall_timeout: OPERATION_DEADLINE,
-                    ..forebay_rdma::ServerOptions::new(free_port, BENCH_CLUSTER, MAX_BLOCK_SIZE)
+                    ..forebay_rdma::ServerOptions::new(port(2), BENCH_CLUSTER, MAX_BLOCK_SIZE)
                 };
                 let server = RdmaServer::bind(Arc::clone(&lane), cache, Arc::clone(&service)).await?;
                 let ports = UcxPorts {
@@ -178,7 +182,7 @@ impl Server {
                 max_requests: MAX_CLIENTS * requests,
                 hello_timeout: CONNECT_DEADLINE,
                 stall_timeout: OPERATION_DEADLINE,
-                ..forebay_tcp::ServerOptions::new(free_port, BENCH_CLUSTER, MAX_BLOCK_SIZE)
+                ..forebay_tcp::ServerOptions::new(port(0), BENCH_CLUSTER, MAX_BLOCK_SIZE)
             },
             service,
         )?;
@@ -207,6 +211,13 @@ impl Server {
     #[must_use]
     pub fn ucx(&self) -> Option<(u16, &str)> {
         self.shared.ucx.as_ref().map(|ucx| (ucx.port, ucx.version.as_str()))
+    }
+
+    /// Every port that clients need, that for control first: all that a firewall has to let through.
+    #[must_use]
+    pub fn ports(&self) -> Vec<u16> {
+        let ucx = self.shared.ucx.iter().flat_map(|ucx| [ucx.port, ucx.cache_port]);
+        [self.address.port(), self.shared.tcp_port].into_iter().chain(ucx).collect()
     }
 
     /// Whether UCX has RDMA here.

@@ -19,10 +19,10 @@ pub struct Latency {
     pub stdev_us: f64,
     /// The median; what perftest calls typical.
     pub p50_us: f64,
-    /// 99 of 100 took no longer.
-    pub p99_us: f64,
-    /// 999 of 1000 took no longer.
-    pub p999_us: f64,
+    /// 99 of 100 took no longer; of fewer samples it is not known.
+    pub p99_us: Option<f64>,
+    /// 999 of 1000 took no longer; of fewer samples it is not known.
+    pub p999_us: Option<f64>,
 }
 
 impl Latency {
@@ -44,8 +44,8 @@ impl Latency {
             avg_us,
             stdev_us: variance.sqrt(),
             p50_us: rank(500),
-            p99_us: rank(990),
-            p999_us: rank(999),
+            p99_us: (samples.len() >= 100).then(|| rank(990)),
+            p999_us: (samples.len() >= 1000).then(|| rank(999)),
         }
     }
 }
@@ -137,10 +137,16 @@ mod tests {
     fn percentiles_are_samples_by_nearest_rank() {
         let latency = micros((1..=1000).rev());
         assert_eq!((latency.min_us, latency.max_us, latency.iterations), (1.0, 1000.0, 1000));
-        assert_eq!((latency.p50_us, latency.p99_us, latency.p999_us), (500.0, 990.0, 999.0));
+        assert_eq!((latency.p50_us, latency.p99_us, latency.p999_us), (500.0, Some(990.0), Some(999.0)));
+        let few = micros(1..=999);
+        assert_eq!(
+            (few.p99_us, few.p999_us),
+            (Some(990.0), None),
+            "a thousandth of fewer than a thousand is not known"
+        );
         assert!((latency.avg_us - 500.5).abs() < 1e-6 && (latency.stdev_us - 288.675).abs() < 0.001, "{latency:?}");
         let one = micros([7]);
-        assert_eq!((one.min_us, one.p50_us, one.p999_us, one.max_us, one.stdev_us), (7.0, 7.0, 7.0, 7.0, 0.0));
+        assert_eq!((one.min_us, one.p50_us, one.p99_us, one.max_us, one.stdev_us), (7.0, 7.0, None, 7.0, 0.0));
         assert_eq!(micros([]), Latency::default());
     }
 
@@ -167,7 +173,9 @@ mod tests {
         #[test]
         fn the_figures_are_in_order(samples in prop::collection::vec(0_u64..1_000_000, 1..500)) {
             let latency = micros(samples);
-            let ordered = [latency.min_us, latency.p50_us, latency.p99_us, latency.p999_us, latency.max_us];
+            let known = [latency.p99_us, latency.p999_us].into_iter().flatten();
+            let ordered: Vec<f64> =
+                [latency.min_us, latency.p50_us].into_iter().chain(known).chain([latency.max_us]).collect();
             prop_assert!(ordered.is_sorted(), "{:?}", ordered);
             prop_assert!(latency.min_us <= latency.avg_us + 1e-9 && latency.avg_us <= latency.max_us + 1e-9);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_rdma::Resource;
 
 use crate::options::Kind;
-use crate::plan::{LATENCY_ITERATIONS, Spread};
+use crate::plan::Spread;
 use crate::statistics::{Bandwidth, Latency, gbps};
 
 const RULE: &str = "===============================================================";
@@ -22,9 +22,19 @@ pub(crate) fn banner(title: &str) -> String {
     format!("{RULE}\n{}\n{RULE}", line.trim_end())
 }
 
-/// `--- TITLE ---`.
-pub(crate) fn section(title: &str) -> String {
-    format!("--- {title} ---")
+/// `--- TITLE ---`. Of operations that a card carries out by itself it is said that nothing is copied.
+pub(crate) fn section(title: &str, how: &str, rdma: bool) -> String {
+    let copies = if rdma { ", Zero-Copy" } else { "" };
+    format!("--- {title} ({how}{copies}) ---")
+}
+
+/// How connections are used, where cards are.
+pub(crate) const QUEUE_PAIRS: &str = "[INFO] Queue pairs: READ and WRITE have one for each thread, CACHE one for all; inline data: as UCX \
+                                      chooses (UCX_RC_TX_MIN_INLINE, UCX_RC_RX_INLINE)";
+
+/// The card of a lane.
+pub(crate) fn card(description: &str) -> String {
+    format!("[INFO] Card {description}")
 }
 
 /// What UCX uses, and whether that is RDMA.
@@ -48,23 +58,22 @@ pub(crate) fn verified(kind: Kind, bytes: u64, transfers: u32) -> String {
     format!("[BASIC - {kind:<5}] Payload: {bytes:<7} Bytes | Verified byte for byte: {transfers} transfers")
 }
 
-/// A latency test, in two lines.
-pub(crate) fn latency(kind: Kind, bytes: u64, latency: &Latency, within: Duration) -> String {
+/// A latency test of `wanted` operations, in two lines.
+pub(crate) fn latency(kind: Kind, bytes: u64, latency: &Latency, (wanted, within): (usize, Duration)) -> String {
     let iterations = latency.iterations;
-    let cut = if iterations < LATENCY_ITERATIONS {
-        format!(" (of {LATENCY_ITERATIONS}, cut after {} sec)", within.as_secs())
-    } else {
-        String::new()
-    };
+    let cut =
+        if iterations < wanted { format!(" (of {wanted}, cut after {} sec)", within.as_secs()) } else { String::new() };
     let figures = [
-        ("Min", latency.min_us),
-        ("Avg", latency.avg_us),
-        ("P50", latency.p50_us),
+        ("Min", Some(latency.min_us)),
+        ("Avg", Some(latency.avg_us)),
+        ("P50", Some(latency.p50_us)),
         ("P99", latency.p99_us),
         ("P99.9", latency.p999_us),
-        ("Max", latency.max_us),
+        ("Max", Some(latency.max_us)),
     ];
-    let figures: Vec<_> = figures.iter().map(|(name, micros)| format!("{name}: {micros:>7.1} us")).collect();
+    let figure =
+        |micros: &Option<f64>| micros.map_or_else(|| format!("{:>10}", "—"), |micros| format!("{micros:>7.1} us"));
+    let figures: Vec<_> = figures.iter().map(|(name, micros)| format!("{name}: {}", figure(micros))).collect();
     format!(
         "[LATENCY - {kind:<5}] Payload: {bytes:<7} Bytes | Iterations: {iterations}{cut}\n  -> {}",
         figures.join(" | ")
@@ -100,16 +109,21 @@ pub(crate) fn bandwidth(bandwidth: &Bandwidth) -> String {
 /// A row of the latency table.
 pub(crate) fn latency_row(bytes: u64, latency: &Latency) -> String {
     format!(
-        "{bytes:<10} {:<12} {:<12.2} {:<12.2} {:<16.2} {:<12.2} {:<14.2} {:<21.2} {:.2}",
+        "{bytes:<10} {:<12} {:<12.2} {:<12.2} {:<16.2} {:<12.2} {:<14.2} {:<21} {}",
         latency.iterations,
         latency.min_us,
         latency.max_us,
         latency.p50_us,
         latency.avg_us,
         latency.stdev_us,
-        latency.p99_us,
-        latency.p999_us
+        hundredths(latency.p99_us),
+        hundredths(latency.p999_us)
     )
+}
+
+/// A figure of a table, if it is known.
+fn hundredths(micros: Option<f64>) -> String {
+    micros.map_or_else(|| "—".to_owned(), |micros| format!("{micros:.2}"))
 }
 
 /// A row of the bandwidth table.
@@ -134,17 +148,19 @@ mod tests {
         avg_us: 1.8,
         stdev_us: 0.3,
         p50_us: 1.7,
-        p99_us: 3.5,
-        p999_us: 4.8,
+        p99_us: Some(3.5),
+        p999_us: Some(4.8),
     };
 
     #[test]
     fn a_latency_line_has_every_figure_in_its_place() {
-        let text = latency(Kind::Write, 4096, &FIGURES, Duration::from_secs(10));
+        let text = latency(Kind::Write, 4096, &FIGURES, (5000, Duration::from_secs(10)));
         let expected = "[LATENCY - WRITE] Payload: 4096    Bytes | Iterations: 5000\n  -> Min:     1.2 us | Avg:     1.8 us | \
                         P50:     1.7 us | P99:     3.5 us | P99.9:     4.8 us | Max:     6.2 us";
         assert_eq!(text, expected);
-        let cut = latency(Kind::Read, 1 << 20, &Latency { iterations: 12, ..FIGURES }, Duration::from_secs(3));
+        let few = Latency { iterations: 12, p99_us: None, p999_us: None, ..FIGURES };
+        let cut = latency(Kind::Read, 1 << 20, &few, (5000, Duration::from_secs(3)));
+        assert!(cut.ends_with("P99:          — | P99.9:          — | Max:     6.2 us"), "{cut}");
         assert!(
             cut.starts_with("[LATENCY - READ ] Payload: 1048576 Bytes | Iterations: 12 (of 5000, cut after 3 sec)\n")
         );

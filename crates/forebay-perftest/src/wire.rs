@@ -172,7 +172,8 @@ impl Offer {
             (Some(ucx), true) => {
                 let keys = [ucx.blocks.len(), ucx.area.len()];
                 let right = keys == [self.blocks as usize, AREA_FRAMES] && ucx.port != 0;
-                right.then_some(()).ok_or_else(|| format!("it offers {keys:?} keys on port {}", ucx.port))
+                let [blocks, area] = keys;
+                right.then_some(()).ok_or_else(|| format!("it offers {blocks} and {area} keys on port {}", ucx.port))
             }
             (None, true) => Err("it offers no UCX".to_owned()),
             (Some(_), false) => Err("it offers UCX, which nobody asked for".to_owned()),

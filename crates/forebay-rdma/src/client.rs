@@ -13,7 +13,7 @@ use crate::connection::{Call, Command};
 use crate::lane::Lane;
 use crate::options::ClientOptions;
 use crate::serving::serve;
-use crate::trace::{Kind, Timing, Trace};
+use crate::trace::{Kind, Recorder, Timing};
 use crate::wire;
 
 /// The link to one worker over one lane. Nothing is connected before the first call.
@@ -25,7 +25,7 @@ pub struct RdmaTransport {
     max_outstanding: usize,
     /// For answers to calls that are alone.
     patience: Mutex<Patience>,
-    trace: Option<Arc<Trace>>,
+    recorder: Option<Recorder>,
     // Its thread serves the connection.
     lane: Arc<Lane>,
 }
@@ -51,10 +51,11 @@ impl RdmaTransport {
         let max_outstanding = options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS);
         let places = Arc::new(Semaphore::new(max_outstanding));
         let patience = Mutex::new(Patience::new(lane.spin()));
-        let (peer, trace) = (Arc::clone(&address), options.trace.clone());
+        let peer = Arc::clone(&address);
+        let recorder = options.trace.as_ref().map(|trace| Recorder::new(trace, &address));
         // If the lane has ended, so has the queue, and calls learn of it.
         lane.run(move |core| drop(tokio::task::spawn_local(serve(core.clone(), peer, options, queue))));
-        Self { address, commands, places, max_outstanding, patience, trace, lane }
+        Self { address, commands, places, max_outstanding, patience, recorder, lane }
     }
 
     fn closed(&self) -> LinkError {
@@ -66,7 +67,7 @@ impl RdmaTransport {
         wire::check_body(request.body_len()).map_err(CallError::Service)?;
         let began = tokio::time::Instant::now();
         let kind = if request.op == Op::Read { Kind::Read } else { Kind::Call };
-        let timing = self.trace.as_ref().map(|trace| Timing::new(trace, kind));
+        let timing = self.recorder.as_ref().map(|recorder| Timing::new(recorder, kind));
         let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
         let request = Request { deadline: request.deadline.saturating_sub(began.elapsed()), ..request };
         let into = into.filter(|_| request.op.brings_payload());

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::RdmaError;
 use crate::lane::Core;
-use crate::trace::Timing;
+use crate::trace::{Outcome, Timing};
 use crate::wire::{self, Packed};
 
 /// A call that waits for its answer, and what it owns until then.
@@ -45,7 +45,11 @@ impl Call {
                 Payload::Landed(bytes) => bytes.len() as u64,
                 Payload::None | Payload::Shared(_) => 0,
             };
-            timing.ended(result.as_ref().ok().map(moved));
+            timing.ended(match &result {
+                _ if self.answer.is_closed() => Outcome::abandoned(),
+                Ok(reply) => Outcome::Moved(moved(reply)),
+                Err(error) => Outcome::of_error(error),
+            });
         }
         // The caller's next call finds this one's place, and its buffer, given back.
         drop((self._permit, self.into));

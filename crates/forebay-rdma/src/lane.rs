@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::RdmaError;
 use crate::connection::Connection;
 use crate::lent::{Lent, LentMemory};
+use crate::options::FabricOptions;
 use crate::trace::Trace;
 
 /// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
@@ -37,9 +38,9 @@ const DROP_WITHIN: Duration = Duration::from_secs(2);
 /// How long a lane waits awake unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until a peer that
 /// sleeps has answered, so that neither end begins.
 const SPIN: Duration = Duration::from_micros(50);
-/// The most memory that is registered in one piece: some seconds' worth with small pages, so that a store of a TiB can say
-/// how far it is. An extent never lies in two.
-const LARGEST_PART: ByteSize = ByteSize::gib(4);
+/// The most memory that is registered in one piece: a second's worth with small pages (0.8 ms for each MiB that nobody has touched),
+/// so that a store of a TiB can say how far it is, and a process that is told to end does. An extent never lies in two.
+const LARGEST_PART: ByteSize = ByteSize::gib(1);
 /// How often it says so.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -52,8 +53,8 @@ pub struct LaneOptions {
     pub devices: Vec<String>,
     /// UCX's names of transports; none leaves the choice to UCX.
     pub transports: Vec<String>,
-    /// The entry of the port's GID table to use; none leaves the choice to UCX.
-    pub gid_index: Option<u32>,
+    /// What is asked of the fabric.
+    pub fabric: FabricOptions,
     /// Memory that payload comes from, or goes to.
     pub pool: Pool,
     /// How much of it to register at start. The rest works too, but UCX registers it for each use, or copies.
@@ -63,14 +64,17 @@ pub struct LaneOptions {
     pub spin: Duration,
     /// Where registering memory is recorded.
     pub trace: Option<Arc<Trace>>,
+    /// Nobody waits for the lane any more once this is cancelled: then it does not start, and registers nothing more.
+    pub given_up: CancellationToken,
 }
 
 impl LaneOptions {
     /// A lane called `name` over what UCX chooses, with `registered` of `pool` registered at start.
     #[must_use]
     pub fn new(name: impl Into<String>, pool: Pool, registered: ByteSize) -> Self {
-        let (devices, transports) = (Vec::new(), Vec::new());
-        Self { name: name.into(), devices, transports, gid_index: None, pool, registered, spin: SPIN, trace: None }
+        let (devices, transports, fabric) = (Vec::new(), Vec::new(), FabricOptions::default());
+        let given_up = CancellationToken::new();
+        Self { name: name.into(), devices, transports, fabric, pool, registered, spin: SPIN, trace: None, given_up }
     }
 }
 
@@ -167,6 +171,9 @@ impl Lane {
     /// [`RdmaError`] when UCX cannot use the devices, or memory cannot be registered.
     pub fn start(library: &'static Library, options: LaneOptions) -> Result<Self, RdmaError> {
         let context = context(library, &options)?;
+        if !context.resources().iter().any(Resource::carries_messages) {
+            return Err(alone(&options, context.resources()));
+        }
         if context.resources().iter().any(Resource::is_rdma) {
             // Now, and not after a minute of registering.
             LockLimit::now().check(options.registered)?;
@@ -189,7 +196,10 @@ impl Lane {
             trace: options.trace,
             gauges: Arc::default(),
         };
-        lane.grow_to(options.registered)?;
+        lane.grow_for(options.registered, &options.given_up)?;
+        if options.given_up.is_cancelled() {
+            return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
+        }
         let (ready, is_ready) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("rdma-{}", options.name))
@@ -217,6 +227,10 @@ impl Lane {
     /// # Errors
     /// [`RdmaError::Ucx`]. What was registered stays so.
     pub fn grow_to(&self, size: ByteSize) -> Result<(), RdmaError> {
+        self.grow_for(size, &self.stop)
+    }
+
+    fn grow_for(&self, size: ByteSize, given_up: &CancellationToken) -> Result<(), RdmaError> {
         if size <= self.registration.size() {
             return Ok(());
         }
@@ -227,6 +241,7 @@ impl Lane {
                 told = Instant::now();
                 tracing::info!(card = &*self.name, %done, total = %size, "registering memory for RDMA");
             }
+            !given_up.is_cancelled()
         });
         if let Some(trace) = &self.trace {
             trace.registered(start.elapsed(), outcome.is_ok());
@@ -375,14 +390,25 @@ fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, 
     if !options.transports.is_empty() {
         settings = settings.transports(options.transports.iter().map(String::as_str));
     }
-    if let Some(index) = options.gid_index {
-        settings = settings.set("IB_GID_INDEX", &index.to_string());
+    for (key, value) in options.fabric.settings() {
+        settings = settings.set(key, &value);
     }
     let (context, fabric) = Fabric::context(library, settings)?;
     if fabric == Fabric::Efa {
         tracing::info!(card = options.name, "the card is EFA: it is polled, and payload is sent eagerly");
     }
     Ok(context)
+}
+
+/// Nobody can be reached over these `resources`.
+fn alone(options: &LaneOptions, resources: &[Resource]) -> RdmaError {
+    let named = |names: &[String], otherwise: &str| match names {
+        [] => otherwise.to_owned(),
+        names => names.join(","),
+    };
+    let (transports, devices) = (named(&options.transports, "its transports"), named(&options.devices, "all devices"));
+    let found: Vec<_> = resources.iter().map(ToString::to_string).collect();
+    RdmaError::Alone { settings: format!("{transports} on {devices}"), found: named(&found, "nothing") }
 }
 
 /// The thread.

@@ -28,11 +28,12 @@ pub mod wire;
 pub use client::RdmaTransport;
 pub use forebay_ucx::{Error as UcxError, Library, Resource};
 pub use lane::{Lane, LaneOptions, LaneStats};
-pub use options::{ClientOptions, ServerOptions};
+pub use options::{ClientOptions, FabricOptions, ServerOptions};
 pub use server::{RdmaServer, ServerStats};
-pub use trace::{Trace, TraceReport};
+pub use trace::{OperationReport, PeerReport, StageReport, Trace, TraceReport};
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Why a lane or a server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +44,40 @@ pub enum RdmaError {
     /// The lane's thread did not start, or has ended.
     #[error("cannot start the thread of an RDMA lane: {0}")]
     Thread(String),
+    /// UCX has nothing by which another process could be reached.
+    #[error(
+        "UCX finds nothing that reaches other processes with {settings}: only {found}; name a transport and a device that do \
+         (`ucx_info -d` lists them)"
+    )]
+    Alone {
+        /// What was asked for.
+        settings: String,
+        /// What it found.
+        found: String,
+    },
     /// The port is still taken, after all attempts.
-    #[error("cannot listen on {address} within {waited:?}: {reason}", waited = server::LISTEN_WITHIN)]
+    #[error("cannot listen on {address}: {} (tried for {waited:?})", why(reason))]
     Listen {
         /// The address asked for.
         address: SocketAddr,
+        /// How long it was tried.
+        waited: Duration,
         /// The last attempt's reason.
         reason: forebay_ucx::Error,
     },
+    /// Listening there can never work.
+    #[error("cannot listen on {address}: no interface of this machine has that address")]
+    NotHere {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+}
+
+/// Why UCX could not listen, without the address, which is named before.
+fn why(reason: &forebay_ucx::Error) -> String {
+    match reason {
+        forebay_ucx::Error::PortBusy { .. } => "the port is in use".to_owned(),
+        forebay_ucx::Error::Listen { status, .. } => status.to_string(),
+        other => other.to_string(),
+    }
 }

@@ -63,6 +63,9 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Requests of one connection that are being answered at once; one more is answered with a failure.
     pub max_requests_per_connection: usize,
+    /// How long a port is tried that is taken: a connection manager keeps it for up to 10 s after a process has ended. There is an
+    /// attempt at the end of it.
+    pub listen_within: Duration,
     /// How long a peer may take for its hello.
     pub hello_timeout: Duration,
     /// How long a peer may take none of the replies that there are for it.
@@ -81,9 +84,57 @@ impl ServerOptions {
             block_size,
             max_connections: 8192,
             max_requests_per_connection: 4096,
+            listen_within: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),
             trace: None,
         }
+    }
+}
+
+/// What a lane asks of its fabric; what is `None` is UCX's choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricOptions {
+    /// The entry of the port's GID table to use.
+    pub gid_index: Option<u32>,
+    /// InfiniBand's service level.
+    pub service_level: Option<u8>,
+    /// The byte that carries the DSCP over RoCE, and InfiniBand's traffic class.
+    pub traffic_class: Option<u8>,
+    /// The partition, with or without the bit of full membership.
+    pub partition_key: Option<u16>,
+}
+
+/// The bit of a partition key that says how its owner is a member: UCX takes the key without.
+const FULL_MEMBER: u16 = 0x8000;
+
+impl FabricOptions {
+    /// UCX's settings for it, without their prefix.
+    pub(crate) fn settings(self) -> impl Iterator<Item = (&'static str, String)> {
+        let settings = [
+            ("IB_GID_INDEX", self.gid_index.map(|index| index.to_string())),
+            ("IB_SL", self.service_level.map(|level| level.to_string())),
+            ("IB_TRAFFIC_CLASS", self.traffic_class.map(|class| class.to_string())),
+            ("IB_PKEY", self.partition_key.map(|key| format!("{:#x}", key & !FULL_MEMBER))),
+        ];
+        settings.into_iter().filter_map(|(key, value)| Some((key, value?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_the_fabric_is_told_to_ucx_and_nothing_else() {
+        assert_eq!(FabricOptions::default().settings().count(), 0);
+        let options = FabricOptions {
+            gid_index: Some(3),
+            service_level: Some(5),
+            traffic_class: Some(106),
+            partition_key: Some(0x8012),
+        };
+        let settings: Vec<_> = options.settings().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(settings, ["IB_GID_INDEX=3", "IB_SL=5", "IB_TRAFFIC_CLASS=106", "IB_PKEY=0x12"]);
     }
 }

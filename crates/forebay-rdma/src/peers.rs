@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::RdmaError;
 use crate::lane::Core;
 use crate::options::ServerOptions;
-use crate::trace::{Kind, Stage, Trace};
+use crate::trace::{Kind, Outcome, Recorder, Stage};
 use crate::wire::{self, Packed};
 
 /// How long a connection that is to be closed stays open for the reason to arrive.
@@ -58,6 +58,8 @@ pub(crate) struct Counts {
 struct Peer {
     name: String,
     endpoint: Endpoint,
+    /// Where answers to it are recorded.
+    recorder: Option<Recorder>,
     greeted: Cell<bool>,
     /// It broke the protocol: nothing more of it is looked at.
     dismissed: Cell<bool>,
@@ -115,9 +117,11 @@ impl Peers {
 
     /// Takes a connection in, before its hello can arrive; it is to be served right after.
     pub(crate) fn admit(&self, name: String, endpoint: &Endpoint) {
+        let recorder = self.options.trace.as_ref().map(|trace| Recorder::new(trace, &name));
         let peer = Rc::new(Peer {
             name,
             endpoint: endpoint.clone(),
+            recorder,
             greeted: Cell::new(false),
             dismissed: Cell::new(false),
             asked: Cell::new(0),
@@ -223,7 +227,7 @@ impl Peers {
         let arrived = Instant::now();
         match self.service.try_handle(&request) {
             Some(response) => {
-                self.trace_asked(arrived, arrived);
+                peer.trace_asked(arrived, arrived);
                 self.reply(peer, id, response.fitting(&request));
                 self.counts.latency.record(arrived.elapsed());
             }
@@ -249,7 +253,7 @@ impl Peers {
             peer.asked.set(peer.asked.get() - 1);
             // A task panics or is aborted only at the end of its runtime: `answer` catches the service's panics.
             if let Ok((asked, answer)) = answer {
-                peers.trace_asked(arrived, asked);
+                peer.trace_asked(arrived, asked);
                 peers.reply(&peer, id, answer);
                 peers.counts.latency.record(arrived.elapsed());
             }
@@ -284,32 +288,39 @@ impl Peers {
         }
         let registration = Some(&self.core.registration);
         let sending = peer.endpoint.am_send(wire::REPLY, packed.header(), data, registration, protocol);
-        match &self.options.trace {
+        match &peer.recorder {
             None => sending.detach(),
-            Some(trace) if id != CONNECTION_ID => {
-                trace_sent(Arc::clone(trace), sending, failure.is_none(), payload_len)
-            }
+            Some(recorder) if id != CONNECTION_ID => trace_sent(recorder.clone(), sending, failure, payload_len),
             Some(_) => sending.detach(),
         }
     }
+}
 
+impl Peer {
     /// Records how long a request that was answered took to get to the service, and the service for it.
     fn trace_asked(&self, arrived: Instant, asked: Instant) {
-        if let Some(trace) = &self.options.trace {
-            trace.stage(Kind::Answer, Stage::Queue, asked.duration_since(arrived));
-            trace.stage(Kind::Answer, Stage::Store, asked.elapsed());
+        if let Some(recorder) = &self.recorder {
+            recorder.stage(Kind::Answer, Stage::Queue, asked.duration_since(arrived));
+            recorder.stage(Kind::Answer, Stage::Store, asked.elapsed());
         }
     }
 }
 
 /// Records the sending of an answer when it has ended.
 #[cold]
-fn trace_sent(trace: Arc<Trace>, sending: Sending, succeeded: bool, payload_len: u32) {
+fn trace_sent(recorder: Recorder, sending: Sending, failure: Option<FailureKind>, payload_len: u32) {
     let start = Instant::now();
     tokio::task::spawn_local(async move {
         let sent = sending.await;
-        trace.stage(Kind::Answer, Stage::Wire, start.elapsed());
-        trace.ended(Kind::Answer, (succeeded && sent.is_ok()).then_some(payload_len.into()));
+        recorder.stage(Kind::Answer, Stage::Wire, start.elapsed());
+        recorder.ended(
+            Kind::Answer,
+            match (failure, sent) {
+                (Some(kind), _) => Outcome::of_service(kind),
+                (None, Ok(_)) => Outcome::Moved(payload_len.into()),
+                (None, Err(_)) => Outcome::Failed("link: not taken".to_owned()),
+            },
+        );
     });
 }
 

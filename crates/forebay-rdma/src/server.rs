@@ -1,6 +1,6 @@
 //! The server: listens on a lane, within its bounds.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,6 @@ use crate::lane::{Core, Lane};
 use crate::options::ServerOptions;
 use crate::peers::{Counts, Peers};
 
-/// How long a port is tried that is still taken: a connection manager keeps it for a while after a process has ended.
-pub(crate) const LISTEN_WITHIN: Duration = Duration::from_secs(10);
 /// How long between two attempts.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -44,16 +42,22 @@ pub struct ServerStats {
 }
 
 impl RdmaServer {
-    /// Listens on `lane` as `options` say and has `service` answer; a port that is taken is tried again each second for
-    /// 10 s. What the service cannot answer at once it is asked on the runtime of the caller.
+    /// Listens on `lane` as `options` say and has `service` answer; a port that is taken is tried again each second. What
+    /// the service cannot answer at once it is asked on the runtime of the caller.
     ///
     /// # Errors
-    /// [`RdmaError::Listen`].
+    /// [`RdmaError::NotHere`] at once, [`RdmaError::Listen`] after `options.listen_within`.
     pub async fn bind(lane: Arc<Lane>, options: ServerOptions, service: Arc<dyn Service>) -> Result<Self, RdmaError> {
+        // rdma_cm gives one answer for an address that is not here and for a port that is taken.
+        if is_elsewhere(options.address.ip()) {
+            return Err(RdmaError::NotHere { address: options.address });
+        }
         let runtime = tokio::runtime::Handle::current();
         let started = tokio::time::Instant::now();
         let counts = Arc::new(Counts::default());
         loop {
+            let waited = started.elapsed();
+            let within = options.listen_within;
             let (options, service) = (options.clone(), Arc::clone(&service));
             let (address, runtime, counted) = (options.address, runtime.clone(), Arc::clone(&counts));
             let listening = lane.ask(move |core| listen(core, options, service, runtime, counted)).await;
@@ -63,11 +67,11 @@ impl RdmaServer {
                     return Ok(Self { address, lane, counts });
                 }
                 Err(RdmaError::Ucx(reason @ (Error::PortBusy { .. } | Error::Listen { .. }))) => {
-                    if started.elapsed() + LISTEN_AGAIN > LISTEN_WITHIN {
-                        return Err(RdmaError::Listen { address, reason });
+                    if waited >= within {
+                        return Err(RdmaError::Listen { address, waited: within, reason });
                     }
-                    tracing::info!(%address, %reason, "RDMA port is not free yet, trying again");
-                    tokio::time::sleep(LISTEN_AGAIN).await;
+                    tracing::info!(%address, reason = crate::why(&reason), "RDMA port is not free yet, trying again");
+                    tokio::time::sleep(LISTEN_AGAIN.min(within.saturating_sub(started.elapsed()))).await;
                 }
                 Err(other) => return Err(other),
             }
@@ -111,6 +115,12 @@ impl RdmaServer {
     pub async fn close(&self) {
         self.lane.close().await;
     }
+}
+
+/// Whether no interface of this machine has `address`.
+fn is_elsewhere(address: IpAddr) -> bool {
+    let bound = std::net::UdpSocket::bind((address, 0));
+    bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable)
 }
 
 /// Starts listening; where.

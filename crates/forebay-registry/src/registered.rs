@@ -1,4 +1,8 @@
 //! A worker's record in the cluster's state, for as long as the worker lives.
+//!
+//! The record is under a lease. When that was lost, also because the process was stopped for a time, others owned what was this
+//! worker's and took changes of it. So the worker is told of each lease before the record says that it owns anything: by its
+//! [`Tenure`] it sees by itself that the lease is over, whoever asks it first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay_cluster::records::members::{DRAINS, DrainProgress, JOINS, WorkerRecord, WorkerState};
 use forebay_cluster::{JoinHistory, Registration, Standing};
 use forebay_state::{Committed, Lease, StateError, StateStore, Transaction, Update, encode_segment};
+use forebay_types::Tenure;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -35,11 +40,16 @@ pub struct Registered {
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Is told of the tenure that begins.
+type Begins = dyn Fn(&Arc<Tenure>) + Send + Sync;
+
 struct Shared {
     store: Arc<dyn StateStore>,
     /// What does not change of the record.
     record: WorkerRecord,
     options: RegisteredOptions,
+    /// Tells the worker that a tenure begins.
+    begins: Box<Begins>,
     registration: Mutex<Registration>,
     /// The registration has changed by itself: a drain went on.
     changed: Notify,
@@ -47,16 +57,19 @@ struct Shared {
 
 impl Registered {
     /// Registers a worker once `ready` is over: who is in the ring is asked at once. `record` says all but what it is about
-    /// to do.
+    /// to do. `begins` is told of each lease before anybody sees the record under it: nothing that was learned before is to be
+    /// believed then, and nothing of it any more once it is over.
     #[must_use]
     pub fn start(
         store: Arc<dyn StateStore>,
         record: WorkerRecord,
         options: RegisteredOptions,
+        begins: impl Fn(&Arc<Tenure>) + Send + Sync + 'static,
         ready: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let registration = Mutex::new(Registration::new(Instant::now(), Duration::ZERO, options.warmup));
-        let shared = Arc::new(Shared { store, record, options, registration, changed: Notify::new() });
+        let shared = Shared { store, record, options, begins: Box::new(begins), registration, changed: Notify::new() };
+        let shared = Arc::new(shared);
         let stop = CancellationToken::new();
         let (tell_standing, standing) = watch::channel(None);
         let (tell_leave, leave) = watch::channel(false);
@@ -180,6 +193,7 @@ impl Shared {
     ) -> Result<(), StateError> {
         let lease = self.store.lease(self.options.ttl).await?;
         let first = standing.borrow().is_none();
+        (self.begins)(lease.tenure());
         if !self.claim(&lease, first).await? {
             return wait(TRY_AGAIN.max(self.options.ttl / 2), stop).await;
         }

@@ -38,7 +38,7 @@ impl Scene {
         let addresses = Addresses { rpc: rpc.into(), ..Addresses::default() };
         let record =
             WorkerRecord { name: name.into(), group: "g 1".into(), addresses, weight: 1.0, ..WorkerRecord::default() };
-        Registered::start(Arc::clone(&self.store), record, OPTIONS, async {})
+        Registered::start(Arc::clone(&self.store), record, OPTIONS, |_| (), async {})
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Topology, &[WorkerRecord]) -> bool) {

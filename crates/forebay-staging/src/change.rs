@@ -9,12 +9,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay_types::Failure;
+use parking_lot::MutexGuard;
 use rustix::fs::FallocateFlags;
 
+use crate::book::As;
 use crate::draft::Inner;
 use crate::error::{failed, let_go, no_room, too_large};
 use crate::room::Reserved;
-use crate::state::{Upload, WrittenDown};
+use crate::state::{State, Upload, WrittenDown};
 
 /// Up to this many bytes are written where they come from: a copy into the page cache, faster than handing them over.
 const AT_ONCE: usize = 1 << 20;
@@ -60,7 +62,7 @@ impl Inner {
         }
         let _io = self.io.read();
         let (file, reserved) = {
-            let mut state = self.state.lock();
+            let state = self.state.lock();
             if let Err(failure) = state.check_change(&range) {
                 return Some(Err(failure));
             }
@@ -68,10 +70,11 @@ impl Inner {
                 Some(reserved) => reserved,
                 None => self.shared.room.try_take(state.content.unstaged(range.clone()))?,
             };
-            match state.staged_file(&self.shared) {
-                Ok(file) => (file, reserved),
-                Err(failure) => return Some(Err(failure)),
-            }
+            (state.file_at_hand(), reserved)
+        };
+        let file = match file.map_or_else(|| self.staged_file(), Ok) {
+            Ok(file) => file,
+            Err(failure) => return Some(Err(failure)),
         };
         if let Err(error) = file.file.write_all_at(data, offset) {
             let path = self.shared.journal.data(&file.id);
@@ -92,7 +95,14 @@ impl Inner {
             self.shared.heat(self);
         }
         let rough = state.content.gone() != gone;
-        state.changed(&self.shared, rough)
+        self.written_down_after(state, rough)
+    }
+
+    /// Notes a change, and lets go of what is known before it is written down.
+    fn written_down_after(&self, mut state: MutexGuard<'_, State>, rough: bool) -> Result<(), Failure> {
+        let must_be_written_down = state.changed(rough);
+        drop(state);
+        if must_be_written_down { self.write_down(As::Roughly, false) } else { Ok(()) }
     }
 
     /// Cuts the file, or grows it.
@@ -104,8 +114,8 @@ impl Inner {
     fn truncate_now(&self, size: u64) -> Result<(), Failure> {
         // Nobody else changes the file meanwhile, so that `state` need not be held while the disk works.
         let _io = self.io.write();
-        let (file, before) = {
-            let mut state = self.state.lock();
+        let before = {
+            let state = self.state.lock();
             let before = state.content.size();
             state.check_change(&(size..size))?;
             let cut = state.parts.schedule().range(state.parts.schedule().part_at(size));
@@ -115,8 +125,9 @@ impl Inner {
             if size == before {
                 return Ok(());
             }
-            (state.staged_file(&self.shared)?, before)
+            before
         };
+        let file = self.staged_file()?;
         let path = self.shared.journal.data(&file.id);
         file.file.set_len(size).map_err(failed("cut", &path))?;
         let mut state = self.state.lock();
@@ -128,7 +139,7 @@ impl Inner {
         }
         let lost_base = had_base && state.content.base_limit() == 0;
         let rough = state.content.gone() != gone || lost_base;
-        state.changed(&self.shared, rough)
+        self.written_down_after(state, rough)
     }
 
     /// Makes zeros.
@@ -139,8 +150,8 @@ impl Inner {
 
     fn zero_now(&self, range: Range<u64>) -> Result<(), Failure> {
         let _io = self.io.write();
-        let (file, range, staged) = {
-            let mut state = self.state.lock();
+        let (range, staged) = {
+            let state = self.state.lock();
             let end = range.end.min(state.content.size());
             let range = range.start.min(end)..end;
             state.check_change(&range)?;
@@ -148,8 +159,9 @@ impl Inner {
                 return Ok(());
             }
             let staged = state.content.unstaged(range.clone()) < range.end - range.start;
-            (state.staged_file(&self.shared)?, range, staged)
+            (range, staged)
         };
+        let file = self.staged_file()?;
         if staged {
             let path = self.shared.journal.data(&file.id);
             punch(&file.file, &range).map_err(failed("punch a hole in", &path))?;
@@ -159,7 +171,7 @@ impl Inner {
         self.shared.room.give(state.content.zero(range.clone()));
         state.parts.zero(range, Instant::now());
         let rough = state.content.gone() != gone;
-        state.changed(&self.shared, rough)
+        self.written_down_after(state, rough)
     }
 
     /// Lets go of staged bytes: all of them, when the origin has the file.
@@ -175,7 +187,7 @@ impl Inner {
         state.content.rest_on_base();
         state.written_down = WrittenDown::Not;
         drop(state);
-        self.shared.journal.remove(&staged.id);
+        self.remove_staged(&staged);
         let _ = staged.file.unlock();
         self.shared.room.give(bytes);
     }

@@ -2,8 +2,8 @@
 //!
 //! Locks, in the order in which they are taken: `serial` (a sync is under way; the only one that is held while
 //! waiting), `io` (shared: somebody reads or writes staged bytes; exclusive: they are cut off, zeroed or let go of),
-//! `state` (what is known; never held during reads or writes of the staged file, so that nobody waits for a disk to
-//! learn a file's size).
+//! `book` (the staged file is made or removed, or its record is written), `state` (what is known; never held while a disk
+//! works, so that nobody waits for one to learn a file's size).
 //!
 //! A write is first put into the staged file and then noted: what is noted is there. Whoever sends a part takes the
 //! generation first and then reads: a write that it may have missed is noted later, and makes the part go again.
@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::Base;
+use crate::book::As;
 use crate::content::Content;
 use crate::staging::Shared;
 use crate::state::{State, Upload, WrittenDown, modified};
@@ -38,6 +39,7 @@ pub(crate) struct Inner {
     pub(crate) key: u64,
     pub(crate) serial: Arc<tokio::sync::Mutex<()>>,
     pub(crate) io: RwLock<()>,
+    pub(crate) book: Mutex<()>,
     pub(crate) state: Mutex<State>,
     /// Something that was under way in the background has ended.
     pub(crate) settled: Notify,
@@ -181,6 +183,7 @@ impl Inner {
             key: shared.register(this),
             serial: Arc::default(),
             io: RwLock::new(()),
+            book: Mutex::default(),
             state: Mutex::new(state),
             settled: Notify::new(),
             unlinked: CancellationToken::new(),
@@ -212,9 +215,8 @@ impl Inner {
             state.modified = attr.as_ref().and_then(modified).unwrap_or(state.modified);
         }
         state.attr = attr;
-        let written_down = state.write_down_again(&self.shared);
         drop(state);
-        self.warn(written_down);
+        self.warn(self.write_down(As::Before, false));
     }
 
     fn unlink(&self) {
@@ -227,8 +229,10 @@ impl Inner {
         self.unlinked.cancel();
         state.give_up_upload(&self.shared);
         state.written_down = WrittenDown::Not;
-        if let Some(staged) = &state.file {
-            self.shared.journal.remove(&staged.id);
+        let staged = state.file.clone();
+        drop(state);
+        if let Some(staged) = staged {
+            self.remove_staged(&staged);
         }
     }
 
@@ -248,25 +252,27 @@ impl Inner {
             if let Upload::Begun(begun) = &state.upload {
                 begun.given_up.cancel();
             }
-            let written_down = state.write_down(&self.shared, true, false);
             state.left = Some(Failure::new(FailureKind::Unavailable, "it was dropped before it was synced"));
             drop(state);
-            self.warn(written_down);
+            self.warn(self.write_down(As::Exactly, false));
         } else {
             state.give_up_upload(&self.shared);
-            if let Some(staged) = &state.file {
-                self.shared.journal.remove(&staged.id);
+            let staged = state.file.clone();
+            drop(state);
+            if let Some(staged) = staged {
+                self.remove_staged(&staged);
             }
         }
     }
 
     /// Writes down what a dirty draft is, as the mount goes away.
-    pub(crate) fn write_down(&self) {
-        let mut state = self.state.lock();
-        if state.dirty && !state.unlinked && state.left.is_none() {
-            let written_down = state.write_down(&self.shared, true, false);
-            drop(state);
-            self.warn(written_down);
+    pub(crate) fn write_down_unsynced(&self) {
+        let has_something_to_lose = {
+            let state = self.state.lock();
+            state.dirty && !state.unlinked && state.left.is_none()
+        };
+        if has_something_to_lose {
+            self.warn(self.write_down(As::Exactly, false));
         }
     }
 

@@ -13,6 +13,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{StagingError, failed};
@@ -24,17 +25,41 @@ const YOUNG: Duration = Duration::from_secs(60);
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
+/// What may take a disk long: a directory on a network or a disk that is busy may make anybody wait for it.
+pub(crate) trait Disk: std::fmt::Debug + Send + Sync {
+    /// Waits until a file, or a directory, outlives the machine.
+    fn sync(&self, file: &File) -> io::Result<()>;
+
+    /// Puts one file in the place of another.
+    fn replace(&self, new: &Path, old: &Path) -> io::Result<()>;
+}
+
+/// The file system that the directory is on.
+#[derive(Debug)]
+struct FileSystem;
+
+impl Disk for FileSystem {
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn replace(&self, new: &Path, old: &Path) -> io::Result<()> {
+        std::fs::rename(new, old)
+    }
+}
+
 /// A staging directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Journal {
     dir: PathBuf,
+    disk: Arc<dyn Disk>,
 }
 
 impl Journal {
     /// Opens the directory, making it if needed.
     pub(crate) fn open(dir: &Path) -> Result<Self, StagingError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed("create", dir))?;
-        let journal = Self { dir: dir.to_owned() };
+        let journal = Self::at(dir);
         // Whether it takes files is better known now than at the first write.
         let (id, _file) = journal.create().map_err(failed("create a file in", dir))?;
         journal.remove(&id);
@@ -43,7 +68,13 @@ impl Journal {
 
     /// The directory as it is, made or not.
     pub(crate) fn at(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self { dir: dir.to_owned(), disk: Arc::new(FileSystem) }
+    }
+
+    /// The same directory, on another disk.
+    #[cfg(test)]
+    pub(crate) fn on(self, disk: Arc<dyn Disk>) -> Self {
+        Self { disk, ..self }
     }
 
     /// The directory.
@@ -84,13 +115,18 @@ impl Journal {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         if durable {
-            file.sync_all()?;
+            self.sync(&file)?;
         }
-        std::fs::rename(&new, &path)?;
+        self.disk.replace(&new, &path)?;
         if durable {
-            File::open(&self.dir)?.sync_all()?;
+            self.sync(&File::open(&self.dir)?)?;
         }
         Ok(())
+    }
+
+    /// Waits until what was written to a file outlives the machine.
+    pub(crate) fn sync(&self, file: &File) -> io::Result<()> {
+        self.disk.sync(file)
     }
 
     /// Reads a record; the error is for people.

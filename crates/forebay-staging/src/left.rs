@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Remote;
+use crate::book::As;
 use crate::content::Content;
 use crate::draft::{Draft, Inner};
 use crate::error::{StagingError, failed};
@@ -187,8 +188,8 @@ fn content_of(record: &Record, staged: &StagedFile) -> Result<Content, Failure> 
 
 /// Makes a draft what the record says.
 fn restore(inner: &Arc<Inner>, record: Record, staged: StagedFile) {
-    let mut state = inner.state.lock();
-    let state = &mut *state;
+    let mut guard = inner.state.lock();
+    let state = &mut *guard;
     state.dirty = true;
     state.since = UNIX_EPOCH + Duration::from_millis(record.since);
     state.error = record.error.clone();
@@ -211,7 +212,8 @@ fn restore(inner: &Arc<Inner>, record: Record, staged: StagedFile) {
     }
     // By this process now.
     state.written_down = if record.exact { WrittenDown::Exactly } else { WrittenDown::Roughly };
-    inner.warn(state.write_down_again(&inner.shared));
+    drop(guard);
+    inner.warn(inner.write_down(As::Before, false));
 }
 
 /// Removes a staged file, and aborts its upload where there is a way to the origin.

@@ -17,12 +17,14 @@
 //!
 //! The shell around them:
 //!
-//! * `draft`, `state`: what a file is asked, and what is known of it; `read`, `change`, `sync`: how it is answered;
+//! * `draft`, `state`, `book`: what a file is asked, what is known of it, and what is written down of that; `read`, `change`, `sync`: how it is answered;
 //! * `send`, `uploader`, `buffers`: parts on their way, those that go early, and the memory that they are in;
 //! * `room`, `reclaim`: waiting for room, and making it;
 //! * `journal`, `record`, `process`: the staging directory, what is written down in it, and whose it is;
+//! * `report`: what is counted;
 //! * `recover`, `left`: what is found there, and what is done about it.
 
+mod book;
 mod buffers;
 mod change;
 mod content;
@@ -38,6 +40,7 @@ mod reclaim;
 mod record;
 mod recover;
 mod remote;
+mod report;
 mod room;
 mod schedule;
 mod send;
@@ -56,6 +59,7 @@ pub use draft::Draft;
 pub use error::StagingError;
 pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
 pub use remote::{Base, Remote};
+pub use report::{DraftCounts, SpaceCounts, StagingReport, UploadCounts};
 pub use staging::{Staging, StagingOptions};
 pub use sync::Held;
 

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::book::As;
 use crate::change::punch;
 use crate::draft::Inner;
 use crate::staging::Shared;
@@ -83,7 +84,7 @@ impl Inner {
     /// Lets go of about `wanted` staged bytes that have gone to the origin in parts. Returns how many went.
     fn let_go_of_parts(&self, wanted: u64) -> u64 {
         let _io = self.io.write();
-        let (ranges, file) = {
+        let (ranges, file, exact) = {
             let mut state = self.state.lock();
             if state.unlinked || state.left.is_some() {
                 return 0;
@@ -93,16 +94,17 @@ impl Inner {
                 return 0;
             }
             ranges.iter().for_each(|range| state.content.let_go(range.clone()));
-            let exact = state.written_down == WrittenDown::Exactly;
-            if let Err(failure) = state.write_down(&self.shared, exact, false) {
-                tracing::warn!(%failure, "bytes that were uploaded are not let go of");
-                for range in ranges {
-                    state.content.write(range);
-                }
-                return 0;
-            }
-            (ranges, state.file.clone())
+            (ranges, state.file.clone(), state.written_down == WrittenDown::Exactly)
         };
+        // With `io` alone, nothing is changed meanwhile, and nobody reads what may stay after all.
+        if let Err(failure) = self.write_down(if exact { As::Exactly } else { As::Roughly }, false) {
+            tracing::warn!(%failure, "bytes that were uploaded are not let go of");
+            let mut state = self.state.lock();
+            for range in ranges {
+                state.content.write(range);
+            }
+            return 0;
+        }
         self.free(file.as_deref(), &ranges)
     }
 

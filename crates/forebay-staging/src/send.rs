@@ -9,6 +9,7 @@ use forebay_types::{Failure, FailureKind};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
+use crate::book::As;
 use crate::draft::Inner;
 use crate::parts::Due;
 use crate::state::{Begun, Upload};
@@ -151,9 +152,8 @@ impl Drop for Beginning<'_> {
         match self.begun.take() {
             Some(begun) if is_wanted => {
                 state.upload = Upload::Begun(begun);
-                let written_down = state.write_down_again(shared);
                 drop(state);
-                self.inner.warn(written_down);
+                self.inner.warn(self.inner.write_down(As::Before, false));
             }
             Some(begun) => {
                 drop(state);

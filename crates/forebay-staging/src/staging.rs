@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use forebay_types::{ByteSize, Failure, FailureKind, FsPath};
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
@@ -22,6 +21,7 @@ use crate::draft::{Draft, Inner};
 use crate::error::StagingError;
 use crate::journal::Journal;
 use crate::process::Process;
+use crate::report::StagingReport;
 use crate::room::Room;
 use crate::schedule::Schedule;
 use crate::{Base, MAX_PART, Remote, reclaim, recover, uploader};
@@ -133,12 +133,23 @@ impl Staging {
         runtime: Handle,
     ) -> Result<Self, StagingError> {
         let journal = Journal::open(&options.dir)?;
+        Ok(Self::open_on(journal, options, schedule, remote, runtime))
+    }
+
+    /// As [`Staging::open`], in a directory that is open.
+    pub(crate) fn open_on(
+        journal: Journal,
+        options: StagingOptions,
+        schedule: Schedule,
+        remote: Arc<dyn Remote>,
+        runtime: Handle,
+    ) -> Self {
         let shared = Arc::new(Shared::new(options, schedule, journal, remote, runtime, None));
         shared.spawn(uploader::run(Arc::clone(&shared)));
         shared.spawn(reclaim::run(Arc::clone(&shared)));
         shared.spawn(recover::run(Arc::clone(&shared)));
         let open = Arc::new(shared.closing.clone().drop_guard());
-        Ok(Self { shared, _open: open })
+        Self { shared, _open: open }
     }
 
     /// A new and empty file. It is dirty: to sync it makes an empty file at the origin.
@@ -176,42 +187,14 @@ impl Staging {
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
         for draft in self.shared.drafts() {
-            draft.write_down();
+            draft.write_down_unsynced();
         }
     }
 
     /// What is staged and under way, in numbers.
     #[must_use]
-    pub fn report(&self) -> serde_json::Value {
-        let shared = &self.shared;
-        let drafts = shared.drafts();
-        let dirty = drafts.iter().filter(|draft| draft.is_dirty()).count();
-        shared.forget_kept();
-        let (size, used, waiting) = shared.room.occupancy();
-        let (kept, kept_bytes) = shared.kept();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = &shared.counts;
-        json!({
-            "drafts": { "open": drafts.len(), "dirty": dirty, "failed": kept },
-            "space": {
-                "size": size,
-                "used": used,
-                "failed": kept_bytes,
-                "let_go": count(&counts.let_go),
-                "writers_waiting": waiting,
-            },
-            "uploads": {
-                "parts_in_flight": count(&counts.parts_in_flight),
-                "bytes_in_flight": count(&counts.bytes_in_flight),
-                "begun": count(&counts.begun),
-                "completed": count(&counts.completed),
-                "aborted": count(&counts.aborted),
-                "puts": count(&counts.puts),
-                "parts": count(&counts.parts),
-                "bytes": count(&counts.bytes),
-                "failures": count(&counts.failures),
-            },
-        })
+    pub fn report(&self) -> StagingReport {
+        StagingReport::of(&self.shared)
     }
 }
 

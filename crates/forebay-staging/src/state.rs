@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Base;
 use crate::content::Content;
-use crate::error::{failed, let_go, too_large};
+use crate::error::{let_go, too_large};
 use crate::parts::Parts;
 use crate::record::{FORMAT, Record, UploadRecord, to_hex};
 use crate::staging::Shared;
@@ -25,7 +25,7 @@ pub(crate) struct StagedFile {
     pub(crate) file: File,
 }
 
-/// What is written down of a draft.
+/// What is written down of a draft, or is being written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrittenDown {
     Not,
@@ -129,67 +129,22 @@ impl State {
         Ok(())
     }
 
-    /// The staged file, made if there is none, and written down if it is not.
-    pub(crate) fn staged_file(&mut self, shared: &Shared) -> Result<Arc<StagedFile>, Failure> {
-        let staged = match &self.file {
-            Some(staged) => Arc::clone(staged),
-            None => {
-                let made = shared.journal.create().and_then(|(id, file)| {
-                    // So that its length is the file's, whatever is written down.
-                    if self.content.size() > 0 {
-                        file.set_len(self.content.size())?;
-                    }
-                    Ok((id, file))
-                });
-                let (id, file) = made.map_err(failed("create a file in", shared.journal.dir()))?;
-                if self.unlinked {
-                    shared.journal.remove(&id);
-                }
-                let staged = Arc::new(StagedFile { id, file });
-                self.file = Some(Arc::clone(&staged));
-                staged
-            }
-        };
-        if self.written_down == WrittenDown::Not {
-            self.write_down(shared, false, false)?;
-        }
-        Ok(staged)
+    /// The staged file, if it is there and needs not be written down.
+    pub(crate) fn file_at_hand(&self) -> Option<Arc<StagedFile>> {
+        self.file.clone().filter(|_| self.unlinked || self.written_down != WrittenDown::Not)
     }
 
-    /// Notes that the content was changed. `rough`: what is not written down exactly must be written down again.
-    pub(crate) fn changed(&mut self, shared: &Shared, rough: bool) -> Result<(), Failure> {
+    /// Notes that the content was changed. `rough`: what is not written down exactly must be written down again. Whether something
+    /// must be written down.
+    #[must_use]
+    pub(crate) fn changed(&mut self, rough: bool) -> bool {
         self.dirty = true;
         (self.modified, self.used) = (SystemTime::now(), Instant::now());
-        if rough || self.written_down == WrittenDown::Exactly { self.write_down(shared, false, false) } else { Ok(()) }
+        rough || self.written_down == WrittenDown::Exactly
     }
 
-    /// Writes down what is known. `exact`: nothing is being changed.
-    pub(crate) fn write_down(&mut self, shared: &Shared, exact: bool, durable: bool) -> Result<(), Failure> {
-        let Some(staged) = self.file.as_ref().filter(|_| !self.unlinked) else { return Ok(()) };
-        let record = self.record(shared, exact);
-        let path = shared.journal.data(&staged.id);
-        shared.journal.write(&staged.id, &record, durable).map_err(failed("write the record of", &path))?;
-        self.written_down = if exact { WrittenDown::Exactly } else { WrittenDown::Roughly };
-        Ok(())
-    }
-
-    /// Writes down what is not about the content, if anything is written down.
-    pub(crate) fn write_down_again(&mut self, shared: &Shared) -> Result<(), Failure> {
-        match self.written_down {
-            WrittenDown::Not => Ok(()),
-            exactness => self.write_down(shared, exactness == WrittenDown::Exactly, false),
-        }
-    }
-
-    /// The origin has everything: nothing would be lost.
-    pub(crate) fn forget_record(&mut self, shared: &Shared) {
-        if let Some(staged) = self.file.as_ref().filter(|_| self.written_down != WrittenDown::Not) {
-            shared.journal.remove_record(&staged.id);
-        }
-        self.written_down = WrittenDown::Not;
-    }
-
-    fn record(&self, shared: &Shared, exact: bool) -> Record {
+    /// What is to be written down. `exact`: nothing is being changed.
+    pub(crate) fn record(&self, shared: &Shared, exact: bool) -> Record {
         let pairs = |range: Range<u64>| (range.start, range.end);
         let content = &self.content;
         let upload = match &self.upload {

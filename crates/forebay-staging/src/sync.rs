@@ -15,11 +15,13 @@ use std::sync::atomic::Ordering;
 use forebay_types::{Attr, Failure, FailureKind, FsPath};
 use tokio::task::{JoinError, JoinSet};
 
+use crate::Base;
+use crate::book::As;
 use crate::draft::Inner;
 use crate::error::{closing, failed};
 use crate::parts::Target;
 use crate::send::Trouble;
-use crate::state::{Begun, Upload, WrittenDown, modified};
+use crate::state::{Begun, State, Upload, WrittenDown, modified};
 
 /// What a sync does next.
 enum Step {
@@ -114,6 +116,10 @@ impl Inner {
                 Ok(_) if finish => inner.shared.blocking(move || ending.retire()).await?,
                 Err(failure) if finish => {
                     let failure = failure.clone();
+                    // No part goes early between the two.
+                    inner.state.lock().syncing = true;
+                    let _syncing = Syncing(&inner);
+                    inner.abort_needless_upload().await;
                     inner.shared.blocking(move || ending.leave(failure)).await?;
                 }
                 _ => {}
@@ -124,7 +130,7 @@ impl Inner {
     }
 
     async fn sync_now(self: &Arc<Self>) -> Result<Option<Attr>, Failure> {
-        let (mut target, _syncing) = {
+        let (mut target, _syncing, is_vague) = {
             let mut state = self.state.lock();
             if let Some(failure) = &state.left {
                 return Err(failure.clone());
@@ -135,14 +141,14 @@ impl Inner {
             state.syncing = true;
             state.content.mark();
             // Without a base, the staged file tells all.
-            if state.content.base_limit() > 0 && state.written_down == WrittenDown::Roughly {
-                let written_down = state.write_down(&self.shared, true, false);
-                self.warn(written_down);
-            }
+            let is_vague = state.content.base_limit() > 0 && state.written_down == WrittenDown::Roughly;
             let target = Target { generation: state.parts.generation(), size: state.content.size() };
             drop(state);
-            (target, Syncing(self))
+            (target, Syncing(self), is_vague)
         };
+        if is_vague {
+            self.write_down_elsewhere(As::Exactly).await;
+        }
         let mut anew = true;
         loop {
             match self.carry(&mut target).await {
@@ -150,9 +156,11 @@ impl Inner {
                 Err(_) if self.unlinked.is_cancelled() => return Ok(None),
                 Err(Trouble::UploadGone(failure)) if anew => {
                     anew = false;
-                    self.forget_upload(&failure).map_err(|failure| self.failed(failure))?;
+                    if let Err(failure) = self.forget_upload(&failure) {
+                        return Err(self.failed(failure).await);
+                    }
                 }
-                Err(trouble) => return Err(self.failed(trouble.failure())),
+                Err(trouble) => return Err(self.failed(trouble.failure()).await),
             }
         }
     }
@@ -244,7 +252,7 @@ impl Inner {
         let attr = self.shared.remote.put(path, bytes).await.map_err(Trouble::Other)?;
         self.shared.counts.puts.fetch_add(1, Ordering::Relaxed);
         self.shared.arrived(size);
-        self.synced(path, attr, size, Some(generation), generation)
+        self.synced(path, attr, size, Some(generation), generation).await
     }
 
     async fn complete(
@@ -261,12 +269,12 @@ impl Inner {
             _ => Trouble::Other(failure),
         })?;
         self.shared.counts.completed.fetch_add(1, Ordering::Relaxed);
-        self.synced(&upload.path, attr, size, None, sized)
+        self.synced(&upload.path, attr, size, None, sized).await
     }
 
     /// The origin has the file: it is the base from now on.
-    fn synced(
-        &self,
+    async fn synced(
+        self: &Arc<Self>,
         path: &FsPath,
         attr: Attr,
         size: u64,
@@ -274,13 +282,34 @@ impl Inner {
         sized: u64,
     ) -> Result<Option<Attr>, Trouble> {
         let Some(version) = attr.version().filter(|version| version.size == size) else {
-            let message = format!("{size} bytes were uploaded, and the origin says it has {attr:?}");
+            let has = match attr.version() {
+                Some(version) => format!("{} bytes", version.size),
+                None => "a directory".to_owned(),
+            };
+            let message = format!("{size} bytes were uploaded, and the origin says it has {has}");
             return Err(Trouble::Other(Failure::new(FailureKind::Internal, message)));
         };
         let base = self.shared.remote.open(version.clone());
+        if !self.rests_on(path, base, &attr, size, put, sized) {
+            return Ok(None);
+        }
+        self.settle_record().await;
+        Ok(Some(attr))
+    }
+
+    /// What is known now that the origin has the file. False when nobody wants it any more.
+    fn rests_on(
+        &self,
+        path: &FsPath,
+        base: Arc<dyn Base>,
+        attr: &Attr,
+        size: u64,
+        put: Option<u64>,
+        sized: u64,
+    ) -> bool {
         let mut state = self.state.lock();
         if state.unlinked {
-            return Ok(None);
+            return false;
         }
         state.upload = Upload::None;
         state.base = Some(base);
@@ -290,15 +319,10 @@ impl Inner {
         state.dirty = changed || now != size || *path != state.path;
         state.attr = Some(attr.clone());
         (state.new, state.error, state.rest) = (false, None, None);
-        if state.dirty {
-            // What was written down is about the version before.
-            let written_down = state.write_down(&self.shared, false, false);
-            self.warn(written_down);
-        } else {
-            state.modified = modified(&attr).unwrap_or(state.modified);
-            state.forget_record(&self.shared);
+        if !state.dirty {
+            state.modified = modified(attr).unwrap_or(state.modified);
         }
-        Ok(Some(attr))
+        true
     }
 
     /// The upload is not there any more; what is needed is here.
@@ -326,8 +350,14 @@ impl Inner {
     }
 
     /// A sync has failed.
-    fn failed(&self, failure: Failure) -> Failure {
+    async fn failed(self: &Arc<Self>, failure: Failure) -> Failure {
         self.shared.counts.failures.fetch_add(1, Ordering::Relaxed);
+        let failure = self.note_failure(failure);
+        self.write_down_elsewhere(As::Exactly).await;
+        failure
+    }
+
+    fn note_failure(&self, failure: Failure) -> Failure {
         let mut state = self.state.lock();
         let mut failure = failure.context(format_args!("cannot upload {}", state.path));
         if let (FailureKind::VersionChanged, Some(staged)) = (failure.kind(), &state.file) {
@@ -337,28 +367,56 @@ impl Inner {
             failure = Failure::new(failure.kind(), message);
         }
         state.error = Some(failure.to_string());
-        let written_down = state.write_down(&self.shared, true, false);
-        drop(state);
-        self.warn(written_down);
         failure
+    }
+
+    /// Aborts the upload of a draft that is about to be left, so that nothing of it takes room at the origin; unless that has bytes
+    /// which were let go of here. One that cannot be aborted stays written down, for `forebay fs staged`.
+    async fn abort_needless_upload(&self) {
+        let upload = {
+            let state = self.state.lock();
+            let has_the_only_copy = state.content.gone() > 0 || state.unlinked || state.left.is_some();
+            match &state.upload {
+                Upload::Begun(upload) if !has_the_only_copy => Arc::clone(upload),
+                _ => return,
+            }
+        };
+        upload.given_up.cancel();
+        match self.shared.remote.abort(&upload.path, &upload.name).await {
+            Ok(()) => {
+                let mut state = self.state.lock();
+                if matches!(&state.upload, Upload::Begun(begun) if Arc::ptr_eq(begun, &upload)) {
+                    state.upload = Upload::None;
+                    state.parts.forget_sent();
+                    self.shared.counts.aborted.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Err(failure) => {
+                tracing::warn!(path = %upload.path, %failure, "an upload cannot be aborted; its parts stay at the origin");
+            }
+        }
     }
 
     /// Leaves a draft that could not be uploaded in the staging directory, for `forebay fs staged`.
     fn leave(&self, failure: Failure) {
         let left = {
             let _io = self.io.write();
-            let mut state = self.state.lock();
-            if state.left.is_some() || state.unlinked {
+            let is_over = |state: &State| state.left.is_some() || state.unlinked;
+            if is_over(&self.state.lock()) {
                 return;
             }
-            let file = state.staged_file(&self.shared);
+            let file = self.staged_file();
+            let mut state = self.state.lock();
+            if is_over(&state) {
+                return;
+            }
             state.left = Some(failure);
             file
         };
         let left = left.and_then(|staged| {
             let path = self.shared.journal.data(&staged.id);
-            staged.file.sync_all().map_err(failed("sync", &path))?;
-            self.state.lock().write_down(&self.shared, true, true)?;
+            self.shared.journal.sync(&staged.file).map_err(failed("sync", &path))?;
+            self.write_down(As::Exactly, true)?;
             // From here on anybody may retry or drop it.
             let _ = staged.file.unlock();
             Ok(())

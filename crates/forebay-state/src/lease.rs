@@ -4,8 +4,10 @@
 //! not. Both ends of one are here: the holder's [`Lease`] and the store's [`LeaseOwner`].
 
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use forebay_types::Tenure;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +29,7 @@ pub struct Lease {
     id: LeaseId,
     ttl: Duration,
     lost: CancellationToken,
+    tenure: Arc<Tenure>,
     end: Option<oneshot::Sender<oneshot::Sender<()>>>,
 }
 
@@ -35,8 +38,9 @@ impl Lease {
     #[must_use]
     pub fn new(id: LeaseId, ttl: Duration) -> (Self, LeaseOwner) {
         let (end, ended) = oneshot::channel();
-        let lost = CancellationToken::new();
-        (Self { id, ttl, lost: lost.clone(), end: Some(end) }, LeaseOwner { lost, ended })
+        let (lost, tenure) = (CancellationToken::new(), Arc::new(Tenure::unlimited()));
+        let owner = LeaseOwner { lost: lost.clone(), tenure: Arc::clone(&tenure), ended };
+        (Self { id, ttl, lost, tenure, end: Some(end) }, owner)
     }
 
     /// Its name in writes.
@@ -63,6 +67,13 @@ impl Lease {
         self.lost.is_cancelled()
     }
 
+    /// Until when the keys are there for certain: what to compare with the time before what rests on them is used. It is over
+    /// also in a process that was stopped, before [`Lease::lost`] can say so.
+    #[must_use]
+    pub fn tenure(&self) -> &Arc<Tenure> {
+        &self.tenure
+    }
+
     /// Ends the lease and waits until its keys are deleted. When the store cannot be reached it expires by itself within
     /// the ttl; this waits no longer than the store's deadline.
     pub async fn revoke(mut self) {
@@ -80,12 +91,20 @@ impl Lease {
 #[derive(Debug)]
 pub struct LeaseOwner {
     lost: CancellationToken,
+    tenure: Arc<Tenure>,
     ended: oneshot::Receiver<oneshot::Sender<()>>,
 }
 
 impl LeaseOwner {
+    /// Until when the keys are there for certain, for whoever renews the lease. Nothing is set at first: they stay.
+    #[must_use]
+    pub fn tenure(&self) -> &Arc<Tenure> {
+        &self.tenure
+    }
+
     /// Tells the holder that the lease is lost.
     pub fn lose(&self) {
+        self.tenure.end(Instant::now());
         self.lost.cancel();
     }
 
@@ -98,6 +117,6 @@ impl LeaseOwner {
 impl Drop for LeaseOwner {
     fn drop(&mut self) {
         // A lease that nobody renews is lost.
-        self.lost.cancel();
+        self.lose();
     }
 }

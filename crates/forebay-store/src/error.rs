@@ -33,6 +33,15 @@ pub enum StoreError {
         /// The path as configured.
         dir: PathBuf,
     },
+    /// The directory that the cache directory is to be made in is not there.
+    #[error(
+        "cannot make cache directory {}: what it is in is not there; mount its disk, or `mkdir -p` that",
+        dir.display()
+    )]
+    NoParent {
+        /// The path as configured.
+        dir: PathBuf,
+    },
     /// The cache directory or a file in it cannot be made, opened, read or written.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {
@@ -104,6 +113,7 @@ impl From<StoreError> for Failure {
             | StoreError::TooSmall { .. } => FailureKind::InvalidArgument,
             StoreError::Memory(_) | StoreError::NoSpace { .. } => FailureKind::OutOfResources,
             StoreError::NotADirectory { .. } => FailureKind::NotADirectory,
+            StoreError::NoParent { .. } => FailureKind::NotFound,
             StoreError::Io { error, .. } => match error.kind() {
                 io::ErrorKind::PermissionDenied => FailureKind::PermissionDenied,
                 io::ErrorKind::ReadOnlyFilesystem => FailureKind::ReadOnly,

@@ -48,6 +48,7 @@ mod verify;
 mod writer;
 
 pub use coverage::Coverage;
+pub use disk::slab_path;
 pub use error::StoreError;
 pub use held::{HeldBlock, HeldRun};
 pub use keep::{Account, Keep};

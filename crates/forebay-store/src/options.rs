@@ -33,10 +33,22 @@ pub enum ServeMode {
     Splice,
 }
 
+impl ServeMode {
+    /// Its name in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dio => "dio",
+            Self::PageCache => "pagecache",
+            Self::Splice => "splice",
+        }
+    }
+}
+
 /// One slab directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskOptions {
-    /// The directory; it is created if need be.
+    /// The directory; it is created if need be, in one that is there.
     pub dir: PathBuf,
     /// The size of its slab file, rounded down to whole frames of 4160 KiB.
     pub size: ByteSize,

@@ -78,6 +78,8 @@ pub struct MemoryStats {
 pub struct DiskStats {
     /// Its directory.
     pub dir: PathBuf,
+    /// How its bytes get to readers: what was asked for, or `pagecache` where its file system has no direct I/O.
+    pub serve: &'static str,
     /// Bytes of its slab.
     pub capacity: u64,
     /// Bytes in extents in use.

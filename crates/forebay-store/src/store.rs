@@ -293,6 +293,7 @@ impl Store {
             let (usage, holding, counters) = (slab.usage(), slab.residents.holding(), &slab.counters);
             DiskStats {
                 dir: slab.dir.clone(),
+                serve: slab.serve.name(),
                 capacity: usage.capacity,
                 used: usage.used,
                 runs: holding.runs,
@@ -355,7 +356,7 @@ impl Tasks {
         if prewarm {
             let (pool, stop) = (core.pool.clone(), stop.clone());
             handles.push(tokio::task::spawn_blocking(move || {
-                if let Err(error) = pool.warm_up(|| !stop.is_cancelled()) {
+                if let Err(error) = pool.warm_up(pool.capacity(), || !stop.is_cancelled()) {
                     tracing::warn!(%error, "cannot have all of the cache's memory now");
                 }
             }));

@@ -160,7 +160,11 @@ async fn a_directory_that_is_a_file_is_refused() {
 #[tokio::test]
 async fn a_directory_that_does_not_exist_is_made() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(hits(&dir.path().join("a/b/c"), 40).await, 0);
+    assert_eq!(hits(&dir.path().join("a"), 40).await, 0, "it is made");
+    let deeper = dir.path().join("not-mounted/cache");
+    let error = Store::open(on_disk(16, &deeper, 40)).await.unwrap_err();
+    assert!(matches!(error, StoreError::NoParent { .. }), "{error}");
+    assert!(!dir.path().join("not-mounted").exists(), "what a disk would be mounted on is not made");
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ mod changes;
 
 pub use changes::{Change, ChangeReply, MOST_PARTS, UploadRequest};
 
+use std::fmt;
+
 use bytes::Bytes;
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileId, FileKind, FileVersion, MAX_REPLICAS, SectorRange};
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,17 @@ pub struct PathsReply {
     pub metadata: Option<PathAddress>,
 }
 
+impl fmt::Display for PathsReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(ucx) = &self.ucx else { return f.write_str("TCP alone") };
+        let card = |path: &PathAddress| format!("{} port {}", path.card, path.port);
+        let data: Vec<_> = self.data.iter().map(card).collect();
+        let data = if data.is_empty() { "none".to_owned() } else { data.join(", ") };
+        let metadata = self.metadata.as_ref().map_or_else(|| "none".to_owned(), card);
+        write!(f, "UCX {ucx}, for data: {data}, for metadata: {metadata}")
+    }
+}
+
 /// One listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathAddress {
@@ -96,6 +109,9 @@ pub const MOST_FREED: usize = 2000;
 pub struct FreeRequest {
     /// File versions, each with how many blocks it has: all of them go.
     pub files: Vec<(FileId, u64)>,
+    /// And all versions that show at this path of the namespace or below it, as far as the worker knows where they do: also those
+    /// whose files are gone from the origin.
+    pub below: Option<Vec<u8>>,
 }
 
 /// What was dropped.
@@ -118,6 +134,13 @@ pub struct AdoptRequest {
 
 #[derive(Serialize, Deserialize)]
 struct WireFree {
+    files: Vec<([u8; 16], u64)>,
+    /// Earlier versions neither send this nor look at it.
+    below: Option<Vec<u8>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFreeOfFiles {
     files: Vec<([u8; 16], u64)>,
 }
 
@@ -237,7 +260,8 @@ impl FreeRequest {
     /// The body of a request.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        encode(&WireFree { files: self.files.iter().map(|(file, blocks)| (file.0, *blocks)).collect() })
+        let files = self.files.iter().map(|(file, blocks)| (file.0, *blocks)).collect();
+        encode(&WireFree { files, below: self.below.clone() })
     }
 
     /// The request in `bytes`.
@@ -245,11 +269,14 @@ impl FreeRequest {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for bytes that are none, or too many files.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wire: WireFree = decode("free request", bytes)?;
+        let of_files =
+            |_: Failure| decode("free request", bytes).map(|WireFreeOfFiles { files }| WireFree { files, below: None });
+        let wire: WireFree = decode("free request", bytes).or_else(of_files)?;
         if wire.files.len() > MOST_FREED {
             return Err(malformed("free request", format!("{} files", wire.files.len())));
         }
-        Ok(Self { files: wire.files.into_iter().map(|(file, blocks)| (FileId(file), blocks)).collect() })
+        let files = wire.files.into_iter().map(|(file, blocks)| (FileId(file), blocks)).collect();
+        Ok(Self { files, below: wire.below })
     }
 }
 
@@ -404,10 +431,16 @@ mod tests {
         let long = PathsReply { ucx: Some("1".repeat(256)), ..paths.clone() };
         assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
         assert!(PathsReply::decode(&crowd.encode()).is_err() && PathsReply::decode(&long.encode()).is_err());
-        let free = FreeRequest { files: vec![(FileId([7; 16]), u64::MAX); MOST_FREED] };
+        let free = FreeRequest { files: vec![(FileId([7; 16]), u64::MAX); MOST_FREED], below: Some(vec![b'/'; 1024]) };
         assert!(free.encode().len() <= crate::wire::MAX_REQUEST_BODY as usize);
         assert_eq!(FreeRequest::decode(&free.encode()), Ok(free.clone()));
-        let crowd = FreeRequest { files: vec![(FileId([7; 16]), 1); MOST_FREED + 1] };
+        // As earlier versions send it, and as they read what this one sends.
+        let of_files = WireFreeOfFiles { files: vec![([7; 16], 3)] };
+        let told = FreeRequest { files: vec![(FileId([7; 16]), 3)], below: None };
+        assert_eq!(FreeRequest::decode(&encode(&of_files)), Ok(told.clone()));
+        let read: WireFreeOfFiles = decode("", &FreeRequest { below: Some(b"/a".to_vec()), ..told }.encode()).unwrap();
+        assert_eq!(read.files, of_files.files);
+        let crowd = FreeRequest { files: vec![(FileId([7; 16]), 1); MOST_FREED + 1], below: None };
         assert!(FreeRequest::decode(&crowd.encode()).is_err());
         let adopt = AdoptRequest { from: "w1".into(), block_length: 9 };
         assert_eq!(AdoptRequest::decode(&adopt.encode()), Ok(adopt));

@@ -60,6 +60,27 @@ impl Op {
         OPS.into_iter().find(|op| *op as u8 == number)
     }
 
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::Read => "read",
+            Self::Fill => "fill",
+            Self::Stat => "stat",
+            Self::List => "list",
+            Self::Coverage => "coverage",
+            Self::Stats => "stats",
+            Self::Paths => "paths",
+            Self::Free => "free",
+            Self::Adopt => "adopt",
+            Self::Change => "change",
+            Self::Upload => "upload",
+            Self::Refresh => "refresh",
+            Self::StatRead => "stat-read",
+        }
+    }
+
     /// Whether answers bring a payload, which lands in the caller's buffer.
     #[must_use]
     pub fn brings_payload(self) -> bool {
@@ -454,11 +475,13 @@ impl Response {
         let allowed = if request.op.brings_payload() { request.length as usize } else { 0 };
         let (payload, body) = (self.payload.len(), self.body.len());
         if payload > allowed {
-            let message = format!("the service answered {:?} with {payload} bytes, {allowed} were asked", request.op);
+            let op = request.op.name();
+            let message = format!("the service answered a {op} with {payload} bytes, {allowed} were asked");
             return Err(Failure::new(FailureKind::Internal, message));
         }
         if body > MAX_REPLY_BODY as usize {
-            let message = format!("the service answered {:?} with a body of {body} bytes, too long", request.op);
+            let op = request.op.name();
+            let message = format!("the service answered a {op} with a body of {body} bytes, too long");
             return Err(Failure::new(FailureKind::Internal, message));
         }
         Ok(self)

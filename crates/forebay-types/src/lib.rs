@@ -8,6 +8,7 @@
 //! * [`SectorRange`]: the unit of validity and integrity inside a block;
 //! * [`CachePolicy`]: how what lies below a path is cached;
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
+//! * [`Tenure`]: until when something is held, by the holder's clock;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
 
 mod attr;
@@ -18,6 +19,7 @@ mod file;
 mod path;
 mod policy;
 mod quantity;
+mod tenure;
 
 pub use attr::{Attr, DirEntry, FileKind};
 pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
@@ -27,3 +29,4 @@ pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};
 pub use policy::{CachePolicy, MAX_REPLICAS, PolicyTable, Priority};
 pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
+pub use tenure::Tenure;

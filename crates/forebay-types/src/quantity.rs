@@ -46,6 +46,9 @@ pub enum QuantityError {
     /// Not a size.
     #[error("`{0}` is not a size: write a number and a unit, as in `512KiB`, `4MiB`, `2GB`")]
     Size(String),
+    /// A fraction of a byte: the unit is missing.
+    #[error("`{0}` is not a whole number of bytes: write its unit, as in `{0}GiB`")]
+    Fraction(String),
     /// Not a duration.
     #[error("`{0}` is not a duration: write a number and a unit, as in `500ms`, `30s`, `5m`, `1h`")]
     Duration(String),
@@ -108,6 +111,9 @@ impl FromStr for ByteSize {
         let (number, scale, unit) = split_number(text).ok_or_else(invalid)?;
         let unit = unit.to_ascii_lowercase();
         let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid)?;
+        if *factor == 1 && number % scale != 0 {
+            return Err(QuantityError::Fraction(text.trim_end_matches(['b', 'B']).trim().to_owned()));
+        }
         let bytes = number.checked_mul(u128::from(*factor)).ok_or_else(invalid)? / scale;
         u64::try_from(bytes).map(Self).map_err(|_| QuantityError::TooLarge(text.to_owned()))
     }
@@ -180,6 +186,16 @@ mod tests {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
         assert_eq!("5x".parse::<ByteSize>().unwrap_err().to_string(), QuantityError::Size("5x".into()).to_string());
+    }
+
+    #[test]
+    fn a_fraction_of_a_byte_is_a_unit_that_was_forgotten() {
+        for bad in ["1.5", "0.5", "1.5B"] {
+            let error = bad.parse::<ByteSize>().unwrap_err().to_string();
+            assert!(error.contains("not a whole number of bytes"), "{error}");
+        }
+        assert_eq!("1.0".parse(), Ok(ByteSize::bytes(1)));
+        assert_eq!("1.5k".parse(), Ok(ByteSize::bytes(1536)));
     }
 
     #[test]

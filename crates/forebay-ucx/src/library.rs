@@ -104,13 +104,16 @@ impl Library {
             // SAFETY: the list is UCX's own, which nobody changes while `settings` is taken.
             unsafe { print(stream, c"UCX_".as_ptr(), flags, self.loaded.config_list, std::ptr::null()) }
         });
-        // `UCX_TLS=all`, and `# inherits: UCX_RC_TX_QUEUE_LEN` for the members of a group that may be set together.
-        let keys = text.lines().filter_map(|line| {
-            let line = line.strip_prefix("# inherits:").unwrap_or(line).trim_start();
-            line.strip_prefix("UCX_")?.split(['=', ' ']).next()
-        });
-        Some(keys.map(str::to_owned).collect())
+        Some(text.lines().flat_map(options_of).map(str::to_owned).collect())
     }
+}
+
+/// The options that a line of UCX's help names: `UCX_TLS=all`, and `# inherits: UCX_RC_SL, UCX_IB_SL` for the groups whose
+/// members may be set together.
+fn options_of(line: &str) -> impl Iterator<Item = &str> {
+    let groups = line.strip_prefix("# inherits:");
+    let names = groups.or_else(|| Some(line.split_once('=')?.0)).unwrap_or_default();
+    names.split(',').filter_map(|name| name.trim().strip_prefix("UCX_"))
 }
 
 impl std::fmt::Debug for Library {

@@ -77,21 +77,22 @@ impl Registration {
     /// # Errors
     /// [`Error::LockedMemory`] when `ulimit -l` is too small, [`Error::Register`]. What was registered stays so.
     pub fn grow_to(&self, size: ByteSize) -> Result<(), Error> {
-        self.grow_with(size, |_| {})
+        self.grow_with(size, |_| true)
     }
 
-    /// The same, and tells after each part how much is registered by now.
+    /// The same, for as long as `goes_on`, which is asked before each part and told how much is registered by then.
     ///
     /// # Errors
     /// As [`Registration::grow_to`].
-    pub fn grow_with(&self, size: ByteSize, mut told: impl FnMut(ByteSize)) -> Result<(), Error> {
+    pub fn grow_with(&self, size: ByteSize, mut goes_on: impl FnMut(ByteSize) -> bool) -> Result<(), Error> {
         let mapped = &self.mapped;
         let size = usize::try_from(size.as_u64()).unwrap_or(usize::MAX).min(mapped.length);
         let _growing = mapped.growing.lock();
         for index in 0..size.div_ceil(mapped.part) {
-            if mapped.register(&self.context, index)? {
-                told(self.size());
+            if !goes_on(self.size()) {
+                break;
             }
+            mapped.register(&self.context, index)?;
         }
         Ok(())
     }

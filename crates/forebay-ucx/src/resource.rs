@@ -19,6 +19,14 @@ impl Resource {
         RDMA.iter().any(|prefix| self.transport.starts_with(prefix))
     }
 
+    /// Whether messages to other processes go over it. `self` stays in its process, and `cma` and its like only copy what others
+    /// have told of: over those alone no two processes ever meet, and UCX crashes when they try.
+    #[must_use]
+    pub fn carries_messages(&self) -> bool {
+        const OF_HOSTS: [&str; 4] = ["tcp", "posix", "sysv", "xpmem"];
+        self.is_rdma() || OF_HOSTS.contains(&self.transport.as_str())
+    }
+
     /// Whether it connects processes of one host only.
     #[must_use]
     pub fn is_shared_memory(&self) -> bool {
@@ -96,5 +104,12 @@ mod tests {
         let is_rdma = |transport: &str| Resource { transport: transport.into(), device: "x".into() }.is_rdma();
         assert!(["rc_mlx5", "rc_verbs", "dc_mlx5", "ud_verbs", "srd"].into_iter().all(is_rdma));
         assert!(!["tcp", "posix", "sysv", "cma", "self", "cuda_copy"].into_iter().any(is_rdma));
+    }
+
+    #[test]
+    fn transports_that_stay_in_their_process_or_carry_no_messages_are_told_from_others() {
+        let carries = |transport: &str| Resource { transport: transport.into(), device: "x".into() }.carries_messages();
+        assert!(["rc_mlx5", "ud_verbs", "srd", "tcp", "posix", "sysv"].into_iter().all(carries));
+        assert!(!["self", "cma", "knem", "cuda_copy"].into_iter().any(carries));
     }
 }

@@ -396,7 +396,10 @@ impl Connection {
             let lease: Arc<dyn Any + Send + Sync> = Arc::new(Lease::new(Arc::clone(self), header.id));
             for place in answered.places() {
                 let span = self.window.span(place, Arc::clone(&lease));
-                let outside = || self.broken(format_args!("{place:?} is not in its {} bytes", self.window.length()));
+                let (length, at) = (place.length, place.offset);
+                let outside = || {
+                    self.broken(format_args!("{length} bytes at {at} are not in its {} bytes", self.window.length()))
+                };
                 spans.push(span.ok_or_else(|| ReadError::Link(outside()))?);
             }
         }

@@ -228,7 +228,7 @@ impl Session {
     fn ask(&mut self, header: RequestHeader, body: Bytes) -> Result<(), End> {
         let (id, op) = (header.id, header.op);
         if !wire::is_served(op) {
-            let message = format!("{op:?} is not for a session of this kind, which serves reads");
+            let message = format!("a {} is not for a session of this kind, which serves reads", op.name());
             return self.fail(id, &Failure::new(FailureKind::InvalidArgument, message));
         }
         let request = header.with_body(body);

@@ -136,11 +136,11 @@ async fn a_server_that_says_nothing_is_not_waited_for_and_one_that_closes_is_not
 async fn a_reply_that_is_wrong_in_any_way_ends_the_session_and_the_read_goes_another_way() {
     let (memory_length, limit) = (LENGTH as u32, 1000);
     let cases: [(Vec<u8>, &str); 12] = [
-        (reply(1, 1000, &[(LENGTH, 1000)]), "is not in its 65536 bytes"),
-        (reply(1, 1000, &[(LENGTH - 999, 1000)]), "is not in its"),
-        (reply(1, 1000, &[(u64::MAX, 1000)]), "is not in its"),
-        (reply(1, 1000, &[(0, 500), (u64::MAX - 100, 500)]), "is not in its"),
-        (reply(1, 1000, &[(0, 1000), (8, 0)]), "is not in its"),
+        (reply(1, 1000, &[(LENGTH, 1000)]), "are not in its 65536 bytes"),
+        (reply(1, 1000, &[(LENGTH - 999, 1000)]), "are not in its"),
+        (reply(1, 1000, &[(u64::MAX, 1000)]), "are not in its"),
+        (reply(1, 1000, &[(0, 500), (u64::MAX - 100, 500)]), "are not in its"),
+        (reply(1, 1000, &[(0, 1000), (8, 0)]), "are not in its"),
         (reply(1, 1000, &[(0, 999)]), "999 bytes together"),
         (reply(1, 1000, &[(0, 500), (0, 501)]), "1001 bytes together"),
         (reply(1, limit + 1, &[(0, limit + 1)]), "1001 bytes of payload where 1000"),

@@ -71,6 +71,19 @@ pub enum DrainVerdict {
     Stopped,
 }
 
+impl DrainVerdict {
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Stuck => "stuck",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// How far a drain is. Runs and bytes are those of the pass under way, the rest is of all passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DrainProgress {

@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 use forebay_origin::ListPage;
 use forebay_transport::Flags;
 use forebay_transport::message::{ListReply, StatReply};
-use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
+use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath, Tenure};
 use futures::FutureExt;
 use moka::Expiry;
 use moka::future::Cache;
 use moka::ops::compute::Op;
 use moka::policy::EvictionPolicy;
 
-use self::ahead::Directory;
+use self::ahead::{Directory, Listers};
 use crate::freshness::Freshness;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
@@ -57,7 +57,11 @@ struct Known<T> {
 
 impl<T> Known<T> {
     fn valid_for(&self) -> Duration {
-        self.ttl.saturating_sub(self.asked.elapsed())
+        self.valid_from(Instant::now())
+    }
+
+    fn valid_from(&self, now: Instant) -> Duration {
+        self.ttl.saturating_sub(now.saturating_duration_since(self.asked))
     }
 
     /// Whether it replaces `other`: what was asked first may be answered last.
@@ -101,6 +105,7 @@ pub(crate) struct Metadata {
     attrs: Cache<FsPath, KnownAttr>,
     pages: Cache<PageKey, KnownPage>,
     neighbours: moka::sync::Cache<FsPath, Arc<Directory>>,
+    listers: Listers,
 }
 
 impl Metadata {
@@ -109,7 +114,13 @@ impl Metadata {
         let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
         let neighbours = moka::sync::Cache::builder().max_capacity(COUNTED).eviction_policy(EvictionPolicy::lru());
-        Self { scopes, freshness: Arc::new(Freshness::new()), attrs, pages, neighbours: neighbours.build() }
+        let (neighbours, freshness) = (neighbours.build(), Arc::new(Freshness::new()));
+        Self { scopes, freshness, attrs, pages, neighbours, listers: Listers::default() }
+    }
+
+    /// Ends what is listed ahead of questions, and waits until it has ended.
+    pub(crate) async fn close(&self) {
+        self.listers.close().await;
     }
 
     /// What `path` is. With `revalidate`, as the origin says now.
@@ -135,8 +146,9 @@ impl Metadata {
             return None;
         }
         let known = self.attrs.get(path).now_or_never()??;
-        let valid_for = known.valid_for();
-        let is_known = known.scope == scope.number && self.freshness.believes_name(path, known.asked);
+        let now = Instant::now();
+        let valid_for = known.valid_from(now);
+        let is_known = known.scope == scope.number && self.freshness.believes_name(path, known.asked, now);
         let attr = known.answer.ok().filter(|_| is_known && !valid_for.is_zero())?;
         Some(StatReply { attr: Attr { replicas: rules.replicas, ..attr }, valid_for })
     }
@@ -146,7 +158,7 @@ impl Metadata {
         for _ in 0..2 {
             let known = self.attrs.try_get_with_by_ref(path, self.find(scope, path)).await;
             let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
-            if known.scope == scope.number && self.freshness.believes_name(path, known.asked) {
+            if known.scope == scope.number && self.freshness.believes_name(path, known.asked, Instant::now()) {
                 return Ok(known);
             }
             self.attrs.invalidate(path).await;
@@ -160,7 +172,7 @@ impl Metadata {
         if self.wait_for_page(scope, path).await
             && let Some(known) = self.attrs.get(path).await
             && known.scope == scope.number
-            && self.freshness.believes_name(path, known.asked)
+            && self.freshness.believes_name(path, known.asked, Instant::now())
         {
             return Ok(known);
         }
@@ -174,11 +186,11 @@ impl Metadata {
         let before = self.attrs.get(path).await;
         let known = self.ask(scope, path).await?;
         if before.is_some_and(|before| before.answer != known.answer) {
-            self.mark(scope, path, known.asked);
+            self.mark(path, known.asked);
         }
         if known.answer.as_ref().is_ok_and(|attr| attr.version().is_none()) {
             // Its attributes do not tell whether its names are the same.
-            self.mark_listing(scope, path, known.asked);
+            self.freshness.listing_changed(path, known.asked);
         }
         self.remember(path.clone(), known.clone()).await;
         Ok(known)
@@ -231,7 +243,7 @@ impl Metadata {
         } else if revalidate {
             let known = self.ask_page(&scope, &key).await?;
             if key.1.is_none() {
-                self.mark_listing(&scope, path, known.asked);
+                self.freshness.listing_changed(path, known.asked);
             }
             self.pages.insert(key, Arc::clone(&known)).await;
             known
@@ -247,7 +259,7 @@ impl Metadata {
         for _ in 0..2 {
             let known = self.pages.try_get_with_by_ref(key, self.ask_page(scope, key)).await;
             let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
-            if known.scope == scope.number && self.freshness.believes_listing(&key.0, known.asked) {
+            if known.scope == scope.number && self.freshness.believes_listing(&key.0, known.asked, Instant::now()) {
                 return Ok(known);
             }
             self.pages.invalidate(key).await;
@@ -281,7 +293,7 @@ impl Metadata {
             let rules = scope.of_name(&child);
             entry.attr.replicas = rules.replicas;
             entry.attr.writable = if names.contains(&*entry.name) { scope.is_writable(&child) } else { writable };
-            if rules.believes_nothing() || !self.freshness.believes_name(&child, asked) {
+            if rules.believes_nothing() || !self.freshness.believes_name(&child, asked, Instant::now()) {
                 continue;
             }
             let answer = Ok(entry.attr.clone());
@@ -294,9 +306,9 @@ impl Metadata {
     /// A name is known to have changed, or is to be asked for again: it, its place in its directory, and what is in it if it is
     /// a directory.
     pub(crate) fn forget(&self, path: &FsPath) {
-        let (scope, now) = (self.scopes.current(), Instant::now());
-        self.mark(&scope, path, now);
-        self.mark_listing(&scope, path, now);
+        let now = Instant::now();
+        self.mark(path, now);
+        self.freshness.listing_changed(path, now);
     }
 
     /// The scope has changed, or so much else that nothing is to be believed any more.
@@ -306,24 +318,27 @@ impl Metadata {
         self.pages.invalidate_all();
     }
 
-    /// The name is not what it was before `at`, in its directory's listing either.
-    fn mark(&self, scope: &Scope, path: &FsPath, at: Instant) {
-        self.freshness.name_changed(path, at, scope.of_name(path).longest_believed());
-        self.mark_listing(scope, &path.parent(), at);
+    /// The worker hears of changes during `tenure`: what it knows now it may not have heard of.
+    pub(crate) fn own_during(&self, tenure: &Arc<Tenure>) {
+        self.freshness.hears_during(tenure, Instant::now());
+        self.attrs.invalidate_all();
+        self.pages.invalidate_all();
     }
 
-    fn mark_listing(&self, scope: &Scope, path: &FsPath, at: Instant) {
-        self.freshness.listing_changed(path, at, scope.of_name(path).longest_believed());
+    /// The name is not what it was before `at`, in its directory's listing either.
+    fn mark(&self, path: &FsPath, at: Instant) {
+        self.freshness.name_changed(path, at);
+        self.freshness.listing_changed(&path.parent(), at);
     }
 
     /// What was made has made the directories above it, too, in an origin where those are only implied.
-    async fn made_ancestors(&self, scope: &Scope, path: &FsPath, at: Instant) {
+    async fn made_ancestors(&self, path: &FsPath, at: Instant) {
         let mut above = path.parent();
         while !above.is_root() {
             let known = self.attrs.get(&above).await;
             match known.map(|known| known.answer) {
                 Some(Ok(_)) => return,
-                Some(Err(_)) => self.mark(scope, &above, at),
+                Some(Err(_)) => self.mark(&above, at),
                 None => {}
             }
             above = above.parent();
@@ -354,7 +369,7 @@ impl Changing<'_> {
         let rules = scope.of_name(&path);
         let attr = Attr { replicas: rules.replicas, writable: scope.is_writable(&path), ..attr };
         // Of two changes at once, nobody here knows which one the origin took last.
-        let is_alone = metadata.freshness.believes_name(&path, self.began);
+        let is_alone = metadata.freshness.believes_name(&path, self.began, Instant::now());
         drop(self);
         let asked = Instant::now();
         if is_alone && !rules.believes_nothing() {
@@ -362,7 +377,7 @@ impl Changing<'_> {
             let known = Known { ttl: rules.believed(&answer), answer, asked, scope: scope.number };
             metadata.attrs.insert(path.clone(), known).await;
         }
-        metadata.made_ancestors(&scope, &path, asked).await;
+        metadata.made_ancestors(&path, asked).await;
         attr
     }
 }
@@ -370,9 +385,9 @@ impl Changing<'_> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        self.metadata.mark(&self.scope, &self.path, now);
+        self.metadata.mark(&self.path, now);
         if self.lists {
-            self.metadata.mark_listing(&self.scope, &self.path, now);
+            self.metadata.freshness.listing_changed(&self.path, now);
         }
     }
 }

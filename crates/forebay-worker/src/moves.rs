@@ -6,8 +6,9 @@ use bytes::Bytes;
 use forebay_engine::{Fetched, Keeping};
 use forebay_transport::message::{AdoptRequest, FreeReply, FreeRequest};
 use forebay_transport::{Provenance, Request, Response, ResponsePayload};
-use forebay_types::{BlockKey, Failure, FailureKind, SectorRange};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, SectorRange};
 
+use crate::requests::path_of;
 use crate::worker::Worker;
 
 /// Files that are freed between two yields to other tasks: each takes some microseconds.
@@ -16,10 +17,14 @@ const BATCH: usize = 32;
 impl Worker {
     /// Drops files from the cache. What is being fetched of them just now still arrives.
     pub(crate) async fn free(&self, request: &Request) -> Result<Response, Failure> {
-        let FreeRequest { files } = FreeRequest::decode(&request.body)?;
+        let FreeRequest { files, below } = FreeRequest::decode(&request.body)?;
+        let mut files: Vec<FileId> = files.into_iter().map(|(file, _)| file).collect();
+        if let Some(path) = below {
+            files.extend(self.known_below(&path_of(&path)?).await);
+        }
         let mut reply = FreeReply::default();
         for batch in files.chunks(BATCH) {
-            for (file, _) in batch {
+            for file in batch {
                 let removed = self.store().remove_file(*file);
                 reply.blocks += removed.blocks;
                 reply.bytes += removed.bytes.as_u64();
@@ -28,6 +33,22 @@ impl Worker {
         }
         self.counters.freed(reply.blocks, reply.bytes);
         Ok(Response::of_body(reply.encode()))
+    }
+
+    /// The versions that show at `path` or below it, by what this worker was told of them: those whose files are gone are in no
+    /// listing any more. (Of what a restart has found on disk, and nobody has described since, it does not know where it shows.)
+    async fn known_below(&self, path: &FsPath) -> Vec<FileId> {
+        let scope = self.scopes.current();
+        let mut found = Vec::new();
+        for batch in self.versions.all().chunks(BATCH) {
+            let shows = |version: &FileVersion| {
+                let mut at = scope.namespace.paths_of(&version.origin, &version.path);
+                at.any(|shown| shown.relative_to(path).is_some())
+            };
+            found.extend(batch.iter().filter(|(_, version)| shows(version)).map(|(file, _)| *file));
+            tokio::task::yield_now().await;
+        }
+        found
     }
 
     /// Takes a part of a block from another worker, as far as it is not here. The reply's provenance counts what was taken,

@@ -1,11 +1,11 @@
 //! The requests.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_engine::Keeping;
 use forebay_memory::Spans;
-use forebay_origin::Origin;
 use forebay_store::Keep;
 use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
 use forebay_transport::{FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
@@ -17,6 +17,8 @@ use crate::worker::Worker;
 
 /// Files that the counters show as the hottest ones.
 const HOTTEST: usize = 20;
+/// Who gives less time for counters is not told of the room of origins.
+const ROOMS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Worker {
     /// The description of the version that a request is about: attached, or known from an earlier one.
@@ -150,9 +152,18 @@ impl Worker {
         self.paths.get().map(|offered| offered.paths.clone()).unwrap_or_default()
     }
 
-    fn stats(&self) -> Response {
+    /// The counters. The room of origins is asked of file systems, which who has no time does not wait for.
+    async fn stats(&self, within: Duration) -> Response {
         let scope = self.scopes.current();
-        let origin = |(at, origin): (&FsPath, &Arc<dyn Origin>)| serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts() });
+        let known: Vec<_> = scope.namespace.origins().collect();
+        let rooms = match within < ROOMS_WITHIN {
+            true => vec![None; known.len()],
+            false => futures::future::join_all(known.iter().map(|(_, origin)| origin.room())).await,
+        };
+        let origins = known.iter().zip(rooms).map(|((at, origin), room)| {
+            serde_json::json!({ "path": at.to_string(), "url": &**origin.url(), "counts": origin.counts(), "room": room })
+        });
+        let origins: Vec<_> = origins.collect();
         let account = |(path, account, quota): (&FsPath, _, forebay_types::ByteSize)| {
             let used = self.store().account(account);
             serde_json::json!({ "path": path.to_string(), "quota": quota.as_u64(), "memory": used.memory, "disk": used.disk })
@@ -165,7 +176,7 @@ impl Worker {
         let stats = serde_json::json!({
             "worker": self.counts(),
             "store": self.store().stats(),
-            "origins": scope.namespace.origins().map(origin).collect::<Vec<_>>(),
+            "origins": origins,
             "accounts": scope.quotas().map(account).collect::<Vec<_>>(),
             "hottest": hottest.collect::<Vec<_>>(),
             "rdma": self.paths.get().map(|offered| (offered.report)()),
@@ -190,7 +201,7 @@ impl Worker {
                 Response::of_body(reply.encode())
             }
             Op::Coverage => self.coverage(request).await?,
-            Op::Stats => self.stats(),
+            Op::Stats => self.stats(request.deadline).await,
             Op::Paths => Response::of_body(self.offered_paths().encode()),
             Op::Free => self.free(request).await?,
             Op::Adopt => self.adopt(request).await?,
@@ -267,7 +278,7 @@ impl Service for Worker {
                 self.counters.asked(request.op);
                 self.counters.failed();
                 if failure.kind().is_transient() {
-                    warn!(op = ?request.op, block = %request.block, %failure, "request failed");
+                    warn!(op = request.op.name(), block = %request.block, %failure, "request failed");
                 }
             }
         }

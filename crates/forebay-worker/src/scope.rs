@@ -65,11 +65,6 @@ impl NameRules {
         }
     }
 
-    /// How long any answer is believed, at most.
-    pub(crate) fn longest_believed(&self) -> Duration {
-        if self.is_immutable { self.ttl.max(FOR_EVER) } else { self.ttl }
-    }
-
     /// Whether no answer is believed, so that none need be remembered.
     pub(crate) fn believes_nothing(&self) -> bool {
         self.ttl.is_zero() && !self.is_immutable

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_engine::{EngineOptions, FetchPolicy, Keeping, ReadEngine};
 use forebay_store::Store;
 use forebay_transport::message::PathsReply;
-use forebay_types::{BlockKey, FileId, FsPath, PolicyTable};
+use forebay_types::{BlockKey, FileId, FsPath, PolicyTable, Tenure};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -144,6 +144,12 @@ impl Worker {
         self.reclass(&before).await;
     }
 
+    /// Others take this worker for the owner of its names from now on, and no longer than during `tenure`: changes that were made
+    /// before, and will be after, it does not hear of. What it knows of names is forgotten now and not believed after that.
+    pub fn own_during(&self, tenure: &Arc<Tenure>) {
+        self.metadata.own_during(tenure);
+    }
+
     /// Keeps what is held of the known files as the scope says now, where it said something else before.
     async fn reclass(&self, before: &Scope) {
         for batch in self.versions.all().chunks(BATCH) {
@@ -218,8 +224,10 @@ impl Worker {
         self.scopes.current().path_of(&*self.versions.get(file)?)
     }
 
-    /// Stops the fetches and waits until they have ended. Close the servers first, the store after.
+    /// Stops the fetches, and what is listed ahead of questions, and waits until they have ended. Close the servers first, the
+    /// store after.
     pub async fn close(&self) {
+        self.metadata.close().await;
         self.engine.close().await;
     }
 }

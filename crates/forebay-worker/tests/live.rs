@@ -27,7 +27,7 @@ async fn what_is_freed_is_gone_and_counted() {
     }
     read(&worker, &versions[0], 1, 0, 1 << 20).await.unwrap();
     let files = versions.iter().map(|version| (version.id(), 2)).collect();
-    let request = Request::on_path(Op::Free, FreeRequest { files }.encode(), SECOND);
+    let request = Request::on_path(Op::Free, FreeRequest { files, below: None }.encode(), SECOND);
     let reply = FreeReply::decode(&ask(&worker, request.clone()).await.unwrap().body).unwrap();
     assert_eq!(reply, FreeReply { blocks: 3, bytes: 3 << 20 });
     assert_eq!((worker.counts().blocks_freed, worker.counts().bytes_freed), (3, 3 << 20));
@@ -36,6 +36,26 @@ async fn what_is_freed_is_gone_and_counted() {
     assert_eq!(reply, FreeReply::default());
     let garbage = Request::on_path(Op::Free, vec![0xff; 9].into(), SECOND);
     assert_eq!(ask(&worker, garbage).await.unwrap_err().kind(), FailureKind::InvalidArgument);
+}
+
+#[tokio::test]
+async fn what_is_cached_below_a_path_is_freed_also_of_files_that_are_gone() {
+    let origin = origin();
+    let worker = worker(&origin).await;
+    for (name, seed) in [("dir/a", 1), ("dir/b", 2), ("directory", 3)] {
+        let version = origin.put(name, pattern(1 << 20, seed));
+        read(&worker, &version, 0, 0, 1 << 20).await.unwrap();
+    }
+    origin.delete("dir/a");
+    let free = |at: &str| {
+        let request = FreeRequest { files: Vec::new(), below: Some(at.as_bytes().to_vec()) };
+        Request::on_path(Op::Free, request.encode(), SECOND)
+    };
+    let freed = async |at: &str| FreeReply::decode(&ask(&worker, free(at)).await.unwrap().body).unwrap();
+    assert_eq!(freed("/s3/dir").await, FreeReply { blocks: 2, bytes: 2 << 20 });
+    assert_eq!(freed("/s3/dir").await, FreeReply::default());
+    assert_eq!(freed("/").await, FreeReply { blocks: 1, bytes: 1 << 20 });
+    assert_eq!(ask(&worker, free("no path")).await.unwrap_err().kind(), FailureKind::InvalidArgument);
 }
 
 #[tokio::test]

@@ -9,11 +9,11 @@ use forebay_client::paths::{Fallback, Path, PathKind, PathOptions, PathPolicy, P
 use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Backoff, Member, StaticMembership};
 use forebay_engine::FetchPolicy;
-use forebay_memory::{Pool, PoolOptions};
+use forebay_memory::{Pool, PoolOptions, SpanMut};
 use forebay_origin::{FakeOrigin, Origin};
 use forebay_store::{Store, StoreOptions};
-use forebay_transport::fake::FakeTransport;
-use forebay_transport::{Op, Request, Service, Transport};
+use forebay_transport::fake::{Delay, FakeTransport};
+use forebay_transport::{CallError, LinkError, Op, Reply, Request, Service, Transport, TransportKind};
 use forebay_types::{ByteSize, FailureKind, FsPath, MAX_BLOCK_SIZE};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 use tokio_util::task::TaskTracker;
@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 const SECOND: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(300);
 const OPERATION: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_millis(1500);
 
 async fn store() -> Store {
     let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::mib(64)) }).unwrap();
@@ -33,6 +34,40 @@ struct Only(Arc<PathsTransport>);
 impl Connector for Only {
     fn connect(&self, _: &Member) -> Arc<dyn Transport> {
         Arc::clone(&self.0) as Arc<dyn Transport>
+    }
+}
+
+/// A card's link, whose connection is given up when it has been silent for [`DEAD_AFTER`] although it was pinged.
+struct Card(Arc<FakeTransport>);
+
+const DEAD_AFTER: Duration = Duration::from_secs(4);
+
+#[async_trait::async_trait]
+impl Transport for Card {
+    async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
+        let call = self.0.call(request, into);
+        tokio::pin!(call);
+        loop {
+            if let Ok(answer) = tokio::time::timeout(DEAD_AFTER / 2, &mut call).await {
+                return answer;
+            }
+            let ping = Request::on_path(Op::Ping, Bytes::new(), DEAD_AFTER / 2);
+            if self.0.call(ping, None).await.is_err() {
+                return Err(LinkError::Lost { peer: self.0.peer().to_owned(), reason: "it was silent".into() }.into());
+            }
+        }
+    }
+
+    fn kind(&self) -> TransportKind {
+        self.0.kind()
+    }
+
+    fn peer(&self) -> &str {
+        self.0.peer()
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
     }
 }
 
@@ -61,17 +96,14 @@ impl Scene {
         let worker = Arc::new(Worker::new(store().await, namespace, options)) as Arc<dyn Service>;
         let fake = |name: &str| Arc::new(FakeTransport::new(name, Arc::clone(&worker)));
         let (cards, tcp) = ([fake("card0"), fake("card1")], fake("tcp"));
-        let path = |kind, name: &str, link: &Arc<FakeTransport>| Path {
-            kind,
-            name: name.to_owned(),
-            link: Arc::clone(link) as Arc<dyn Transport>,
-        };
+        let path = |kind, name: &str, link| Path { kind, name: name.to_owned(), link };
+        let card = |card| Arc::new(Card(Arc::clone(card))) as Arc<dyn Transport>;
         let paths = vec![
-            path(PathKind::Rdma, "mlx5_0:1", &cards[0]),
-            path(PathKind::Rdma, "mlx5_1:1", &cards[1]),
-            path(PathKind::Tcp, "tcp", &tcp),
+            path(PathKind::Rdma, "mlx5_0:1", card(&cards[0])),
+            path(PathKind::Rdma, "mlx5_1:1", card(&cards[1])),
+            path(PathKind::Tcp, "tcp", Arc::clone(&tcp) as Arc<dyn Transport>),
         ];
-        let policy = PathPolicy { fallback, retry_after: RETRY };
+        let policy = PathPolicy { fallback, retry_after: RETRY, silence: SILENCE };
         let stats = Arc::new(PathStats::default());
         let options = PathOptions { policy, operation_timeout: OPERATION };
         let link = PathsTransport::new("worker", paths, options, Arc::clone(&stats), TaskTracker::new());
@@ -101,8 +133,8 @@ impl Scene {
     }
 
     fn switches(&self) -> [u64; 4] {
-        let PathStats { fell_back, failed_back, paths_down, unreachable, .. } = &*self.stats;
-        [fell_back, failed_back, paths_down, unreachable].map(|counter| counter.load(Ordering::Relaxed))
+        let PathStats { fell_back, failed_back, left_out, unreachable, .. } = &*self.stats;
+        [fell_back, failed_back, left_out, unreachable].map(|counter| counter.load(Ordering::Relaxed))
     }
 }
 
@@ -155,12 +187,74 @@ async fn with_never_reads_fail_with_the_reason_and_tcp_is_not_touched() {
     assert_eq!(scene.read().await, Err(FailureKind::Unavailable));
     assert_eq!((scene.calls()[2], scene.switches()), (0, [0, 0, 1, 1]));
     scene.cards.iter().for_each(|card| card.revive());
-    tokio::time::sleep(RETRY + 31 * SECOND).await;
-    // The first one only starts the probes.
-    let _ = scene.read().await;
-    tokio::time::sleep(31 * SECOND).await;
+    // Nobody reads meanwhile.
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(scene.switches(), [0, 1, 1, 1]);
     scene.read().await.unwrap();
     assert_eq!(scene.tcp.calls(Op::Ping) + scene.calls()[2], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_never_a_request_that_comes_while_a_probe_is_due_waits_for_it() {
+    let scene = Scene::new(Fallback::Never).await;
+    scene.read().await.unwrap();
+    scene.cards.iter().for_each(|card| card.kill());
+    assert_eq!(scene.read().await, Err(FailureKind::Unavailable));
+    let failed = tokio::time::Instant::now();
+    scene.cards.iter().for_each(|card| card.delay(Delay::Fixed(SECOND / 2)));
+    scene.cards.iter().for_each(|card| card.revive());
+    assert_eq!(
+        scene.read().await,
+        Err(FailureKind::Unavailable),
+        "those who have another replica to ask do so at once"
+    );
+    tokio::time::sleep_until(failed + SECOND).await;
+    scene.read().await.unwrap();
+    assert!(failed.elapsed() >= SECOND * 3 / 2, "the probes took as long: {:?}", failed.elapsed());
+    // A probe that is not answered keeps nobody for long.
+    scene.cards.iter().for_each(|card| card.kill());
+    assert_eq!(scene.read().await, Err(FailureKind::Unavailable));
+    scene.cards.iter().for_each(|card| card.revive());
+    scene.cards.iter().for_each(|card| card.hang(true));
+    tokio::time::sleep(2 * SECOND).await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(scene.read().await, Err(FailureKind::Unavailable));
+    assert!(began.elapsed() <= 5 * SECOND, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_never_a_connection_that_is_lost_while_the_worker_lives_costs_no_reader_an_error() {
+    let scene = Scene::new(Fallback::Never).await;
+    scene.read().await.unwrap();
+    let lost = LinkError::Lost { peer: "worker".into(), reason: "connection reset".into() };
+    scene.cards.iter().for_each(|card| card.fail_next(1, &lost.clone().into()));
+    scene.read().await.unwrap();
+    assert_eq!((scene.calls()[2], scene.switches()[3]), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_card_that_is_back_is_used_again_though_nobody_read_meanwhile() {
+    let scene = Scene::new(Fallback::Auto).await;
+    scene.read().await.unwrap();
+    scene.cards.iter().for_each(|card| card.kill());
+    scene.read().await.unwrap();
+    scene.cards.iter().for_each(|card| card.revive());
+    tokio::time::sleep(RETRY + SECOND).await;
+    let before = scene.calls();
+    scene.read().await.unwrap();
+    assert_eq!((scene.calls()[2], scene.switches()), (before[2], [1, 1, 1, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_cards_that_fall_silent_at_once_cost_a_reader_one_timeout_and_not_two() {
+    let scene = Scene::new(Fallback::Auto).await;
+    scene.read().await.unwrap();
+    scene.cards.iter().for_each(|card| card.hang(true));
+    let began = tokio::time::Instant::now();
+    scene.read().await.unwrap();
+    let took = began.elapsed();
+    assert!(took >= DEAD_AFTER && took < DEAD_AFTER + SECOND, "{took:?}");
+    assert_eq!(scene.tcp.calls(Op::Ping), 0);
 }
 
 #[tokio::test(start_paused = true)]

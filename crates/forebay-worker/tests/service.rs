@@ -292,3 +292,23 @@ async fn with_no_worker_left_the_error_says_so() {
     fakes.iter().for_each(|fake| fake.revive());
     assert!(file.read(0, 10).await.is_ok(), "the last resort is to try those who failed");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_without_memory_is_asked_again_after_pauses_and_no_longer_than_the_deadline() {
+    let origin = origin();
+    let bytes = pattern(1 << 20, 6);
+    origin.put("f", bytes.clone());
+    let worker = worker(&origin).await;
+    let fake = Arc::new(FakeTransport::new("w", worker as Arc<dyn Service>));
+    let client = client([("w".to_owned(), Arc::clone(&fake) as Arc<dyn Transport>)]).await;
+    let file = client.open(version(&client, "/f").await);
+    let full = CallError::Service(Failure::new(FailureKind::OutOfResources, "scripted"));
+    fake.fail_next(usize::from(u16::MAX), &full);
+    let began = tokio::time::Instant::now();
+    let failure = file.read(0, 4096).await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::OutOfResources, "{failure}");
+    assert!((19 * SECOND..=20 * SECOND).contains(&began.elapsed()), "{:?}", began.elapsed());
+    // Pauses are 5 ms at first, 500 ms at last, and at least half of that.
+    assert!((40..=100).contains(&fake.calls(Op::Read)), "{} in 20 s", fake.calls(Op::Read));
+    client.close().await;
+}

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use common::*;
 use forebay_client::{Client, ClientOptions, Connector};
-use forebay_cluster::{Backoff, Member, Membership, StaticMembership};
+use forebay_cluster::{Backoff, Member, Membership, StaticMembership, Topology};
 use forebay_origin::FakeOrigin;
 use forebay_staging::Remote;
 use forebay_tcp::{ServerOptions, TcpServer, TcpTransport};
@@ -18,6 +19,7 @@ use forebay_transport::fake::{Delay, FakeTransport};
 use forebay_transport::{LinkError, Op, Service, Transport};
 use forebay_types::{Failure, FailureKind};
 use forebay_worker::Worker;
+use parking_lot::Mutex;
 
 /// Links by member name.
 struct Links(HashMap<String, Arc<dyn Transport>>);
@@ -28,12 +30,31 @@ impl Connector for Links {
     }
 }
 
+/// Members who come and go as a test wants.
+struct Changing(ArcSwap<Topology>);
+
+impl Changing {
+    fn become_only(&self, names: &[&str]) {
+        self.0.store(StaticMembership::new(names).topology());
+    }
+}
+
+impl Membership for Changing {
+    fn topology(&self) -> Arc<Topology> {
+        self.0.load_full()
+    }
+}
+
 async fn client(links: impl IntoIterator<Item = (String, Arc<dyn Transport>)>) -> Client {
     let links: HashMap<_, _> = links.into_iter().collect();
     let membership: Arc<dyn Membership> = Arc::new(StaticMembership::new(links.keys()));
+    client_of(membership, Arc::new(Links(links))).await
+}
+
+async fn client_of(membership: Arc<dyn Membership>, connector: Arc<dyn Connector>) -> Client {
     let backoff = Backoff { initial: SECOND, max: 5 * SECOND };
     let options = ClientOptions { backoff, request_timeout: 20 * SECOND, ..ClientOptions::default() };
-    Client::new(membership, Arc::new(Links(links)), store(64, None).await, options, tokio::runtime::Handle::current())
+    Client::new(membership, connector, store(64, None).await, options, tokio::runtime::Handle::current())
 }
 
 /// Workers on one origin, mounted at `/s3`, behind fakes.
@@ -289,6 +310,75 @@ async fn a_worker_that_missed_a_change_does_not_tell_of_what_was_before() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(owner.calls(Op::Refresh), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_missed_a_change_and_cannot_be_told_of_it_is_not_asked() {
+    let scene = Scene::new(2).await;
+    scene.origin.put("f", bytes(1));
+    assert_eq!(scene.size("/s3/f").await, Ok(1));
+    let owner = Arc::clone(scene.asked(Op::Stat)[0]);
+    let lost = LinkError::Lost { peer: "w".into(), reason: "scripted".into() }.into();
+    // The change does not reach it, nor does the first word of it later, and whatever else it is asked it answers.
+    owner.fail_next(2, &lost);
+    scene.client.put(&path("/s3/f"), bytes(2)).await.unwrap();
+    let deadline = std::time::Instant::now() + 30 * SECOND;
+    while owner.calls(Op::Refresh) < 2 {
+        assert!(std::time::Instant::now() < deadline, "the owner is not told again");
+        assert_eq!(scene.size("/s3/f").await, Ok(2), "told of what was before");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(scene.size("/s3/f").await, Ok(2));
+}
+
+/// A new link to a worker whenever it comes, as real ones are; the latest can be asked for.
+struct Fresh {
+    workers: HashMap<String, Arc<Worker>>,
+    links: Mutex<HashMap<String, Arc<FakeTransport>>>,
+}
+
+impl Fresh {
+    fn link(&self, name: &str) -> Arc<FakeTransport> {
+        Arc::clone(&self.links.lock()[name])
+    }
+}
+
+impl Connector for Fresh {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        let name = member.name.to_string();
+        let link = Arc::new(FakeTransport::new(name.clone(), Arc::clone(&self.workers[&name]) as Arc<dyn Service>));
+        self.links.lock().insert(name, Arc::clone(&link));
+        link
+    }
+}
+
+#[tokio::test]
+async fn what_a_worker_missed_is_not_forgotten_with_its_place_in_the_ring() {
+    let origin = origin();
+    let workers = HashMap::from([("w0".to_owned(), worker(&origin).await), ("w1".to_owned(), worker(&origin).await)]);
+    let connector = Arc::new(Fresh { workers, links: Mutex::default() });
+    let members = Arc::new(Changing(ArcSwap::from(StaticMembership::new(["w0", "w1"]).topology())));
+    let client = client_of(Arc::clone(&members) as _, Arc::clone(&connector) as _).await;
+    let size = async || client.stat(&path("/s3/f"), false).await.unwrap().attr.size();
+    origin.put("f", bytes(1));
+    assert_eq!(size().await, 1);
+    let (owner, other) = if connector.link("w0").calls(Op::Stat) > 0 { ("w0", "w1") } else { ("w1", "w0") };
+    // It leaves the ring with all that it remembers, and is back when the file has changed.
+    members.become_only(&[other]);
+    client.put(&path("/s3/f"), bytes(2)).await.unwrap();
+    assert_eq!(size().await, 2);
+    members.become_only(&["w0", "w1"]);
+    assert_eq!(size().await, 2, "whoever owns the name again tells of what was before");
+    assert_eq!(connector.link(owner).calls(Op::Refresh), 1);
+    // It is not told of a change, as it cannot be reached, and is gone before it can be.
+    let lost = LinkError::Lost { peer: owner.to_owned(), reason: "scripted".into() }.into();
+    connector.link(owner).fail_next(1, &lost);
+    client.put(&path("/s3/f"), bytes(3)).await.unwrap();
+    members.become_only(&[other]);
+    assert_eq!(size().await, 3);
+    members.become_only(&["w0", "w1"]);
+    assert_eq!(size().await, 3, "what it missed went with its link");
+    assert_eq!(connector.link(owner).calls(Op::Refresh), 1);
 }
 
 #[tokio::test]

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
 use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
 use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
-use forebay_fuse::{FuseIo, MountOptions, WritingOptions};
+use forebay_fuse::{FuseIo, MountOptions, WritingOptions, largest_read};
 use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
 use forebay_staging::StagingOptions;
@@ -18,6 +19,7 @@ use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport, ZeroCopy};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
+use tokio_util::sync::CancellationToken;
 
 use crate::binding;
 use crate::window::NearConnector;
@@ -31,6 +33,10 @@ const BUFFERS_WITHIN: Duration = Duration::from_secs(1);
 /// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
 /// several writers would go up more than once.
 const QUIET: Duration = Duration::from_millis(200);
+/// Memory of a worker that caches on disks alone, for blocks on their way: the documentation of `worker.memory.size` names it.
+const ON_THEIR_WAY: ByteSize = ByteSize::mib(64);
+/// How far the kernel reads ahead unless it is told, as root may.
+const KERNELS_READ_AHEAD: ByteSize = ByteSize::kib(128);
 /// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
 const LEAST_POOL: ByteSize = ByteSize::mib(8);
 
@@ -43,18 +49,23 @@ pub(crate) fn block_size(config: &Config) -> u32 {
     u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE)
 }
 
-/// The worker's block store; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host may look
-/// at that.
+/// The worker's block store on `disks`; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host
+/// may look at that.
 ///
 /// # Errors
 /// When memory cannot be had or a disk not be used.
-pub(crate) async fn worker_store(config: &Config, prewarm: bool, sharing: Sharing) -> anyhow::Result<Store> {
-    let memory = pool(config.worker_memory_size, config.worker_memory_huge_pages, sharing)?;
-    let disks = config.worker_disks.iter();
+pub(crate) async fn worker_store(
+    config: &Config,
+    disks: Vec<DiskOptions>,
+    prewarm: bool,
+    sharing: Sharing,
+) -> anyhow::Result<Store> {
+    let size = Some(config.worker_memory_size).filter(|size| size.as_u64() > 0).unwrap_or(ON_THEIR_WAY);
+    let memory = pool(size, config.worker_memory_huge_pages, sharing)?;
     // Percentages between 1 and 100, as the table of keys says.
     let percent = |value: u32| u8::try_from(value).unwrap_or(100);
     let options = StoreOptions {
-        disks: disks.map(|disk| DiskOptions { dir: disk.path.clone(), size: disk.size }).collect(),
+        disks,
         block_size: block_size(config),
         io: match config.worker_disk_io {
             DiskIo::Auto => IoBackend::Auto,
@@ -184,6 +195,14 @@ impl TcpConnector {
     pub(crate) fn of_worker(config: &Config) -> anyhow::Result<Self> {
         Ok(Self { options: tcp_options(config, binding::worker_source(config)?) })
     }
+
+    /// Links of a process that only asks workers things, as a coordinator does.
+    ///
+    /// # Errors
+    /// When the interface that they are to leave by has no address.
+    pub(crate) fn of_asker(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self { options: tcp_options(config, binding::source_for(config, Reach::Requests)?) })
+    }
 }
 
 impl Connector for TcpConnector {
@@ -260,11 +279,15 @@ async fn client(
     let options = ClientOptions {
         prefetch_budget: prefetch_budget.as_u64(),
         block_size: block_size(config),
+        max_concurrency: Some(config.client_max_concurrency as usize).filter(|most| *most > 0),
         request_timeout: config.client_request_timeout,
         change_timeout: config.write_timeout,
         backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
         prefetch: PrefetchOptions {
-            max_part_number: config.client_prefetch_max_part_number,
+            max_part_number: config.prefetch_parts(),
+            far_part_number: config.prefetch_parts_far(),
+            largest_request: u32::try_from(largest_read(config.fuse_max_read).as_u64()).unwrap_or(u32::MAX),
+            read_ahead: u32::try_from(read_ahead(config).as_u64()).unwrap_or(u32::MAX),
             file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
         },
         // At most 1 MiB, as the table of keys says.
@@ -275,6 +298,16 @@ async fn client(
         StoreOptions { eviction: Eviction::Fifo, alloc_deadline: BUFFERS_WITHIN, ..StoreOptions::in_memory(buffers) };
     let buffers = Store::open(buffers).await?;
     Ok(Client::new(membership, connector, buffers, options, tokio::runtime::Handle::current()))
+}
+
+/// How far the kernel reads ahead on a mount of this process.
+fn read_ahead(config: &Config) -> ByteSize {
+    // Only root can raise it.
+    if rustix::process::geteuid().is_root() {
+        config.fuse_read_ahead
+    } else {
+        config.fuse_read_ahead.min(KERNELS_READ_AHEAD)
+    }
 }
 
 /// The worker in this process that a client reads from directly, and its name.
@@ -293,13 +326,7 @@ pub(crate) async fn remote_client(
 ) -> anyhow::Result<Client> {
     let options = tcp_options(config, binding::source_for(config, reach)?);
     let buffers = match crate::rdma::is_wanted_for_data(config) {
-        true => Pool::new(PoolOptions {
-            initial: config.network_rdma_data_buffer_pool_initial_size,
-            prewarm: config.network_rdma_data_buffer_pool_prewarm_size,
-            max: config.network_rdma_data_buffer_pool_max_size.max(LEAST_POOL),
-            huge_pages: config.worker_memory_huge_pages,
-            sharing: Sharing::Private,
-        })?,
+        true => registered_buffers(config).await?,
         false => pool(config.client_memory_size, config.worker_memory_huge_pages, Sharing::Private)?,
     };
     let connector: Arc<dyn Connector> = match crate::rdma::RdmaConnector::start(config, &buffers, &options).await? {
@@ -314,6 +341,22 @@ pub(crate) async fn remote_client(
     // The other half holds what was read and may be read again by others, and what is in flight.
     let budget = ByteSize::bytes(buffers.capacity().as_u64() / 2);
     client(config, membership, connector, buffers, budget).await
+}
+
+/// Buffers to be registered. Whoever does not wait for them any more ends the taking of their memory.
+async fn registered_buffers(config: &Config) -> anyhow::Result<Pool> {
+    let pool = Pool::new(PoolOptions {
+        initial: config.network_rdma_data_buffer_pool_initial_size,
+        max: config.network_rdma_data_buffer_pool_max_size.max(LEAST_POOL),
+        huge_pages: config.worker_memory_huge_pages,
+        sharing: Sharing::Private,
+    })?;
+    let given_up = CancellationToken::new();
+    let _waits = given_up.clone().drop_guard();
+    let (warmed, size) = (pool.clone(), config.network_rdma_data_buffer_pool_prewarm_size);
+    let warming = tokio::task::spawn_blocking(move || warmed.warm_up(size, || !given_up.is_cancelled()));
+    warming.await.context("taking memory panicked")??;
+    Ok(pool)
 }
 
 /// A client of the worker in this process.

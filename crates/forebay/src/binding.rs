@@ -3,7 +3,8 @@
 //! The name of a network interface stands for its first address (`Address::first` of `forebay-doctor` says which). It is used as
 //! it is or not at all: a name that no interface has, an interface without an address and one that is down end the process at its
 //! start, with the names that would do.
-//! Of the keys in a row, the first that is set decides; a `bind.host` is set when it is not "every address".
+//! Of the keys in a row, the first that is set decides; a `bind.host` is set when it is not "every address". A mount's pages are for
+//! its own machine alone unless somebody opens them.
 //!
 //! | what | by which keys |
 //! | --- | --- |
@@ -14,7 +15,7 @@
 //! | its connections to other workers | `worker.data.bind.device`, `worker.rpc.bind.device`, then as the next row |
 //! | connections of mounts to workers, and of commands to those that a mount reads from | `client.network.data.bind.device`, `network.group_network` |
 //! | other connections of commands, and those of coordinators, to workers | `network.group_network` |
-//! | a mount's `/metrics` and so on | `client.web.bind.host`, `network.group_network` |
+//! | a mount's `/metrics` and so on | `client.web.bind.host`; where that is every address, `network.group_network` |
 //! | a coordinator's listener | `coordinator.bind.host`, `network.group_network` |
 //! | connections of commands to a coordinator | `network.group_network` |
 //!
@@ -30,7 +31,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
 use anyhow::Context as _;
 use forebay_cluster::Reach;
-use forebay_config::{Config, Host, Interface};
+use forebay_config::{Config, Host, Interface, Loaded, Origin as Source};
 use forebay_doctor::facts::Address;
 
 use crate::exit::{Exit, Fault};
@@ -40,6 +41,8 @@ const CLIENT: &str = "client.network.data.bind.device";
 const RPC: &str = "worker.rpc.bind.device";
 const DATA: &str = "worker.data.bind.device";
 const WEB: &str = "worker.web.bind.device";
+/// The port for requests.
+pub(crate) const RPC_PORT: &str = "worker.rpc.port";
 const REST: &str = "worker.rest.bind.device";
 
 /// What a process is in the cluster: which keys concern it.
@@ -74,6 +77,40 @@ fn named<'a>(config: &'a Config, parts: &[Part]) -> impl Iterator<Item = (&'stat
     let of_client = parts.contains(&Part::Client).then_some((CLIENT, &config.client_network_data_bind_device));
     let all = of_worker.chain(of_client).chain([(GROUP, &config.network_group_network)]);
     all.filter_map(|(key, interface)| Some((key, interface.as_ref()?)))
+}
+
+/// What becomes of a worker's port that nobody has named, when it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ports {
+    /// That of requests stays: clients that are told no other, and the name that places the worker's blocks, go by it. Those of RDMA,
+    /// which clients ask for over TCP, move when they do not become free: an RDMA port stays taken for a while after its
+    /// process has ended.
+    Stay,
+    /// All move at once, for a mount that shares its cache: a worker on the same host has them, and the cluster tells clients.
+    Move,
+}
+
+/// Whether one of them moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moving {
+    /// It was named, or must not.
+    Never,
+    /// When it has been tried for a while.
+    InTheEnd,
+    /// Without waiting.
+    AtOnce,
+}
+
+impl Ports {
+    /// What becomes of the one that the setting `key` names.
+    pub(crate) fn of(self, loaded: &Loaded, key: &str) -> Moving {
+        match self {
+            _ if loaded.origin(key) != Source::Default => Moving::Never,
+            Self::Move => Moving::AtOnce,
+            Self::Stay if key == RPC_PORT => Moving::Never,
+            Self::Stay => Moving::InTheEnd,
+        }
+    }
 }
 
 /// Where a worker listens.
@@ -194,6 +231,53 @@ pub(crate) fn first_address(addresses: &[(String, Address)], name: &str) -> Opti
     Address::first(of_name.map(|(_, address)| address)).map(|address| address.ip)
 }
 
+/// Checks that `ip`, which the flag `flag` names, is an address of this machine, and of a kind with which `peer` can be reached. The
+/// system's own words for it (`Cannot assign requested address`, `Invalid argument`) come with a connection that failed, and look
+/// like trouble of the network.
+///
+/// # Errors
+/// When it is not; the addresses that are are named.
+pub(crate) fn check_own_address(flag: &str, ip: IpAddr, peer: Option<IpAddr>) -> Result<(), Fault> {
+    // Whatever the kernel lets be bound to is right: `ip_nonlocal_bind`, and all of 127.0.0.0/8.
+    let bound = std::net::UdpSocket::bind((ip, 0));
+    if bound.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrNotAvailable) {
+        let addresses = Address::of_this_machine().unwrap_or_default();
+        let own = addresses.iter().filter(|(_, address)| address.is_reachable());
+        let own: Vec<String> = own.map(|(name, address)| format!("{} ({name})", address.ip)).collect();
+        let next = format!("addresses of this machine: {}", own.join(", "));
+        return Err(Fault::new(Exit::Usage, format!("{flag} {ip} is no address of this machine"), next));
+    }
+    let Some(peer) = peer else { return Ok(()) };
+    if ip.is_ipv4() != peer.is_ipv4() {
+        let next = format!("give {flag} an address of the same family, or leave it out");
+        return Err(Fault::new(
+            Exit::Usage,
+            format!("{flag} {ip} and {peer} are of different families of addresses"),
+            next,
+        ));
+    }
+    if ip.is_loopback() && !peer.is_loopback() {
+        let next = format!("give {flag} an address in a network that leads there, or leave it out");
+        return Err(Fault::new(
+            Exit::Usage,
+            format!("{flag} {ip} does not leave this machine, and {peer} is another"),
+            next,
+        ));
+    }
+    Ok(())
+}
+
+/// The interfaces of this machine: those with one of these addresses, and those without any.
+pub(crate) fn interface_names(addresses: &[(String, Address)]) -> Vec<String> {
+    // Those without any address are in this list only. Not in sysfs: a process may see that of another network namespace.
+    let listed = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+    let listed = listed.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+    let mut names: Vec<String> = addresses.iter().map(|(name, _)| name.clone()).chain(listed).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// The address of `host`, which the setting `key` names; that of the group's network in place of every address.
 fn listener(config: &Config, key: &str, host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
     let found = (host.as_str(), port).to_socket_addrs();
@@ -235,12 +319,7 @@ impl Machine {
     fn look() -> anyhow::Result<Self> {
         let addresses = Address::of_this_machine().context("cannot list the network interfaces")?;
         let states = if_addrs::get_if_addrs().context("cannot list the network interfaces")?;
-        // Those without any address are in this list only. Not in sysfs: a process may see that of another network namespace.
-        let listed = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
-        let listed = listed.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
-        let mut names: Vec<String> = addresses.iter().map(|(name, _)| name.clone()).chain(listed).collect();
-        names.sort_unstable();
-        names.dedup();
+        let names = interface_names(&addresses);
         let nic = |name: String| Nic {
             address: first_address(&addresses, &name),
             is_up: states.iter().any(|found| found.name == name && found.is_oper_up()),

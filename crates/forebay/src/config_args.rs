@@ -28,7 +28,7 @@ impl RdmaArgs {
     }
 }
 
-/// `--etcd` and `--cache-group`.
+/// `--etcd`, `--cache-group` and `--group-network`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClusterArgs {
     /// The etcd that the cluster's state is in [default: cluster.etcd.endpoints, none]
@@ -37,6 +37,9 @@ pub(crate) struct ClusterArgs {
     /// The cache group: its workers share a ring [default: cluster.cache_group, default]
     #[arg(long, value_name = "NAME")]
     pub(crate) cache_group: Option<String>,
+    /// The interface for TCP between the nodes of the cluster [default: network.group_network, by the routing table]
+    #[arg(long, value_name = "INTERFACE")]
+    group_network: Option<String>,
 }
 
 impl ClusterArgs {
@@ -44,7 +47,28 @@ impl ClusterArgs {
     pub(crate) fn settings(&self) -> Vec<String> {
         let etcd = (!self.etcd.is_empty()).then(|| format!("cluster.etcd.endpoints={}", self.etcd.join(",")));
         let group = self.cache_group.as_ref().map(|group| format!("cluster.cache_group={group}"));
-        etcd.into_iter().chain(group).collect()
+        let network = self.group_network.as_ref().map(|interface| format!("network.group_network={interface}"));
+        etcd.into_iter().chain(group).chain(network).collect()
+    }
+}
+
+/// `--port` and `--disk-serve`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The port that others read what it caches at; 0 takes a free one [default: worker.rpc.port, 29999]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// How blocks go from disk to a TCP connection: dio, pagecache or splice [default: worker.disk.serve, dio]
+    #[arg(long, value_name = "MODE")]
+    disk_serve: Option<String>,
+}
+
+impl ServeArgs {
+    /// The settings that it stands for.
+    pub(crate) fn settings(&self) -> Vec<String> {
+        let port = self.port.map(|port| format!("worker.rpc.port={port}"));
+        let mode = self.disk_serve.as_ref().map(|mode| format!("worker.disk.serve={mode}"));
+        port.into_iter().chain(mode).collect()
     }
 }
 
@@ -81,6 +105,24 @@ impl ConfigArgs {
     /// Everything that is wrong with them.
     pub(crate) fn load(&self, more: impl IntoIterator<Item = String>) -> Result<Loaded, ConfigErrors> {
         Config::load(&self.sources(more))
+    }
+
+    /// Reads `text`, called `name`, or the file that was named on the command line, under the flags. Nothing of this machine's own
+    /// counts: it is about another one.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub(crate) fn load_elsewhere(
+        &self,
+        name: &str,
+        text: String,
+        more: impl IntoIterator<Item = String>,
+    ) -> Result<Loaded, ConfigErrors> {
+        let sources = match &self.config {
+            Some(file) => Sources::new().file(file),
+            None => Sources::new().text(name, text),
+        };
+        Config::load(&sources.flags(self.settings.iter().cloned()).flags(more))
     }
 
     fn sources(&self, more: impl IntoIterator<Item = String>) -> Sources {

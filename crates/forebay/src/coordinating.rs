@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_client::Client;
-use forebay_cluster::records::members::{WORKERS, WorkerRecord, WorkerState};
+use forebay_cluster::records::members::{Capacity, WORKERS, WorkerRecord, WorkerState};
 use forebay_cluster::records::mounts::MountRecord;
 use forebay_cluster::{Freshness, topology_of};
 use forebay_config::Loaded;
+use forebay_coordinator::api::Mount;
 use forebay_coordinator::{
     CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, RunnerOptions,
 };
@@ -24,8 +25,17 @@ use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, F
 use serde_json::{Value, json};
 
 use crate::cluster::{self, Cluster};
+use crate::elsewhere::Elsewhere;
 use crate::hot::Hot;
-use crate::{metrics, namespaces};
+use crate::{assembly, metrics, namespaces};
+
+/// What is known of the cluster without its state.
+pub(crate) struct Known {
+    /// What is mounted whatever the state says.
+    pub(crate) mounts: Vec<forebay_config::Mount>,
+    /// What the one worker of the cluster can hold, if that is in this process.
+    pub(crate) own: Option<Capacity>,
+}
 
 /// The coordinator of this process.
 pub(crate) struct Coordinating {
@@ -43,22 +53,31 @@ impl Coordinating {
         loaded: &Loaded,
         cluster: &Cluster,
         client: Client,
+        known: Known,
         address: SocketAddr,
         advertised: Option<String>,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
+        let connector = Arc::new(assembly::TcpConnector::of_asker(config)?);
         let workers = Table::watch(cluster.store(), WORKERS, WorkerRecord::decode);
+        let group = config.cluster_cache_group.as_str().to_owned();
+        let elsewhere = Elsewhere::new(group.clone(), workers.records(), connector);
         let view = Arc::new(View {
             client: client.clone(),
             workers: parking_lot::Mutex::new(Some(workers)),
             members: Arc::clone(cluster.members()),
+            cluster: config.cluster_name.as_str().to_owned(),
+            group,
+            own: known.own,
+            elsewhere: Arc::new(elsewhere),
         });
         let blocks = config.coordinator_job_concurrency as usize;
         let mut runner = RunnerOptions { blocks, ..RunnerOptions::default() };
         runner.limits.blocks = runner.limits.blocks.min(blocks);
         runner.limits.block_size = u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE);
-        let checked = loaded.clone();
-        let check = move |mount: &MountRecord, others: &[MountRecord]| check_mount(&checked, mount, others);
+        let configured: Vec<Mount> = known.mounts.iter().map(shown).collect();
+        let (checked, taken) = (loaded.clone(), known.mounts);
+        let check = move |mount: &MountRecord, others: &[MountRecord]| check_mount(&checked, &taken, mount, others);
         // Two coordinators on one machine listen at two ports; which one port 0 will be is not known yet.
         let name = match (&advertised, address.port()) {
             (Some(advertised), _) => advertised.clone(),
@@ -83,9 +102,10 @@ impl Coordinating {
             lease: config.cluster_lease_ttl,
             runner,
             mount_check: Some(Arc::new(check)),
+            mounts: configured,
             ..CoordinatorOptions::new(name, address, env!("CARGO_PKG_VERSION"))
         };
-        let cache = Arc::new(Cache(client.clone()));
+        let cache = Arc::new(Cache { client: client.clone(), elsewhere: Arc::clone(&view.elsewhere) });
         let started = Coordinator::start(options, Arc::clone(cluster.store()), cache, Arc::clone(&view) as _).await;
         let coordinator = match started {
             Ok(coordinator) => coordinator,
@@ -132,11 +152,30 @@ fn counted_of(coordinator: &Coordinator) -> Value {
     })
 }
 
-/// Whether a mount can be beside the others.
-fn check_mount(loaded: &Loaded, mount: &MountRecord, others: &[MountRecord]) -> Result<(), String> {
+/// A mount of the configuration, without credentials that its URL may have.
+fn shown(mount: &forebay_config::Mount) -> Mount {
+    let origin = match url::Url::parse(&mount.origin) {
+        Ok(mut url) if !url.username().is_empty() || url.password().is_some() => {
+            // A URL with a user has a host, and so can have another.
+            let _ = url.set_username("");
+            let _ = url.set_password(None);
+            url.to_string()
+        }
+        _ => mount.origin.clone(),
+    };
+    Mount { path: mount.path.to_string(), origin, options: BTreeMap::new() }
+}
+
+/// Whether a mount can be beside the others, and those that are `configured`.
+fn check_mount(
+    loaded: &Loaded,
+    configured: &[forebay_config::Mount],
+    mount: &MountRecord,
+    others: &[MountRecord],
+) -> Result<(), String> {
     let path = FsPath::new(&mount.path).map_err(|error| error.to_string())?;
     let taken = |at: &FsPath| *at == path;
-    if loaded.config.mounts.iter().any(|mount| taken(&mount.path)) {
+    if configured.iter().any(|mount| taken(&mount.path)) {
         return Err(format!("`{}` is a mount of the configuration; choose another path", mount.path));
     }
     if others.iter().any(|other| FsPath::new(&other.path).is_ok_and(|at| taken(&at)) && other.origin != mount.origin) {
@@ -147,20 +186,23 @@ fn check_mount(loaded: &Loaded, mount: &MountRecord, others: &[MountRecord]) -> 
 }
 
 /// The cache, as jobs see it.
-struct Cache(Client);
+struct Cache {
+    client: Client,
+    elsewhere: Arc<Elsewhere>,
+}
 
 #[async_trait::async_trait]
 impl CacheAccess for Cache {
     async fn stat(&self, path: &FsPath, fresh: bool) -> Result<Attr, Failure> {
-        Ok(self.0.stat(path, fresh).await?.attr)
+        Ok(self.client.stat(path, fresh).await?.attr)
     }
 
     async fn list(&self, path: &FsPath, token: Option<&str>, max: u32) -> Result<ListReply, Failure> {
-        self.0.list(path, token.map(str::to_owned), max, false).await
+        self.client.list(path, token.map(str::to_owned), max, false).await
     }
 
     async fn load_block(&self, version: &FileVersion, block: BlockKey, replicas: u8) -> Result<LoadedBlock, Failure> {
-        let loaded = self.0.load_block(version, block, replicas).await?;
+        let loaded = self.client.load_block(version, block, replicas).await?;
         let all = loaded.bytes * u64::from(loaded.workers);
         Ok(LoadedBlock { fetched: loaded.fetched, held: all.saturating_sub(loaded.fetched) })
     }
@@ -172,16 +214,20 @@ impl CacheAccess for Cache {
         replicas: u8,
         check: bool,
     ) -> Result<HeldBytes, Failure> {
-        let held = self.0.held(self.0.layout(version.size), block, replicas, check).await?;
+        let held = self.client.held(self.client.layout(version.size), block, replicas, check).await?;
         Ok(HeldBytes(u64::from(held)))
     }
 
     async fn free(&self, files: &[(FileId, u64)]) -> Result<FreeReply, Failure> {
-        self.0.free(files).await
+        self.client.free(files).await
+    }
+
+    async fn free_below(&self, path: &FsPath) -> Result<FreeReply, Failure> {
+        self.client.free_below(path).await
     }
 
     async fn read(&self, version: &FileVersion, offset: u64, length: u32) -> Result<Bytes, Failure> {
-        let spans = self.0.open(version.clone()).read(offset, length).await?;
+        let spans = self.client.open(version.clone()).read(offset, length).await?;
         let mut bytes = Vec::with_capacity(length as usize);
         spans.iter().for_each(|span| bytes.extend_from_slice(span));
         Ok(bytes.into())
@@ -191,8 +237,8 @@ impl CacheAccess for Cache {
         let parse = |text: String| {
             serde_json::from_str(&text).map_err(|error| Failure::new(FailureKind::Internal, error.to_string()))
         };
-        let answers = self.0.worker_stats().await;
-        answers.into_iter().map(|(worker, answer)| (worker, answer.and_then(parse))).collect()
+        let (ours, theirs) = tokio::join!(self.client.worker_stats(), self.elsewhere.worker_stats());
+        ours.into_iter().chain(theirs).map(|(worker, answer)| (worker, answer.and_then(parse))).collect()
     }
 }
 
@@ -202,11 +248,18 @@ struct View {
     /// The workers of all groups; taken when it ends.
     workers: parking_lot::Mutex<Option<Table<WorkerRecord>>>,
     members: Arc<Members>,
+    /// The names of the cluster and of our group.
+    cluster: String,
+    group: String,
+    /// What the worker in this process can hold, where it is the only one.
+    own: Option<Capacity>,
+    elsewhere: Arc<Elsewhere>,
 }
 
 impl View {
     /// Ends the watching of the workers.
     async fn close(&self) {
+        self.elsewhere.close().await;
         let workers = self.workers.lock().take();
         if let Some(workers) = workers {
             workers.close().await;
@@ -259,16 +312,21 @@ impl ClusterView for View {
             let topology = self.client.topology();
             let of_ring = topology.ring.members().iter().zip(topology.ring.shares());
             members.extend(of_ring.map(|(member, share)| {
-                json!({
-                    "name": &*member.name, "address": &*member.address, "state": "active",
+                let mut described = json!({
+                    "name": &*member.name, "address": &*member.address, "state": "active", "group": self.group,
                     "weight": member.weight, "share": share,
-                })
+                });
+                if let Some(capacity) = &self.own {
+                    described["version"] = json!(env!("CARGO_PKG_VERSION"));
+                    described["capacity"] = json!(capacity);
+                }
+                described
             }));
         }
         if members.is_empty() {
             warnings.push("there are no workers".to_owned());
         }
-        json!({ "members": members, "warnings": warnings })
+        json!({ "name": self.cluster, "group": self.group, "members": members, "warnings": warnings })
     }
 }
 

@@ -37,8 +37,29 @@ impl CoordinatorArgs {
         if let Some(address) = &self.coordinator {
             return Ok(address.clone());
         }
+        match Known::find(loaded, path)? {
+            Known::Address(address) => Ok(address),
+            Known::Mount(state) => Ok(state.coordinator.unwrap_or_default()),
+        }
+    }
+}
+
+/// A coordinator that nobody has named on the command line.
+pub(crate) enum Known {
+    /// The configuration does.
+    Address(String),
+    /// That of a mount on this machine.
+    Mount(Box<state::RunState>),
+}
+
+impl Known {
+    /// `path`, as a person wrote it, says which where several mounts have one.
+    ///
+    /// # Errors
+    /// When there is none to be found, or more than one.
+    pub(crate) fn find(loaded: &Loaded, path: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(host) = &loaded.config.coordinator_hostname {
-            return Ok(binding::host_and_port(host.as_str(), loaded.config.coordinator_port));
+            return Ok(Self::Address(binding::host_and_port(host.as_str(), loaded.config.coordinator_port)));
         }
         let mounted = |state: &state::RunState| path.is_some_and(|path| path.starts_with(&state.mountpoint));
         let with_one = state::all().into_iter().filter(|state| state.coordinator.is_some());
@@ -48,7 +69,7 @@ impl CoordinatorArgs {
         }
         let next = "name one with `--coordinator HOST:PORT`, or as `coordinator.hostname`";
         match &found[..] {
-            [state] => Ok(state.coordinator.clone().unwrap_or_default()),
+            [state] => Ok(Self::Mount(Box::new(state.clone()))),
             [] => {
                 let what = "no coordinator is named, and no `forebay up` runs on this machine";
                 Err(Fault::new(Exit::Usage, what, next).into())

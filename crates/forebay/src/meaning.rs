@@ -111,6 +111,7 @@ fn of_state(error: &StateError) -> Exit {
 fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::InUse { .. } => Exit::Busy,
+        StoreError::NoParent { .. } => Exit::NotFound,
         StoreError::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,
         StoreError::Io { .. } | StoreError::NoSpace { .. } | StoreError::NoUring { .. } => Exit::Failed,
         _ => Exit::Usage,

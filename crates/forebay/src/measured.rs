@@ -100,6 +100,7 @@ impl Measured {
             json!({ "bytes": sum(|of| of.bytes), "copied": sum(|of| of.copied), "lost_bytes": sum(|of| of.lost) });
         report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
         report["process"] = json!(ProcessStats::now());
+        report["version"] = json!(env!("CARGO_PKG_VERSION"));
         report
     }
 

@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use forebay_client::Client;
-use forebay_config::{Loaded, WriteMode};
+use forebay_cluster::records::mounts::MOUNTS;
+use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
 use forebay_fuse::{Mount, MountOptions, ReportSource, Unmounted, mount_table};
 use forebay_registry::Members;
 use forebay_state::StateStore;
@@ -23,7 +24,7 @@ use crate::control::Control;
 use crate::exit::{Exit, Fault};
 use crate::orders::Orders;
 use crate::output::{self, JsonArg};
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::signals::Signals;
 use crate::state::{self, Claim, Role, RunState};
 use crate::web::Web;
@@ -56,6 +57,8 @@ struct Summary {
     workers: Vec<String>,
     /// What brings it the kernel's requests.
     io: Option<String>,
+    /// Whether data comes over RDMA; nothing for a mount that has its worker in its own process.
+    rdma: Option<String>,
     /// Where the coordinator is, if this process has one.
     coordinator: Option<String>,
     /// Where it answers to `/metrics`.
@@ -109,6 +112,9 @@ impl Summary {
             writeln!(out, "  process  {} (pid file {})", self.pid, self.pid_file.display())?;
             if let Some(io) = &self.io {
                 writeln!(out, "  served   {io}")?;
+            }
+            if let Some(rdma) = &self.rdma {
+                writeln!(out, "  RDMA     {rdma}")?;
             }
             if let Some(log) = &self.log {
                 writeln!(out, "  log      {}", log.display())?;
@@ -166,6 +172,8 @@ struct Places {
     log: Option<PathBuf>,
     /// What brings it the kernel's requests.
     io: Option<String>,
+    /// Whether data comes over RDMA.
+    rdma: Option<String>,
 }
 
 /// What is to be mounted.
@@ -178,6 +186,8 @@ pub(crate) struct Offer {
     pub(crate) workers: Vec<String>,
     /// The command that mounts.
     pub(crate) role: Role,
+    /// The name of the worker in this process, in its cluster.
+    pub(crate) node: Option<String>,
     /// Who is in the cluster, where that may change.
     pub(crate) members: Option<Arc<Members>>,
     /// Where the coordinator in this process is reached.
@@ -243,9 +253,12 @@ impl Place {
         let orders = self.orders(offer, loaded, &mount);
         let web = Web::of_mount(loaded, mount.reporter()).await;
         let advertised = web.as_ref().map(|web| web.advertised.clone());
-        let io = Report::of(&mount.reporter()()).ok().and_then(|report| report.fuse?.io).map(|io| io.to_string());
-        let places = Places { control: control.is_ok().then_some(socket), staging, web: advertised, log, io };
-        self.announce(offer, loaded, &places, in_background)?;
+        let report = Report::of(&mount.reporter()()).unwrap_or_default();
+        let io = report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string());
+        let rdma = (offer.role == Role::Mount).then(|| rdma_in_use(&loaded.config, report.rdma.as_ref()));
+        let places = Places { control: control.is_ok().then_some(socket), staging, web: advertised, log, io, rdma };
+        let notes = self.notes.iter().cloned().chain(nothing_mounted(offer, &loaded.config).await).collect();
+        self.announce(offer, loaded, &places, notes, in_background)?;
         tokio::select! {
             () = mount.wait() => info!("unmounted from outside"),
             signal = signals.next() => {
@@ -305,8 +318,15 @@ impl Place {
     }
 
     /// Publishes the run state, and tells the process that waits for us.
-    fn announce(&self, offer: &Offer, loaded: &Loaded, places: &Places, in_background: bool) -> anyhow::Result<()> {
-        let Places { control, staging, web, log, io } = places.clone();
+    fn announce(
+        &self,
+        offer: &Offer,
+        loaded: &Loaded,
+        places: &Places,
+        notes: Vec<String>,
+        in_background: bool,
+    ) -> anyhow::Result<()> {
+        let Places { control, staging, web, log, io, rdma } = places.clone();
         let pid = std::process::id();
         let mountpoint = self.mountpoint.display().to_string();
         self.claim.publish(&RunState {
@@ -320,19 +340,71 @@ impl Place {
             web: web.clone(),
             control,
             staging,
+            cluster: Some(loaded.config.cluster_name.as_str().to_owned()),
+            node: offer.node.clone(),
             block_size: loaded.config.block_size.as_u64(),
             log: log.clone(),
             since: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })?;
-        info!(mountpoint, source = offer.source, workers = ?offer.workers, "ready");
+        let workers = offer.workers.join(",");
+        info!(mountpoint, source = offer.source, workers, rdma, "ready");
         if in_background {
-            let (source, workers, notes) = (offer.source.clone(), offer.workers.clone(), self.notes.clone());
+            let (source, workers) = (offer.source.clone(), offer.workers.clone());
             let pid_file = self.claim.pid_file().to_owned();
             let coordinator = offer.coordinator.clone();
-            daemon::ready(&Summary { mountpoint, source, pid, pid_file, log, workers, io, coordinator, web, notes })?;
+            daemon::ready(&Summary {
+                mountpoint,
+                source,
+                pid,
+                pid_file,
+                log,
+                workers,
+                io,
+                rdma,
+                coordinator,
+                web,
+                notes,
+            })?;
         }
         Ok(())
+    }
+}
+
+/// That the cluster shows nothing yet, which a person who mounts it takes for an empty bucket.
+async fn nothing_mounted(offer: &Offer, config: &Config) -> Option<String> {
+    let state = offer.state.as_ref().filter(|_| offer.role == Role::Mount)?;
+    // Workers may show mounts of their own configuration. A state that does not answer says nothing.
+    let shown = offer.client.list(&FsPath::root(), None, 1, false).await.ok()?;
+    let mounts = state.list(MOUNTS).await.ok()?;
+    if !shown.entries.is_empty() || !mounts.entries.is_empty() {
+        return None;
+    }
+    let note = format!(
+        "nothing is mounted in the cluster {} yet: show a bucket with `forebay mounts add /s3 s3://BUCKET/PREFIX`",
+        config.cluster_name.as_str()
+    );
+    warn!("{note}");
+    Some(note)
+}
+
+/// Whether data comes over RDMA, from the workers that have been asked so far.
+fn rdma_in_use(config: &Config, report: Option<&report::Rdma>) -> String {
+    if !config.network_rdma_data_enabled {
+        return "not used: data goes over TCP (`--rdma-network INTERFACE` turns it on)".to_owned();
+    }
+    let workers = report.map(|report| report.workers.as_slice()).unwrap_or_default();
+    let paths: Vec<&report::Path> = workers.iter().flat_map(|worker| &worker.data).filter(|path| path.rdma).collect();
+    let mut up: Vec<&str> = paths.iter().filter(|path| path.up).map(|path| path.path.as_str()).collect();
+    up.sort_unstable();
+    up.dedup();
+    if !up.is_empty() {
+        return format!("used: {}", up.join(", "));
+    }
+    let cause = paths.iter().find_map(|path| path.cause.as_deref()).unwrap_or("the workers do not offer it");
+    match config.network_rdma_data_fallback {
+        RdmaFallback::Never => format!("down, and reads fail, as network.rdma.data.fallback is \"never\": {cause}"),
+        RdmaFallback::Auto | RdmaFallback::TcpAtStart => format!("not used, data goes over TCP: {cause}"),
     }
 }
 
@@ -352,5 +424,32 @@ async fn end(mut mount: Mount, signals: &mut Signals) -> anyhow::Result<()> {
             warn!(signal, "ending at once");
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_says_whether_rdma_is_in_use_and_why_not() {
+        let report = |up: bool| {
+            let tcp = report::Path { path: "tcp".to_owned(), rdma: false, up: true, cause: None };
+            let cause = (!up).then(|| "no route".to_owned());
+            let card = report::Path { path: "mlx5_0:1".to_owned(), rdma: true, up, cause };
+            let data = vec![card, tcp];
+            report::Rdma {
+                workers: vec![report::WorkerPaths { worker: "node1:29999".to_owned(), data }],
+                ..Default::default()
+            }
+        };
+        let mut config = Config::default();
+        assert!(rdma_in_use(&config, Some(&report(true))).starts_with("not used: data goes over TCP"));
+        config.network_rdma_data_enabled = true;
+        assert_eq!(rdma_in_use(&config, Some(&report(true))), "used: mlx5_0:1");
+        assert_eq!(rdma_in_use(&config, Some(&report(false))), "not used, data goes over TCP: no route");
+        assert!(rdma_in_use(&config, None).ends_with("the workers do not offer it"));
+        config.network_rdma_data_fallback = RdmaFallback::Never;
+        assert!(rdma_in_use(&config, Some(&report(false))).contains("reads fail"));
     }
 }

@@ -14,21 +14,23 @@ use forebay_config::{Config, Host, Loaded};
 use forebay_memory::Sharing;
 use forebay_registry::{Registered, RegisteredOptions};
 use forebay_store::Store;
-use forebay_tcp::TcpServer;
+use forebay_tcp::{TcpError, TcpServer};
 use forebay_transport::Service;
+use forebay_types::Tenure;
 use forebay_worker::{DrainOptions, DrainVerdict, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::binding::{WorkerAddresses, host_and_port};
+use crate::binding::{self, Moving, Ports, WorkerAddresses, host_and_port};
 use crate::cluster::Cluster;
+use crate::exit::{Exit, Fault};
 use crate::measured::Measured;
 use crate::namespaces::{self, Namespaces};
 use crate::neighbours::Neighbours;
 use crate::window::{self, Windows};
-use crate::{assembly, rdma};
+use crate::{assembly, disks, rdma};
 
 /// How long what is queued for the disks may take to be written at the end. What is not is read again from the origin.
 const FLUSH_WITHIN: Duration = Duration::from_secs(20);
@@ -41,6 +43,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A cache node that listens.
 pub(crate) struct Node {
+    /// What it may cache.
+    capacity: Capacity,
     store: Store,
     worker: Arc<Worker>,
     /// The worker, as servers ask it.
@@ -67,6 +71,8 @@ pub(crate) struct NodeOptions<'a> {
     pub(crate) prewarm: bool,
     /// The cluster whose mounts and policies it shows.
     pub(crate) cluster: Option<&'a Cluster>,
+    /// What becomes of default ports that are taken.
+    pub(crate) ports: Ports,
     /// Whether other processes may use it: it listens for RDMA where that is asked for, shows its memory to those on this host, and
     /// is registered in its cluster.
     pub(crate) shared: bool,
@@ -81,7 +87,12 @@ impl Node {
         let config = &options.loaded.config;
         let mounts = namespaces::configured(options.loaded, &options.mounts)?;
         let sharing = if options.shared { window::sharing(config) } else { Sharing::Private };
-        let store = assembly::worker_store(config, options.prewarm, sharing).await?;
+        let disks = disks::resolve(config)?;
+        let capacity = Capacity {
+            memory: config.worker_memory_size.as_u64(),
+            disk: disks.iter().map(|disk| disk.size.as_u64()).sum(),
+        };
+        let store = assembly::worker_store(config, disks, options.prewarm, sharing).await?;
         let worker = match assembly::worker(config, store.clone(), mounts.clone()) {
             Ok(worker) => worker,
             Err(error) => {
@@ -91,6 +102,7 @@ impl Node {
         };
         let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>);
         let mut node = Self {
+            capacity,
             store,
             worker,
             measured,
@@ -117,15 +129,25 @@ impl Node {
         let config = &options.loaded.config;
         let service = || Arc::clone(&self.measured) as Arc<dyn Service>;
         if options.shared {
-            self.rdma = rdma::Servers::start(config, self.store.pool(), service()).await?.map(Arc::new);
+            let rdma = rdma::Servers::start(options.loaded, options.ports, self.store.pool(), service());
+            self.rdma = rdma.await?.map(Arc::new);
         }
         if let Some(rdma) = &self.rdma {
             let reported = Arc::clone(rdma);
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
         for address in options.addresses.listeners() {
-            let server = assembly::server(config, address, service(), options.shared);
-            let server = server.context("cannot start the worker's server")?;
+            let server = match assembly::server(config, address, service(), options.shared) {
+                Err(TcpError::AddressInUse { .. })
+                    if options.ports.of(options.loaded, binding::RPC_PORT) == Moving::AtOnce =>
+                {
+                    let server = assembly::server(config, SocketAddr::new(address.ip(), 0), service(), options.shared)?;
+                    let (taken, address) = (address, server.local_addr());
+                    info!(%taken, %address, "the default port is taken: a free one is used, and names this worker unless worker.name does");
+                    server
+                }
+                server => server.map_err(cannot_listen)?,
+            };
             self.measured.served_by(&server);
             self.servers.push(server);
         }
@@ -147,10 +169,7 @@ impl Node {
     pub(crate) fn join(&mut self, config: &Config, cluster: &Cluster, web: Option<String>) -> anyhow::Result<()> {
         let addresses = self.advertised(config, web)?;
         let name = config.worker_name.clone().unwrap_or_else(|| addresses.rpc.clone());
-        let capacity = Capacity {
-            memory: config.worker_memory_size.as_u64(),
-            disk: config.worker_disks.iter().map(|disk| disk.size.as_u64()).sum(),
-        };
+        let capacity = self.capacity;
         let record = WorkerRecord {
             name: name.clone(),
             group: config.cluster_cache_group.as_str().to_owned(),
@@ -176,7 +195,10 @@ impl Node {
             }
         };
         let options = RegisteredOptions { ttl: config.cluster_lease_ttl, warmup: config.worker_warmup };
-        let registered = Arc::new(Registered::start(Arc::clone(cluster.store()), record, options, told));
+        let worker = Arc::clone(&self.worker);
+        let begins = move |tenure: &Arc<Tenure>| worker.own_during(tenure);
+        let registered = Registered::start(Arc::clone(cluster.store()), record, options, begins, told);
+        let registered = Arc::new(registered);
         let stop = CancellationToken::new();
         let leaving = Leaving {
             name: name.clone(),
@@ -214,6 +236,11 @@ impl Node {
         }
     }
 
+    /// How much it can hold.
+    pub(crate) fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
     /// The worker.
     pub(crate) fn worker(&self) -> &Arc<Worker> {
         &self.worker
@@ -232,6 +259,14 @@ impl Node {
     /// Where it listens, for requests first.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.servers.iter().map(TcpServer::local_addr)
+    }
+
+    /// Where others reach it for requests.
+    ///
+    /// # Errors
+    /// When this machine's name is not to be had and none is configured.
+    pub(crate) fn reached_at(&self, config: &Config) -> anyhow::Result<String> {
+        Ok(self.advertised(config, None)?.rpc)
     }
 
     /// Where others reach it.
@@ -275,6 +310,18 @@ impl Node {
         drop(self.worker);
         self.store.close().await;
     }
+}
+
+/// The error as a person is told it, with the setting that it is about.
+fn cannot_listen(error: TcpError) -> anyhow::Error {
+    let TcpError::AddressInUse { address } = error else {
+        return anyhow::Error::from(error).context("cannot start the worker's server");
+    };
+    let (key, port) = (binding::RPC_PORT, address.port());
+    let next = format!(
+        "`ss -ltnp 'sport = :{port}'` names who has it: end that, or set {key} to another port, or to 0, which takes a free one"
+    );
+    Fault::new(Exit::Busy, format!("{key}: cannot listen on {address}: the port is in use"), next).into()
 }
 
 /// What a node has in a cluster.
@@ -336,7 +383,7 @@ impl Leaving {
         info!(worker = self.name, "handing over what this worker holds");
         while !over.is_cancelled() {
             let verdict = self.pass(over).await;
-            info!(worker = self.name, ?verdict, "handed over");
+            info!(worker = self.name, verdict = verdict.name(), "handed over");
             if verdict == DrainVerdict::Complete {
                 // What is read through it from now on stays behind, and its new owners have their own.
                 over.cancelled().await;

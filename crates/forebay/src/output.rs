@@ -123,6 +123,17 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "forebay: {line}");
 }
 
+/// Whether standard input has something to read, or gets it within this time.
+///
+/// # Errors
+/// When that cannot be known.
+pub(crate) fn has_input(within: std::time::Duration) -> io::Result<bool> {
+    let limit = rustix::event::Timespec::try_from(within).map_err(io::Error::other)?;
+    let stdin = io::stdin();
+    let waits = rustix::event::PollFd::new(&stdin, rustix::event::PollFlags::IN);
+    Ok(rustix::event::poll(&mut [waits], Some(&limit))? > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

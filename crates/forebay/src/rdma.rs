@@ -5,11 +5,14 @@
 //! * [`RdmaConnector`]: a mount's links to workers.
 //!
 //! RDMA that is asked for and cannot be had is an error at start, with the remedy, unless `network.rdma.data.fallback` is
-//! `tcp-at-start`. A worker with RDMA always listens on TCP too: clients without it just work, and those with it ask over
+//! `tcp-at-start`; what is wrong with metadata alone costs metadata alone. A worker with RDMA always listens on TCP too: clients without it just work, and those with it ask over
 //! TCP where to connect.
 
 pub(crate) mod cards;
 mod connector;
+mod idle;
+pub(crate) mod rails;
+mod remedy;
 mod servers;
 mod trace;
 
@@ -18,9 +21,10 @@ use forebay_rdma::Library;
 use tracing::warn;
 
 pub(crate) use connector::RdmaConnector;
+pub(crate) use idle::say_which_are_idle;
 pub(crate) use servers::Servers;
 
-use crate::exit::{Exit, Fault};
+use crate::exit::{Fault, Told};
 
 /// Whether blocks are to go over RDMA, through registered buffers.
 pub(crate) fn is_wanted_for_data(config: &Config) -> bool {
@@ -37,15 +41,30 @@ fn or_tcp<T>(config: &Config, attempt: anyhow::Result<T>) -> anyhow::Result<Opti
     match attempt {
         Ok(had) => Ok(Some(had)),
         Err(error) if config.network_rdma_data_fallback == RdmaFallback::TcpAtStart => {
-            warn!(cause = format!("{error:#}"), "RDMA cannot be had, TCP is used");
+            let remedy = remedy::of(&error);
+            warn!(cause = format!("{error:#}"), remedy, "RDMA cannot be had, TCP is used");
             Ok(None)
         }
         Err(error) => {
-            let next = "mend it, or set network.rdma.data.fallback = \"tcp-at-start\" to run on TCP, \
-                        or network.rdma.data.enabled and network.rdma.metadata.enabled = false";
-            Err(Fault::new(Exit::Failed, format!("RDMA cannot be had: {error:#}"), next).into())
+            let Told { exit, what, .. } = Told::from(&error);
+            let next = format!(
+                "{}; or set network.rdma.data.fallback = \"tcp-at-start\" to run on TCP, or network.rdma.data.enabled = false",
+                remedy::of(&error)
+            );
+            Err(Fault::new(exit, format!("RDMA cannot be had: {what}"), next).into())
         }
     }
+}
+
+/// What came of the attempt to have RDMA for attributes and listings: without it they go over TCP, whatever
+/// `network.rdma.data.fallback` says, and data is none the worse.
+fn metadata_or_tcp<T>(attempt: anyhow::Result<T>) -> Option<T> {
+    attempt
+        .inspect_err(|error| {
+            let next = format!("{}; or set network.rdma.metadata.enabled = false", remedy::of(error));
+            warn!(cause = format!("{error:#}"), next, "metadata cannot go over RDMA, TCP is used for it");
+        })
+        .ok()
 }
 
 /// libucp, as configured.

@@ -274,8 +274,12 @@ pub(crate) struct WorkerPaths {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Path {
+    /// `tcp`, or the cards at both ends.
+    pub(crate) path: String,
     pub(crate) rdma: bool,
     pub(crate) up: bool,
+    /// Why it is not.
+    pub(crate) cause: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -54,6 +54,12 @@ pub(crate) struct RunState {
     /// Where it answers to `/metrics`, if it does.
     #[serde(default)]
     pub(crate) web: Option<String>,
+    /// The cluster of the workers; without it, that of whoever asks them.
+    #[serde(default)]
+    pub(crate) cluster: Option<String>,
+    /// The name of the worker in the same process, where it shares that with others.
+    #[serde(default)]
+    pub(crate) node: Option<String>,
     /// Bytes in a block.
     pub(crate) block_size: u64,
     /// Where it keeps what was written until that is uploaded, if it takes writes.
@@ -326,6 +332,8 @@ mod tests {
             control: None,
             coordinator: None,
             web: None,
+            cluster: None,
+            node: None,
             block_size: 4 << 20,
             staging: None,
             log: None,

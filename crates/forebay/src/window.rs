@@ -86,7 +86,7 @@ impl Windows {
             }
         }
         if windows.names > 0 {
-            info!(pages = ?pool.pages(), "clients on this host that run as the same user see this worker's memory");
+            info!(pages = %pool.pages(), "clients on this host that run as the same user see this worker's memory");
         }
         Ok(windows)
     }

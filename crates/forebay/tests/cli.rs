@@ -115,7 +115,7 @@ fn an_error_is_two_lines_what_failed_and_what_next() {
     let missing = directory.path().join("missing");
     let missing = missing.to_str().unwrap();
     for (arguments, code, what, next) in [
-        (vec!["umount", missing], 3, "does not exist", "mkdir -p"),
+        (vec!["umount", missing], 3, "nothing is mounted at", "findmnt"),
         (vec!["umount", "/proc"], 2, "not of forebay", "umount"),
         (vec!["up", missing, "/"], 3, "neither a URL nor a directory", "s3://bucket/prefix"),
         (vec!["up", "/", missing], 3, "does not exist", "mkdir -p"),
@@ -125,7 +125,7 @@ fn an_error_is_two_lines_what_failed_and_what_next() {
         (vec!["fs", "staged", "ls", missing], 3, "does not exist", "mkdir -p"),
         (vec!["fs", "staged", "retry", "00"], 3, "nothing is staged as 00", "fs staged ls"),
         (vec!["fs", "refresh", "--workers", "127.0.0.1:1", "/"], 4, "127.0.0.1:1", "workers run"),
-        (vec!["fs", "cat", missing], 2, "not below a forebay mount", "--workers"),
+        (vec!["fs", "cat", "missing"], 2, "not below a forebay mount", "--workers"),
         (vec!["fs", "cat", "relative", "--workers", "127.0.0.1:1"], 2, "`relative` is not absolute", "absolute path"),
         (vec!["fs", "ls", "--workers", "127.0.0.1:1", "/"], 4, "cannot connect to 127.0.0.1:1", "workers run"),
         (vec!["conf", "import", missing], 3, "cannot read", "check the path"),

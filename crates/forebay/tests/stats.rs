@@ -58,7 +58,10 @@ fn a_mount_is_watched_line_by_line_in_columns_and_as_json() {
     let table = succeed(["stats", &mountpoint, "--count", "2"]);
     let rows: Vec<&str> = table.lines().collect();
     assert_eq!(rows.len(), 4, "{table}");
-    assert!(rows[0].contains("remotecache") && rows[1].contains("w_ops"), "{table}");
+    assert!(rows[0].contains("remotecache") && rows[1].contains("get_c"), "{table}");
+    assert!(!rows[0].contains("rdma"), "what it does not count is left out: {table}");
+    let named = succeed(["stats", &mountpoint, "--count", "1", "--schema", "ufmcreo", "--interval", "0.1"]);
+    assert!(named.contains("w_ops"), "and shown where it is asked for: {named}");
     assert!(rows.iter().all(|row| row.chars().count() == rows[0].chars().count()), "{table}");
     let json = lines(&succeed(["stats", &mountpoint, "--json", "--count", "1", "-l", "1", "--schema", "fuo"]));
     assert_eq!(json.len(), 1);
@@ -69,15 +72,23 @@ fn a_mount_is_watched_line_by_line_in_columns_and_as_json() {
     assert!(json[0]["usage"]["mem"].as_f64().unwrap() > 0.0 && json[0]["object"]["get_c"].is_f64(), "{json:?}");
     assert!(json[0]["meta"].is_null());
     drop(reader);
-    // What the process says through its socket is what is in the mount.
-    let all = succeed(["stats", &mountpoint, "--all", "--json"]);
-    let own = lines(&all).pop().unwrap();
+    // What the process says through its sockets is what is in the mount, and is said once.
+    let all = lines(&succeed(["stats", &mountpoint, "--all", "--json"]));
+    let [worker, own] = &all[..] else { panic!("{all:?}") };
+    assert!(own["node"].is_null() && own["process"].is_object() && worker["process"].is_null(), "{all:?}");
     let file: Value =
         serde_json::from_slice(&std::fs::read(fixture.mountpoint().join(".stats.json")).unwrap()).unwrap();
-    for pointer in ["/node/worker/bytes_origin", "/node/origins/0/counts/requests"] {
-        assert_eq!(own.pointer(pointer), file.pointer(pointer), "{pointer}");
-        assert!(own.pointer(pointer).and_then(Value::as_u64).unwrap() > 0, "{pointer}: {own}");
+    for pointer in ["/worker/bytes_origin", "/origins/0/counts/requests"] {
+        assert_eq!(worker.pointer(pointer), file["node"].pointer(pointer), "{pointer}");
+        assert!(worker.pointer(pointer).and_then(Value::as_u64).unwrap() > 0, "{pointer}: {worker}");
     }
+    let counters = succeed(["stats", &mountpoint, "--all"]);
+    let names: Vec<&str> = counters.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let unique: std::collections::BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), unique.len(), "no counter is printed twice: {counters}");
+    assert!(!counters.lines().any(|line| line.ends_with(" 0")), "{counters}");
+    let zeros = succeed(["stats", &mountpoint, "--all", "--zeros"]);
+    assert!(zeros.lines().any(|line| line.ends_with(" 0")), "{zeros}");
     let text = std::fs::read_to_string(fixture.mountpoint().join(".stats")).unwrap();
     assert!(text.lines().any(|line| line.starts_with("fuse.operations.read.p99_us ")), "{text}");
 }
@@ -100,7 +111,35 @@ fn workers_are_watched_together_and_one_that_is_down_does_not_hide_the_other() {
     fixture.wait(killed);
     assert!(watch()[0]["object"]["get_c"].is_f64());
     let output = ran(forebay().args(["stats", "127.0.0.1:1", "--count", "1"]).output().unwrap());
-    assert!(output.code != 0 && output.err.contains("does not answer"), "{output:?}");
+    assert!(output.code == 4 && output.err.contains("does not answer"), "{output:?}");
+    assert!(output.err.contains("refused") && output.err.contains("next:"), "{output:?}");
+}
+
+#[test]
+fn a_mount_knows_its_cluster_whoever_asks_for_its_workers() {
+    let mut fixture = Fixture::new();
+    let (_, worker) = fixture.worker(&["-o", "cluster.name=of-its-own"]);
+    fixture.must_mount_with(&worker, &["-o", "cluster.name=of-its-own"]);
+    fixture.assert_mounted_files_are_right();
+    let mountpoint = fixture.mountpoint().display().to_string();
+    let all = lines(&succeed(["stats", &mountpoint, "--all", "--json"]));
+    assert!(all.len() == 2 && all[0]["worker"]["bytes_origin"].as_u64() > Some(0), "{all:?}");
+    let small = fixture.mountpoint().join("small").display().to_string();
+    assert!(succeed(["fs", "stat", &small]).contains("small"));
+}
+
+#[test]
+fn hits_are_a_part_of_what_was_read() {
+    let mut fixture = Fixture::new();
+    let (_, worker) = fixture.worker(&[]);
+    fixture.must_mount(&worker);
+    fixture.assert_mounted_files_are_right();
+    let own = lines(&succeed(["stats", &fixture.mountpoint().display().to_string(), "--all", "--json"])).pop().unwrap();
+    let count =
+        |pointer: &str| own.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{pointer}: {own}"));
+    let here = count("/client/local_memory") + count("/client/buffered");
+    let read = count("/fuse/read_bytes");
+    assert!(here <= read && count("/client/origin") > 0, "{here} of {read}: {own}");
 }
 
 #[test]

@@ -36,7 +36,37 @@ fn an_open_after_the_ttl_finds_the_new_version() {
     eventually("the new version", SOON.max(10 * TTL), || std::fs::read(two.b.path("f")).unwrap() == b"replaced");
 }
 
-/// > A read returns all the bytes that were asked for; fewer only at the end of the file.
+/// > A read returns all the bytes that were asked for; fewer only at the end of the file, or where the object was replaced while it was open: then it may end before the first byte that is not to be had any more, and the next read there fails with `ESTALE`.
+///
+/// > No read returns bytes of two versions, however many parts the kernel cuts it into.
+#[test]
+fn a_read_over_a_replacement_ends_before_what_is_gone_or_fails() {
+    let one = One::with(|setup| setup.options(&["metadata.ttl=0", "block.size=256KiB"]));
+    let (old, new) = (bytes(5, 32 << 20), bytes(6, 32 << 20));
+    for (name, read_size) in [("a", 1 << 20), ("b", 4 << 20)] {
+        std::fs::write(one.bucket.path_of(name), &old).unwrap();
+        let file = std::fs::File::open(one.path(name)).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let mut start = vec![0; 4096];
+        file.read_exact_at(&mut start, 0).unwrap();
+        std::fs::write(one.bucket.path_of(name), &new).unwrap();
+        // Over the part that was read before, and to the end: what is cached is as it was, and the rest is gone.
+        let (mut at, mut into) = (0, vec![0; read_size]);
+        let gone = loop {
+            match file.read_at(&mut into, at as u64) {
+                Ok(0) => panic!("all of it is cached: nothing was shown"),
+                Ok(read) => {
+                    assert!(into[..read] == old[at..at + read], "other bytes at {at}");
+                    at += read;
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(gone.raw_os_error(), Some(libc::ESTALE), "at {at}");
+    }
+}
+
+/// > A read returns all the bytes that were asked for; fewer only at the end of the file, or where the object was replaced while it was open: then it may end before the first byte that is not to be had any more, and the next read there fails with `ESTALE`.
 #[test]
 fn reads_are_short_at_the_end_only() {
     let one = One::new();

@@ -21,7 +21,8 @@ use std::path::Path;
 
 use crate::record::{Access, Case, Layout, Pattern, State};
 
-use super::settings::{LONGEST_OPTION, Settings, Sizes};
+use super::settings::Settings;
+use super::sizes::{DataFile, LONGEST_OPTION, Sizes};
 
 /// A run of fio, without the program's own name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +106,7 @@ pub fn preparation(
         let options = [file_options(directory, &names)?, one_by_one()].concat();
         return Ok(vec![write("prep_small", options, sizes.iter().sum())]);
     }
-    let prepare = |(index, file): (usize, &super::settings::DataFile)| {
+    let prepare = |(index, file): (usize, &DataFile)| {
         let name = if layout == Layout::Single { "data_prep".to_owned() } else { format!("prep_{index:02}") };
         Ok(write(&name, file_options(directory, &[file.name.as_str()])?, file.bytes))
     };

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `headline` | the highest of all patterns, which the published rule takes for the ceiling |
 //! | `against` | ratios to other targets, case by case of one run |
+//! | `warm` | what was to be warm and came from the origin; or that nothing did |
 //! | `knee` | per sweep: the number of jobs to work with, and what is full then |
 //! | `cold` | cold steps in which a byte is counted more than once |
 //! | `flat` | more jobs give nothing from the first step on |
@@ -22,6 +23,7 @@
 
 mod between;
 mod sweep;
+mod warm;
 
 use crate::record::{Case, Finding, Level, Measured, Record, Step, Target};
 
@@ -80,6 +82,7 @@ pub fn findings(record: &Record) -> Vec<Finding> {
     let evidence = Evidence { record, targets, sweeps: sweeps(record, steps) };
     [
         between::headline(&evidence),
+        warm::proof(&evidence),
         between::against(&evidence),
         sweep::knees(&evidence),
         sweep::cold(&evidence),

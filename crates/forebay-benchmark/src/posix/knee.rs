@@ -139,12 +139,12 @@ fn is_worth_it(from: &Point, to: &Point) -> bool {
 #[must_use]
 pub fn most_jobs(sweep: &Case, settings: &BTreeMap<String, String>) -> u32 {
     let files = match sweep.layout {
-        Layout::Single => return if sweep.state == State::Warm { u32::MAX } else { 1 },
+        Layout::Single => return if sweep.state == State::Cold { 1 } else { u32::MAX },
         Layout::Multiple => "files",
         Layout::Small => "small-files",
     };
     match (sweep.state, sweep.pattern) {
-        (State::Warm, _) => u32::MAX,
+        (State::Warm | State::Partial, _) => u32::MAX,
         (State::Cold, Pattern::Shared) => 1,
         (State::Cold, Pattern::Distinct) => settings.get(files).and_then(|files| files.parse().ok()).unwrap_or(1),
     }
@@ -262,7 +262,7 @@ fn bound(points: &[Point], sweep: &Case, machine: &Machine) -> (Reason, String) 
 /// What to say where nothing is full.
 fn waiting(sweep: &Case, seen: &[String]) -> String {
     let place = match (sweep.state, sweep.layout, sweep.pattern) {
-        (State::Cold, _, _) => "requests wait for the origin",
+        (State::Cold | State::Partial, _, _) => "requests wait for the origin",
         (State::Warm, Layout::Single, _) => "requests for one file wait for one another",
         (State::Warm, _, Pattern::Shared) => "requests wait for a lock or in a queue of the file system",
         (State::Warm, _, Pattern::Distinct) => "so many requests under way only wait longer in a queue",

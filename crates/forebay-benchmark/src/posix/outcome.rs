@@ -51,7 +51,7 @@ pub enum OutcomeError {
 }
 
 /// What fio's standard output says, whatever stands before and after the JSON. `clients` is how many machines were asked, or 1 when
-/// fio read on this one. [`Cpu::machine`] is not fio's to know, and left at 0; so is [`Cpu::fio`] when other machines read.
+/// fio read on this one. [`Cpu::machine`] and [`Outcome::origin_bytes`] are not fio's to know, and left out; so is [`Cpu::fio`] when other machines read.
 ///
 /// # Errors
 /// [`OutcomeError`].
@@ -82,6 +82,7 @@ pub fn outcome(output: &[u8], clients: u32) -> Result<Outcome, OutcomeError> {
         seconds: entries.iter().map(|entry| entry.read.runtime).fold(0.0, f64::max) / 1e3,
         latency: latency(&entries),
         cpu: Cpu { machine: 0.0, fio },
+        origin_bytes: None,
         clients: by_client,
     })
 }

@@ -61,19 +61,21 @@ fn sweeps(settings: &Settings, clients: u32, workers: u32) -> Vec<Case> {
     for state in &settings.states {
         for layout in &settings.layouts {
             for access in &settings.accesses {
-                for pattern in patterns(settings, *layout) {
-                    sweeps.push(Case {
-                        target: String::new(),
-                        state: *state,
-                        layout: *layout,
-                        pattern,
-                        access: *access,
-                        block_bytes: settings.block_of(*layout, *access),
-                        jobs: 0,
-                        depth: settings.depth_of(pattern),
-                        clients,
-                        workers,
-                    });
+                for block in settings.blocks_of(*layout, *access) {
+                    for pattern in patterns(settings, *layout) {
+                        sweeps.extend(settings.depths_of(pattern).iter().map(|depth| Case {
+                            target: String::new(),
+                            state: *state,
+                            layout: *layout,
+                            pattern,
+                            access: *access,
+                            block_bytes: *block,
+                            jobs: 0,
+                            depth: *depth,
+                            clients,
+                            workers,
+                        }));
+                    }
                 }
             }
         }
@@ -121,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_s_plan_warms_each_layout_once_and_then_goes_cold() {
-        let planned = plan(&Settings::seed(), &targets(&["forebay"]), 1, 3);
+    fn the_full_plan_warms_each_layout_once_and_then_goes_cold() {
+        let planned = plan(&Settings::full(), &targets(&["forebay"]), 1, 3);
         // One file has one pattern, the other layouts two; in two orders and two states, ten numbers of jobs each.
         assert_eq!(planned.len(), (1 + 2 + 2) * 2 * 2 * 10);
         let states: Vec<_> = planned.iter().map(|planned| (planned.case.state, planned.case.layout)).collect();
@@ -135,7 +137,7 @@ mod tests {
     #[test]
     fn one_file_is_read_by_all_with_one_operation_each() {
         let settings =
-            Settings { layouts: vec![Layout::Single], patterns: vec![Pattern::Distinct], ..Settings::seed() };
+            Settings { layouts: vec![Layout::Single], patterns: vec![Pattern::Distinct], ..Settings::full() };
         let planned = plan(&settings, &targets(&["forebay"]), 1, 0);
         assert!(planned.iter().all(|planned| (planned.case.pattern, planned.case.depth) == (Pattern::Shared, 1)));
         assert_eq!(planned[0].case.block_bytes, 1 << 20);
@@ -149,7 +151,7 @@ mod tests {
             accesses: vec![Access::Random],
             jobs: vec![1, 2],
             repeat: 3,
-            ..Settings::seed()
+            ..Settings::full()
         };
         let planned = plan(&settings, &targets(&["a", "b"]), 1, 1);
         let order: Vec<_> =
@@ -166,7 +168,7 @@ mod tests {
             accesses: vec![Access::Sequential],
             states: vec![State::Warm],
             jobs: vec![1, 3, 4, 5, 7, 8],
-            ..Settings::seed()
+            ..Settings::full()
         };
         let settings = Settings { sizes: Sizes { files: 4, ..settings.sizes }, ..settings };
         let planned = plan(&settings, &targets(&["forebay"]), 1, 1);
@@ -178,8 +180,27 @@ mod tests {
     }
 
     #[test]
+    fn each_size_of_blocks_and_each_depth_is_a_sweep_of_its_own() {
+        let settings = Settings {
+            states: vec![State::Warm],
+            layouts: vec![Layout::Multiple],
+            accesses: vec![Access::Sequential],
+            blocks: vec![256 << 10, 1 << 20],
+            shared_depths: vec![1, 8],
+            distinct_depths: vec![32],
+            jobs: vec![1],
+            ..Settings::full()
+        };
+        let planned = plan(&settings, &targets(&["forebay"]), 1, 1);
+        let found: Vec<_> =
+            planned.iter().map(|step| (step.case.block_bytes >> 10, step.case.pattern, step.case.depth)).collect();
+        let of = |block| [(block, Pattern::Shared, 1), (block, Pattern::Shared, 8), (block, Pattern::Distinct, 32)];
+        assert_eq!(found, [of(256), of(1024)].concat());
+    }
+
+    #[test]
     fn sweeps_differ_in_everything_but_the_jobs() {
-        let planned = plan(&Settings::seed(), &targets(&["a", "b"]), 1, 0);
+        let planned = plan(&Settings::full(), &targets(&["a", "b"]), 1, 0);
         let of = |wanted: &Case| planned.iter().filter(|planned| same_sweep(&planned.case, wanted)).count();
         assert!(planned.iter().all(|planned| of(&planned.case) == 10));
         let other = Case { clients: 2, ..planned[0].case.clone() };
@@ -193,7 +214,7 @@ mod tests {
             names in 1_usize..4,
             jobs in prop::collection::btree_set(1_u32..600, 1..6),
         ) {
-            let settings = Settings { repeat, jobs: jobs.iter().copied().collect(), ..Settings::seed() };
+            let settings = Settings { repeat, jobs: jobs.iter().copied().collect(), ..Settings::full() };
             let names: Vec<String> = (0..names).map(|name| format!("target-{name}")).collect();
             let planned = plan(&settings, &names, 2, 0);
             let all: BTreeSet<_> = planned.iter().map(|planned| (&planned.case, planned.round)).collect();

@@ -28,13 +28,14 @@ mod page_cache;
 mod prerequisites;
 mod processors;
 mod progress;
+mod room;
 mod serve;
 mod stop;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub use cache::{AnyCache, Cache, CachedFiles, DIRECTORY_VARIABLE};
+pub use cache::{AnyCache, Cache, CachedFiles, Capacity, DIRECTORY_VARIABLE, device_of};
 pub use data::DIRECTORY;
 pub use error::{CacheError, RunError};
 pub use fio::Fio;
@@ -43,6 +44,7 @@ pub use journal::default_output;
 pub use machine::{Way, machine, machine_by};
 pub use mounts::MountPoint;
 pub use progress::Progress;
+pub use room::{Room, Takes};
 pub use serve::serve;
 pub use stop::Stop;
 
@@ -79,6 +81,10 @@ pub struct Run<'a> {
     pub keep: bool,
     /// Measure all numbers of jobs, also past the knee.
     pub full_sweep: bool,
+    /// Write at most so many bytes, of all targets together.
+    pub budget: Option<u64>,
+    /// More than so many bytes are not written without asking.
+    pub asks_above: u64,
 }
 
 /// A directory that is to be measured.
@@ -126,6 +132,9 @@ impl Run<'_> {
             let command = command.map_err(|error| usage(&error))?;
             let job_file = self.output.join(format!("fio/{number:03}.fio"));
             lines.push(format!("# {}", driver::name_of(case)));
+            // As a shell takes it: what is printed can be run.
+            let text = command.job_file.as_ref().map(|text| text.trim_end());
+            lines.extend(text.map(|text| format!("cat > {} <<'END'\n{text}\nEND", job_file.display())));
             lines.push(command.line(&job_file.to_string_lossy()));
         }
         Ok(lines)

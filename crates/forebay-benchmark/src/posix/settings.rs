@@ -1,26 +1,24 @@
 //! What is to be measured: the axes of the sweep, the sizes of the files, the time of a step.
 //!
-//! [`Settings::seed`] has the figures of the published benchmark that this one repeats: 100 GiB, 20 files of 5 GiB, a minute a step,
-//! jobs from 1 to 512. It takes hours. [`Settings::quick`] asks the same questions of a laptop in some minutes. Both are
-//! starting points: every field may be changed, and [`Settings::check`] says what cannot be run.
+//! [`Settings::full`] has the figures of the published benchmark that this one repeats: 100 GiB, 20 files of 5 GiB, a minute a step,
+//! jobs from 1 to 512. It takes hours. [`Settings::reference`] is its table of one client and one worker, and [`Settings::quick`] asks all
+//! questions of a laptop in some minutes. All are starting points: every field may be changed, and [`Settings::check`] says what cannot be run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use super::sizes::Sizes;
 use super::words::block;
 use crate::record::{Access, Layout, Pattern, State};
 
 /// Blocks above this are warned of: they lower the number of operations, stand in each other's way in the queue, and hide what
 /// the stack can really do.
 pub const LARGEST_SOUND_BLOCK: u64 = 1 << 20;
-/// fio takes no value of an option that is longer, in a job file or on its command line (seen with 3.33).
-pub const LONGEST_OPTION: usize = 4096;
 /// Jobs of one fio at most: it has a table of so many.
 const MOST_JOBS: u32 = 4096;
 /// Steps that are shorter say little of p99.
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
-/// What sizes are multiples of.
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -53,83 +51,6 @@ impl fmt::Display for Engine {
     }
 }
 
-/// The files of each layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Bytes of the one large file.
-    pub single_bytes: u64,
-    /// How many files the layout of several has.
-    pub files: u32,
-    /// Bytes in each of them.
-    pub file_bytes: u64,
-    /// How many small files there are.
-    pub small_files: u32,
-    /// Bytes in each of them.
-    pub small_bytes: u64,
-}
-
-/// A file that a layout consists of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataFile {
-    /// Its path below the directory that is measured: `file07`, `small/042`.
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
-}
-
-impl Sizes {
-    /// How many files a layout has.
-    #[must_use]
-    pub fn count(&self, layout: Layout) -> u32 {
-        match layout {
-            Layout::Single => 1,
-            Layout::Multiple => self.files,
-            Layout::Small => self.small_files,
-        }
-    }
-
-    /// The files of a layout, in order. Those that are small have a directory of their own, so that lists of their names are
-    /// short ([`LONGEST_OPTION`]).
-    #[must_use]
-    pub fn files(&self, layout: Layout) -> Vec<DataFile> {
-        let count = self.count(layout);
-        let last = count.saturating_sub(1);
-        let (width, bytes) = match layout {
-            Layout::Single => return vec![DataFile { name: "single".to_owned(), bytes: self.single_bytes }],
-            Layout::Multiple => (last.to_string().len().max(2), self.file_bytes),
-            Layout::Small => (last.to_string().len().max(3), self.small_bytes),
-        };
-        let name = |index: u32| match layout {
-            Layout::Small => format!("small/{index:0width$}"),
-            _ => format!("file{index:0width$}"),
-        };
-        (0..count).map(|index| DataFile { name: name(index), bytes }).collect()
-    }
-
-    /// Bytes in all files of a layout.
-    #[must_use]
-    pub fn bytes(&self, layout: Layout) -> u64 {
-        let each = match layout {
-            Layout::Single => self.single_bytes,
-            Layout::Multiple => self.file_bytes,
-            Layout::Small => self.small_bytes,
-        };
-        each.saturating_mul(u64::from(self.count(layout)))
-    }
-
-    /// The same number of files, each `factor` times as large: a multiple of 1 MiB, and 1 MiB at least.
-    #[must_use]
-    pub fn scaled(&self, factor: f64) -> Self {
-        let scale = |bytes: u64| ((bytes as f64 * factor / MIB as f64).round().max(1.0) as u64).saturating_mul(MIB);
-        Self {
-            single_bytes: scale(self.single_bytes),
-            file_bytes: scale(self.file_bytes),
-            small_bytes: scale(self.small_bytes),
-            ..*self
-        }
-    }
-}
-
 /// What is to be measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -145,16 +66,16 @@ pub struct Settings {
     pub jobs: Vec<u32>,
     /// How long a step reads at most.
     pub runtime: Duration,
-    /// Bytes of a sequential read of the one large file.
-    pub single_block_bytes: u64,
+    /// Bytes of a sequential read of the one large file: a sweep for each.
+    pub single_blocks: Vec<u64>,
     /// Bytes of a sequential read of several files.
-    pub block_bytes: u64,
+    pub blocks: Vec<u64>,
     /// Bytes of a random read.
-    pub random_block_bytes: u64,
-    /// Operations that a job has under way, in the shared pattern.
-    pub shared_depth: u32,
+    pub random_blocks: Vec<u64>,
+    /// Operations that a job has under way, in the shared pattern: a sweep for each.
+    pub shared_depths: Vec<u32>,
     /// The same in the distinct pattern.
-    pub distinct_depth: u32,
+    pub distinct_depths: Vec<u32>,
     /// How fio reads.
     pub engine: Engine,
     /// Whether the reader's page cache is bypassed.
@@ -166,9 +87,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The published benchmark's: hours, and 200 GiB of disk.
+    /// Everything that the published benchmark measures: hours, and 200 GiB of disk.
     #[must_use]
-    pub fn seed() -> Self {
+    pub fn full() -> Self {
         Self {
             states: vec![State::Warm, State::Cold],
             layouts: vec![Layout::Single, Layout::Multiple, Layout::Small],
@@ -176,11 +97,11 @@ impl Settings {
             accesses: vec![Access::Sequential, Access::Random],
             jobs: (0..10).map(|power| 1 << power).collect(),
             runtime: Duration::from_secs(60),
-            single_block_bytes: 1 << 20,
-            block_bytes: 256 << 10,
-            random_block_bytes: 4 << 10,
-            shared_depth: 1,
-            distinct_depth: 32,
+            single_blocks: vec![1 << 20],
+            blocks: vec![256 << 10],
+            random_blocks: vec![4 << 10],
+            shared_depths: vec![1],
+            distinct_depths: vec![32],
             engine: Engine::IoUring,
             direct: true,
             repeat: 1,
@@ -194,14 +115,30 @@ impl Settings {
         }
     }
 
-    /// The same questions, of 1.6 GiB, two seconds a step: some minutes. A step that is shorter says little of p99.
+    /// The published table of one client and one worker: one file of 100 GiB, warm, from front to back and anywhere, in blocks of 1 MiB and
+    /// of 4 KiB, with 1, 32 and 128 jobs; and with 256 and 512, where published sweeps go to. Twenty minutes, once the file is there.
+    #[must_use]
+    pub fn reference() -> Self {
+        let blocks = vec![1 << 20, 4 << 10];
+        Self {
+            states: vec![State::Warm],
+            layouts: vec![Layout::Single],
+            patterns: vec![Pattern::Shared],
+            jobs: vec![1, 32, 128, 256, 512],
+            single_blocks: blocks.clone(),
+            random_blocks: blocks,
+            ..Self::full()
+        }
+    }
+
+    /// The same questions as [`Settings::full`], of 1.6 GiB, two seconds a step: some minutes. A step that is shorter says little of p99.
     #[must_use]
     pub fn quick() -> Self {
         Self {
             jobs: vec![1, 2, 4, 8, 16, 32],
             runtime: Duration::from_secs(2),
             sizes: Sizes { single_bytes: GIB, files: 20, file_bytes: 25 * MIB, small_files: 100, small_bytes: MIB },
-            ..Self::seed()
+            ..Self::full()
         }
     }
 
@@ -211,22 +148,22 @@ impl Settings {
         Self { sizes: self.sizes.scaled(factor), ..self.clone() }
     }
 
-    /// Bytes of a read.
+    /// Bytes of a read, of each sweep.
     #[must_use]
-    pub fn block_of(&self, layout: Layout, access: Access) -> u64 {
+    pub fn blocks_of(&self, layout: Layout, access: Access) -> &[u64] {
         match (access, layout) {
-            (Access::Random, _) => self.random_block_bytes,
-            (Access::Sequential, Layout::Single) => self.single_block_bytes,
-            (Access::Sequential, _) => self.block_bytes,
+            (Access::Random, _) => &self.random_blocks,
+            (Access::Sequential, Layout::Single) => &self.single_blocks,
+            (Access::Sequential, _) => &self.blocks,
         }
     }
 
-    /// Operations that a job has under way.
+    /// Operations that a job has under way, of each sweep.
     #[must_use]
-    pub fn depth_of(&self, pattern: Pattern) -> u32 {
+    pub fn depths_of(&self, pattern: Pattern) -> &[u32] {
         match pattern {
-            Pattern::Shared => self.shared_depth,
-            Pattern::Distinct => self.distinct_depth,
+            Pattern::Shared => &self.shared_depths,
+            Pattern::Distinct => &self.distinct_depths,
         }
     }
 
@@ -247,6 +184,9 @@ impl Settings {
             ("--patterns", self.patterns.is_empty()),
             ("--accesses", self.accesses.is_empty()),
             ("--numjobs", self.jobs.is_empty()),
+            ("--bs", self.single_blocks.is_empty() || self.blocks.is_empty()),
+            ("--random-bs", self.random_blocks.is_empty()),
+            ("--iodepth", self.shared_depths.is_empty() || self.distinct_depths.is_empty()),
         ];
         if let Some((flag, _)) = axes.iter().find(|(_, empty)| *empty) {
             return Err(SettingsError::Nothing(flag));
@@ -265,8 +205,7 @@ impl Settings {
             ("--repeat", self.repeat),
             ("--files", self.sizes.files),
             ("--small-files", self.sizes.small_files),
-            ("the depth of the shared pattern", self.shared_depth),
-            ("the depth of the distinct pattern", self.distinct_depth),
+            ("--iodepth", self.shared_depths.iter().chain(&self.distinct_depths).copied().min().unwrap_or(0)),
         ];
         if let Some((flag, _)) = numbers.iter().find(|(_, number)| *number == 0) {
             return Err(SettingsError::Zero(flag));
@@ -279,8 +218,7 @@ impl Settings {
 
     fn check_blocks(&self, layout: Layout) -> Result<(), SettingsError> {
         let file = self.sizes.files(layout).first().map_or(0, |file| file.bytes);
-        for access in &self.accesses {
-            let block = self.block_of(layout, *access);
+        for block in self.accesses.iter().flat_map(|access| self.blocks_of(layout, *access)).copied() {
             // fio reads whole blocks only: the rest of a file would never be read.
             if block == 0 || file == 0 || !file.is_multiple_of(block) {
                 return Err(SettingsError::Block { block, file });
@@ -296,10 +234,9 @@ impl Settings {
         blocks.sort_unstable();
         blocks.dedup();
         let mut warnings: Vec<String> = blocks.into_iter().filter_map(oversized).collect();
-        let deep = self.patterns.contains(&Pattern::Distinct) && self.distinct_depth > 1;
-        if self.engine == Engine::Psync && deep {
-            let depth = self.distinct_depth;
-            warnings.push(format!("With psync the distinct pattern has a depth of 1, not {depth}: it has no queue."));
+        let depths = self.patterns.iter().flat_map(|pattern| self.depths_of(*pattern));
+        if let Some(depth) = depths.max().filter(|depth| **depth > 1 && self.engine == Engine::Psync) {
+            warnings.push(format!("With psync each job has a depth of 1, not {depth}: it has no queue."));
         }
         if !self.direct {
             let what = "the reader's own page cache answers what is read again, at the memory's speed";
@@ -315,7 +252,7 @@ impl Settings {
     }
 
     fn blocks(&self, layout: Layout) -> Vec<u64> {
-        self.accesses.iter().map(|access| self.block_of(layout, *access)).collect()
+        self.accesses.iter().flat_map(|access| self.blocks_of(layout, *access)).copied().collect()
     }
 
     /// All of it by the names of the command line, as [`crate::record::Record::settings`] keeps it. Two runs with the same can go on
@@ -329,11 +266,11 @@ impl Settings {
             ("accesses", list(&self.accesses, |access| access.name().to_owned())),
             ("numjobs", list(&self.jobs, |jobs| jobs.to_string())),
             ("runtime", format!("{}s", self.runtime.as_secs())),
-            ("single-bs", self.single_block_bytes.to_string()),
-            ("bs", self.block_bytes.to_string()),
-            ("random-bs", self.random_block_bytes.to_string()),
-            ("shared-iodepth", self.shared_depth.to_string()),
-            ("distinct-iodepth", self.distinct_depth.to_string()),
+            ("single-bs", list(&self.single_blocks, |bytes| bytes.to_string())),
+            ("bs", list(&self.blocks, |bytes| bytes.to_string())),
+            ("random-bs", list(&self.random_blocks, |bytes| bytes.to_string())),
+            ("shared-iodepth", list(&self.shared_depths, |depth| depth.to_string())),
+            ("distinct-iodepth", list(&self.distinct_depths, |depth| depth.to_string())),
             ("ioengine", self.engine.to_string()),
             ("direct", u8::from(self.direct).to_string()),
             ("repeat", self.repeat.to_string()),
@@ -392,18 +329,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_seed_is_100_gib_20_files_of_5_gib_a_minute_a_step_and_1_to_512_jobs() {
-        let seed = Settings::seed();
-        assert_eq!(seed.sizes.single_bytes, 100 << 30);
-        assert_eq!((seed.sizes.files, seed.sizes.file_bytes, seed.sizes.small_files), (20, 5 << 30, 100));
-        assert_eq!(seed.jobs, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
-        assert_eq!(seed.runtime, Duration::from_secs(60));
-        assert_eq!(seed.block_of(Layout::Single, Access::Sequential), 1 << 20);
-        assert_eq!(seed.block_of(Layout::Multiple, Access::Sequential), 256 << 10);
-        assert_eq!(seed.block_of(Layout::Multiple, Access::Random), 4 << 10);
-        assert_eq!((seed.depth_of(Pattern::Shared), seed.depth_of(Pattern::Distinct)), (1, 32));
-        assert_eq!((seed.engine.name(), seed.direct), ("io_uring", true));
-        assert_eq!((seed.check(), seed.warnings()), (Ok(()), Vec::<String>::new()));
+    fn the_full_plan_is_100_gib_20_files_of_5_gib_a_minute_a_step_and_1_to_512_jobs() {
+        let full = Settings::full();
+        assert_eq!(full.sizes.single_bytes, 100 << 30);
+        assert_eq!((full.sizes.files, full.sizes.file_bytes, full.sizes.small_files), (20, 5 << 30, 100));
+        assert_eq!(full.jobs, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
+        assert_eq!(full.runtime, Duration::from_secs(60));
+        assert_eq!(full.blocks_of(Layout::Single, Access::Sequential), [1 << 20]);
+        assert_eq!(full.blocks_of(Layout::Multiple, Access::Sequential), [256 << 10]);
+        assert_eq!(full.blocks_of(Layout::Multiple, Access::Random), [4 << 10]);
+        assert_eq!((full.depths_of(Pattern::Shared), full.depths_of(Pattern::Distinct)), (&[1][..], &[32][..]));
+        assert_eq!((full.engine.name(), full.direct), ("io_uring", true));
+        assert_eq!((full.check(), full.warnings()), (Ok(()), Vec::<String>::new()));
+    }
+
+    #[test]
+    fn the_reference_plan_has_the_twelve_published_cells() {
+        let reference = Settings::reference();
+        assert_eq!((reference.check(), reference.warnings()), (Ok(()), Vec::<String>::new()));
+        let published = super::super::baseline::PUBLISHED;
+        let planned = super::super::plan(&reference, &["forebay".to_owned()], 1, 1);
+        let is_planned = |cell: &super::super::baseline::Published| {
+            planned.iter().any(|step| {
+                let case = &step.case;
+                (case.layout, case.pattern, case.access, case.block_bytes, Some(case.jobs))
+                    == (cell.layout, cell.pattern, cell.access, cell.block_bytes, cell.jobs)
+            })
+        };
+        assert_eq!(published.iter().filter(|cell| is_planned(cell)).count(), 12);
+        assert_eq!(planned.len(), 2 * 2 * 5, "two orders, two sizes of blocks, and 256 and 512 jobs besides");
     }
 
     #[test]
@@ -415,42 +369,23 @@ mod tests {
     }
 
     #[test]
-    fn files_have_names_of_one_width() {
-        let sizes = Sizes { files: 101, small_files: 2, ..Settings::seed().sizes };
-        let names = |layout| sizes.files(layout).into_iter().map(|file| file.name).collect::<Vec<_>>();
-        assert_eq!(names(Layout::Single), ["single"]);
-        assert_eq!(names(Layout::Multiple)[100], "file100");
-        assert_eq!(names(Layout::Multiple)[7], "file007");
-        assert_eq!(names(Layout::Small), ["small/000", "small/001"]);
-        let published = Settings::seed().sizes.files(Layout::Multiple);
-        assert_eq!((published[0].name.as_str(), published[19].name.as_str()), ("file00", "file19"));
-    }
-
-    #[test]
-    fn scaled_files_are_whole_mebibytes_and_at_least_one() {
-        let scaled = Settings::seed().scaled(0.001);
-        assert_eq!((scaled.sizes.single_bytes, scaled.sizes.file_bytes), (102 << 20, 5 << 20));
-        assert_eq!((scaled.sizes.small_bytes, scaled.sizes.small_files), (1 << 20, 100));
-    }
-
-    #[test]
     fn what_cannot_be_run_is_refused_by_the_flag_s_name() {
-        let seed = Settings::seed();
+        let full = Settings::full();
         let refused = |settings: Settings| settings.check().unwrap_err();
-        assert_eq!(refused(Settings { patterns: vec![], ..seed.clone() }), SettingsError::Nothing("--patterns"));
-        assert_eq!(refused(Settings { jobs: vec![0], ..seed.clone() }), SettingsError::Jobs(0));
-        assert_eq!(refused(Settings { jobs: vec![4, 2], ..seed.clone() }), SettingsError::Order);
-        assert_eq!(refused(Settings { repeat: 0, ..seed.clone() }), SettingsError::Zero("--repeat"));
+        assert_eq!(refused(Settings { patterns: vec![], ..full.clone() }), SettingsError::Nothing("--patterns"));
+        assert_eq!(refused(Settings { jobs: vec![0], ..full.clone() }), SettingsError::Jobs(0));
+        assert_eq!(refused(Settings { jobs: vec![4, 2], ..full.clone() }), SettingsError::Order);
+        assert_eq!(refused(Settings { repeat: 0, ..full.clone() }), SettingsError::Zero("--repeat"));
         let half = Duration::from_millis(500);
-        assert_eq!(refused(Settings { runtime: half, ..seed.clone() }), SettingsError::Runtime(half));
-        let small = Settings { sizes: Sizes { small_bytes: 100_000, ..seed.sizes }, ..seed.clone() };
+        assert_eq!(refused(Settings { runtime: half, ..full.clone() }), SettingsError::Runtime(half));
+        let small = Settings { sizes: Sizes { small_bytes: 100_000, ..full.sizes }, ..full.clone() };
         assert!(matches!(refused(small), SettingsError::Block { file: 100_000, .. }));
     }
 
     #[test]
     fn large_blocks_a_useless_depth_and_the_page_cache_are_warned_of() {
         let settings =
-            Settings { block_bytes: 4 << 20, engine: Engine::Psync, direct: false, ..Settings::seed() }.warnings();
+            Settings { blocks: vec![4 << 20], engine: Engine::Psync, direct: false, ..Settings::full() }.warnings();
         assert_eq!(settings.len(), 3);
         assert!(settings[0].starts_with("Blocks of 4 MiB are over 1 MiB"), "{}", settings[0]);
         assert!(settings[1].contains("psync") && settings[2].contains("page cache"));
@@ -458,28 +393,28 @@ mod tests {
 
     #[test]
     fn equal_settings_and_no_others_have_equal_names() {
-        let seed = Settings::seed();
-        assert_eq!(seed.named()["numjobs"], "1,2,4,8,16,32,64,128,256,512");
-        assert_eq!(seed.named()["states"], "warm,cold");
-        assert_eq!(seed.named(), Settings::seed().named());
+        let full = Settings::full();
+        assert_eq!(full.named()["numjobs"], "1,2,4,8,16,32,64,128,256,512");
+        assert_eq!(full.named()["states"], "warm,cold");
+        assert_eq!(full.named(), Settings::full().named());
         for other in [
-            Settings { direct: false, ..seed.clone() },
-            Settings { distinct_depth: 16, ..seed.clone() },
-            Settings { accesses: vec![Access::Random], ..seed.clone() },
-            seed.scaled(0.5),
+            Settings { direct: false, ..full.clone() },
+            Settings { distinct_depths: vec![16], ..full.clone() },
+            Settings { accesses: vec![Access::Random], ..full.clone() },
+            full.scaled(0.5),
         ] {
-            assert_ne!(other.named(), seed.named());
+            assert_ne!(other.named(), full.named());
         }
     }
 
     proptest! {
         #[test]
         fn scaling_keeps_counts_and_gives_sizes_that_blocks_divide(factor in 1e-9_f64..100.0) {
-            let (seed, scaled) = (Settings::seed(), Settings::seed().scaled(factor));
+            let (full, scaled) = (Settings::full(), Settings::full().scaled(factor));
             prop_assert_eq!(scaled.check(), Ok(()));
             for layout in [Layout::Single, Layout::Multiple, Layout::Small] {
                 let files = scaled.sizes.files(layout);
-                prop_assert_eq!(files.len() as u32, seed.sizes.count(layout));
+                prop_assert_eq!(files.len() as u32, full.sizes.count(layout));
                 prop_assert!(files.iter().all(|file| file.bytes >= MIB && file.bytes % MIB == 0));
                 prop_assert_eq!(files.iter().map(|file| file.bytes).sum::<u64>(), scaled.sizes.bytes(layout));
             }

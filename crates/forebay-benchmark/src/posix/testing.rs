@@ -33,6 +33,7 @@ pub(super) fn step(case: Case, gigabytes: f64, p99: f64) -> Step {
         seconds: 100_000.0 / operations_per_second,
         latency: Latency { mean: p99 / 2.0, p50: p99 / 2.0, p99, max: p99 * 2.0, ..Latency::default() },
         cpu: Cpu { machine: 300.0, fio: 50.0 },
+        origin_bytes: None,
         clients: Vec::new(),
     };
     Step { case, round: 0, outcome }
@@ -61,6 +62,7 @@ pub(super) fn record(targets: &[&str], steps: Vec<Step>) -> Record {
         path: format!("/mnt/{name}"),
         file_system: if index == 0 { "fuse.forebay" } else { "fuse.other" }.into(),
         cache: "each file is read once".into(),
+        cold_is_memory: None,
     };
     let settings = [("files", "20"), ("small-files", "100")];
     Record {

@@ -1,6 +1,9 @@
 //! Figures as people read them, for sentences.
 
-use crate::record::Case;
+use crate::record::{Case, Pattern};
+
+/// Reads of so many bytes are for throughput; of smaller ones it counts how many there are.
+pub(super) const LARGE: u64 = 64 << 10;
 
 /// `9.52 GB/s`, `866 MB/s`.
 pub(super) fn rate(bytes_per_second: f64) -> String {
@@ -53,6 +56,18 @@ pub(super) fn bits(bits_per_second: f64) -> String {
     if gigabits < 10.0 { format!("{gigabits:.1} Gb/s") } else { format!("{gigabits:.0} Gb/s") }
 }
 
+/// `25 MiB`, `1.6 GiB`, `100 GiB`: sizes of data, which need not be exact.
+pub(super) fn bytes(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    match units.iter().find(|(_, power)| bytes >= 1 << power) {
+        None => format!("{bytes} B"),
+        Some((unit, power)) => {
+            let count = bytes as f64 / (1_u64 << power) as f64;
+            if count < 10.0 { format!("{count:.1} {unit}") } else { format!("{count:.0} {unit}") }
+        }
+    }
+}
+
 /// `256 KiB`, `4 KiB`, `1 MiB`.
 pub(super) fn block(bytes: u64) -> String {
     match bytes {
@@ -60,6 +75,20 @@ pub(super) fn block(bytes: u64) -> String {
         bytes if bytes >= 1 << 10 && bytes % (1 << 10) == 0 => format!("{} KiB", bytes >> 10),
         bytes => format!("{bytes} B"),
     }
+}
+
+/// `depth 8`, where a job has not as many operations under way as is usual for the pattern.
+pub(super) fn depth(case: &Case) -> Option<String> {
+    let usual = match case.pattern {
+        Pattern::Shared => 1,
+        Pattern::Distinct => 32,
+    };
+    (case.depth != usual).then(|| format!("depth {}", case.depth))
+}
+
+/// What is told of reads: operations of small blocks, bytes of large ones.
+pub(super) fn speed(case: &Case, bytes_per_second: f64, operations_per_second: f64) -> String {
+    if case.block_bytes < LARGE { operations(operations_per_second) } else { rate(bytes_per_second) }
 }
 
 /// Which sweep it is: `forebay, warm, multiple files, shared, sequential, 256 KiB`.
@@ -76,5 +105,6 @@ pub(super) fn sweep(case: &Case) -> String {
         (0, clients) => format!(", {clients} clients"),
         (workers, clients) => format!(", {workers}W/{clients}C"),
     };
-    format!("{}, {state}, {files}, {access}, {block}{topology}", case.target)
+    let depth = depth(case).map(|depth| format!(", {depth}")).unwrap_or_default();
+    format!("{}, {state}, {files}, {access}, {block}{depth}{topology}", case.target)
 }

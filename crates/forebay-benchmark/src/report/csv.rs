@@ -3,7 +3,7 @@
 
 use crate::record::{Cell, Measured, Record, Step};
 
-const POSIX: [&str; 27] = [
+const POSIX: [&str; 28] = [
     "target",
     "state",
     "layout",
@@ -30,6 +30,7 @@ const POSIX: [&str; 27] = [
     "cpu_machine_percent",
     "cpu_fio_percent",
     "cpu_percent_per_gigabyte_per_second",
+    "origin_bytes",
     "begun",
 ];
 const READ: [&str; 12] = [
@@ -95,6 +96,7 @@ fn posix(Step { case, round, outcome }: &Step, begun: &str) -> [String; POSIX.le
         known(outcome.cpu.machine),
         known(outcome.cpu.fio),
         known(outcome.cpu.per_gigabyte(outcome.bytes_per_second)),
+        outcome.origin_bytes.map(|received| received.to_string()).unwrap_or_default(),
         begun.to_owned(),
     ]
 }

@@ -39,7 +39,7 @@ pub(super) fn document(record: &Record, targets: &[Target], steps: &[Step]) -> D
 
 fn targets_table(targets: &[Target]) -> Table {
     let mut table = Table::new("What was read", &["name", "directory", "file system", "cache filled by"]);
-    for Target { name, path, file_system, cache } in targets {
+    for Target { name, path, file_system, cache, .. } in targets {
         table.row([name, path, file_system, cache].map(Cell::words).to_vec());
     }
     table
@@ -67,7 +67,7 @@ fn line(group: &[&Sweep], sweep: &Sweep, name: &str) -> Line {
     }
     let own = (sweep.case.target.as_str(), topology(&sweep.case));
     let colour = kinds.iter().position(|kind| *kind == own).unwrap_or(0);
-    let dashed = sweep.case.state == State::Cold;
+    let dashed = sweep.case.state != State::Warm;
     let marked = sweep.knee.as_ref().map(|knee| (f64::from(knee.jobs), "knee".to_owned()));
     Line { name: name.to_owned(), colour, shape: colour, dashed, points: Vec::new(), marked }
 }
@@ -84,11 +84,17 @@ impl Report<'_> {
     /// What is read off first: the most that there was, what it takes, and how that compares.
     fn headlines(&self) -> Vec<Headline> {
         let own = || self.sweeps.iter().filter(|sweep| sweep.case.target == self.main);
-        let state = if own().any(|sweep| sweep.case.state == State::Warm) { State::Warm } else { State::Cold };
+        let states = [State::Warm, State::Cold, State::Partial];
+        let state = states.into_iter().find(|state| own().any(|sweep| sweep.case.state == *state));
+        let state = state.unwrap_or(State::Warm);
         let most = |access: Access| {
             let of_access = own().filter(move |sweep| sweep.case.state == state && sweep.case.access == access);
             let highest = of_access.filter_map(|sweep| Some((sweep, sweep.highest()?)));
-            highest.max_by(|one, other| one.1.outcome.bytes_per_second.total_cmp(&other.1.outcome.bytes_per_second))
+            let figure = |point: &Point| match access {
+                Access::Sequential => point.outcome.bytes_per_second,
+                Access::Random => point.outcome.operations_per_second,
+            };
+            highest.max_by(|one, other| figure(one.1).total_cmp(&figure(other.1)))
         };
         let of = |sweep: &Sweep, point: &Point| format!("{}, {}", reading(&sweep.case), counted(point.jobs, "job"));
         let mut headlines = Vec::new();

@@ -14,6 +14,9 @@ pub(super) fn scaling(records: &[&Record]) -> Section {
     let mut section = Section::new("Scaling").says(words);
     for table in scaling::tables(records) {
         section = section.plot(efficiency(&table)).table(efficiencies(&table));
+        if let Some(published) = table.published() {
+            section = section.says(format!("{}: {published}.", table.title()));
+        }
     }
     section
 }

@@ -95,6 +95,7 @@ impl Point {
                 max: middle(|outcome| outcome.latency.max),
             },
             cpu: Cpu { machine: middle(|outcome| outcome.cpu.machine), fio: middle(|outcome| outcome.cpu.fio) },
+            origin_bytes: rounds.iter().filter_map(|step| step.outcome.origin_bytes).max(),
             clients: Vec::new(),
         };
         let rates = || rounds.iter().map(|step| step.outcome.bytes_per_second);
@@ -212,7 +213,7 @@ pub(super) fn names(sweeps: &[&Sweep]) -> Vec<String> {
     let (states, topologies) = (differs(state), differs(topology));
     let name = |sweep: &&Sweep| {
         let mut name = sweep.case.target.clone();
-        if states || sweep.case.state == State::Cold {
+        if states || sweep.case.state != State::Warm {
             name = format!("{name}, {}", sweep.case.state.name());
         }
         if topologies {

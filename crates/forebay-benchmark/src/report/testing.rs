@@ -48,6 +48,7 @@ pub(crate) fn posix() -> Record {
         path: format!("/mnt/{name}"),
         file_system: format!("fuse.{name}"),
         cache: if name == "forebay" { "forebay job load" } else { "each file is read once" }.to_owned(),
+        cold_is_memory: None,
     };
     let measured = Measured::Posix { targets: targets.map(target).to_vec(), steps };
     let settings = [("numjobs", "1,2,4,8,16,32,64,128,256"), ("runtime", "60s"), ("bs", "262144"), ("repeat", "3")];
@@ -83,6 +84,7 @@ fn outcome(case: &Case, speed: f64) -> Outcome {
         seconds: 60.0,
         latency,
         cpu: Cpu { machine: 40.0 + bytes_per_second / 1e9 * (95.0 + deep / 8.0), fio: bytes_per_second / 1e9 * 30.0 },
+        origin_bytes: None,
         clients: Vec::new(),
     }
 }

@@ -1,8 +1,8 @@
 //! A link to a worker of which only the TCP address is known: it asks the worker for its other paths when it is first used.
 //!
 //! A worker that comes back may listen elsewhere, or have gained RDMA. So the link asks again while a path is down or the
-//! worker has offered none, no more often than paths are probed, in the background; when the answer has changed, new paths
-//! take the place of the old ones, whose calls under way end as they will.
+//! worker has offered none, no more often than paths are probed, in a task of its own that needs no reader; when the answer
+//! has changed, new paths take the place of the old ones, whose calls under way end as they will.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,9 @@ use forebay_memory::SpanMut;
 use forebay_transport::message::PathsReply;
 use forebay_transport::{CallError, LinkError, Op, Reply, Request, Transport, TransportKind};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
@@ -37,6 +39,7 @@ pub trait PathMaker: Send + Sync + 'static {
 /// The link.
 pub struct WorkerLink {
     shared: Arc<Shared>,
+    _stop: DropGuard,
 }
 
 struct Shared {
@@ -47,10 +50,11 @@ struct Shared {
     found: ArcSwapOption<Found>,
     /// Held by whoever asks the worker for its paths the first time.
     asking: tokio::sync::Mutex<()>,
-    /// When the worker was last asked.
-    asked: Mutex<Option<Instant>>,
     /// When it last did not answer the first question, and how.
     refused: Mutex<Option<(Instant, CallError)>>,
+    /// A path went down.
+    fallen: Arc<Notify>,
+    stop: CancellationToken,
     tasks: TaskTracker,
 }
 
@@ -63,6 +67,13 @@ struct Found {
     has_rdma: bool,
 }
 
+impl Found {
+    /// Whether the worker is not to be asked again.
+    fn is_well(&self) -> bool {
+        self.has_rdma && self.data.is_whole() && self.metadata.is_whole()
+    }
+}
+
 impl WorkerLink {
     /// A link to the worker that `tcp` leads to.
     #[must_use]
@@ -72,6 +83,7 @@ impl WorkerLink {
         options: PathOptions,
         stats: Arc<PathStats>,
     ) -> Self {
+        let stop = CancellationToken::new();
         let shared = Shared {
             tcp,
             maker,
@@ -79,11 +91,12 @@ impl WorkerLink {
             stats,
             found: ArcSwapOption::empty(),
             asking: tokio::sync::Mutex::default(),
-            asked: Mutex::default(),
             refused: Mutex::default(),
+            fallen: Arc::default(),
+            stop: stop.clone(),
             tasks: TaskTracker::new(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), _stop: stop.drop_guard() }
     }
 
     /// How the worker's paths are.
@@ -95,32 +108,11 @@ impl WorkerLink {
         };
         WorkerReport { worker: self.shared.tcp.peer().to_owned(), data, metadata }
     }
-
-    /// Asks again, in the background, if there is a reason to and it is time.
-    fn renew(&self, found: &Found) {
-        if found.has_rdma && found.data.is_whole() && found.metadata.is_whole() {
-            return;
-        }
-        let (now, every) = (Instant::now(), self.shared.options.policy.probe_after());
-        let mut asked = self.shared.asked.lock();
-        if asked.is_some_and(|asked| now < asked + every) {
-            return;
-        }
-        *asked = Some(now);
-        drop(asked);
-        let shared = Arc::clone(&self.shared);
-        self.shared.tasks.spawn(async move {
-            match shared.ask(shared.options.operation_timeout).await {
-                Ok(offered) => shared.take(offered),
-                Err(error) => debug!(worker = shared.tcp.peer(), %error, "the worker does not say how to reach it"),
-            }
-        });
-    }
 }
 
 impl Shared {
     /// The paths, asked for by whoever comes first; those who come meanwhile hear what he heard.
-    async fn first(&self, deadline: Duration) -> Result<Arc<Found>, CallError> {
+    async fn first(self: &Arc<Self>, deadline: Duration) -> Result<Arc<Found>, CallError> {
         let timed_out = || LinkError::TimedOut { peer: self.tcp.peer().to_owned(), waited: deadline };
         let began = Instant::now();
         let _asking = tokio::time::timeout(deadline, self.asking.lock()).await.map_err(|_| timed_out())?;
@@ -140,9 +132,35 @@ impl Shared {
             }
         };
         let found = Arc::new(self.made(offered, None));
-        *self.asked.lock() = Some(Instant::now());
         self.found.store(Some(Arc::clone(&found)));
+        self.tasks.spawn(Arc::clone(self).renew());
         Ok(found)
+    }
+
+    /// Asks again whenever there is a reason to and it is time, until the link is given up.
+    async fn renew(self: Arc<Self>) {
+        let every = self.options.policy.probe_after();
+        let mut asked = Instant::now();
+        loop {
+            let is_well = self.found.load().as_ref().is_some_and(|found| found.is_well());
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = self.fallen.notified(), if is_well => continue,
+                () = tokio::time::sleep_until(asked + every), if !is_well => {}
+            }
+            if self.found.load().as_ref().is_some_and(|found| found.is_well()) {
+                continue;
+            }
+            asked = Instant::now();
+            let offered = tokio::select! {
+                () = self.stop.cancelled() => return,
+                offered = self.ask(self.options.operation_timeout) => offered,
+            };
+            match offered {
+                Ok(offered) => self.take(offered),
+                Err(error) => debug!(worker = self.tcp.peer(), %error, "the worker does not say how to reach it"),
+            }
+        }
     }
 
     async fn ask(&self, deadline: Duration) -> Result<PathsReply, CallError> {
@@ -195,8 +213,9 @@ impl Shared {
             selector = selector.on_probation("it took the place of one that failed", Instant::now().into_std());
         }
         let (worker, stats) = (self.tcp.peer().to_owned(), Arc::clone(&self.stats));
-        let tasks = self.tasks.clone();
-        Arc::new(PathsTransport::with_selector(worker, paths, selector, options.operation_timeout, stats, tasks))
+        let (tasks, fallen) = (self.tasks.clone(), Arc::clone(&self.fallen));
+        let timeout = options.operation_timeout;
+        Arc::new(PathsTransport::with_selector(worker, paths, selector, timeout, stats, tasks, fallen))
     }
 
     /// New paths, if they have changed.
@@ -205,7 +224,7 @@ impl Shared {
         if old.as_ref().is_some_and(|old| old.offered == offered) {
             return;
         }
-        info!(worker = self.tcp.peer(), ?offered, "the worker is reached by other paths than before");
+        info!(worker = self.tcp.peer(), %offered, "the worker is reached by other paths than before");
         self.stats.renewed.fetch_add(1, Ordering::Relaxed);
         self.found.store(Some(Arc::new(self.made(offered, old.as_deref()))));
     }
@@ -232,7 +251,6 @@ impl Transport for WorkerLink {
                 found
             }
         };
-        self.renew(&found);
         match request.op {
             Op::Read | Op::Fill | Op::StatRead => found.data.call(request, into).await,
             Op::Stat | Op::List => found.metadata.call(request, into).await,
@@ -254,6 +272,7 @@ impl Transport for WorkerLink {
                 tokio::join!(found.data.close(), found.metadata.close());
             }
         };
+        self.shared.stop.cancel();
         // Whoever asks for paths does so over TCP.
         self.shared.tcp.close().await;
         close_found().await;

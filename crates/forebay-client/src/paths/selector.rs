@@ -2,9 +2,15 @@
 //!
 //! A worker may be reached over RDMA, by one path for each network card, and over TCP. While any RDMA path is up, requests
 //! go there, to a random one of those with the fewest requests under way; a request is never split. A path that fails is
-//! left out, and probed after `retry_after`; no request waits for a probe. With none left, the policy says whether TCP
+//! left out, and probed after `retry_after`, whether or not there are requests. With none left, the policy says whether TCP
 //! takes over ([`Fallback::Auto`]) or requests fail with the reason ([`Fallback::Never`]), so that they go to another
-//! replica. TCP is the last path: it is never left out here, for then the worker as a whole is, by its health.
+//! replica. A request that would fail while a probe is under way waits for what that finds. TCP is the last path: it is never
+//! left out here, for then the worker as a whole is, by its health.
+//!
+//! A link finds out by itself that it is dead, after a while of silence. What makes one card silent, a switch or the worker's
+//! host, often makes all of them: so when one of several is silent, all are asked at once whether they live, and those that do
+//! not answer are passed over while there is another way. A request then waits for one link to be found dead, not for each
+//! of them in turn.
 
 use std::time::{Duration, Instant};
 
@@ -33,13 +39,19 @@ pub struct PathPolicy {
     pub fallback: Fallback,
     /// How long after its failure a path is probed, and again after each probe that failed, while TCP takes its place.
     pub retry_after: Duration,
+    /// How long none of the requests over one of several cards may be answered until all cards are asked whether they live,
+    /// and how long they may take to answer that before others are preferred.
+    pub silence: Duration,
 }
 
 /// How long, at most, when nothing takes its place: nobody is served until it is back.
 const RETRY_WITHOUT_FALLBACK: Duration = Duration::from_secs(1);
 
+/// Why TCP is not used for what goes over RDMA.
+const NO_TCP: &str = "network.rdma.data.fallback = \"never\" allows no TCP";
+
 impl PathPolicy {
-    /// How long after its failure a path is probed.
+    /// How long after its failure a path is probed, and the worker asked for its paths, again and again.
     #[must_use]
     pub fn probe_after(&self) -> Duration {
         match self.fallback {
@@ -69,17 +81,47 @@ pub enum Switch {
 pub enum Choice {
     /// Send it over this path, and say so when it has ended.
     Use(usize),
+    /// No path is allowed, but one is being probed: ask again when that has ended.
+    Wait,
     /// No path is allowed: why the last one failed.
     Refuse(String),
+}
+
+/// What is to be done now without a request, and when to look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Paths to ping, each followed by [`PathSelector::probed`] or [`PathSelector::cleared`].
+    pub pings: Vec<Ping>,
+    /// When to look again, unless something happens before.
+    pub next: Option<Instant>,
+    /// Nothing has to be watched any more, until [`PathSelector::begin_watch`] says so.
+    pub done: bool,
+}
+
+/// Why a path is pinged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ping {
+    /// It is down: [`PathSelector::probed`] must follow.
+    Probe(usize),
+    /// It may be: [`PathSelector::cleared`] must follow.
+    Suspected(usize),
 }
 
 #[derive(Debug)]
 struct Path {
     kind: PathKind,
     in_flight: u32,
-    /// Whether it is being found out if a request that got no answer in time was the path's fault.
-    suspected: bool,
+    /// When it last answered, or its first request began.
+    heard: Option<Instant>,
+    suspicion: Option<Suspicion>,
     down: Option<Down>,
+}
+
+/// It is being found out whether the path is why requests are not answered.
+#[derive(Debug)]
+struct Suspicion {
+    since: Instant,
+    pinged: bool,
 }
 
 #[derive(Debug)]
@@ -89,11 +131,31 @@ struct Down {
     cause: String,
 }
 
+impl Path {
+    fn is_rdma(&self) -> bool {
+        self.kind == PathKind::Rdma
+    }
+
+    fn is_up(&self) -> bool {
+        self.is_rdma() && self.down.is_none()
+    }
+
+    /// When it will have been silent for `silence` with requests under way, if nothing is known against it.
+    fn silent_at(&self, silence: Duration) -> Option<Instant> {
+        let watched = self.is_up() && self.in_flight > 0 && self.suspicion.is_none();
+        self.heard.filter(|_| watched).map(|heard| heard + silence)
+    }
+}
+
 /// The paths of one worker.
 #[derive(Debug)]
 pub struct PathSelector {
     policy: PathPolicy,
     paths: Vec<Path>,
+    /// Whether there are several RDMA paths.
+    has_several: bool,
+    /// Whether somebody looks when it is time.
+    watched: bool,
     /// Why there are no RDMA paths, if there are none.
     without: String,
 }
@@ -102,8 +164,10 @@ impl PathSelector {
     /// Paths of these kinds, all up.
     #[must_use]
     pub fn new(policy: PathPolicy, kinds: impl IntoIterator<Item = PathKind>) -> Self {
-        let paths = kinds.into_iter().map(|kind| Path { kind, in_flight: 0, suspected: false, down: None }).collect();
-        Self { policy, paths, without: "the worker offers no RDMA".to_owned() }
+        let path = |kind| Path { kind, in_flight: 0, heard: None, suspicion: None, down: None };
+        let paths: Vec<_> = kinds.into_iter().map(path).collect();
+        let has_several = paths.iter().filter(|path| path.is_rdma()).count() > 1;
+        Self { policy, paths, has_several, watched: false, without: "the worker offers no RDMA".to_owned() }
     }
 
     /// The same, with the reason why there are no RDMA paths.
@@ -117,50 +181,73 @@ impl PathSelector {
     /// paths that were down.
     #[must_use]
     pub fn on_probation(mut self, cause: &str, now: Instant) -> Self {
-        for path in self.paths.iter_mut().filter(|path| path.kind == PathKind::Rdma) {
+        for path in self.paths.iter_mut().filter(|path| path.is_rdma()) {
             path.down = Some(Down { probe_at: now, probing: false, cause: cause.to_owned() });
         }
         self
     }
 
     /// The path for a request that begins now. `random` decides among equals.
-    pub fn choose(&mut self, random: u64) -> Choice {
-        let rdma = |path: &Path| path.kind == PathKind::Rdma && path.down.is_none();
-        let least = self.paths.iter().filter(|path| rdma(path)).map(|path| path.in_flight).min();
-        let chosen = match least {
-            Some(least) => {
-                let idle = |(_, path): &(usize, &Path)| rdma(path) && path.in_flight == least;
-                let count = self.paths.iter().enumerate().filter(idle).count() as u64;
-                // At least one has the least.
-                let nth = (random % count.max(1)) as usize;
-                self.paths.iter().enumerate().filter(idle).nth(nth).map(|(index, _)| index)
-            }
-            None if self.may_use_tcp() => self.paths.iter().position(|path| path.kind == PathKind::Tcp),
-            None => None,
-        };
+    pub fn choose(&mut self, random: u64, now: Instant) -> Choice {
+        let silence = self.policy.silence;
+        let answers = |path: &Path| path.suspicion.as_ref().is_none_or(|it| !it.pinged || now < it.since + silence);
+        let tcp = || self.paths.iter().position(|path| path.kind == PathKind::Tcp).filter(|_| self.may_use_tcp());
+        let chosen = self.least_used(random, |path| path.is_up() && answers(path));
+        let chosen = chosen.or_else(tcp).or_else(|| self.least_used(random, Path::is_up));
         match chosen {
             Some(index) => {
-                self.paths[index].in_flight += 1;
+                let path = &mut self.paths[index];
+                if path.in_flight == 0 {
+                    path.heard = Some(now);
+                }
+                path.in_flight += 1;
                 Choice::Use(index)
             }
+            None if self.is_being_probed(now) => Choice::Wait,
             None => Choice::Refuse(self.cause()),
         }
     }
 
+    /// One of the paths with the fewest requests under way among those that will do.
+    fn least_used(&self, random: u64, will_do: impl Fn(&Path) -> bool) -> Option<usize> {
+        let least = self.paths.iter().filter(|path| will_do(path)).map(|path| path.in_flight).min()?;
+        let idle = |(_, path): &(usize, &Path)| will_do(path) && path.in_flight == least;
+        let count = self.paths.iter().enumerate().filter(idle).count() as u64;
+        // At least one has the least.
+        let nth = (random % count.max(1)) as usize;
+        self.paths.iter().enumerate().filter(idle).nth(nth).map(|(index, _)| index)
+    }
+
     /// TCP is for workers without RDMA, and for the time until it is back.
-    fn may_use_tcp(&self) -> bool {
+    #[must_use]
+    pub fn may_use_tcp(&self) -> bool {
         self.policy.fallback == Fallback::Auto
     }
 
+    /// Whether it is being found out if a path is up again, or the time for that has come.
+    fn is_being_probed(&self, now: Instant) -> bool {
+        self.paths.iter().filter_map(|path| path.down.as_ref()).any(|down| down.probing || now >= down.probe_at)
+    }
+
     /// Why the RDMA path that failed last did.
-    fn cause(&self) -> String {
+    #[must_use]
+    pub fn cause(&self) -> String {
         let down = self.paths.iter().filter_map(|path| path.down.as_ref());
         down.max_by_key(|down| down.probe_at).map_or_else(|| self.without.clone(), |down| down.cause.clone())
     }
 
-    /// Of each path, why it is down, if it is.
-    pub fn causes(&self) -> impl Iterator<Item = Option<&str>> {
-        self.paths.iter().map(|path| path.down.as_ref().map(|down| &*down.cause))
+    /// Of each path, why it is not used, if it is not: an RDMA path because it failed, TCP because it must not be.
+    pub fn causes(&self) -> impl Iterator<Item = Option<String>> {
+        self.paths.iter().map(|path| match (path.kind, &path.down) {
+            (PathKind::Rdma, down) => down.as_ref().map(|down| down.cause.clone()),
+            (PathKind::Tcp, _) if self.may_use_tcp() => None,
+            (PathKind::Tcp, _) if self.has_rdma() => Some(NO_TCP.to_owned()),
+            (PathKind::Tcp, _) => Some(format!("{}, and {NO_TCP}", self.without)),
+        })
+    }
+
+    fn has_rdma(&self) -> bool {
+        self.paths.iter().any(Path::is_rdma)
     }
 
     /// Whether every path is up.
@@ -169,8 +256,16 @@ impl PathSelector {
         self.paths.iter().all(|path| path.down.is_none())
     }
 
-    /// A request over `path` was answered, or its caller left.
-    pub fn ended(&mut self, path: usize) {
+    /// A request over `path` was answered.
+    pub fn answered(&mut self, path: usize, now: Instant) {
+        self.release(path);
+        if let Some(path) = self.paths.get_mut(path) {
+            path.heard = Some(now);
+        }
+    }
+
+    /// The caller of a request over `path` left.
+    pub fn left(&mut self, path: usize) {
         self.release(path);
     }
 
@@ -181,8 +276,12 @@ impl PathSelector {
     }
 
     fn is_down(&mut self, path: usize, cause: String, now: Instant) -> Option<Switch> {
-        let probe_at = now + self.policy.probe_after();
-        let failed = self.paths.get_mut(path).filter(|failed| failed.kind == PathKind::Rdma)?;
+        // Where nothing takes its place it is tried once more at once: it may have been but the connection.
+        let probe_at = match self.policy.fallback {
+            Fallback::Auto => now + self.policy.probe_after(),
+            Fallback::Never => now,
+        };
+        let failed = self.paths.get_mut(path).filter(|failed| failed.is_rdma())?;
         if let Some(down) = &mut failed.down {
             // One of those that were under way when it failed: when it is probed stays as it is.
             down.cause = cause;
@@ -196,28 +295,64 @@ impl PathSelector {
         })
     }
 
-    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: whether to ping it.
-    /// [`PathSelector::cleared`] must follow then.
-    pub fn suspect(&mut self, path: usize) -> bool {
+    /// A request over `path` got no answer in time, which may be the worker's fault or the origin's: it is to be pinged.
+    pub fn suspect(&mut self, path: usize, now: Instant) {
         self.release(path);
-        let suspected = self.paths.get_mut(path).filter(|path| path.kind == PathKind::Rdma && path.down.is_none());
-        suspected.is_some_and(|path| !std::mem::replace(&mut path.suspected, true))
+        if let Some(path) = self.paths.get_mut(path).filter(|path| path.is_up()) {
+            path.suspicion.get_or_insert(Suspicion { since: now, pinged: false });
+        }
     }
 
     /// What a ping of a suspected path found: nothing wrong, or why it is down.
     pub fn cleared(&mut self, path: usize, outcome: Result<(), String>, now: Instant) -> Option<Switch> {
-        self.paths.get_mut(path)?.suspected = false;
+        let suspected = self.paths.get_mut(path)?;
+        // Otherwise it has been down and up since.
+        suspected.suspicion.take()?;
+        suspected.heard = Some(now);
         self.is_down(path, outcome.err()?, now)
     }
 
-    /// A path whose time for a probe has come: [`PathSelector::probed`] must follow.
-    pub fn due(&mut self, now: Instant) -> Option<usize> {
-        let due = |path: &Path| path.down.as_ref().is_some_and(|down| !down.probing && now >= down.probe_at);
-        let index = self.paths.iter().position(due)?;
-        if let Some(down) = &mut self.paths[index].down {
-            down.probing = true;
+    /// Whether somebody has to begin to [`PathSelector::look`]: a path is down or suspected, or requests are under way over one
+    /// of several cards, and nobody does.
+    pub fn begin_watch(&mut self) -> bool {
+        let begins = !self.watched && self.needs_watching();
+        self.watched |= begins;
+        begins
+    }
+
+    fn needs_watching(&self) -> bool {
+        let asked = |path: &Path| path.down.is_some() || path.suspicion.is_some();
+        self.paths.iter().any(|path| asked(path) || (self.has_several && path.is_rdma() && path.in_flight > 0))
+    }
+
+    /// What is to be done now.
+    pub fn look(&mut self, now: Instant) -> Look {
+        let silence = self.policy.silence;
+        if self.has_several && self.paths.iter().filter_map(|path| path.silent_at(silence)).any(|at| now >= at) {
+            for path in self.paths.iter_mut().filter(|path| path.is_up()) {
+                path.suspicion.get_or_insert(Suspicion { since: now, pinged: false });
+            }
         }
-        Some(index)
+        let mut pings = Vec::new();
+        for (index, path) in self.paths.iter_mut().enumerate() {
+            match (&mut path.down, &mut path.suspicion) {
+                (Some(down), _) if !down.probing && now >= down.probe_at => {
+                    down.probing = true;
+                    pings.push(Ping::Probe(index));
+                }
+                (None, Some(suspicion)) if !suspicion.pinged => {
+                    *suspicion = Suspicion { since: now, pinged: true };
+                    pings.push(Ping::Suspected(index));
+                }
+                _ => {}
+            }
+        }
+        self.watched = self.needs_watching();
+        let probes = self.paths.iter().filter_map(|path| path.down.as_ref().filter(|down| !down.probing));
+        let watches = self.has_several && self.watched;
+        let silent = self.paths.iter().filter_map(|path| path.silent_at(silence)).chain([now + silence]);
+        let next = probes.map(|down| down.probe_at).chain(silent.filter(|_| watches)).min();
+        Look { pings, next, done: !self.watched }
     }
 
     /// What a probe of `path` found: nothing wrong, or why the path is still down.
@@ -228,7 +363,7 @@ impl PathSelector {
         probed.down.as_ref()?;
         match outcome {
             Ok(()) => {
-                probed.down = None;
+                (probed.down, probed.suspicion, probed.heard) = (None, None, Some(now));
                 Some(if others { Switch::PathUp(path) } else { Switch::FailedBack })
             }
             Err(cause) => {
@@ -238,20 +373,21 @@ impl PathSelector {
         }
     }
 
-    /// Whether another path is there for a request that just failed.
+    /// Whether another path is there for a request that just failed, or may be when a probe has ended.
     #[must_use]
-    pub fn has_another(&self) -> bool {
-        self.any_rdma_up() || (self.may_use_tcp() && self.paths.iter().any(|path| path.kind == PathKind::Tcp))
+    pub fn has_another(&self, now: Instant) -> bool {
+        let has_tcp = || self.paths.iter().any(|path| path.kind == PathKind::Tcp);
+        self.any_rdma_up() || if self.may_use_tcp() { has_tcp() } else { self.is_being_probed(now) }
     }
 
     /// Whether there are RDMA paths, and all are down.
     #[must_use]
     pub fn has_fallen(&self) -> bool {
-        self.paths.iter().any(|path| path.kind == PathKind::Rdma) && !self.any_rdma_up()
+        self.has_rdma() && !self.any_rdma_up()
     }
 
     fn any_rdma_up(&self) -> bool {
-        self.paths.iter().any(|path| path.kind == PathKind::Rdma && path.down.is_none())
+        self.paths.iter().any(Path::is_up)
     }
 
     fn release(&mut self, path: usize) {
@@ -262,170 +398,4 @@ impl PathSelector {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const RETRY: Duration = Duration::from_secs(300);
-    const TWO_CARDS: [PathKind; 3] = [PathKind::Rdma, PathKind::Rdma, PathKind::Tcp];
-
-    fn selector(fallback: Fallback, kinds: &[PathKind]) -> PathSelector {
-        PathSelector::new(PathPolicy { fallback, retry_after: RETRY }, kinds.iter().copied())
-    }
-
-    #[test]
-    fn requests_go_to_a_random_idle_card_and_never_to_tcp_while_one_is_up() {
-        let mut paths = selector(Fallback::Auto, &TWO_CARDS);
-        assert_eq!(paths.choose(1), Choice::Use(1));
-        assert_eq!(paths.choose(1), Choice::Use(0), "the other one is busy");
-        paths.ended(1);
-        assert_eq!(paths.choose(0), Choice::Use(1), "whatever chance says");
-    }
-
-    #[test]
-    fn a_card_that_fails_is_left_out_and_probed() {
-        let mut paths = selector(Fallback::Auto, &TWO_CARDS);
-        let start = Instant::now();
-        assert_eq!(paths.choose(0), Choice::Use(0));
-        assert_eq!(paths.failed(0, "link down".into(), start), Some(Switch::PathDown(0)));
-        assert!((0..4).all(|random| paths.choose(random) == Choice::Use(1)));
-        assert_eq!(paths.due(start + RETRY - Duration::from_millis(1)), None);
-        assert_eq!(paths.due(start + RETRY), Some(0));
-        assert_eq!(paths.due(start + RETRY), None, "one probe at a time");
-        assert_eq!(paths.probed(0, Err("still".into()), start + RETRY), None);
-        assert_eq!(paths.due(start + RETRY), None);
-        assert_eq!(paths.due(start + 2 * RETRY), Some(0));
-        assert_eq!(paths.probed(0, Ok(()), start + 2 * RETRY), Some(Switch::PathUp(0)));
-        assert_eq!(paths.choose(0), Choice::Use(0));
-    }
-
-    #[test]
-    fn with_auto_the_last_card_gives_way_to_tcp_and_takes_over_again() {
-        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]);
-        let start = Instant::now();
-        for _ in 0..3 {
-            assert_eq!(paths.choose(0), Choice::Use(0));
-        }
-        assert_eq!(paths.failed(0, "gone".into(), start), Some(Switch::FellBack));
-        assert_eq!(paths.failed(0, "gone".into(), start), None, "one switch, however many requests it cost");
-        assert!(paths.has_another());
-        assert_eq!(paths.choose(0), Choice::Use(1));
-        assert_eq!(paths.failed(1, "gone, too".into(), start), None, "that is for the worker's health");
-        assert_eq!(paths.choose(0), Choice::Use(1));
-        assert_eq!(paths.due(start + RETRY), Some(0));
-        assert_eq!(paths.choose(0), Choice::Use(1), "nobody waits for a probe");
-        assert_eq!(paths.probed(0, Ok(()), start + RETRY), Some(Switch::FailedBack));
-        assert_eq!(paths.choose(0), Choice::Use(0));
-    }
-
-    #[test]
-    fn with_never_requests_fail_with_the_reason() {
-        let mut paths = selector(Fallback::Never, &[PathKind::Rdma, PathKind::Tcp]);
-        let start = Instant::now();
-        assert_eq!(paths.choose(0), Choice::Use(0));
-        assert_eq!(paths.failed(0, "port 59999 refused".into(), start), Some(Switch::Unreachable));
-        assert!(!paths.has_another());
-        assert_eq!(paths.choose(0), Choice::Refuse("port 59999 refused".into()));
-        let soon = start + RETRY_WITHOUT_FALLBACK;
-        assert_eq!(paths.due(soon), Some(0), "nothing takes its place: it is not left alone for long");
-        assert_eq!(paths.probed(0, Err("still".into()), soon), None);
-        assert_eq!(paths.due(soon + RETRY_WITHOUT_FALLBACK), Some(0));
-        assert_eq!(paths.probed(0, Ok(()), soon), Some(Switch::FailedBack));
-        assert_eq!(paths.choose(0), Choice::Use(0));
-    }
-
-    #[test]
-    fn a_request_without_an_answer_does_not_condemn_a_path_that_answers_pings() {
-        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]);
-        let start = Instant::now();
-        for _ in 0..3 {
-            assert_eq!(paths.choose(0), Choice::Use(0));
-        }
-        assert!(paths.suspect(0));
-        assert!(!paths.suspect(0), "one ping at a time");
-        assert_eq!(paths.choose(0), Choice::Use(0));
-        assert_eq!(paths.cleared(0, Ok(()), start), None);
-        assert!(paths.suspect(0));
-        assert_eq!(paths.cleared(0, Err("no answer".into()), start), Some(Switch::FellBack));
-        assert!(!paths.suspect(0), "it is down already");
-    }
-
-    #[test]
-    fn what_was_under_way_when_a_path_failed_does_not_put_its_probe_off() {
-        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]);
-        let start = Instant::now();
-        for _ in 0..2 {
-            assert_eq!(paths.choose(0), Choice::Use(0));
-        }
-        assert_eq!(paths.failed(0, "gone".into(), start), Some(Switch::FellBack));
-        assert_eq!(paths.due(start + RETRY), Some(0));
-        assert_eq!(paths.failed(0, "late".into(), start + RETRY), None);
-        assert_eq!(paths.due(start + 3 * RETRY), None, "it is being probed");
-    }
-
-    #[test]
-    fn paths_in_the_place_of_those_that_were_down_are_probed_before_they_are_used() {
-        let start = Instant::now();
-        let mut paths = selector(Fallback::Auto, &[PathKind::Rdma, PathKind::Tcp]).on_probation("moved", start);
-        assert_eq!(paths.choose(0), Choice::Use(1));
-        assert_eq!(paths.due(start), Some(0));
-        assert_eq!(paths.probed(0, Ok(()), start), Some(Switch::FailedBack));
-        assert_eq!(paths.choose(0), Choice::Use(0));
-    }
-
-    #[test]
-    fn a_refusal_says_why_there_is_no_rdma() {
-        let mut paths = selector(Fallback::Never, &[PathKind::Tcp]).without_because("UCX 1.13 there, 1.20 here".into());
-        assert_eq!(paths.choose(0), Choice::Refuse("UCX 1.13 there, 1.20 here".into()));
-    }
-
-    #[test]
-    fn a_worker_without_rdma_is_reached_over_tcp_if_that_is_allowed() {
-        assert_eq!(selector(Fallback::Auto, &[PathKind::Tcp]).choose(7), Choice::Use(0));
-        assert!(matches!(selector(Fallback::Never, &[PathKind::Tcp]).choose(7), Choice::Refuse(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn a_request_never_goes_to_a_path_that_is_down_nor_to_tcp_while_a_card_is_up(
-            events in prop::collection::vec((0u8..5, 0usize..3, any::<u64>()), 1..200),
-            never: bool,
-        ) {
-            let fallback = if never { Fallback::Never } else { Fallback::Auto };
-            let mut paths = selector(fallback, &TWO_CARDS);
-            let mut now = Instant::now();
-            let (mut up, mut sent) = ([true, true], [0u32; 3]);
-            for (event, path, random) in events {
-                match event {
-                    0 | 1 => match paths.choose(random) {
-                        Choice::Use(index) => {
-                            let allowed = if index == 2 { up == [false, false] && !never } else { up[index] };
-                            prop_assert!(allowed);
-                            sent[index] += 1;
-                        }
-                        Choice::Refuse(_) => prop_assert!(never && up == [false, false]),
-                    },
-                    2 if sent[path] > 0 => {
-                        paths.ended(path);
-                        sent[path] -= 1;
-                    }
-                    3 if sent[path] > 0 => {
-                        paths.failed(path, "x".into(), now);
-                        sent[path] -= 1;
-                        if path < 2 { up[path] = false; }
-                    }
-                    4 => {
-                        now += RETRY;
-                        if let Some(index) = paths.due(now) {
-                            prop_assert!(index < 2 && !up[index]);
-                            let well = random % 2 == 0;
-                            paths.probed(index, if well { Ok(()) } else { Err("y".into()) }, now);
-                            up[index] = well;
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -17,10 +17,10 @@ pub struct PathStats {
     pub fell_back: AtomicU64,
     /// Sets that came back to RDMA.
     pub failed_back: AtomicU64,
-    /// Network cards that were left out while others remained.
-    pub paths_down: AtomicU64,
-    /// Network cards that are used again while others had remained.
-    pub paths_up: AtomicU64,
+    /// How often a network card was left out while others remained.
+    pub left_out: AtomicU64,
+    /// How often one was used again while others had remained.
+    pub taken_back: AtomicU64,
     /// Sets of which no RDMA path was up while the policy allows no other.
     pub unreachable: AtomicU64,
     /// Workers whose paths turned out to be others than before.
@@ -83,9 +83,8 @@ pub struct PathReport {
 }
 
 impl PathReport {
-    pub(super) fn new(name: &str, kind: PathKind, down: Option<&str>) -> Self {
-        let rdma = kind == PathKind::Rdma;
-        Self { path: name.to_owned(), rdma, up: down.is_none(), cause: down.map(str::to_owned) }
+    pub(super) fn new(name: &str, kind: PathKind, cause: Option<String>) -> Self {
+        Self { path: name.to_owned(), rdma: kind == PathKind::Rdma, up: cause.is_none(), cause }
     }
 }
 

@@ -3,24 +3,40 @@
 //! Sizes count by 1024 whatever their unit looks like (`256MB` is 256 MiB), a bare duration is milliseconds, and
 //! booleans may be in capitals. Names and defaults are those of Alluxio's public documentation.
 
+use std::collections::BTreeMap;
+
 use forebay_types::ByteSize;
+
+use super::fuse;
+use super::properties::Property;
+use super::translation::Translation;
 
 /// What a property stands for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Meaning {
+enum Meaning {
     /// One key, with the value written another way.
     Key { key: &'static str, written: Written },
     /// What happens on a write.
     WriteType,
     /// Options for libfuse, some of which are keys of ours.
     MountOptions,
+    /// The class that moves data in Tachyon, which Alluxio was called first: RDMA if its name says so.
+    TransportClass,
+    /// Nothing that Forebay would need to be told, and why.
+    Needless(&'static str),
 }
 
 /// How Alluxio writes a value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Written {
-    /// As we do: names, ports, counts, lists with commas.
+enum Written {
+    /// As we do: ports, counts, sizes of one.
     Alike,
+    /// One name or address.
+    One,
+    /// RDMA devices with commas between them.
+    Devices,
+    /// A count, where negative means zero.
+    CountOrOff,
     /// `true`, `FALSE`.
     Boolean,
     /// `256MB`, counting by 1024.
@@ -36,68 +52,166 @@ const fn key(key: &'static str, written: Written) -> Meaning {
 }
 
 const PROPERTIES: &[(&str, Meaning)] = {
-    use Written::{Alike, Boolean, Duration, Size, SizeOrOff};
+    use Written::{Alike, Boolean, CountOrOff, Devices, Duration, One, Size, SizeOrOff};
     &[
-        ("alluxio.coordinator.hostname", key("coordinator.hostname", Alike)),
+        ("alluxio.coordinator.hostname", key("coordinator.hostname", One)),
         ("alluxio.fuse.mount.options", Meaning::MountOptions),
         ("alluxio.fuse.open.read.status.cache.enabled", key("client.open_status_cache.enabled", Boolean)),
-        ("alluxio.network.rdma.data.bind.device", key("network.rdma.data.bind.device", Alike)),
-        ("alluxio.network.rdma.data.bind.host", key("network.rdma.data.bind.host", Alike)),
+        ("alluxio.network.rdma.data.bind.device", key("network.rdma.data.bind.device", Devices)),
+        ("alluxio.network.rdma.data.bind.host", key("network.rdma.data.bind.host", One)),
         ("alluxio.network.rdma.data.buffer.pool.initial.size", key("network.rdma.data.buffer_pool.initial_size", Size)),
         ("alluxio.network.rdma.data.buffer.pool.max.size", key("network.rdma.data.buffer_pool.max_size", Size)),
         ("alluxio.network.rdma.data.buffer.pool.prewarm.size", key("network.rdma.data.buffer_pool.prewarm_size", Size)),
         ("alluxio.network.rdma.data.enabled", key("network.rdma.data.enabled", Boolean)),
-        ("alluxio.network.rdma.data.hostname", key("network.rdma.data.hostname", Alike)),
+        ("alluxio.network.rdma.data.hostname", key("network.rdma.data.hostname", One)),
         ("alluxio.network.rdma.data.operation.timeout.ms", key("network.rdma.data.operation_timeout", Duration)),
         ("alluxio.network.rdma.data.port", key("network.rdma.data.port", Alike)),
         ("alluxio.network.rdma.data.trace.enabled", key("network.rdma.data.trace.enabled", Boolean)),
         ("alluxio.network.rdma.data.trace.print.interval.ms", key("network.rdma.data.trace.print_interval", Duration)),
-        ("alluxio.network.rdma.metadata.device", key("network.rdma.metadata.device", Alike)),
+        ("alluxio.network.rdma.metadata.device", key("network.rdma.metadata.device", One)),
         ("alluxio.network.rdma.metadata.enabled", key("network.rdma.metadata.enabled", Boolean)),
         ("alluxio.network.rdma.metadata.gid.index", key("network.rdma.metadata.gid_index", Alike)),
         ("alluxio.network.rdma.metadata.ib.port", key("network.rdma.metadata.ib_port", Alike)),
         ("alluxio.network.rdma.metadata.port", key("network.rdma.metadata.port", Alike)),
         ("alluxio.user.file.writetype.default", Meaning::WriteType),
-        ("alluxio.user.network.data.bind.device", key("client.network.data.bind.device", Alike)),
+        ("alluxio.user.network.data.bind.device", key("client.network.data.bind.device", One)),
         (
             "alluxio.user.position.reader.streaming.async.prefetch.file.length.threshold",
             key("client.prefetch.file_length_threshold", SizeOrOff),
         ),
         (
             "alluxio.user.position.reader.streaming.async.prefetch.max.part.number",
-            key("client.prefetch.max_part_number", Alike),
+            key("client.prefetch.max_part_number", CountOrOff),
         ),
-        ("alluxio.worker.data.bind.device", key("worker.data.bind.device", Alike)),
-        ("alluxio.worker.hostname", key("worker.hostname", Alike)),
-        ("alluxio.worker.rest.bind.device", key("worker.rest.bind.device", Alike)),
-        ("alluxio.worker.rpc.bind.device", key("worker.rpc.bind.device", Alike)),
+        ("alluxio.worker.data.bind.device", key("worker.data.bind.device", One)),
+        ("alluxio.worker.hostname", key("worker.hostname", One)),
+        ("alluxio.worker.rest.bind.device", key("worker.rest.bind.device", One)),
+        ("alluxio.worker.rpc.bind.device", key("worker.rpc.bind.device", One)),
         ("alluxio.worker.rpc.port", key("worker.rpc.port", Alike)),
-        ("alluxio.worker.web.bind.device", key("worker.web.bind.device", Alike)),
+        ("alluxio.worker.web.bind.device", key("worker.web.bind.device", One)),
+        // Of the study that read over RDMA first, which `forebay bench read` repeats.
+        ("tachyon.user.remote.block.reader.class", Meaning::TransportClass),
+        (
+            "tachyon.user.remote.read.buffer.size.byte",
+            Meaning::Needless("a read asks for the blocks that it needs, so there is no buffer of a whole file"),
+        ),
+        ("tachyon.worker.data.server.class", Meaning::TransportClass),
     ]
 };
 
-/// The property called `name`, and what it means.
-pub(crate) fn find(name: &str) -> Option<(&'static str, Meaning)> {
-    PROPERTIES.iter().find(|(known, _)| *known == name).copied()
+/// The property that stands for `key`.
+pub(super) fn property_of(key: &str) -> Option<&'static str> {
+    let stands = |meaning: &Meaning| matches!(meaning, Meaning::Key { key: of, .. } if *of == key);
+    PROPERTIES.iter().find(|(_, meaning)| stands(meaning)).map(|(name, _)| *name)
 }
 
-/// The names of all known properties.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    PROPERTIES.iter().map(|(name, _)| *name)
+/// Every property, and what becomes of it.
+pub(super) fn documented() -> Vec<(&'static str, String)> {
+    let of = |meaning: Meaning| match meaning {
+        Meaning::Key { key, .. } => format!("`{key}`"),
+        Meaning::WriteType => "`write.mode`; what caches writes is `through` with a remark".to_owned(),
+        Meaning::MountOptions => "`fuse.…`, `posix.…`, as they are called there".to_owned(),
+        Meaning::TransportClass => "`network.rdma.data.enabled`, if it is the class for RDMA".to_owned(),
+        Meaning::Needless(why) => format!("needless: {why}"),
+    };
+    PROPERTIES.iter().map(|(name, meaning)| (*name, of(*meaning))).collect()
+}
+
+/// Takes over `properties`.
+pub(super) fn translate(translation: &mut Translation<'_>, properties: &[Property]) {
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for property in properties {
+        if let Some(earlier) = seen.insert(&property.name, property.line) {
+            let name = property.name.escape_debug();
+            translation.note(property.line, format!("{name} is also set on line {earlier}: the later one counts"));
+        }
+        of_property(translation, property);
+    }
+    if translation.config().network_rdma_data_enabled
+        && let Some((line, name)) = translation.source_of("network.rdma.data.enabled")
+    {
+        translation.set(line, (&name, "true"), "network.rdma.data.fallback", Ok("never".to_owned()));
+        let remark = "Alluxio's RDMA never falls back to TCP, so network.rdma.data.fallback is \"never\"; \
+                      remove that line for Forebay's default, which does";
+        translation.note(line, remark.to_owned());
+    }
+}
+
+fn of_property(translation: &mut Translation<'_>, Property { line, name, value }: &Property) {
+    let Some((known, meaning)) = PROPERTIES.iter().find(|(known, _)| known == name) else {
+        return translation.unknown(*line, name, PROPERTIES.iter().map(|(name, _)| *name));
+    };
+    let value = value.trim();
+    if value.is_empty() {
+        return translation.note(*line, format!("{known} is empty: left at its default"));
+    }
+    if value.contains("${") {
+        let why = format!("{known} refers to another property: write its value out instead of {value:?}");
+        return translation.problem(*line, why);
+    }
+    let source = (*known, value);
+    match meaning {
+        Meaning::Key { key, written } => translation.set(*line, source, key, written.translate(value)),
+        Meaning::WriteType => of_write_type(translation, *line, source),
+        Meaning::MountOptions => of_mount_options(translation, *line, source),
+        Meaning::TransportClass => {
+            let rdma = value.to_ascii_lowercase().contains("rdma");
+            translation.set(*line, source, "network.rdma.data.enabled", Ok(rdma.to_string()));
+        }
+        Meaning::Needless(why) => translation.note(*line, format!("{known} is needless: {why}")),
+    }
+}
+
+fn of_write_type(translation: &mut Translation<'_>, line: usize, source: (&'static str, &str)) {
+    let (property, value) = source;
+    match write_type(value) {
+        Ok(difference) => {
+            // A mount that is read-only stays so.
+            if translation.line_of("write.mode").is_none() {
+                translation.set(line, source, "write.mode", Ok("through".to_owned()));
+            }
+            if let Some(difference) = difference {
+                translation.note(line, format!("{property}={value}: {difference}"));
+            }
+        }
+        Err(why) => translation.problem(line, format!("bad value for {property}: {why}")),
+    }
+}
+
+fn of_mount_options(translation: &mut Translation<'_>, line: usize, source: (&'static str, &str)) {
+    for option in source.1.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+        match fuse::mount_option(option) {
+            Ok((key, value)) => translation.set(line, (source.0, option), key, Ok(value.to_owned())),
+            Err(remark) => translation.note(line, format!("mount option {option:?}: {remark}")),
+        }
+    }
 }
 
 impl Written {
     /// The value as our configuration writes it.
-    pub(crate) fn translate(self, value: &str) -> Result<String, String> {
+    fn translate(self, value: &str) -> Result<String, String> {
         match self {
             Self::Alike => Ok(value.to_owned()),
+            Self::One if value.contains([',', ';']) || value.contains(char::is_whitespace) => {
+                Err(format!("`{value}` are several, and one is meant"))
+            }
+            Self::One => Ok(value.to_owned()),
+            Self::Devices if value.contains(';') => {
+                Err(format!("`{value}`: commas separate devices, as in `mlx5_0:1,mlx5_1:1`"))
+            }
+            Self::Devices => Ok(value.to_owned()),
+            Self::CountOrOff => Ok(if is_negative(value) { "0".to_owned() } else { value.to_owned() }),
             Self::Boolean => Ok(value.to_ascii_lowercase()),
             Self::Size => size(value).map(|size| size.to_string()),
-            Self::SizeOrOff if value.starts_with('-') => size(&value[1..]).map(|_| "0".to_owned()),
+            Self::SizeOrOff if value.starts_with('-') => size(value[1..].trim()).map(|_| "0".to_owned()),
             Self::SizeOrOff => size(value).map(|size| size.to_string()),
             Self::Duration => duration(value),
         }
     }
+}
+
+fn is_negative(value: &str) -> bool {
+    value.parse::<i64>().is_ok_and(|count| count < 0)
 }
 
 fn size(value: &str) -> Result<ByteSize, String> {
@@ -123,7 +237,7 @@ fn duration(value: &str) -> Result<String, String> {
 }
 
 /// How writing through differs from a write type of Alluxio; `None` when it does not.
-pub(crate) fn write_type(value: &str) -> Result<Option<&'static str>, String> {
+fn write_type(value: &str) -> Result<Option<&'static str>, String> {
     match value.to_ascii_uppercase().as_str() {
         "THROUGH" => Ok(None),
         "CACHE_THROUGH" => Ok(Some("forebay writes through to the origin, and caches data when it is first read")),
@@ -132,28 +246,6 @@ pub(crate) fn write_type(value: &str) -> Result<Option<&'static str>, String> {
         }
         "NONE" => Ok(Some("forebay writes through to the origin; write.mode = \"none\" would take no writes at all")),
         _ => Err(format!("`{value}` is not a write type, as in `THROUGH`")),
-    }
-}
-
-/// The key and value that an option for libfuse stands for, or a remark on one that has none.
-pub(crate) fn mount_option(option: &str) -> Result<(&'static str, &str), &'static str> {
-    let (name, value) = option.split_once('=').unwrap_or((option, ""));
-    match name.trim() {
-        "max_background" => Ok(("fuse.max_background", value)),
-        "max_read" => Ok(("fuse.max_read", value)),
-        "allow_other" => Ok(("fuse.allow_other", "true")),
-        "ro" => Ok(("write.mode", "none")),
-        "uid" => Ok(("posix.uid", value)),
-        "gid" => Ok(("posix.gid", value)),
-        // libfuse starts threads on demand and ends those that idle beyond this number.
-        "max_idle_threads" => Err("needless, forebay's FUSE threads never end; fuse.threads sets their number"),
-        "kernel_cache" | "auto_cache" => {
-            Err("needless, the page cache is kept as long as the file's version is the same")
-        }
-        "direct_io" => Err("needless, open with O_DIRECT to pass the page cache by"),
-        "umask" => Err("see posix.file_mode and posix.dir_mode"),
-        "attr_timeout" | "entry_timeout" => Err("see metadata.ttl, which bounds how old attributes may be"),
-        _ => Err("has no counterpart"),
     }
 }
 

@@ -3,6 +3,8 @@
 //! A logical line is a natural one and those that follow while an odd number of backslashes ends it. A key ends at the
 //! first `=`, `:` or white space that no backslash precedes. `#` and `!` start comments, only where a logical line starts.
 
+use std::borrow::Cow;
+
 /// One property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Property {
@@ -10,6 +12,18 @@ pub(crate) struct Property {
     pub(crate) line: usize,
     pub(crate) name: String,
     pub(crate) value: String,
+}
+
+/// A file's text: UTF-8 if it is that, else ISO-8859-1, which `java.util.Properties` writes; with the line of the first byte that
+/// told so.
+pub(crate) fn decode(bytes: &[u8]) -> (Cow<'_, str>, Option<usize>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Cow::Borrowed(text), None),
+        Err(error) => {
+            let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
+            (Cow::Owned(bytes.iter().map(|byte| char::from(*byte)).collect()), Some(line))
+        }
+    }
 }
 
 /// White space within a line.
@@ -147,6 +161,13 @@ mod tests {
     #[test]
     fn escapes_stand_for_characters_in_keys_and_values() {
         assert_eq!(pairs(r"a\:b\ c\=d = \u00e4\t\z\ud83d\ude00"), [pair(1, "a:b c=d", "ä\tz😀")]);
+    }
+
+    #[test]
+    fn what_is_not_utf_8_is_javas_own_encoding_and_the_line_that_told_is_known() {
+        assert_eq!(decode("a=ä".as_bytes()), ("a=ä".into(), None));
+        assert_eq!(decode(b"# Gr\xfc\xdfe"), ("# Grüße".into(), Some(1)));
+        assert_eq!(decode(b"a=1\nb=\xe4\n").1, Some(2));
     }
 
     #[test]

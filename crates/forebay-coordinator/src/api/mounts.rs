@@ -45,8 +45,12 @@ impl RequestBody for Mount {
 /// The mounts, in the order of their paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MountList {
-    /// The mounts.
+    /// Those that the cluster agreed on.
     pub mounts: Vec<Mount>,
+    /// Those that processes have by themselves, as this coordinator knows them: of its configuration, or of the `forebay up` that
+    /// it is part of. They cannot be removed here.
+    #[serde(default)]
+    pub configured: Vec<Mount>,
 }
 
 /// Which path.
@@ -118,7 +122,7 @@ pub(crate) async fn add(
 )]
 pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Json<MountList>, Fault> {
     let mounts = records(&service).await?.into_iter().map(Mount::from).collect();
-    Ok(Json(MountList { mounts }))
+    Ok(Json(MountList { mounts, configured: service.mounts.clone() }))
 }
 
 /// Remove a mount
@@ -129,6 +133,7 @@ pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Json<Mou
     responses(
         (status = NO_CONTENT),
         (status = NOT_FOUND, body = ErrorBody),
+        (status = CONFLICT, body = ErrorBody, description = "it is one of the configuration"),
         (status = SERVICE_UNAVAILABLE, body = ErrorBody),
     )
 )]
@@ -141,6 +146,10 @@ pub(crate) async fn remove(
     let write = Transaction::new().if_present(&key).delete(&key);
     match service.store().commit(write).await?.revision() {
         Some(_) => Ok(StatusCode::NO_CONTENT),
+        None if service.mounts.iter().any(|mount| mount.path == path.to_string()) => {
+            let message = format!("{path} is a mount of the configuration");
+            Err(Fault::conflict(message, "take it out of `mounts` there, or unmount the `forebay up` that shows it"))
+        }
         None => Err(Fault::not_found(format!("nothing is mounted at {path}"), "list the mounts")),
     }
 }

@@ -110,6 +110,9 @@ pub struct Cause {
     pub kind: String,
     /// What was said, without what differs from file to file.
     pub message: String,
+    /// What was said of the first of them, whole.
+    #[serde(default)]
+    pub example: String,
     /// How many files, or directories, failed so.
     pub count: u64,
     /// The first of them.
@@ -123,6 +126,15 @@ pub struct Failures {
     pub count: u64,
     /// By cause.
     pub causes: Vec<Cause>,
+}
+
+impl Cause {
+    /// What people are told: of one file what was said of it, of several what they have in common.
+    #[must_use]
+    pub fn told(&self) -> &str {
+        // Records of earlier versions have no example.
+        if self.count == 1 && !self.example.is_empty() { &self.example } else { &self.message }
+    }
 }
 
 impl Failures {
@@ -141,7 +153,8 @@ impl Failures {
         }
         let at = self.causes.iter().position(|cause| cause.kind == kind && cause.message == message);
         let at = at.unwrap_or_else(|| {
-            self.causes.push(Cause { kind: kind.to_owned(), message, count: 0, first_paths: Vec::new() });
+            let example = cut(failure.message().to_owned(), MOST_PATH);
+            self.causes.push(Cause { kind: kind.to_owned(), message, example, count: 0, first_paths: Vec::new() });
             self.causes.len() - 1
         });
         let cause = &mut self.causes[at];
@@ -175,8 +188,11 @@ fn kind_name(kind: FailureKind) -> &'static str {
 
 /// A path as it is told: not longer than a record has room for.
 pub(super) fn shown(path: &FsPath) -> String {
-    let mut text = path.to_string();
-    if let Some((end, _)) = text.char_indices().nth(MOST_PATH) {
+    cut(path.to_string(), MOST_PATH)
+}
+
+fn cut(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
         text.truncate(end);
         text.push('…');
     }
@@ -205,11 +221,7 @@ fn class_of(message: &str, path: &FsPath) -> String {
             class.push_str(word);
         }
     }
-    if let Some((end, _)) = class.char_indices().nth(MOST_TEXT) {
-        class.truncate(end);
-        class.push('…');
-    }
-    class
+    cut(class, MOST_TEXT)
 }
 
 #[cfg(test)]
@@ -232,6 +244,7 @@ mod tests {
         assert_eq!(failures.count, 1001);
         let [denied, reset] = &failures.causes[..] else { panic!("{failures:?}") };
         assert_eq!((denied.count, denied.message.as_str()), (1000, "…: access denied"));
+        assert_eq!(denied.example, "/s3/part-00000: access denied");
         assert_eq!((denied.first_paths.len(), denied.first_paths[1].as_str()), (FIRST_PATHS, "/s3/part-00001"));
         assert_eq!((reset.kind.as_str(), reset.message.as_str()), ("UNAVAILABLE", "connection # reset"));
     }

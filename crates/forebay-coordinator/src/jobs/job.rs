@@ -89,6 +89,8 @@ pub enum Question {
     Coverage { version: FileVersion, block: BlockKey, replicas: u8, check: bool },
     /// `CacheAccess::free`.
     Free { files: Arc<[(FileId, u64)]> },
+    /// `CacheAccess::free_below`.
+    FreeBelow { path: FsPath },
     /// Not of the cache, but of the mounts: they keep this. It may take as long as it likes; [`Job::delivering`] tells how far it is.
     Deliver { path: FsPath },
 }
@@ -106,7 +108,7 @@ pub enum Answer {
     Loaded(Loaded),
     /// To [`Question::Coverage`].
     Held(HeldBytes),
-    /// To [`Question::Free`].
+    /// To [`Question::Free`] and [`Question::FreeBelow`].
     Freed(FreeReply),
     /// To [`Question::Deliver`].
     Delivered(Delivery),
@@ -134,6 +136,8 @@ enum Asker {
     Version(u64),
     /// Items that are freed.
     Batch(Vec<u64>),
+    /// What is cached of files that are gone.
+    Gone,
     /// What mounts keep.
     Clients,
 }
@@ -199,6 +203,12 @@ pub struct Job {
     fatal: Option<Failure>,
     /// Mounts were asked to keep what was loaded.
     is_ordered: bool,
+    /// Workers were asked to free what they hold of files that are gone.
+    is_swept: bool,
+    /// They held something.
+    was_cached: bool,
+    /// Nothing is at the path itself that is to be freed.
+    nothing_there: bool,
 }
 
 impl Job {
@@ -248,6 +258,9 @@ impl Job {
             is_writing: false,
             fatal,
             is_ordered: false,
+            is_swept: false,
+            was_cached: false,
+            nothing_there: false,
         }
     }
 
@@ -396,6 +409,13 @@ impl Job {
                 other => {
                     let failure = failure_of(other);
                     items.into_iter().for_each(|item| self.give_up(item, failure.clone()));
+                }
+            },
+            Asker::Gone => match answer {
+                Ok(Answer::Freed(freed)) => self.swept(freed),
+                other => {
+                    let (path, failure) = (self.record.spec.path().clone(), failure_of(other));
+                    self.live.fail(&path, &failure);
                 }
             },
             Asker::Clients => match answer {

@@ -116,6 +116,7 @@ async fn ask(shared: &Shared, entry: &Entry, question: Question) -> Result<Answe
             Answer::Held(cache.coverage(&version, block, replicas, check).await?)
         }
         Question::Free { files } => Answer::Freed(cache.free(&files).await?),
+        Question::FreeBelow { path } => Answer::Freed(cache.free_below(&path).await?),
         Question::Deliver { path } => {
             let progress = |delivery: &Delivery| entry.job.lock().delivering(delivery);
             Answer::Delivered(shared.orders.deliver(&entry.id, &path, progress).await?)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use forebay_config::Config;
 
 use crate::checks::{Check, Section, Verdict};
+use crate::demand::{self, BUFFERS_MOST as MOST};
 use crate::facts::Facts;
 use crate::text::size;
 
@@ -38,35 +39,26 @@ fn operation_time(config: &Config) -> Option<Check> {
 
 /// Registered buffers: what prefetch wants for two streams, and what the machine has.
 fn buffer_pool(facts: &Facts, config: &Config) -> Vec<Check> {
-    const MOST: &str = "network.rdma.data.buffer_pool.max_size";
-    const INITIAL: &str = "network.rdma.data.buffer_pool.initial_size";
     if !config.network_rdma_data_enabled {
         return Vec::new();
     }
     let most = config.network_rdma_data_buffer_pool_max_size.as_u64();
-    let ahead = u64::from(config.client_prefetch_max_part_number);
+    let ahead = u64::from(config.prefetch_parts_far());
     let wanted = config.block_size.as_u64().saturating_mul(ahead.saturating_mul(2).max(2));
     let what = format!("{} of buffers, and prefetch for two readers takes {}", size(most), size(wanted));
     let pool = match most < wanted {
         false => row("buffer-pool", Verdict::Ok, what).about(MOST),
         true => row("buffer-pool", Verdict::Warn, format!("{what}: it will shrink, and readers wait"))
             .about(MOST)
-            .remedy(format!("raise {MOST} (16GiB for 16 blocks ahead), or lower client.prefetch.max_part_number")),
+            .remedy(format!(
+                "raise {MOST} (16GiB for 16 blocks ahead), or lower client.prefetch.far_part_number or \
+                 client.prefetch.max_part_number"
+            )),
     };
-    let initial = config.network_rdma_data_buffer_pool_initial_size.as_u64();
-    let available = facts.memory.obtainable_bytes().filter(|available| *available < initial);
-    let memory = available.map(|available| {
-        row(
-            "buffer-pool",
-            Verdict::Fail,
-            format!(
-                "{} of buffers are to be there at start, and {} of memory can be had",
-                size(initial),
-                size(available)
-            ),
-        )
-        .about(INITIAL)
-        .remedy(format!("lower {INITIAL} and network.rdma.data.buffer_pool.prewarm_size, or free memory"))
+    let limited = facts.configuration.settings.iter().any(|setting| setting.key == MOST);
+    let memory = demand::shortage(&facts.memory, &demand::of_client(config, limited));
+    let memory = memory.map(|shortage| {
+        row("buffer-pool", Verdict::Fail, shortage.what).about("network.rdma.data.buffer_pool").remedy(shortage.remedy)
     });
     std::iter::once(pool).chain(memory).collect()
 }

@@ -30,12 +30,22 @@ fn of_mount(mount: &MountProbe) -> Vec<Check> {
              only, network.rdma.data.buffer_pool.initial_size; or lower client.prefetch.max_part_number",
         )
     });
+    if !mount.unreachable.is_empty() {
+        let what = format!(
+            "reads from {} fail: no path over RDMA is up, and network.rdma.data.fallback = \"never\" allows no TCP",
+            listed(&mount.unreachable)
+        );
+        checks.push(check(Section::Rdma, "mount-paths", Verdict::Fail, what).remedy(
+            "see that the worker runs and its log says `RDMA server listening`; forebay doctor --peer HOST tests the way there; \
+             RDMA is tried again each second. network.rdma.data.fallback = \"auto\" reads over TCP until it is back",
+        ));
+    }
     if !mount.rdma_down.is_empty() {
-        let what = format!("RDMA to {} is down, and TCP is used", listed(&mount.rdma_down));
+        let what = format!("a path over RDMA to {} is down, and other cards or TCP are used", listed(&mount.rdma_down));
         checks.push(check(Section::Rdma, "mount-paths", Verdict::Warn, what).remedy(
             "forebay doctor --peer HOST tests the way there; RDMA is tried again after network.rdma.data.retry_duration",
         ));
-    } else if mount.fell_back > 0 {
+    } else if mount.unreachable.is_empty() && mount.fell_back > 0 {
         let what = format!("it fell back to TCP {} times since it was mounted, and RDMA is up", mount.fell_back);
         checks.push(check(Section::Rdma, "mount-paths", Verdict::Info, what));
     }

@@ -45,6 +45,9 @@ fn binding(facts: &Facts, key: &'static str, name: &str) -> Check {
             .remedy(format!("interfaces with an address: {names}; names are case-sensitive"));
     };
     match interface.address() {
+        None if !facts.are_addresses_known() => {
+            check(Verdict::Info, format!("{name} is there; addresses were not recorded"))
+        }
         None => check(Verdict::Fail, format!("{name} has no IP address"))
             .remedy(format!("ip addr add ADDRESS/PREFIX dev {name}; ip link set {name} up")),
         Some(address) if !interface.is_up() => {

@@ -158,6 +158,13 @@ fn state(facts: &Facts, config: &Config, port: &Port) -> Check {
     let state = port.state.as_deref().unwrap_or("unknown");
     let physical = port.physical_state.as_deref().unwrap_or("unknown");
     if port.is_active() {
+        if let Some(missing) = missing_lid(port) {
+            return row("port-state", cards::broken_port(config, port), format!("ACTIVE, and {missing}")).about(&port.name).remedy(
+                "nothing can be sent without: see that a subnet manager runs and reaches the port (systemctl start opensm, or the \
+                 switch's own; sminfo, ibstat), and have it sweep the fabric again; in a virtual machine, see that the host gave \
+                 its function a GUID and let it in",
+            );
+        }
         let rate = port.rate.as_deref().unwrap_or("rate unknown");
         return row("port-state", Verdict::Ok, format!("ACTIVE, {rate}")).about(&port.name);
     }
@@ -170,13 +177,38 @@ fn state(facts: &Facts, config: &Config, port: &Port) -> Check {
         ("INIT" | "ARMED", _) if port.is_infiniband() => {
             "no subnet manager has brought it up: start one (systemctl start opensm, or the switch's own)".to_owned()
         }
+        (_, "Disabled") if port.is_infiniband() => {
+            let (device, number) = port.name.split_once(':').unwrap_or((&port.name, "1"));
+            format!(
+                "the port is switched off, by its firmware or by somebody: ibportstate -C {device} -P {number} -D 0 {number} enable, or \
+                 mlxlink -d {device} -p {number} --port_state UP; look at the switch's port (ibportstate LID PORT query), and at \
+                 LINK_TYPE_P{number} in mlxconfig -d {device} query"
+            )
+        }
         (_, "Disabled") => format!("the port is switched off: ip link set {interface} up; check the switch's port"),
         (_, "Polling" | "Sleep" | "PortConfigurationTraining") => {
             "no link: check cable, transceiver and the switch's port; ibstat and ethtool show more".to_owned()
         }
+        _ if port.is_infiniband() => {
+            "check cable and the switch's port, and that a subnet manager runs; ibstat and iblinkinfo show more"
+                .to_owned()
+        }
         _ => format!("ip link set {interface} up; check cable and the switch's port; ibstat shows more"),
     };
     row("port-state", verdict, format!("{state} ({physical})")).about(&port.name).remedy(remedy)
+}
+
+/// What a port of InfiniBand that calls itself active has not got from a subnet manager.
+fn missing_lid(port: &Port) -> Option<&'static str> {
+    if !port.is_infiniband() {
+        return None;
+    }
+    match (port.lid, port.subnet_manager_lid) {
+        (Some(0), Some(0)) => Some("LID and subnet manager's LID are 0: no subnet manager has configured it"),
+        (Some(0), _) => Some("its LID is 0: no subnet manager gave it one"),
+        (_, Some(0)) => Some("the subnet manager's LID is 0: it knows none"),
+        _ => None,
+    }
 }
 
 /// What UCX can do with a device of this kind.
@@ -213,6 +245,9 @@ fn address(facts: &Facts, config: &Config, port: &Port) -> Option<Check> {
         port.interfaces.iter().filter_map(|name| facts.interface(name)).find_map(|interface| interface.address());
     Some(match address {
         Some(address) => check(Verdict::Ok, format!("{name} has {address}")),
+        None if !facts.are_addresses_known() => {
+            check(Verdict::Info, format!("{name} belongs to it; addresses were not recorded"))
+        }
         None => check(verdict, format!("{name} has no IP address, and connections are set up by it")).remedy(format!(
             "ip addr add ADDRESS/PREFIX dev {name}; ip link set {name} up; keep it in the network's settings"
         )),

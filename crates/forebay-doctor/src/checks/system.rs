@@ -1,9 +1,12 @@
 //! The kernel and tools.
 
+use std::collections::BTreeSet;
+
 use forebay_config::{Config, DiskIo};
 
 use crate::checks::{Check, Section, Verdict, cards};
 use crate::facts::Facts;
+use crate::text::{listed, ranges};
 
 /// The oldest kernel that RDMA is recommended with.
 const KERNEL: (u32, u32) = (5, 0);
@@ -48,10 +51,17 @@ fn page_cache(facts: &Facts) -> Check {
 
 /// A processor that slows down makes every figure of a network a matter of luck.
 fn governor(facts: &Facts, config: &Config) -> Option<Check> {
-    let governor = facts.system.frequency_governor.as_deref()?;
-    let what = format!("processors' clocks: {governor}");
-    let is_slow = matches!(governor, "powersave" | "conservative");
-    Some(match is_slow {
+    let first = facts.system.frequency_governor.as_deref()?;
+    let is_slow = |governor: &str| matches!(governor, "powersave" | "conservative");
+    let governors = &facts.system.governors;
+    let of_some = |(governor, processors): (&String, &BTreeSet<u32>)| format!("{governor} on {}", ranges(processors));
+    // Who sets them one by one forgets some.
+    let what = match governors.len() {
+        0 | 1 => format!("processors' clocks: {first}"),
+        _ => format!("processors' clocks: {}", listed(governors.iter().map(of_some))),
+    };
+    let any_is_slow = is_slow(first) || governors.keys().any(|governor| is_slow(governor));
+    Some(match any_is_slow {
         false => row("governor", Verdict::Ok, what),
         true => {
             let verdict = if cards::wanted(config) { Verdict::Warn } else { Verdict::Info };

@@ -52,7 +52,8 @@ impl Boot {
         let mut boot = Self::default();
         for path in NETWORK.iter().flat_map(|place| files(root, place)) {
             boot.network_files += 1;
-            let Some(text) = root.text(&path) else {
+            // They have passwords, too: no more is looked at than the names.
+            let Some(text) = root.text_of(&path, |text| named(text, interfaces)) else {
                 boot.is_incomplete = true;
                 continue;
             };
@@ -63,15 +64,18 @@ impl Boot {
             }
         }
         let (path, line) = AZURE;
-        if root.text(path).is_some_and(|text| text.lines().any(|found| found.trim() == line)) {
+        let only =
+            |text: &str| if text.lines().any(|found| found.trim() == line) { line.to_owned() } else { String::new() };
+        if root.text_of(path, only).is_some_and(|text| text == line) {
             for name in interfaces {
                 boot.interfaces.entry(name.clone()).or_insert_with(|| path.to_owned());
             }
         }
         for path in MODULES.iter().flat_map(|place| files(root, place)) {
-            let text = settings(&root.text(&path).unwrap_or_default());
+            let modules: Vec<String> = modules.iter().map(|module| (*module).to_owned()).collect();
+            let text = settings(&root.text_of(&path, |text| named(text, &modules)).unwrap_or_default());
             for module in modules.iter().filter(|module| names(&text, module)) {
-                boot.modules.entry((*module).to_owned()).or_insert_with(|| path.clone());
+                boot.modules.entry(module.clone()).or_insert_with(|| path.clone());
             }
         }
         boot.openibd = SERVICES.iter().any(|folder| root.names(folder).iter().any(|name| name == OPENIBD));
@@ -83,9 +87,16 @@ impl Boot {
 fn files(root: &Root, place: &str) -> Vec<String> {
     let names = root.names(place);
     if names.is_empty() {
-        return if root.path(place).is_file() { vec![place.to_owned()] } else { Vec::new() };
+        return if root.is_file(place) { vec![place.to_owned()] } else { Vec::new() };
     }
-    names.into_iter().map(|name| format!("{place}/{name}")).filter(|path| root.path(path).is_file()).collect()
+    names.into_iter().map(|name| format!("{place}/{name}")).filter(|path| root.is_file(path)).collect()
+}
+
+/// Those of `wanted` that the settings in `text` name, each on a line. The first line tells a reader of a copy what it is.
+fn named(text: &str, wanted: &[String]) -> String {
+    let text = settings(text);
+    let found = wanted.iter().filter(|name| names(&text, name)).map(String::as_str);
+    std::iter::once("# only the names that were looked for").chain(found).collect::<Vec<_>>().join("\n")
 }
 
 /// The lines that are no comments.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::facts::listeners::end;
+use crate::facts::listeners::{end, sockets};
 use crate::root::Root;
 
 /// Connections of one port over one address of this machine.
@@ -24,8 +24,8 @@ impl Connections {
     /// Those to and from one of `ports`; over loopback there are many, and they say nothing.
     pub(crate) fn read_all(root: &Root, ports: &[u16]) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
-        for table in ["proc/net/tcp", "proc/net/tcp6"] {
-            for (local, remote) in root.text(table).unwrap_or_default().lines().filter_map(established) {
+        for text in sockets(root, ports) {
+            for (local, remote) in text.lines().filter_map(established) {
                 let is_outgoing = !ports.contains(&local.1);
                 let port = if is_outgoing { remote.1 } else { local.1 };
                 let address = local.0.to_canonical();

@@ -1,6 +1,5 @@
 //! What a mount needs.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -41,8 +40,7 @@ impl Fuse {
         const SETUID: u32 = 0o4000;
         let file_systems = root.text("proc/filesystems").unwrap_or_default();
         let fusermount = program(root, search_path, "fusermount3").map(|path| {
-            let file = std::fs::metadata(root.path(&path));
-            let is_setuid_root = file.is_ok_and(|file| file.uid() == 0 && file.mode() & SETUID != 0);
+            let is_setuid_root = root.ownership(&path).is_some_and(|file| file.user == 0 && file.mode & SETUID != 0);
             Fusermount { path, is_setuid_root }
         });
         let settings = root.text("etc/fuse.conf").unwrap_or_default();

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::addresses::Address;
 use crate::facts::ethtool::DriverInfo;
+use crate::facts::flow_control::FlowControl;
 use crate::facts::rdma::IPOIB;
 use crate::root::Root;
 
@@ -34,6 +35,12 @@ pub struct Interface {
     pub is_ipoib: bool,
     /// IPoIB's transport: `datagram` or `connected`.
     pub ipoib_mode: Option<String>,
+    /// The partition that it is in: `0xffff`.
+    #[serde(default)]
+    pub partition_key: Option<String>,
+    /// How it keeps packets from being lost, where its driver tells.
+    #[serde(default)]
+    pub flow_control: Option<FlowControl>,
     /// The bond or bridge that it is part of.
     pub master: Option<String>,
     /// Its addresses, those of IPv4 first, and else in the kernel's order.
@@ -45,6 +52,7 @@ impl Interface {
         root: &Root,
         addresses: &[(String, Address)],
         drivers: &[(String, DriverInfo)],
+        flow_controls: &[(String, FlowControl)],
     ) -> Vec<Self> {
         let interface = |name: String| {
             let folder = format!("{INTERFACES}/{name}");
@@ -56,6 +64,11 @@ impl Interface {
             let [received_bytes, sent_bytes] = Self::bytes_now(root, &name);
             Self {
                 ethtool: drivers.iter().find(|(interface, _)| *interface == name).map(|(_, info)| info.clone()),
+                flow_control: flow_controls
+                    .iter()
+                    .find(|(interface, _)| *interface == name)
+                    .map(|(_, found)| found.clone()),
+                partition_key: root.word(format!("{folder}/pkey")),
                 received_bytes,
                 sent_bytes,
                 state: root.word(format!("{folder}/operstate")),

@@ -34,8 +34,7 @@ impl Listener {
     /// Those on one of `ports`.
     pub(crate) fn read_all(root: &Root, ports: &[u16]) -> Vec<Self> {
         let mut found = Vec::new();
-        for table in ["proc/net/tcp", "proc/net/tcp6"] {
-            let text = root.text(table).unwrap_or_default();
+        for text in sockets(root, ports) {
             found.extend(text.lines().filter_map(listening).filter(|socket| ports.contains(&socket.port)));
         }
         let owners = if found.is_empty() { Vec::new() } else { owners(root, &found) };
@@ -43,6 +42,16 @@ impl Listener {
         let listener = |socket: Socket| Self { address: socket.address, port: socket.port, owner: owner(socket.inode) };
         found.into_iter().map(listener).collect()
     }
+}
+
+/// The lines of the tables of TCP sockets that have one of `ports` at either end; those of others are nobody's business.
+pub(crate) fn sockets(root: &Root, ports: &[u16]) -> [String; 2] {
+    let concerns = |line: &&str| {
+        let mut ends = line.split_whitespace().skip(1).take(2).filter_map(end);
+        ends.any(|(_, port)| ports.contains(&port))
+    };
+    let of_ports = |text: &str| text.lines().filter(concerns).collect::<Vec<_>>().join("\n");
+    ["proc/net/tcp", "proc/net/tcp6"].map(|table| root.text_of(table, of_ports).unwrap_or_default())
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -85,12 +94,15 @@ pub(crate) fn end(text: &str) -> Option<(IpAddr, u16)> {
 /// Which process holds each socket.
 fn owners(root: &Root, sockets: &[Socket]) -> Vec<(u64, Owner)> {
     let mut owners = Vec::new();
-    let processes = root.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    // Of all processes only those that are found are copied.
+    let looked_through = root.unrecorded();
+    let processes = looked_through.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
     for pid in processes.take(MOST_PROCESSES) {
-        for descriptor in root.names(format!("proc/{pid}/fd")) {
-            let path = root.path(format!("proc/{pid}/fd/{descriptor}"));
-            let inode = std::fs::read_link(path).ok().and_then(|target| inode_of(&target));
+        for descriptor in looked_through.names(format!("proc/{pid}/fd")) {
+            let path = format!("proc/{pid}/fd/{descriptor}");
+            let inode = looked_through.link(&path).and_then(|target| inode_of(&target));
             if let Some(socket) = sockets.iter().find(|socket| Some(socket.inode) == inode) {
+                root.link(&path);
                 let name = root.word(format!("proc/{pid}/comm")).unwrap_or_default();
                 owners.push((socket.inode, Owner { pid, name }));
             }

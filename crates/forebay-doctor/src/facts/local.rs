@@ -1,6 +1,5 @@
 //! What materialised files would lie on.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -46,16 +45,15 @@ impl LocalDirectory {
     fn read(root: &Root, path: &Path) -> Self {
         let table = root.text("proc/self/mountinfo").unwrap_or_default();
         let mount = mount_of(&table, path);
-        let there = path.ancestors().map(|path| root.path(path)).find(|path| path.is_dir());
-        let space = there.and_then(|path| rustix::fs::statvfs(&path).ok());
+        let there = path.ancestors().find(|path| root.is_folder(path));
         Self {
             path: path.to_owned(),
             huge: mount
                 .and_then(|(_, options)| options.split(',').find_map(|option| option.strip_prefix("huge=")))
                 .map(str::to_owned),
             file_system: mount.map(|(file_system, _)| file_system.to_owned()),
-            free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
-            mode: std::fs::metadata(root.path(path)).ok().map(|folder| folder.mode() & 0o7777),
+            free_bytes: there.and_then(|path| root.free_bytes(path)),
+            mode: root.ownership(path).map(|folder| folder.mode),
         }
     }
 }

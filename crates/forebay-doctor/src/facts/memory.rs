@@ -16,8 +16,7 @@ pub struct Memory {
     /// How much of it the control groups of this process leave it, in bytes, where that is less: a container's limit.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
-    /// What is left of such a limit, in bytes: page cache that nobody has used lately does not count as used, as the kernel takes it
-    /// back.
+    /// What is left of such a limit, in bytes: page cache does not count as used, as the kernel takes it back.
     #[serde(default)]
     pub left_bytes: Option<u64>,
     /// Reserved huge pages that nobody uses, in bytes.
@@ -56,12 +55,7 @@ impl Memory {
         };
         let huge_page = field("Hugepagesize").unwrap_or(0);
         let huge_pages = |name: &str| field(name).and_then(|pages| pages.checked_mul(huge_page)).unwrap_or(0);
-        let limits = root.text("proc/self/limits").unwrap_or_default();
-        let limits = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).unwrap_or_default();
-        let mut limits = limits.split_whitespace().map(|word| match word {
-            "unlimited" => Some(Limit::Unlimited),
-            bytes => bytes.parse().ok().map(Limit::Bytes),
-        });
+        let [lock_limit, lock_limit_max] = locked(&root.text("proc/self/limits").unwrap_or_default());
         let total = field("MemTotal");
         // Without a limit, version 1 has a number that is larger than any memory.
         let is_limit = |bytes: &u64| *bytes < total.unwrap_or(1 << 60);
@@ -74,8 +68,8 @@ impl Memory {
             huge_free_bytes: huge_pages("HugePages_Free"),
             huge_total_bytes: huge_pages("HugePages_Total"),
             transparent_huge_pages: root.text("sys/kernel/mm/transparent_hugepage/enabled").as_deref().and_then(chosen),
-            lock_limit: limits.next().flatten(),
-            lock_limit_max: limits.next().flatten(),
+            lock_limit,
+            lock_limit_max,
         }
     }
 
@@ -85,11 +79,28 @@ impl Memory {
         self.total_bytes.into_iter().chain(self.limit_bytes).min()
     }
 
+    /// What of it is not reserved as huge pages, in bytes. No limit of a control group counts those.
+    #[must_use]
+    pub fn ordinary_bytes(&self) -> Option<u64> {
+        let total = self.total_bytes.map(|total| total.saturating_sub(self.huge_total_bytes));
+        total.into_iter().chain(self.limit_bytes).min()
+    }
+
     /// What it can still have without swapping, in bytes, as far as the machine and its own limits tell.
     #[must_use]
     pub fn obtainable_bytes(&self) -> Option<u64> {
         self.available_bytes.into_iter().chain(self.limit_bytes).chain(self.left_bytes).min()
     }
+}
+
+/// What a process may lock, and how far it may raise that, in a table such as `/proc/self/limits`.
+pub(crate) fn locked(limits: &str) -> [Option<Limit>; 2] {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).unwrap_or_default();
+    let mut words = line.split_whitespace().map(|word| match word {
+        "unlimited" => Some(Limit::Unlimited),
+        bytes => bytes.parse().ok().map(Limit::Bytes),
+    });
+    [words.next().flatten(), words.next().flatten()]
 }
 
 /// A control group's limit, and what is used of it.
@@ -103,16 +114,20 @@ struct Names {
     mounted: &'static str,
     limit: &'static str,
     used: &'static str,
-    cached: &'static str,
+    cached: [&'static str; 2],
 }
 
-const VERSION_2: Names =
-    Names { mounted: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", cached: "inactive_file" };
+const VERSION_2: Names = Names {
+    mounted: "sys/fs/cgroup",
+    limit: "memory.max",
+    used: "memory.current",
+    cached: ["inactive_file", "active_file"],
+};
 const VERSION_1: Names = Names {
     mounted: "sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
-    cached: "total_inactive_file",
+    cached: ["total_inactive_file", "total_active_file"],
 };
 
 /// The control groups of this process that have a limit, and those above them.
@@ -145,9 +160,13 @@ fn on_the_way(root: &Root, group: &str, names: &Names) -> Vec<Group> {
         let place = Path::new(names.mounted).join(group);
         let limit = root.number(place.join(names.limit))?;
         let statistics = root.text(place.join("memory.stat")).unwrap_or_default();
-        let cached = statistics.lines().find_map(|line| line.strip_prefix(names.cached)?.trim().parse::<u64>().ok());
+        let statistic = |name: &str| {
+            let line = statistics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+            line.trim().parse::<u64>().ok()
+        };
+        let cached = names.cached.into_iter().filter_map(statistic).fold(0, u64::saturating_add);
         let used: u64 = root.number(place.join(names.used)).unwrap_or(0);
-        let used = used.saturating_sub(cached.unwrap_or(0));
+        let used = used.saturating_sub(cached);
         Some(Group { limit, used })
     });
     limited.collect()
@@ -200,7 +219,7 @@ mod tests {
             in_v2,
             own,
             ("sys/fs/cgroup/a.slice/b/memory.current", "1610612736\n"),
-            ("sys/fs/cgroup/a.slice/b/memory.stat", "anon 1\ninactive_file 536870912\nactive_file 5\n"),
+            ("sys/fs/cgroup/a.slice/b/memory.stat", "anon 1\ninactive_file 536870000\nactive_file 912\n"),
         ];
         assert_eq!(limits(&half), (Some(2 << 30), Some(2 << 30), gibibyte), "page cache is taken back");
         let none = ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");

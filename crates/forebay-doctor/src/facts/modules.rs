@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::facts::pci_way;
 use crate::facts::pcie::PcieLink;
 use crate::root::Root;
 
@@ -87,8 +88,23 @@ pub struct PciCard {
     pub id: String,
     /// What it is to the bus: `InfiniBand controller`, `Ethernet controller`, …
     pub class: String,
+    /// What it says that it is: `ConnectX-6 VPI adapter card, HDR IB (200Gb/s)`. Only root is told.
+    #[serde(default)]
+    pub product: Option<String>,
     /// Its connection to the machine.
     pub link: Option<PcieLink>,
+    /// The most that the slot can do: the port of the bridge above it.
+    #[serde(default)]
+    pub slot: Option<PcieLink>,
+    /// Whether it is a part of a card, made for a virtual machine.
+    #[serde(default)]
+    pub is_virtual: bool,
+    /// How the IOMMU treats it: `identity`, or `DMA` and `DMA-FQ` where it translates each address.
+    #[serde(default)]
+    pub iommu: Option<String>,
+    /// The bridges above it that send what it has for another card through the processor (ACS). Only root is told.
+    #[serde(default)]
+    pub redirected_by: Vec<String>,
     /// The kernel's driver for it.
     pub driver: Option<String>,
     /// The module that makes an RDMA device of it.
@@ -107,15 +123,25 @@ impl PciCard {
                 u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
             };
             let (maker_id, device, class) = (hex("vendor")?, hex("device")?, hex("class")?);
-            let (vendor, module) = maker(maker_id, device, class)?;
+            let has_rdma_device = !root.names(format!("{folder}/infiniband")).is_empty();
+            // Of those that mostly cannot do RDMA, one that does is known by that.
+            let other = || has_rdma_device.then(|| (other_maker(maker_id), None));
+            let (vendor, module) = maker(maker_id, device, class).or_else(other)?;
+            let bridges = pci_way::bridges(root, &folder);
+            let redirects = |(name, folder): &(String, String)| pci_way::redirects(root, folder).then(|| name.clone());
             Some(Self {
                 vendor: vendor.to_owned(),
                 id: format!("{maker_id:04x}:{device:04x}"),
                 class: class_name(class).to_owned(),
+                product: pci_way::product(root, &folder),
                 link: PcieLink::read(root, &folder),
+                slot: bridges.first().and_then(|(_, bridge)| pci_way::slot(root, bridge)),
+                is_virtual: root.exists(format!("{folder}/physfn")),
+                iommu: pci_way::iommu(root, &folder),
+                redirected_by: bridges.iter().filter_map(redirects).collect(),
                 module: module.map(str::to_owned),
                 driver: root.link_name(format!("{folder}/driver")),
-                has_rdma_device: !root.names(format!("{folder}/infiniband")).is_empty(),
+                has_rdma_device,
                 address,
             })
         };
@@ -129,6 +155,16 @@ impl PciCard {
             by_vendor.entry(card.vendor.as_str()).or_default().push(card);
         }
         by_vendor
+    }
+}
+
+/// Makers whose cards are known only where they have an RDMA device.
+fn other_maker(vendor: u32) -> &'static str {
+    match vendor {
+        0x14e4 => "Broadcom",
+        0x8086 => "Intel",
+        0x1dd8 => "AMD Pensando",
+        _ => "RDMA",
     }
 }
 

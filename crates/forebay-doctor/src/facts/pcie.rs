@@ -11,7 +11,7 @@ pub struct PcieLink {
     pub speed_mtps: u32,
     /// Its lanes.
     pub width: u32,
-    /// The most of both that card and machine can do.
+    /// The most that the card can do.
     pub max_speed_mtps: Option<u32>,
     /// The most lanes.
     pub max_width: Option<u32>,
@@ -31,6 +31,13 @@ impl PcieLink {
         })
     }
 
+    /// The most that the PCI device in `folder` can do.
+    pub(crate) fn read_most(root: &Root, folder: &str) -> Option<Self> {
+        let speed_mtps = speed(&root.word(format!("{folder}/max_link_speed"))?)?;
+        let width = root.number(format!("{folder}/max_link_width")).filter(|width| (1..=64).contains(width))?;
+        Some(Self { speed_mtps, width, ..Self::default() })
+    }
+
     /// What it carries in one direction, in Mb/s, its encoding taken off.
     #[must_use]
     pub fn mbps(&self) -> u64 {
@@ -39,11 +46,21 @@ impl PcieLink {
         u64::from(self.speed_mtps) * u64::from(self.width) * kept / of
     }
 
-    /// Whether it has come up with less than both sides can do.
+    /// Whether it has come up with less than the card can do.
     #[must_use]
     pub fn is_reduced(&self) -> bool {
         self.max_width.is_some_and(|most| self.width < most)
             || self.max_speed_mtps.is_some_and(|most| self.speed_mtps < most)
+    }
+
+    /// The most that the card can do, where it says so.
+    #[must_use]
+    pub fn most(&self) -> Self {
+        Self {
+            speed_mtps: self.max_speed_mtps.unwrap_or(self.speed_mtps),
+            width: self.max_width.unwrap_or(self.width),
+            ..*self
+        }
     }
 
     /// `x16 at 16 GT/s`.

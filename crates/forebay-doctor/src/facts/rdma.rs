@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::counters;
+use crate::facts::first_look::FirstLook;
 use crate::facts::verbs::VerbsDevice;
 use crate::root::{Access, Root};
 
@@ -74,6 +75,9 @@ pub struct Device {
     pub pci: Option<String>,
     /// The NUMA node that it is next to.
     pub numa_node: Option<u32>,
+    /// The traffic class that all its packets get whatever a program says (`tc/1/traffic_class`, of the vendor's drivers).
+    #[serde(default)]
+    pub traffic_class: Option<u8>,
     /// The device node by which programs use it.
     pub node: Option<String>,
     /// Whether this process may.
@@ -115,6 +119,9 @@ pub struct Port {
     pub partition_keys: Vec<String>,
     /// What went wrong on its link since its driver was loaded: counters that are not zero.
     pub faults: BTreeMap<String, u64>,
+    /// Those of them that grew between two looks, and by how much; `None` where it was looked at once.
+    #[serde(default)]
+    pub new_faults: Option<BTreeMap<String, u64>>,
     /// Bytes that it has received, where it counts.
     pub received_bytes: Option<u64>,
     /// Bytes that it has sent.
@@ -159,6 +166,22 @@ impl Rdma {
                     (port.max_mtu, port.active_mtu) = (*max, *active);
                 }
             }
+        }
+        self
+    }
+
+    /// What its ports have counted by now, to compare a second look with.
+    #[must_use]
+    pub fn first_look(&self) -> FirstLook {
+        let faults = self.ports().map(|(_, port)| (port.name.clone(), port.faults.clone()));
+        FirstLook { ms_before: 0, faults: faults.collect() }
+    }
+
+    /// The same with what has gone wrong since a first look.
+    #[must_use]
+    pub(crate) fn since(mut self, first: Option<&FirstLook>) -> Self {
+        for port in self.devices.iter_mut().flat_map(|device| &mut device.ports) {
+            port.new_faults = first.and_then(|first| first.growth(&port.name, &port.faults));
         }
         self
     }
@@ -210,6 +233,8 @@ impl Device {
             transport: transport(&node_type).map(str::to_owned),
             firmware: word("fw_ver").filter(|version| version.chars().any(|c| c.is_ascii_digit() && c != '0')),
             board: word("board_id"),
+            // `Global tclass=106`.
+            traffic_class: word("tc/1/traffic_class").and_then(|text| text.rsplit('=').next()?.trim().parse().ok()),
             node_guid: word("node_guid"),
             system_guid: word("sys_image_guid"),
             pci: root.link_name(format!("{folder}/device")).filter(|_| driver.is_some()),
@@ -287,6 +312,7 @@ impl Port {
             active_mtu: None,
             partition_keys: partition_keys(root, &folder),
             faults: counters::faults(root, &folder),
+            new_faults: None,
             received_bytes,
             sent_bytes,
             gids,

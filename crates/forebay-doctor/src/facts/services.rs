@@ -57,8 +57,11 @@ pub struct MountProbe {
     pub buffer_failures: u64,
     /// How often it fell back from RDMA to TCP.
     pub fell_back: u64,
-    /// Workers to which RDMA is down now.
+    /// Workers to which RDMA is down now, in part or wholly, and that are read all the same: over other cards, or TCP.
     pub rdma_down: Vec<String>,
+    /// Workers to which RDMA is down now and TCP is not allowed, each with the reason: reads fail.
+    #[serde(default)]
+    pub unreachable: Vec<String>,
     /// What brings it the kernel's requests, for people.
     #[serde(default)]
     pub io: Option<String>,

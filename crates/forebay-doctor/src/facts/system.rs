@@ -1,5 +1,6 @@
 //! The kernel, the processors, and what this process may do.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,8 @@ use crate::root::Root;
 /// Numbers of capabilities, from `linux/capability.h`.
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_ADMIN: u32 = 21;
+const PROCESSORS: &str = "sys/devices/system/cpu";
+const NODES: &str = "sys/devices/system/node";
 
 /// The kernel, the processors, and what this process may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,15 @@ pub struct System {
     pub io_uring_disabled: Option<u32>,
     /// How the first processor's clock is chosen: `performance`, `powersave`, `schedutil`, …
     pub frequency_governor: Option<String>,
+    /// How that of each is, by the choice: the processors' numbers.
+    #[serde(default)]
+    pub governors: BTreeMap<String, BTreeSet<u32>>,
+    /// How far each NUMA node's memory is from the others, as the firmware says: 10 is near.
+    #[serde(default)]
+    pub node_distances: BTreeMap<u32, Vec<u32>>,
+    /// The processors of each NUMA node.
+    #[serde(default)]
+    pub node_processors: BTreeMap<u32, BTreeSet<u32>>,
     /// Where `fio` is, which `forebay bench` drives.
     pub fio: Option<PathBuf>,
 }
@@ -42,22 +54,27 @@ pub struct System {
 impl System {
     pub(crate) fn read(root: &Root, search_path: &[PathBuf]) -> Self {
         let status = root.text("proc/self/status").unwrap_or_default();
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let capabilities = field("CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        let capabilities = capabilities(&status);
         // Real, effective, saved and file system's user.
-        let user = field("Uid:").and_then(|users| users.split_whitespace().nth(1)?.parse::<u32>().ok());
+        let user = field(&status, "Uid:").and_then(|users| users.split_whitespace().nth(1)?.parse::<u32>().ok());
         Self {
             hostname: root.word("proc/sys/kernel/hostname"),
             kernel: root.word("proc/sys/kernel/osrelease"),
             processors: root.text("sys/devices/system/cpu/online").and_then(|list| listed(&list)),
             numa_nodes: root.text("sys/devices/system/node/online").and_then(|list| listed(&list)),
             is_root: user == Some(0),
-            may_lock_memory: capabilities >> CAP_IPC_LOCK & 1 == 1,
+            may_lock_memory: may_lock(capabilities),
             may_administrate: capabilities >> CAP_SYS_ADMIN & 1 == 1,
             pipe_max_bytes: root.number("proc/sys/fs/pipe-max-size"),
-            may_drop_caches: may_write(root, "proc/sys/vm/drop_caches"),
+            may_drop_caches: root.may_write("proc/sys/vm/drop_caches"),
             io_uring_disabled: root.number("proc/sys/kernel/io_uring_disabled"),
-            frequency_governor: root.word("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            frequency_governor: governor(root, 0),
+            governors: governors(root),
+            node_distances: nodes(root, |node| {
+                let line = root.text(format!("{NODES}/node{node}/distance"))?;
+                line.split_whitespace().map(|distance| distance.parse().ok()).collect()
+            }),
+            node_processors: nodes(root, |node| numbers(&root.text(format!("{NODES}/node{node}/cpulist"))?)),
             fio: program(root, search_path, "fio"),
         }
     }
@@ -70,14 +87,60 @@ impl System {
     }
 }
 
-/// Whether a file can be opened for writing. Nothing is written.
-fn may_write(root: &Root, path: &str) -> bool {
-    std::fs::OpenOptions::new().write(true).open(root.path(path)).is_ok()
+/// The line `name` of a process's status, without it.
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// What a process may do, as its status says.
+pub(crate) fn capabilities(status: &str) -> u64 {
+    field(status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
+}
+
+/// Whether those are enough to lock any amount of memory.
+pub(crate) fn may_lock(capabilities: u64) -> bool {
+    capabilities >> CAP_IPC_LOCK & 1 == 1
+}
+
+fn governor(root: &Root, processor: u32) -> Option<String> {
+    root.word(format!("{PROCESSORS}/cpu{processor}/cpufreq/scaling_governor"))
+}
+
+/// How each processor's clock is chosen, where that can be read.
+fn governors(root: &Root) -> BTreeMap<String, BTreeSet<u32>> {
+    let mut found = BTreeMap::<_, BTreeSet<u32>>::new();
+    for processor in root.names(PROCESSORS).iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok()) {
+        if let Some(governor) = governor(root, processor) {
+            found.entry(governor).or_default().insert(processor);
+        }
+    }
+    found
+}
+
+/// What `read` finds of each NUMA node.
+fn nodes<T>(root: &Root, read: impl Fn(u32) -> Option<T>) -> BTreeMap<u32, T> {
+    let nodes = root.names(NODES).into_iter();
+    let nodes = nodes.filter_map(|name| name.strip_prefix("node")?.parse().ok());
+    nodes.filter_map(|node| Some((node, read(node)?))).collect()
 }
 
 /// The first file called `name` in `folders`.
 pub(crate) fn program(root: &Root, folders: &[PathBuf], name: &str) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(name)).find(|path| root.path(path).is_file())
+    folders.iter().map(|folder| folder.join(name)).find(|path| root.is_file(path))
+}
+
+/// The numbers of a list such as `0-3,8`, which may be empty.
+pub(crate) fn numbers(list: &str) -> Option<BTreeSet<u32>> {
+    /// More processors than any machine has.
+    const MOST: u32 = 65_536;
+    let mut numbers = BTreeSet::new();
+    for range in list.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (last < MOST).then_some(())?;
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
 }
 
 /// How many numbers a list such as `0-3,8` has.

@@ -8,6 +8,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libloading::Library;
+use serde::{Deserialize, Serialize};
 
 use crate::facts::rdma::Rdma;
 
@@ -15,7 +16,7 @@ use crate::facts::rdma::Rdma;
 const LIBRARY: &str = "libibverbs.so.1";
 
 /// What libibverbs says of a device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerbsDevice {
     /// Its name.
     pub name: String,

@@ -39,7 +39,11 @@ pub(super) fn rdma(facts: &Facts) -> Lines {
 fn of_card(card: &PciCard) -> String {
     joined([
         Some(format!("{} {} [{}]", card.class, card.vendor, card.id)),
+        card.product.clone(),
         card.link.map(|link| format!("PCIe {}", link.describe())),
+        card.link.filter(|link| link.is_reduced()).map(|link| format!("card {}", link.most().describe())),
+        card.slot.map(|slot| format!("slot {}", slot.describe())),
+        card.iommu.as_ref().map(|kind| format!("IOMMU {kind}")),
         Some(card.driver.clone().unwrap_or_else(|| "no driver".to_owned())),
         (!card.has_rdma_device).then(|| "no RDMA device".to_owned()),
     ])
@@ -141,6 +145,7 @@ fn of_interface(interface: &Interface) -> String {
         interface.state.clone(),
         interface.mtu.map(|mtu| format!("MTU {mtu}")),
         interface.ipoib_mode.as_ref().map(|mode| format!("IPoIB {mode}")),
+        interface.partition_key.as_ref().map(|key| format!("partition {key}")),
         interface.speed_mbps.map(|speed| match speed % 1000 {
             0 if speed > 0 => format!("{} Gb/s", speed / 1000),
             _ => format!("{speed} Mb/s"),

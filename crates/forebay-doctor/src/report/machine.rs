@@ -2,7 +2,7 @@
 
 use super::{Lines, joined, line};
 use crate::facts::{Facts, Limit, Module, UcxModule};
-use crate::text::{listed, size};
+use crate::text::{listed, ranges, size};
 
 pub(super) fn system(facts: &Facts) -> Lines {
     let system = &facts.system;
@@ -14,7 +14,12 @@ pub(super) fn system(facts: &Facts) -> Lines {
         system.numa_nodes.map(|nodes| count(nodes, "NUMA node")),
     ]);
     let mut lines = vec![line("host", host)];
-    lines.extend(system.frequency_governor.as_ref().map(|governor| line("clocks", governor)));
+    if system.governors.len() > 1 {
+        let of = system.governors.iter().map(|(governor, processors)| format!("{governor} on {}", ranges(processors)));
+        lines.push(line("clocks", listed(of)));
+    } else {
+        lines.extend(system.frequency_governor.as_ref().map(|governor| line("clocks", governor)));
+    }
     let pipe = system.pipe_max_bytes.map_or_else(|| "unknown".to_owned(), size);
     lines.push(line("pipes", format!("of {pipe} at most (fs.pipe-max-size)")));
     let may = [("lock memory", system.may_lock_memory), ("administrate", system.may_administrate)];
@@ -76,7 +81,15 @@ pub(super) fn memory(facts: &Facts) -> Lines {
     };
     let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
     let limited = memory.limit_bytes.map_or_else(String::new, |limit| format!("; {} for this process", size(limit)));
-    vec![
+    let others = facts.processes.iter().map(|process| match process.may_lock_memory {
+        true => line("", format!("{}: without limit", process.name())),
+        false => line("", format!("{}: {}", process.name(), limit(process.lock_limit))),
+    });
+    let files = facts.lock_limits.iter().map(|found| match found.is_exempt {
+        true => line("", format!("{}: without limit", found.of)),
+        false => line("", format!("{}: {}", found.of, limit(found.limit))),
+    });
+    let lines = vec![
         line("total", format!("{}, {} available{limited}", known(memory.total_bytes), known(memory.available_bytes))),
         line(
             "huge pages",
@@ -88,7 +101,8 @@ pub(super) fn memory(facts: &Facts) -> Lines {
             ),
         ),
         line("may be locked", format!("{}, at most {}", limit(memory.lock_limit), limit(memory.lock_limit_max))),
-    ]
+    ];
+    lines.into_iter().chain(others).chain(files).collect()
 }
 
 pub(super) fn fuse(facts: &Facts) -> Lines {

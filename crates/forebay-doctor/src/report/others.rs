@@ -1,8 +1,31 @@
 //! Others: origins, the cluster, and the hosts that were asked; and the configuration that names them.
 
 use super::{Lines, joined, line};
-use crate::facts::{CoordinatorProbe, EtcdProbe, Facts, PeerMeasured, PeerOperation, PeerProbe, Reached};
+use crate::facts::{CoordinatorProbe, EtcdProbe, Facts, PeerMeasured, PeerOperation, PeerProbe, Reached, Recording};
 use crate::text::{listed, rate, size, time};
+
+/// What a recorded tree is and lacks, before anything that it shows.
+pub(super) fn recording(recording: &Recording) -> Vec<String> {
+    let first = format!("A recorded tree is looked at, and not this machine: {}", recording.folder);
+    match (&recording.by, &recording.at) {
+        (Some(by), at) => {
+            let at = at.as_deref().unwrap_or("at an unknown time");
+            vec![
+                format!("{first}, recorded {at} by forebay {by}"),
+                "UCX, the clock, origin, etcd, coordinators, mounts and peers are what they were then: only a live machine asks \
+                 them again."
+                    .to_owned(),
+            ]
+        }
+        (None, _) => vec![
+            first,
+            "It has files only. Not known, for it takes a live machine: addresses of interfaces, what drivers, libibverbs and UCX \
+             say, listeners of rdma_cm, flow control of Ethernet, the clock, whether faults grow, and what origin, etcd, \
+             coordinators, mounts and peers answer."
+                .to_owned(),
+        ],
+    }
+}
 
 pub(super) fn origin(facts: &Facts) -> Lines {
     let lines: Lines = facts

@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use forebay_doctor::facts::{
-    Connections, CoordinatorProbe, EtcdProbe, Listener, MountProbe, OriginProbe, Owner, PathMtu, PeerBandwidth,
-    PeerLatency, PeerListener, PeerMeasured, PeerOperation, PeerPort, PeerProbe, PeerWorker, Reached, Route,
+    Connections, CoordinatorProbe, EtcdProbe, FlowControl, Listener, MountProbe, OriginProbe, Owner, PathMtu,
+    PeerBandwidth, PeerLatency, PeerListener, PeerMeasured, PeerOperation, PeerPort, PeerProbe, PeerWorker, Reached,
+    Route,
 };
 use forebay_doctor::{Access, Facts, Verdict};
 
@@ -133,8 +134,24 @@ pub(super) fn scene(check: &str) -> (Facts, Vec<&'static str>, Verdict) {
             });
             (both, vec![RDMA], Warn)
         }
-        "rdma rate" | "rdma faults" | "rdma partition" | "rdma slot" | "system governor" | "rdma ipoib-mtu" => {
+        "rdma rate" | "rdma partition" | "rdma slot" | "system governor" | "rdma ipoib-mtu" => {
             (ailing(), vec![RDMA], Warn)
+        }
+        "rdma faults" => {
+            let growing = |facts: &mut Facts| {
+                facts.rdma.devices[0].ports[0].new_faults = Some([("symbol_error".to_owned(), 3)].into());
+            };
+            (with(ailing(), growing), vec![RDMA], Warn)
+        }
+        "rdma numa" | "rdma iommu" | "memory service-memlock" => {
+            let mut facts = facts("hdr-at-qdr", &["ib0=10.1.0.5/16"], ucx("1.20.0", &["rc_mlx5/mlx5_0:1"]));
+            facts.lock_limits.clear();
+            let expected = if check.starts_with("memory") { Fail } else { Warn };
+            (facts, vec![RDMA], expected)
+        }
+        "rdma flow-control" => {
+            let untrusted = FlowControl { lossless: [3].into(), ..FlowControl::default() };
+            (with(roce(), |facts| facts.interfaces[0].flow_control = Some(untrusted)), vec![RDMA], Warn)
         }
         "rdma boot" => {
             (with(ailing(), |facts| facts.modules.retain(|module| module.name != "ib_ipoib")), vec![RDMA], Warn)

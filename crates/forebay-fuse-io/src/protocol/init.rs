@@ -1,6 +1,6 @@
 //! The first exchange: what the kernel can, what we want, what it will be.
 
-use crate::protocol::abi::{MAJOR, MAX_PAYLOAD, MIN_BUFFER, MINOR, OLDEST_MINOR, capability};
+use crate::protocol::abi::{MAJOR, MAX_PAYLOAD, MAX_READ, MIN_BUFFER, MINOR, OLDEST_MINOR, capability};
 use crate::protocol::fields::{Fields, Record};
 use crate::protocol::request::Malformed;
 
@@ -56,8 +56,10 @@ pub enum ReadDirPlus {
 /// What is wanted of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The most that one request writes or reads, in bytes.
+    /// The most that one request writes, in bytes.
     pub max_write: u32,
+    /// The most that one request reads, in bytes; no less than that.
+    pub max_read: u32,
     /// Size of a page of the kernel's, in bytes.
     pub page_size: u32,
     /// Read-ahead and asynchronous direct requests that may be under way.
@@ -78,6 +80,7 @@ impl Default for Wanted {
     fn default() -> Self {
         Self {
             max_write: MAX_PAYLOAD,
+            max_read: MAX_PAYLOAD,
             page_size: 4096,
             max_background: 64,
             congestion_threshold: 0,
@@ -177,10 +180,11 @@ pub fn negotiate(init: &InitIn, wanted: &Wanted) -> Result<Negotiated, NoAgreeme
 
     let page_size = wanted.page_size.max(4096);
     let most_pages = if capabilities & capability::MAX_PAGES != 0 { u32::from(u16::MAX) } else { PAGES_UNASKED };
-    // More than that is never answered, and the kernel takes what a read lacks for zeros.
     let most = wanted.max_write.min(MAX_PAYLOAD);
-    // The kernel takes less than a page for a page.
-    let max_pages = most.div_ceil(page_size).clamp(1, most_pages);
+    // More than that is never answered, and the kernel takes what a read lacks for zeros.
+    let most_read = wanted.max_read.min(MAX_READ).max(most);
+    // The kernel takes less than a page for a page, and no more than it allows.
+    let max_pages = most_read.div_ceil(page_size).clamp(1, most_pages);
     let max_write = most.max(page_size).min(max_pages.saturating_mul(page_size));
 
     let max_background = wanted.max_background.max(1);
@@ -325,14 +329,19 @@ mod tests {
         assert_eq!((negotiated.max_pages, negotiated.max_write), (32, 128 << 10));
 
         let sizes = |max_write: u32, page_size: u32| {
-            let negotiated = negotiate(&kernel(42), &Wanted { max_write, page_size, ..everything() }).unwrap();
+            let wanted = Wanted { max_write, max_read: 0, page_size, ..everything() };
+            let negotiated = negotiate(&kernel(42), &wanted).unwrap();
             (negotiated.max_pages, negotiated.max_write, negotiated.payload_size())
         };
         assert_eq!(sizes(256 << 10, 4096), (64, 256 << 10, 256 << 10));
         assert_eq!(sizes(1 << 20, 64 << 10), (16, 1 << 20, 1 << 20));
         assert_eq!(sizes(0, 4096), (1, 4096, 8192), "a page at least, and a buffer that the kernel puts up with");
         assert_eq!(sizes(5000, 4096), (2, 5000, 8192));
-        assert_eq!(sizes(u32::MAX, 4096), (256, 1 << 20, 1 << 20), "a longer read would be answered in part");
+        assert_eq!(sizes(u32::MAX, 4096), (256, 1 << 20, 1 << 20));
+        let long_reads = Wanted { max_read: u32::MAX, ..everything() };
+        let negotiated = negotiate(&kernel(42), &long_reads).unwrap();
+        let sizes = (negotiated.max_pages, negotiated.max_write, negotiated.payload_size());
+        assert_eq!(sizes, (1024, 1 << 20, 4 << 20), "a longer read would be answered in part");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::errno::Errno;
-use crate::protocol::abi::{IN_HEADER, MAX_PAYLOAD, bits, opcode, setattr};
+use crate::protocol::abi::{IN_HEADER, MAX_PAYLOAD, MAX_READ, bits, opcode, setattr};
 use crate::protocol::fields::Fields;
 use crate::protocol::init::InitIn;
 
@@ -283,7 +283,7 @@ pub fn parse<'a>(operation: u32, head: &'a [u8], tail: &'a [u8]) -> Result<Opera
     // The ones that a mount is asked most come first; the others stay out of their way.
     match operation {
         opcode::READ => read(fields).map(|Part { handle, offset, size, flags }| {
-            let size = size.min(MAX_PAYLOAD);
+            let size = size.min(MAX_READ);
             Operation::Read { handle, offset, size, flags }
         }),
         opcode::GETATTR => get_attributes(fields),

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::bucket::{BLOCK_SIZE, Bucket, pattern};
 use crate::child::Actor;
-use crate::harness::{MINUTE, Mounted, options, wait_until};
+use crate::harness::{MINUTE, Mounted, options, skipped, wait_until};
 
 const SIZE: usize = 5 * BLOCK_SIZE as usize + 12_345;
 
@@ -136,6 +136,26 @@ fn a_large_read_comes_in_large_requests() {
         assert_eq!(reads(&mounted) - before, requests, "of {max_read}");
         assert!(bytes[start..start + (1 << 20)] == pattern(SIZE, 1)[..1 << 20]);
     }
+}
+
+#[test]
+fn a_read_of_more_than_a_mebibyte_comes_in_one_request_where_the_kernel_sends_such() {
+    const LENGTH: usize = 2 << 20;
+    let max_read = ByteSize::bytes(LENGTH as u64);
+    if forebay_fuse::largest_read(max_read) < max_read {
+        return skipped("fs.fuse.max_pages_limit is below 512 here");
+    }
+    let bucket = Bucket::new(MINUTE);
+    let bytes = pattern(LENGTH, 1);
+    bucket.put("file", bytes.clone());
+    let mounted = Mounted::with(bucket, MINUTE, &MountOptions { max_read, ..options() });
+    let file = mounted.open_direct("file");
+    let mut buffer = vec![0; LENGTH + 4096];
+    let start = buffer.as_ptr().align_offset(4096);
+    let before = reads(&mounted);
+    assert_eq!(file.read_at(&mut buffer[start..start + LENGTH], 0).unwrap(), LENGTH);
+    assert_eq!(reads(&mounted) - before, 1);
+    assert!(buffer[start..start + LENGTH] == bytes);
 }
 
 #[test]

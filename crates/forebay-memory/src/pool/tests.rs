@@ -49,17 +49,27 @@ fn what_lies_behind_a_view_is_had_again_when_all_others_are_gone() {
 
 #[test]
 fn a_pool_grows_to_its_limit_and_no_further() {
-    let options = PoolOptions {
-        initial: ByteSize::mib(4),
-        max: ByteSize::mib(12),
-        prewarm: ByteSize::mib(4),
-        huge_pages: false,
-        sharing: Sharing::Private,
-    };
+    let options =
+        PoolOptions { initial: ByteSize::mib(4), max: ByteSize::mib(12), huge_pages: false, sharing: Sharing::Private };
     let pool = Pool::new(options).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME)).collect();
     assert_eq!(held.len(), 3);
-    assert!(Pool::new(PoolOptions { prewarm: ByteSize::mib(8), ..options }).is_err());
+    assert!(Pool::new(PoolOptions { initial: ByteSize::mib(16), ..options }).is_err());
+}
+
+#[test]
+fn taking_memory_ends_soon_when_nobody_wants_it_any_more() {
+    let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::gib(64)) }).unwrap();
+    let mut asked = 0;
+    pool.warm_up(pool.capacity(), || {
+        asked += 1;
+        asked < 3
+    })
+    .unwrap();
+    assert_eq!(asked, 3, "of a thousand steps it has taken two");
+    let before = std::time::Instant::now();
+    pool.warm_up(ByteSize::bytes(1), || true).unwrap();
+    assert!(before.elapsed() < Duration::from_secs(10), "no more than what it is asked for");
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,8 +44,11 @@ impl Inner {
             let directory = open_directory(&root, &hidden(&upload))?;
             write_file(&directory, PATH, path).map(drop)
         };
-        begin().map_err(|error| self.failure(path, error))?;
-        self.sync_directory(&root, path)?;
+        // One that nobody was told of is nobody's to abort: a full disk has room for the directory, and not for what is in it.
+        begin()
+            .map_err(|error| self.failure(path, error))
+            .and_then(|()| self.sync_directory(&root, path))
+            .inspect_err(|_| self.remove_upload(&upload))?;
         Ok(upload)
     }
 

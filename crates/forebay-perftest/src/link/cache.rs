@@ -90,6 +90,9 @@ async fn read(transport: Arc<dyn Transport>, request: Request, into: SpanMut) ->
     let wanted = request.length as usize;
     match transport.call(request, Some(into)).await.map_err(|error| error.to_string())?.payload {
         Payload::Landed(span) if span.len() == wanted => Ok(span),
-        other => Err(format!("a request for {wanted} bytes was answered with {other:?}")),
+        Payload::Landed(span) => Err(format!("a request for {wanted} bytes was answered with {}", span.len())),
+        Payload::None | Payload::Shared(_) => {
+            Err(format!("a request for {wanted} bytes was answered with none in its buffer"))
+        }
     }
 }

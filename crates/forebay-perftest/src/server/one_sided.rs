@@ -9,7 +9,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay_memory::{FRAME_SIZE, PoolError};
-use forebay_rdma::Resource;
 use forebay_types::ByteSize;
 use forebay_ucx::{ConnectionRequest, Context, Endpoint, Listener, Message, Payload, Protocol, Registration, Worker};
 use parking_lot::Mutex;
@@ -45,8 +44,7 @@ pub(super) struct Exposed {
 type Greetings = Rc<RefCell<HashMap<usize, oneshot::Sender<CancellationToken>>>>;
 
 impl OneSided {
-    /// Registers and exposes memory, and listens at the port of `address` if that is free for UCX, at another one if not.
-    /// Blocks while memory is registered.
+    /// Registers and exposes memory, and listens at `address`; port 0 takes a free one. Blocks while memory is registered.
     pub(super) fn start(
         context: &Context,
         address: SocketAddr,
@@ -111,13 +109,7 @@ fn run(
         let greetings = Greetings::default();
         let made = Worker::new(context).map_err(Error::from).and_then(|worker| {
             welcome(&worker, Rc::clone(&greetings), Arc::clone(sessions))?;
-            // With rdmacm the port is one of another kind than TCP's, and may be free; without, the control port has it.
-            let any = SocketAddr::new(address.ip(), 0);
-            let same = context.resources().iter().any(Resource::is_rdma).then(|| worker.listen(address));
-            let listener = match same {
-                Some(Ok(listener)) => listener,
-                Some(Err(_)) | None => worker.listen(any)?,
-            };
+            let listener = worker.listen(address)?;
             Ok((worker, listener))
         });
         let (worker, listener) = match made {

@@ -56,7 +56,7 @@ pub(crate) fn traced_lane(library: &'static Library, name: &str, pool: Pool, tra
     Arc::new(Lane::start(library, options).unwrap())
 }
 
-fn lane_options(name: &str, pool: Pool) -> LaneOptions {
+pub(crate) fn lane_options(name: &str, pool: Pool) -> LaneOptions {
     let registered = pool.capacity();
     LaneOptions {
         devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), ""),

@@ -25,7 +25,7 @@ async fn a_sync_that_failed_goes_on_where_it_stopped() {
     let mut arrived = rig.remote.arrived();
     arrived.sort();
     assert_eq!(arrived, [1, 1, 2, 3, 4, 5, 6], "only what was changed went again");
-    assert_eq!(staging.report()["uploads"]["failures"], 1);
+    assert_eq!(staging.report().uploads.failures, 1);
 }
 
 #[tokio::test]
@@ -92,26 +92,22 @@ async fn a_file_that_cannot_be_uploaded_stays_and_can_be_retried() {
     // The name is another file's by now.
     draft.unlink();
     drop(draft);
+    assert_eq!((rig.remote.uploads(), rig.remote.calls(Verb::Abort)), (0, 1), "nothing is left at the origin");
     let left = staged(&rig.dir()).unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].path.clone(), left[0].size, left[0].owner.as_str()), (path("/dir/a"), 1000, "/mnt/test"));
     assert!(matches!(&left[0].state, StagedState::Failed { reason } if reason.contains("as it was told to")));
     assert_eq!(left[0].obstacle, None);
-    assert_eq!(
-        (staging.report()["space"]["used"].as_u64(), staging.report()["drafts"]["failed"].as_u64()),
-        (Some(1000), Some(1))
-    );
+    assert_eq!((staging.report().space.used, staging.report().drafts.failed), (1000, 1));
 
     let before = rig.remote.arrived().len();
+    let sent = || rig.remote.arrived().len() - before;
     let remote: Arc<dyn crate::Remote> = Arc::new(rig.remote.clone());
     let attr = retry(&rig.dir(), &left[0].id, Arc::clone(&remote), crate::RetryOptions::default()).await.unwrap();
     assert_eq!((attr.size(), rig.remote.object(&path("/dir/a")).unwrap()), (1000, bytes));
-    assert_eq!(before + rig.remote.arrived().len() - before, 6, "what had arrived did not go again");
+    assert_eq!(sent(), 6, "all of it is here, and goes again");
     assert_eq!((staged(&rig.dir()).unwrap(), rig.files().len()), (Vec::new(), 0));
-    assert_eq!(
-        (staging.report()["space"]["used"].as_u64(), staging.report()["drafts"]["failed"].as_u64()),
-        (Some(0), Some(0))
-    );
+    assert_eq!((staging.report().space.used, staging.report().drafts.failed), (0, 0));
     let again = retry(&rig.dir(), &left[0].id, remote, crate::RetryOptions::default()).await;
     assert_eq!(again.unwrap_err().kind(), FailureKind::NotFound);
 }
@@ -125,6 +121,8 @@ async fn a_retry_that_fails_keeps_the_file_and_a_drop_aborts_its_upload() {
     let draft = staging.revise(path("/a"), base).unwrap();
     write(&draft, 333, b"changed");
     rig.remote.fail(Verb::Complete, 2, FailureKind::Unavailable);
+    // When the draft is left, when the retry has failed, and when it is dropped.
+    rig.remote.fail(Verb::Abort, 3, FailureKind::Unavailable);
     draft.finish().await.unwrap_err();
     drop(draft);
     let left = staged(&rig.dir()).unwrap().remove(0);
@@ -133,7 +131,6 @@ async fn a_retry_that_fails_keeps_the_file_and_a_drop_aborts_its_upload() {
     assert_eq!(failed.unwrap_err().kind(), FailureKind::Unavailable);
     let still = staged(&rig.dir()).unwrap().remove(0);
     assert_eq!((&still.id, still.size, still.since, rig.remote.uploads()), (&left.id, 1000, left.since, 1));
-    rig.remote.fail(Verb::Abort, 1, FailureKind::Unavailable);
     assert!(drop_staged(&rig.dir(), &left.id, Some(Arc::clone(&remote))).await.is_err());
     assert_eq!(staged(&rig.dir()).unwrap().len(), 1);
     drop_staged(&rig.dir(), &left.id, Some(remote)).await.unwrap();

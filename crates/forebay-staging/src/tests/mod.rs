@@ -1,6 +1,7 @@
 //! Drafts against a fake origin.
 
 mod crash;
+mod disk;
 mod failing;
 mod model;
 mod room;

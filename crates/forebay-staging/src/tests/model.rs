@@ -120,7 +120,7 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
                 Ok(())
             }
             Step::Settle => {
-                let quiet = || staging.report()["uploads"]["parts_in_flight"] == 0;
+                let quiet = || staging.report().uploads.parts_in_flight == 0;
                 until("nothing is under way", quiet).await;
                 Ok(())
             }
@@ -139,7 +139,7 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
         Ok(_) => {
             check_origin(&rig, &draft.path(), &model.bytes, usize::MAX);
             assert_eq!(read_all(&draft).await, model.bytes);
-            assert_eq!((staging.report()["space"]["used"].as_u64(), rig.files().len()), (Some(0), 0));
+            assert_eq!((staging.report().space.used, rig.files().len()), (0, 0));
         }
         Err(failure) => assert!(size <= MOST && failure.message().contains("gone"), "{failure}"),
     }
@@ -229,6 +229,6 @@ async fn writers_readers_and_syncs_at_once_lose_nothing() {
     syncing.await.unwrap();
     draft.finish().await.unwrap();
     assert!(rig.remote.object(&path("/a")).unwrap() == whole);
-    assert_eq!(staging.report()["space"]["used"], 0);
-    assert!(staging.report()["space"]["let_go"].as_u64() > Some(0), "room was made");
+    assert_eq!(staging.report().space.used, 0);
+    assert!(staging.report().space.let_go > 0, "room was made");
 }

@@ -27,7 +27,7 @@ async fn a_file_of_eight_times_the_staging_size_goes_through_it() {
     let mut most = 0;
     for (index, piece) in bytes.chunks(20_000).enumerate() {
         draft.write(20_000 * index as u64, Bytes::copy_from_slice(piece)).await.unwrap();
-        let used = staging.report()["space"]["used"].as_u64().unwrap();
+        let used = staging.report().space.used;
         assert!(used <= 8 * PART, "{used} bytes are staged");
         most = most.max(on_disk(&rig));
     }
@@ -44,7 +44,7 @@ async fn a_file_of_eight_times_the_staging_size_goes_through_it() {
     write(&draft, 10, b"x");
     draft.finish().await.unwrap();
     assert_eq!(rig.remote.object(&path("/big")).unwrap()[10], b'x');
-    assert_eq!(staging.report()["space"]["used"], 0);
+    assert_eq!(staging.report().space.used, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,8 +140,7 @@ async fn many_writers_share_little_room() {
     for writer in 0..8u8 {
         assert!(rig.remote.object(&path(&format!("/{writer}"))).unwrap() == pattern(20 * PART as usize, writer));
     }
-    let report = staging.report();
-    assert_eq!((report["space"]["used"].as_u64(), rig.remote.uploads()), (Some(0), 0));
+    assert_eq!((staging.report().space.used, rig.remote.uploads()), (0, 0));
     staging.close().await;
 }
 

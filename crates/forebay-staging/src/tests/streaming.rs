@@ -198,7 +198,7 @@ async fn an_unlinked_file_is_never_uploaded_and_lives_on() {
     assert_eq!(read_all(&draft).await.len(), 354, "for those who still read it");
     assert_eq!(rig.remote.object(&path("/a")), None);
     drop(draft);
-    assert_eq!(staging.report()["space"]["used"], 0);
+    assert_eq!(staging.report().space.used, 0);
 }
 
 #[tokio::test]
@@ -322,7 +322,7 @@ async fn a_sync_goes_on_when_nobody_waits_for_it_any_more() {
         assert!(syncing.await.unwrap_err().is_cancelled());
         kind.into_iter().for_each(|kind| rig.remote.fail(Verb::Complete, 1, kind));
         rig.remote.release(Verb::Complete);
-        until("it is closed", || staging.report()["drafts"]["open"] == 0).await;
+        until("it is closed", || staging.report().drafts.open == 0).await;
         assert_eq!(rig.remote.object(&path(name)).is_some(), kind.is_none());
         assert_eq!(rig.files().len(), if kind.is_none() { 0 } else { 2 }, "{name}");
     }

@@ -1,6 +1,7 @@
 //! What etcd's errors mean for us.
 
 use std::error::Error as _;
+use std::fmt;
 
 use etcd_client::Error;
 
@@ -26,6 +27,18 @@ pub(super) enum Failure {
         /// What to do.
         remedy: &'static str,
     },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotCarriedOut(reason) | Self::Unknown(reason) | Self::Refused { reason, .. } => reason,
+            Self::TimedOut => "nothing came in time",
+            Self::NoSuchLease => "the lease has ended",
+            Self::NoSuchRevision => "the revision is not there any more, or not yet",
+            Self::TooLarge => "the answer is too large",
+        })
+    }
 }
 
 /// What gRPC and etcd mean by these numbers: <https://grpc.io/docs/guides/status-codes/>.

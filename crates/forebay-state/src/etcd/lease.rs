@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Client;
+use forebay_types::Tenure;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,7 +36,9 @@ pub(super) async fn take(
     let id = LeaseId(granted.id().unsigned_abs());
     let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
     let (lease, owner) = Lease::new(id, ttl);
-    let keeper = Keeper { shared: Arc::clone(shared), id, ttl, expires: before + ttl };
+    let tenure = Arc::clone(owner.tenure());
+    let mut keeper = Keeper { shared: Arc::clone(shared), id, ttl, expires: before, tenure };
+    keeper.renewed(before, ttl);
     tasks.spawn(keeper.keep(owner, closing.clone()));
     Ok(lease)
 }
@@ -46,6 +49,8 @@ struct Keeper {
     ttl: Duration,
     /// By our clock, counted from before etcd was asked: never later than etcd's own.
     expires: Instant,
+    /// The same, for who relies on the lease's keys.
+    tenure: Arc<Tenure>,
 }
 
 impl Keeper {
@@ -80,13 +85,18 @@ impl Keeper {
             };
             match renewed {
                 Ok(ttl) => {
-                    self.expires = asked + ttl;
+                    self.renewed(asked, ttl);
                     backoff.succeeded();
                 }
                 Err(Failure::NoSuchLease) => return,
                 Err(_) => sleep(backoff.failed(rand::random())).await,
             }
         }
+    }
+
+    fn renewed(&mut self, asked: Instant, ttl: Duration) {
+        self.expires = asked + ttl;
+        self.tenure.hold_until(self.expires.into_std());
     }
 
     /// One renewal on a stream of its own: a stream kept open would have to be watched for silence all the same.

@@ -154,7 +154,7 @@ impl Members {
             }
             Failure::NoSuchLease => StateError::LeaseLost { store, key: operation },
             Failure::NoSuchRevision | Failure::TooLarge => {
-                let (reason, remedy) = (format!("{failure:?}"), "check etcd's limits".to_owned());
+                let (reason, remedy) = (failure.to_string(), "check etcd's limits".to_owned());
                 StateError::Refused { store, operation, reason, remedy }
             }
         }

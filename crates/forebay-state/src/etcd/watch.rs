@@ -207,9 +207,5 @@ fn cancelled(response: &WatchResponse) -> End {
 }
 
 fn failed(failure: Failure) -> End {
-    let reason = match failure {
-        Failure::NotCarriedOut(reason) | Failure::Unknown(reason) | Failure::Refused { reason, .. } => reason,
-        other => format!("{other:?}"),
-    };
-    End::Failed(Cause::Stream(reason))
+    End::Failed(Cause::Stream(failure.to_string()))
 }

@@ -69,10 +69,10 @@ pub(crate) fn open(options: &DiskOptions, serve: ServeMode, block_size: u32) -> 
     if dir.exists() && !dir.is_dir() {
         return Err(StoreError::NotADirectory { dir: dir.clone() });
     }
-    std::fs::create_dir_all(dir).map_err(|error| failed("make the cache directory", dir, error))?;
+    make_directory(dir)?;
     let lock = DirectoryLock::take(dir)?;
 
-    let path = dir.join("slab");
+    let path = slab_path(dir);
     let existing = match std::fs::metadata(&path) {
         Ok(metadata) => metadata.len() > 0,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
@@ -84,6 +84,23 @@ pub(crate) fn open(options: &DiskOptions, serve: ServeMode, block_size: u32) -> 
     };
     let (files, direct) = open_files(&path, serve)?;
     Ok(SlabFile { writes_pass_page_cache: direct && !is_tmpfs(&files.write), files, frames, id, is_new, lock })
+}
+
+/// The slab file of a directory.
+#[must_use]
+pub fn slab_path(dir: &Path) -> PathBuf {
+    dir.join("slab")
+}
+
+/// Makes the directory if it is not there. Not what it is in: that is where a disk would be mounted, and if it is not, another one
+/// would fill up.
+fn make_directory(dir: &Path) -> Result<(), StoreError> {
+    match std::fs::create_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoParent { dir: dir.to_owned() }),
+        Err(error) => Err(failed("make the cache directory", dir, error)),
+    }
 }
 
 /// Makes a new slab, whole or not at all.

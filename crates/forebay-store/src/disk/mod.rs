@@ -15,5 +15,6 @@ mod slab;
 mod space;
 
 pub(crate) use choice::choose;
+pub use file::slab_path;
 pub(crate) use slab::{ReadFault, Slab, WriteFault};
 pub(crate) use space::DiskExtent;

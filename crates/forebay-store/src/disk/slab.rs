@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_memory::{Span, SpanMut};
-use forebay_types::{BlockKey, FileId, SectorRange};
+use forebay_types::{BlockKey, ByteSize, FileId, SectorRange};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -32,6 +32,8 @@ pub(crate) struct Slab {
     pub(crate) file: Arc<File>,
     /// Whether a page may be in a socket's queue while its extent is written anew.
     pub(crate) can_splice: bool,
+    /// How its bytes get to readers: as was asked for, where its file system can.
+    pub(crate) serve: ServeMode,
     number: usize,
     id: SlabId,
     io: Arc<dyn DiskIo>,
@@ -105,6 +107,7 @@ impl Slab {
             counters: Counters::default(),
             file,
             can_splice: serve == ServeMode::PageCache || writes_pass_page_cache,
+            serve: if writes_pass_page_cache { serve } else { ServeMode::PageCache },
             number,
             id,
             io,
@@ -115,6 +118,8 @@ impl Slab {
         if serve == ServeMode::Splice && !slab.can_splice {
             tracing::warn!(dir = %slab.dir.display(), "cannot splice from a file system without direct I/O");
         }
+        let (dir, serve, size) = (slab.dir.display(), slab.serve.name(), ByteSize::bytes(slab.usage().capacity));
+        tracing::info!(%dir, %size, serve, "blocks are cached on disk");
         Ok((slab, runs))
     }
 
@@ -134,6 +139,7 @@ impl Slab {
             counters: Counters::default(),
             file: Arc::new(file),
             can_splice: false,
+            serve: ServeMode::default(),
             number,
             id: [1; 16],
             io,

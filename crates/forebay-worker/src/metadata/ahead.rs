@@ -1,7 +1,8 @@
 //! Listing ahead: pages of directories of which many unknown names are asked for ([`crate::neighbours`]).
 //!
 //! A page is listed by a task of its own, whoever waits for it and whoever stops to. Those who wait do so for a moment only: where
-//! to list is slow, or stuck, to ask about one name may well be quick. What comes later than that is still learned.
+//! to list is slow, or stuck, to ask about one name may well be quick. What comes later than that is still learned, unless the
+//! worker is closed: that ends what is being listed.
 //!
 //! A directory that cannot be listed, or not in a time that its names would be believed for much longer than, is given up for a
 //! while: who cannot be listed can still be asked.
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 use forebay_types::FsPath;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{MAX_PAGE, Metadata};
 use crate::namespace::Resolved;
@@ -23,6 +26,27 @@ pub(super) struct Directory {
     neighbours: Mutex<Neighbours>,
     /// Tells those who wait that its page is here, or will not come.
     ended: Notify,
+}
+
+/// The tasks that list.
+#[derive(Clone, Default)]
+pub(super) struct Listers {
+    tasks: TaskTracker,
+    closing: CancellationToken,
+}
+
+impl Listers {
+    fn spawn(&self, listing: impl Future<Output = ()> + Send + 'static) {
+        let closing = self.closing.clone();
+        self.tasks.spawn(async move { closing.run_until_cancelled_owned(listing).await });
+    }
+
+    /// Ends them, and waits until they have.
+    pub(super) async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
 }
 
 impl Metadata {
@@ -42,7 +66,7 @@ impl Metadata {
         });
         let (patience, ended) = {
             let mut neighbours = directory.neighbours.lock();
-            neighbours.renew(now, scope.number, ttl, |began| self.freshness.believes_listing(&parent, began));
+            neighbours.renew(now, scope.number, ttl, |began| self.freshness.believes_listing(&parent, began, now));
             let patience = match neighbours.note(now) {
                 Advice::Ask => return false,
                 Advice::Wait(patience) => patience,
@@ -59,7 +83,7 @@ impl Metadata {
 
     fn list_ahead(&self, scope: &Arc<Scope>, path: FsPath, ttl: Duration, listing: Listing) {
         let (metadata, scope) = (self.clone(), Arc::clone(scope));
-        tokio::spawn(async move {
+        self.listers.spawn(async move {
             let mut listing = listing;
             let asked = tokio::time::Instant::now();
             let key = (path, listing.page.token.clone(), MAX_PAGE);

@@ -300,3 +300,31 @@ async fn names_that_are_not_believed_are_not_listed_ahead() {
     assert_eq!((origin.counts().stats, origin.counts().lists), (16, 0));
     assert!(is_paged("s3://bucket/data") && !is_paged("file:///data") && !is_paged("https://example.com/data"));
 }
+
+#[tokio::test]
+async fn closing_ends_a_page_that_is_being_listed_and_waits_for_its_task() {
+    let (origin, metadata) = metadata(TTL);
+    for path in shuffled(16) {
+        origin.put(path.as_bytes().strip_prefix(b"/data/s3/").unwrap(), b"x".as_slice());
+    }
+    let metadata = Arc::new(metadata);
+    let stall = origin.stall();
+    let asks: Vec<_> = shuffled(16)
+        .take(EARNED_BY as usize)
+        .map(|path| {
+            let metadata = Arc::clone(&metadata);
+            tokio::spawn(async move { metadata.stat(&path, false).await })
+        })
+        .collect();
+    origin.wait_for_stalled(EARNED_BY as usize).await;
+    assert_eq!(origin.counts().lists, 1);
+    asks.iter().for_each(|ask| ask.abort());
+    for ask in asks {
+        assert!(ask.await.is_err_and(|error| error.is_cancelled()));
+    }
+    // Those who asked are gone, and the task that lists is not: it has the other one.
+    assert!(Arc::strong_count(&metadata.freshness) > 1);
+    tokio::time::timeout(Duration::from_secs(10), metadata.close()).await.expect("the listing is not ended");
+    assert_eq!(Arc::strong_count(&metadata.freshness), 1, "its task has ended");
+    drop(stall);
+}

@@ -51,6 +51,24 @@ fn what_cannot_be_bound_to_is_told_with_its_key_a_remedy_and_the_names_that_are_
 }
 
 #[test]
+fn an_address_that_is_not_of_this_machine_is_told_with_those_that_are() {
+    let told = |ip: &str, peer: Option<&str>| {
+        let fault = check_own_address("--local-ip", ip.parse().unwrap(), peer.map(|peer| peer.parse().unwrap()));
+        fault.err().map(|fault| crate::exit::Told::from(&anyhow::Error::from(fault)))
+    };
+    // An address of documentation (RFC 5737), which no machine has.
+    let wrong = told("192.0.2.77", Some("127.0.0.1")).unwrap();
+    assert_eq!((wrong.exit, wrong.what.as_str()), (Exit::Usage, "--local-ip 192.0.2.77 is no address of this machine"));
+    assert!(wrong.next.unwrap().contains("127.0.0.1 (lo)"));
+    assert!(told("127.0.0.1", Some("::1")).unwrap().what.contains("different families"));
+    assert!(told("127.0.0.1", Some("192.0.2.77")).unwrap().what.contains("does not leave this machine"));
+    for right in ["127.0.0.1", "127.0.0.9", "0.0.0.0"] {
+        assert!(told(right, None).is_none(), "{right}");
+    }
+    assert!(told("127.0.0.1", Some("127.0.0.2")).is_none());
+}
+
+#[test]
 fn only_the_keys_of_its_parts_can_stop_a_process() {
     let all = config(&[
         "worker.rpc.bind.device=a",
@@ -160,8 +178,10 @@ fn the_groups_network_takes_the_place_of_every_address_only() {
         let config = config(settings);
         [mount_web_address(&config), coordinator_address(&config)].map(|address| address.unwrap().to_string())
     };
-    assert_eq!(of(&[]), ["0.0.0.0:49999", "0.0.0.0:19999"]);
-    assert_eq!(of(&["network.group_network=lo"]), ["127.0.0.1:49999", "127.0.0.1:19999"]);
+    assert_eq!(of(&[]), ["127.0.0.1:49999", "0.0.0.0:19999"], "a mount's pages are for its own machine");
+    let everywhere = "client.web.bind.host=0.0.0.0";
+    assert_eq!(of(&[everywhere])[0], "0.0.0.0:49999");
+    assert_eq!(of(&["network.group_network=lo", everywhere]), ["127.0.0.1:49999", "127.0.0.1:19999"]);
     let hosts = ["network.group_network=lo", "client.web.bind.host=127.0.0.8", "coordinator.bind.host=127.0.0.9"];
     assert_eq!(of(&hosts), ["127.0.0.8:49999", "127.0.0.9:19999"]);
 }

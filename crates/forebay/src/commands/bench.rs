@@ -23,7 +23,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Posix(Box<posix::Args>),
-    Rdma(rdma::Args),
+    Rdma(Box<rdma::Args>),
     Read(Box<read::Args>),
 }
 
@@ -34,7 +34,7 @@ enum Command {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Posix(args) => posix::run(*args),
-        Command::Rdma(args) => rdma::run(args),
+        Command::Rdma(args) => rdma::run(*args),
         Command::Read(args) => read::run(&args),
     }
 }

@@ -1,7 +1,7 @@
-//! `forebay conf`: what is set and why, whether a file is right, and taking over an Alluxio configuration.
+//! `forebay conf`: what is set and why, whether a file is right, and taking over the configuration of Alluxio or JuiceFS.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -59,19 +59,33 @@ struct CheckArgs {
     file: PathBuf,
 }
 
-/// Print the forebay.toml that means the same as an alluxio-site.properties
+/// Print the forebay.toml that means the same as an alluxio-site.properties or a `juicefs mount`
 ///
-/// What has no counterpart is listed on standard error, and is no failure unless --strict asks for it.
+/// Of JuiceFS, FILE holds a `juicefs mount ...` command, alone or in a script or a unit of systemd, or a line for /etc/fstab. What has
+/// no counterpart is listed on standard error, and is no failure unless --strict asks for it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  forebay conf import alluxio-site.properties > forebay.toml")]
+  forebay conf import alluxio-site.properties > forebay.toml
+  grep juicefs /etc/fstab | forebay conf import --from juicefs - > forebay.toml")]
 struct ImportArgs {
-    /// The properties file
+    /// The file; - reads standard input
     file: PathBuf,
-    /// Fail when a property has no counterpart
+    /// Whose configuration it is
+    #[arg(long, value_enum, default_value_t = From::Alluxio)]
+    from: From,
+    /// Fail when something has no counterpart
     #[arg(long)]
     strict: bool,
+}
+
+/// A system whose configuration can be taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum From {
+    /// Alluxio's properties
+    Alluxio,
+    /// A mount of JuiceFS
+    Juicefs,
 }
 
 /// Runs it.
@@ -115,22 +129,40 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
 }
 
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
-    let name = args.file.display().to_string();
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
-    let Import { toml, unknown, notes } = import::alluxio_properties(&name, &text)?;
+    let (name, bytes) = read(&args.file)?;
+    let imported = match args.from {
+        From::Alluxio => import::alluxio_properties(&name, &bytes),
+        From::Juicefs => import::juicefs_mount(&name, &String::from_utf8_lossy(&bytes)),
+    };
+    let Import { toml, unknown, notes } = imported.map_err(|errors| {
+        let next = format!("correct it in {name}, or take it out for Forebay's default");
+        Fault::new(Exit::Usage, errors.to_string(), next)
+    })?;
     let mut out = output::stdout();
     out.write_all(toml.as_bytes())?;
     out.flush()?;
     for note in &notes {
         output::say(&format!("{name}:{}: {}", note.line, note.text));
     }
-    for property in &unknown {
-        let guess = property.nearest.map(|near| format!(": did you mean {near}?")).unwrap_or_default();
-        output::say(&format!("{name}:{}: {} has no counterpart{guess}", property.line, property.name));
+    for unknown in &unknown {
+        let guess = unknown.nearest.map(|near| format!(": did you mean {near}?")).unwrap_or_default();
+        output::say(&format!("{name}:{}: {} has no counterpart{guess}", unknown.line, unknown.name));
     }
     if args.strict && !unknown.is_empty() {
-        let what = format!("{name}: {} properties have no counterpart", unknown.len());
+        let what = format!("{name}: {} of its settings have no counterpart", unknown.len());
         return Err(Fault::new(Exit::Usage, what, "remove them, or import without --strict").into());
     }
     Ok(())
+}
+
+/// The file's name for messages, and what is in it.
+fn read(file: &Path) -> anyhow::Result<(String, Vec<u8>)> {
+    if file == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+        return Ok(("standard input".to_owned(), bytes));
+    }
+    let name = file.display().to_string();
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {name}"))?;
+    Ok((name, bytes))
 }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::binding;
 use crate::cluster::{self, Cluster};
 use crate::config_args::{ClusterArgs, ConfigArgs};
-use crate::coordinating::Coordinating;
+use crate::coordinating::{Coordinating, Known};
 use crate::signals::Signals;
 use crate::{assembly, logging, node, output, runtime};
 
@@ -51,14 +51,16 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
     config.network_rdma_data_enabled = false;
     config.network_rdma_metadata_enabled = false;
     config.network_shared_memory = SharedMemory::Off;
-    config.client_prefetch_max_part_number = 0;
+    config.client_prefetch_max_part_number = Some(0);
     let cluster = match Cluster::open(&config, Reach::Requests).await? {
         Some(cluster) => cluster,
         None => Cluster::in_files(&config, cluster::state_directory(&config)?).await?,
     };
     let members = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
     let client = assembly::remote_client(&config, Reach::Requests, members, None).await?;
-    let started = Coordinating::start(loaded, &cluster, client.clone(), address, advertised(loaded, address)?).await;
+    let known = Known { mounts: config.mounts.clone(), own: None };
+    let advertised = advertised(loaded, address)?;
+    let started = Coordinating::start(loaded, &cluster, client.clone(), known, address, advertised).await;
     let coordinating = match started {
         Ok(coordinating) => coordinating,
         Err(error) => {

@@ -5,20 +5,26 @@
 //!
 //! * `origins`: the object stores, and their clocks;
 //! * `services`: etcd, coordinators, and the mounts of this machine;
-//! * `peer`: another host: the way to it, its worker, and the benchmark's server there.
+//! * `peer`: another host: the way to it, its worker, and the benchmark's server there;
+//! * `recorded`: a machine that was recorded, which is asked nothing.
 
 mod measure;
 mod origins;
 mod peer;
+mod recorded;
 mod services;
 mod worker;
 
 use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use forebay_config::{Config, Loaded, Sources};
+use forebay_config::{Config, ConfigErrors, Loaded, Sources};
 use forebay_doctor::checks::ports;
-use forebay_doctor::facts::{Address, Clock, Configuration, DriverInfo, Rdma, RdmaListener, Ucx, VerbsDevice};
+use forebay_doctor::facts::{
+    Address, Clock, Configuration, DriverInfo, FlowControl, Rdma, RdmaListener, Ucx, VerbsDevice,
+};
 use forebay_doctor::{Facts, Outside, Report, Root, Section};
 use serde_json::json;
 
@@ -26,6 +32,9 @@ use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs};
 use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
 use crate::runtime;
+
+/// The least time between two looks at the counters of a link, where it has counted a fault.
+const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// Find out what does not work on this machine or between it and another one, and what to type
 ///
@@ -39,14 +48,23 @@ use crate::runtime;
 /// measured in both directions, over TCP and, where there is RDMA on this side or it is asked for, over UCX, with every
 /// payload of a size compared byte for byte: some ten seconds for each. The way there is looked at, too: interface, source
 /// address, router, and how large the packets are that arrive whole.
+///
+/// Links are looked at twice, at least a second apart where one has counted faults: only what grows between is a warning. What
+/// --peer measures comes between the two looks.
+///
+/// --record DIR makes a copy of all that is looked at, for a bug report; --root DIR looks at such a copy, on any machine. In it are
+/// the names of host, interfaces, cards and modules, addresses, GUIDs, partition keys, limits of memory, the table of mounts, the
+/// settings that are not at their default, and what origins, etcd, coordinators and peers answered. Not in it are keys, passwords in
+/// URLs, variables of the environment other than UCX_..., and options of other programs. Nothing is sent; it is yours to read first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 With --json it is one document:
   facts    what there is: system, modules, pci_cards, rdma, interfaces, ucx, memory, fuse,
            mounts, listeners, rdma_listeners, connections, boot, clock, origins, etcd,
-           coordinators, peers, configuration
+           coordinators, peers, processes, lock_limits, configuration, recording
   checks   the verdicts, each with section, name, subject, verdict, what and remedy
   counts   how many there are of each verdict
+With --problems, checks has only those that warn or fail.
 
 Exit codes:
   0    nothing failed; there may be warnings
@@ -61,6 +79,9 @@ Example:
   forebay doctor --rdma-network ib0:ib2 --origin s3://bucket/prefix --etcd http://etcd1:2379
   forebay bench rdma                                        # on node2
   forebay doctor --rdma-network ib0 --peer node2            # on node1
+  forebay doctor --problems
+  forebay doctor --config /etc/forebay/forebay.toml --record /tmp/node1
+  forebay doctor --root /tmp/node1                          # on any machine
   forebay doctor --json | jq '.checks[] | select(.verdict == \"fail\")'")]
 pub(crate) struct Args {
     /// Ask this origin too, besides those in `mounts`; may be repeated
@@ -72,6 +93,15 @@ pub(crate) struct Args {
     /// Ask this coordinator [default: coordinator.hostname, none]
     #[arg(long, value_name = "HOST:PORT")]
     coordinator: Option<String>,
+    /// Show only what is wrong: no facts, and of the verdicts those that warn or fail
+    #[arg(long)]
+    problems: bool,
+    /// Copy all that is looked at to this directory, which must be empty or not there
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
+    /// Look at the tree that --record made, and not at this machine; its settings count unless --config names others
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["record", "origin", "peer", "coordinator"])]
+    root: Option<PathBuf>,
     #[command(flatten)]
     json: JsonArg,
     #[command(flatten)]
@@ -87,27 +117,65 @@ pub(crate) struct Args {
 /// # Errors
 /// When anything failed, with the code of the first.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let settings = args.rdma.settings().into_iter().chain(args.cluster.settings());
-    let (loaded, configuration) = match args.config.load(settings) {
+    let settings: Vec<String> = args.rdma.settings().into_iter().chain(args.cluster.settings()).collect();
+    let (report, origin_exit) = match &args.root {
+        Some(folder) => (recorded::report(&args.config, settings, folder)?, None),
+        None => of_this_machine(args, settings)?,
+    };
+    let failures: Vec<_> = report.failures().map(|check| (check.section, check.name)).collect();
+    let report = if args.problems { report.only_problems() } else { report };
+    let mut out = output::stdout();
+    if args.json.json {
+        output::json_line(&mut out, &json!(report))?;
+    } else {
+        report.print(&mut out)?;
+    }
+    out.flush()?;
+    let Some((section, name)) = failures.first() else { return Ok(()) };
+    let exit = match section {
+        Section::Configuration => Exit::Usage,
+        Section::Origin => origin_exit.unwrap_or(Exit::Unavailable),
+        Section::Cluster | Section::Peer => Exit::Unavailable,
+        _ => Exit::Failed,
+    };
+    let count = failures.len();
+    let what =
+        if count == 1 { format!("{name} failed") } else { format!("{count} checks failed, the first is {name}") };
+    Err(Fault::new(exit, what, "the line below each that failed says what to type").into())
+}
+
+/// A configuration, or the defaults with what is wrong with it: the machine can be looked at all the same.
+fn configured(loaded: Result<Loaded, ConfigErrors>) -> anyhow::Result<(Loaded, Configuration)> {
+    match loaded {
         Ok(loaded) => {
             let configuration = Configuration::of(&loaded);
-            (loaded, configuration)
+            Ok((loaded, configuration))
         }
-        // The machine can be looked at all the same.
         Err(errors) => {
             let problems = errors.to_string().lines().map(str::to_owned).collect();
             let defaults = Config::load(&Sources::new()).context("the defaults are wrong")?;
-            (defaults, Configuration { problems, ..Configuration::default() })
+            Ok((defaults, Configuration { problems, ..Configuration::default() }))
         }
+    }
+}
+
+/// Looks at this machine, asks others, and records what it is to. With the code of the first origin that failed.
+fn of_this_machine(args: &Args, settings: Vec<String>) -> anyhow::Result<(Report, Option<Exit>)> {
+    let (loaded, configuration) = configured(args.config.load(settings))?;
+    let root = match &args.record {
+        Some(folder) => recorded::begin(folder)?,
+        None => Root::default(),
     };
     // Before there are other threads, as UCX wants it.
     let ucx = Ucx::find(loaded.config.ucx_library.as_deref());
     let rdma = Rdma::read(&Root::default());
+    let (first_look, first_looked) = (rdma.first_look(), Instant::now());
     let asked = runtime::block_on(ask(args, &loaded, &rdma))?;
     let outside = Outside {
         // None when the kernel does not tell.
         addresses: Address::of_this_machine().unwrap_or_default(),
         drivers: DriverInfo::of_this_machine(),
+        flow_controls: FlowControl::of_this_machine(),
         verbs: VerbsDevice::of_this_machine(&rdma),
         rdma_listeners: RdmaListener::of_this_machine(),
         ucx,
@@ -116,27 +184,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         configuration,
         search_path: std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default(),
         ports: ports::configured(&loaded.config).into_iter().map(|(_, port)| port).collect(),
+        login: std::env::var("SUDO_USER").ok().filter(|user| user != "root"),
         ..asked.outside
     };
-    let report = Report::new(Facts::gather(&Root::default(), outside), &loaded.config);
-    let mut out = output::stdout();
-    if args.json.json {
-        output::json_line(&mut out, &json!(report))?;
-    } else {
-        report.print(&mut out)?;
+    if first_look.has_faults() {
+        std::thread::sleep(SECOND_LOOK_AFTER.saturating_sub(first_looked.elapsed()));
     }
-    out.flush()?;
-    let Some(first) = report.failures().next() else { return Ok(()) };
-    let exit = match first.section {
-        Section::Configuration => Exit::Usage,
-        Section::Origin => asked.origin_exit.unwrap_or(Exit::Unavailable),
-        Section::Cluster | Section::Peer => Exit::Unavailable,
-        _ => Exit::Failed,
-    };
-    let (count, name) = (report.counts.fail, first.name);
-    let what =
-        if count == 1 { format!("{name} failed") } else { format!("{count} checks failed, the first is {name}") };
-    Err(Fault::new(exit, what, "the line below each that failed says what to type").into())
+    let outside = Outside { first_look: Some(first_look.before(first_looked.elapsed())), ..outside };
+    let facts = Facts::gather(&root, outside.clone());
+    if let Some(folder) = &args.record {
+        recorded::end(&root, folder, outside)?;
+    }
+    Ok((Report::new(facts, &loaded.config), asked.origin_exit))
 }
 
 /// What others answered.

@@ -5,11 +5,13 @@ mod progress;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::{ArgGroup, Subcommand, ValueEnum};
 use forebay_coordinator::ApiClient;
 use forebay_coordinator::jobs::{FreeSpec, JobKind, JobReport, JobSpec, LoadSpec};
 use forebay_types::{ByteSize, FsPath};
 
+use crate::commands::fs::target::names_below;
 use crate::coordinator_args::CoordinatorArgs;
 use crate::exit::{Exit, Fault};
 use crate::signals::Signals;
@@ -182,19 +184,37 @@ impl Common {
     }
 
     fn client(&self) -> anyhow::Result<ApiClient> {
-        self.coordinator.client(self.path.as_deref().or(self.index_file.as_deref()))
+        let path = self.path.as_deref().or(self.index_file.as_deref());
+        self.coordinator.client(path.map(from_here).transpose()?.as_deref())
     }
 }
 
-/// The path of the namespace that `path` means: itself, or, below a mount on this machine, where it shows there.
+/// The path of the namespace that `path` means: itself, or, below a mount on this machine, where it shows there. A relative one is
+/// below a mount, as anywhere else in a shell.
 fn of_namespace(path: &Path) -> anyhow::Result<FsPath> {
+    let full = from_here(path)?;
     let mounts = state::all();
-    let around = mounts.iter().filter(|mount| path.starts_with(&mount.mountpoint));
+    let around = mounts.iter().filter(|mount| full.starts_with(&mount.mountpoint));
     let Some(mount) = around.max_by_key(|mount| mount.mountpoint.len()) else {
+        if path.is_relative() {
+            let what = format!("{} is not below a forebay mount", full.display());
+            let next = "give a path below a mount (`findmnt -t fuse.forebay` lists them), or one of the namespace, as in /s3/dir";
+            return Err(Fault::new(Exit::Usage, what, next).into());
+        }
         return Ok(FsPath::new(path.as_os_str().as_encoded_bytes())?);
     };
-    let below = path.strip_prefix(&mount.mountpoint).unwrap_or(path);
-    Ok(FsPath::new([b"/", below.as_os_str().as_encoded_bytes()].concat())?)
+    let below = names_below(&full, Path::new(&mount.mountpoint));
+    Ok(below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?)
+}
+
+/// `path` as it is from the current directory.
+fn from_here(path: &Path) -> anyhow::Result<PathBuf> {
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    let full = std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?;
+    // A shell may have come here through a link.
+    Ok(full.ancestors().find_map(|up| Some(up.canonicalize().ok()?.join(full.strip_prefix(up).ok()?))).unwrap_or(full))
 }
 
 async fn job(args: &Common, spec: &JobSpec) -> anyhow::Result<()> {

@@ -4,16 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_cluster::{Membership, Reach};
-use forebay_config::Loaded;
+use forebay_config::{Config, Loaded};
 use forebay_fuse::ReportSource;
 use forebay_metrics::ProcessStats;
 use forebay_transport::Service;
 use forebay_types::ByteSize;
 
-use crate::binding::{self, Part, WorkerAddresses};
+use crate::binding::{self, Part, Ports, WorkerAddresses};
 use crate::cluster::{self, Cluster};
-use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg};
+use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg, ServeArgs};
 use crate::exit::{Exit, Fault};
+use crate::memory::{self, Parts, Takes};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
 use crate::node::{Node, NodeOptions};
 use crate::signals::Signals;
@@ -24,7 +25,8 @@ use crate::{assembly, rdma, runtime};
 /// Mount what workers serve
 ///
 /// Goes to the background once the mount answers. A mount that a killed process left at the same place is repaired. With
-/// --cache-group the mount is a worker of that group, too: it shares a cache of its own with the others, unless --no-sharing.
+/// --cache-group the mount is a worker of that group, too: it shares a cache of its own with the others, unless --no-sharing. Without
+/// --etcd the group is the list of --workers, the same on all of its nodes, in which this mount must stand, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -50,6 +52,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH:SIZE", conflicts_with = "no_sharing")]
     disk: Vec<String>,
     #[command(flatten)]
+    serve: ServeArgs,
+    #[command(flatten)]
     rdma: RdmaArgs,
     #[command(flatten)]
     read_only: ReadOnlyArg,
@@ -65,7 +69,7 @@ impl Args {
         let memory = self.memory.map(|size| format!("worker.memory.size={size}"));
         let disks = (!self.disk.is_empty()).then(|| format!("worker.disks={}", self.disk.join(",")));
         let flags = workers.into_iter().chain(memory).chain(disks).chain(self.read_only.setting());
-        flags.chain(self.cluster.settings()).chain(self.rdma.settings())
+        flags.chain(self.cluster.settings()).chain(self.serve.settings()).chain(self.rdma.settings())
     }
 
     /// Whether the mount is to be a worker, too.
@@ -80,21 +84,25 @@ impl Args {
 /// # Errors
 /// When no worker answers, or it cannot be mounted.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let loaded = args.config.load(args.settings())?;
+    let mut loaded = args.config.load(args.settings())?;
     let in_cluster = !loaded.config.cluster_etcd_endpoints.is_empty();
     if loaded.config.cluster_workers.is_empty() && !in_cluster {
         let next = "name them with `--workers HOST:PORT,...` or as `cluster.workers`, or their cluster with `--etcd URL`; \
                     to mount an origin without workers, use `forebay up ORIGIN MOUNTPOINT`";
         return Err(Fault::new(Exit::Usage, "no workers are named", next).into());
     }
-    if args.shares() && !in_cluster {
-        let next = "name the cluster's etcd with `--etcd URL`, so that others find this mount's cache";
-        return Err(Fault::new(Exit::Usage, "a mount can share its cache only in a cluster", next).into());
+    if args.shares() && !in_cluster && loaded.config.mounts.is_empty() {
+        let next = "name one in `forebay.toml` or with `-o mounts=/=s3://bucket/prefix`, the same on all nodes of the group, or the \
+                    cluster with `--etcd`";
+        return Err(Fault::new(Exit::Usage, "the mount has no origin to cache: `mounts` is empty", next).into());
     }
     let parts = if args.shares() { &[Part::Client, Part::Worker][..] } else { &[Part::Client] };
     binding::check(&loaded.config, parts)?;
+    let worker = args.shares().then(|| Takes::of_shared(&loaded));
+    memory::check(&mut loaded, Parts { worker, client: true })?;
     let begun = mounted::begin(&args.stay, &loaded, &args.mountpoint, "mounting")?;
     let Begun::Stay { log } = begun else { return Ok(()) };
+    rdma::say_which_are_idle(&loaded, false);
     rdma::load_early(&loaded.config);
     runtime::block_on(mount(&loaded, &args, log))
 }
@@ -103,86 +111,112 @@ async fn mount(loaded: &Loaded, args: &Args, log: Option<PathBuf>) -> anyhow::Re
     let mut signals = Signals::take()?;
     let place = Place::take(&args.mountpoint)?;
     let cluster = Cluster::open(&loaded.config, Reach::Data).await?;
-    let served = match &cluster {
-        None => {
-            let membership = Arc::new(cluster::static_members(&loaded.config));
-            serve(&place, loaded, args, log, membership, None, &mut signals).await
-        }
-        Some(cluster) => in_cluster(&place, loaded, args, log, cluster, &mut signals).await,
+    let membership: Arc<dyn Membership> = match &cluster {
+        None => Arc::new(cluster::static_members(&loaded.config)),
+        Some(cluster) => Arc::clone(cluster.members()) as Arc<dyn Membership>,
     };
+    let mut site =
+        Site { place: &place, loaded, args, log, cluster: cluster.as_ref(), membership, signals: &mut signals };
+    let served = if args.shares() { site.share().await } else { site.read().await };
     if let Some(cluster) = &cluster {
         cluster.close().await;
     }
     served
 }
 
-async fn in_cluster(
-    place: &Place,
-    loaded: &Loaded,
-    args: &Args,
+/// A mount that is to be.
+struct Site<'a> {
+    place: &'a Place,
+    loaded: &'a Loaded,
+    args: &'a Args,
     log: Option<PathBuf>,
-    cluster: &Cluster,
-    signals: &mut Signals,
-) -> anyhow::Result<()> {
-    let membership = Arc::clone(cluster.members()) as Arc<dyn Membership>;
-    if !args.shares() {
-        signals.unless_any(cluster.told()).await?;
-        return serve(place, loaded, args, log, membership, Some((cluster, None)), signals).await;
-    }
-    let options = NodeOptions {
-        loaded,
-        addresses: WorkerAddresses::of(&loaded.config)?,
-        mounts: loaded.config.mounts.clone(),
-        prewarm: loaded.config.worker_memory_prewarm,
-        cluster: Some(cluster),
-        shared: true,
-    };
-    let mut node = signals.unless_any(Node::start(options)).await?;
-    let web = Web::of_worker(loaded, &node).await;
-    let served = match node.join(&loaded.config, cluster, web.as_ref().map(|web| web.advertised.clone())) {
-        Ok(()) => match signals.unless_any(node.registered(cluster)).await {
-            Ok(()) => serve(place, loaded, args, log, membership, Some((cluster, Some(&node))), signals).await,
-            Err(error) => Err(error),
-        },
-        Err(error) => Err(error),
-    };
-    node.close().await;
-    if let Some(web) = web {
-        web.close().await;
-    }
-    served
+    cluster: Option<&'a Cluster>,
+    membership: Arc<dyn Membership>,
+    signals: &'a mut Signals,
 }
 
-/// Mounts, and serves until the mount has ended; reads what `node` holds directly.
-async fn serve(
-    place: &Place,
-    loaded: &Loaded,
-    args: &Args,
-    log: Option<PathBuf>,
-    membership: Arc<dyn Membership>,
-    cluster: Option<(&Cluster, Option<&Node>)>,
-    signals: &mut Signals,
-) -> anyhow::Result<()> {
-    let node = cluster.and_then(|(_, node)| node);
-    let own = node.and_then(|node| {
-        let service = Arc::clone(node.worker()) as Arc<dyn Service>;
-        Some((node.name()?.into(), service))
-    });
-    let client = assembly::remote_client(&loaded.config, Reach::Data, Arc::clone(&membership), own).await?;
-    let topology = membership.topology();
-    let workers: Vec<String> = topology.ring.members().iter().map(|member| member.address.to_string()).collect();
-    let source = match cluster {
-        Some((cluster, _)) => format!("forebay://{}", cluster.describe(&loaded.config)),
-        None => format!("forebay://{}", workers.join(",")),
-    };
-    let members = cluster.map(|(cluster, _)| Arc::clone(cluster.members()));
-    let report = match node {
-        Some(node) => node.measured().source(),
-        None => ReportSource::new(|| serde_json::json!({ "process": ProcessStats::now() })),
-    };
-    let state = cluster.map(|(cluster, _)| Arc::clone(cluster.store()));
-    let offer = Offer { client, source, workers, role: Role::Mount, members, coordinator: None, state, report };
-    let served = place.serve(&offer, loaded, log, args.stay.background_child, signals).await;
-    offer.client.close().await;
-    served
+impl Site<'_> {
+    /// Mounts what others serve.
+    async fn read(&mut self) -> anyhow::Result<()> {
+        if let Some(cluster) = self.cluster {
+            self.signals.unless_any(cluster.told()).await?;
+        }
+        self.serve(None).await
+    }
+
+    /// The same, with a worker of its own that others read from, too.
+    async fn share(&mut self) -> anyhow::Result<()> {
+        let config = &self.loaded.config;
+        let options = NodeOptions {
+            loaded: self.loaded,
+            addresses: WorkerAddresses::of(config)?,
+            mounts: config.mounts.clone(),
+            prewarm: config.worker_memory_prewarm,
+            cluster: self.cluster,
+            // Others find it by its record; a fixed list names its port.
+            ports: if self.cluster.is_some() { Ports::Move } else { Ports::Stay },
+            shared: true,
+        };
+        let mut node = self.signals.unless_any(Node::start(options)).await?;
+        let web = Web::of_worker(self.loaded, &node).await;
+        let served = match self.join(&mut node, web.as_ref()).await {
+            Ok(name) => self.serve(Some((&node, &name))).await,
+            Err(error) => Err(error),
+        };
+        node.close().await;
+        if let Some(web) = web {
+            web.close().await;
+        }
+        served
+    }
+
+    /// Makes the node a member of its group: its name there.
+    async fn join(&mut self, node: &mut Node, web: Option<&Web>) -> anyhow::Result<String> {
+        let config = &self.loaded.config;
+        let Some(cluster) = self.cluster else { return listed(config, &node.reached_at(config)?) };
+        node.join(config, cluster, web.map(|web| web.advertised.clone()))?;
+        self.signals.unless_any(node.registered(cluster)).await?;
+        Ok(node.name().unwrap_or_default().to_owned())
+    }
+
+    /// Mounts, and serves until the mount has ended; reads directly what its own node holds, which the group knows by this name.
+    async fn serve(&mut self, node: Option<(&Node, &str)>) -> anyhow::Result<()> {
+        let config = &self.loaded.config;
+        let own = node.map(|(node, name)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
+        let client = assembly::remote_client(config, Reach::Data, Arc::clone(&self.membership), own);
+        // It may take seconds to have the kernel back its memory.
+        let client = self.signals.unless_any(client).await?;
+        let topology = self.membership.topology();
+        let workers: Vec<String> = topology.ring.members().iter().map(|member| member.address.to_string()).collect();
+        let source = match self.cluster {
+            Some(cluster) => format!("forebay://{}", cluster.describe(config)),
+            None => format!("forebay://{}", workers.join(",")),
+        };
+        let members = self.cluster.map(|cluster| Arc::clone(cluster.members()));
+        let report = match node {
+            Some((node, _)) => node.measured().source(),
+            None => ReportSource::new(|| serde_json::json!({ "process": ProcessStats::now() })),
+        };
+        let state = self.cluster.map(|cluster| Arc::clone(cluster.store()));
+        let node = node.map(|(_, name)| name.to_owned());
+        let offer =
+            Offer { client, source, workers, role: Role::Mount, node, members, coordinator: None, state, report };
+        let in_background = self.args.stay.background_child;
+        let served = self.place.serve(&offer, self.loaded, self.log.take(), in_background, self.signals).await;
+        offer.client.close().await;
+        served
+    }
+}
+
+/// The name of a node that is reached at `address` in a group that is a fixed list.
+fn listed(config: &Config, address: &str) -> anyhow::Result<String> {
+    if config.cluster_workers.iter().any(|worker| worker.to_string() == address) {
+        return Ok(address.to_owned());
+    }
+    let what = format!(
+        "this mount shares its cache at {address}, which is not among `cluster.workers`: nobody would read from it"
+    );
+    let next = "name it in `--workers` on every node of the group, have `worker.hostname` and `--port` say what is named there, or name \
+                an etcd with `--etcd URL`; `--no-sharing` only reads";
+    Err(Fault::new(Exit::Usage, what, next).into())
 }

@@ -48,7 +48,7 @@ Example:
         #[command(flatten)]
         coordinator: CoordinatorArgs,
     },
-    /// List the mounts
+    /// List the mounts: those that were added, and those of the coordinator's own process
     #[command(after_help = "\
 Example:
   forebay mounts list --coordinator coordinator1:19999")]
@@ -88,16 +88,20 @@ async fn mounts(command: &Command) -> anyhow::Result<()> {
             writeln!(out, "{} shows {}", mount.path, mount.origin)?;
         }
         Command::List { json, coordinator } => {
-            let mounts = coordinator.client(None)?.mounts().await?;
-            let width = mounts.iter().map(|mount| mount.path.len()).max().unwrap_or(0);
-            for mount in mounts {
+            let list = coordinator.client(None)?.all_mounts().await?;
+            let configured = list.configured.into_iter().map(|mount| (mount, true));
+            let mut mounts: Vec<_> = configured.chain(list.mounts.into_iter().map(|mount| (mount, false))).collect();
+            mounts.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+            let width = mounts.iter().map(|(mount, _)| mount.path.len()).max().unwrap_or(0);
+            for (Mount { path, origin, options }, configured) in mounts {
                 if json.json {
-                    let Mount { path, origin, options } = mount;
-                    output::json_line(&mut out, &json!({"path": path, "origin": origin, "options": options}))?;
+                    let mount = json!({"path": path, "origin": origin, "options": options, "configured": configured});
+                    output::json_line(&mut out, &mount)?;
                     continue;
                 }
-                let options: Vec<String> = mount.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                let line = format!("{:width$}  {}  {}", mount.path, mount.origin, options.join(" "));
+                let options: Vec<String> = options.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                let by = if configured { "(configured)" } else { "" };
+                let line = format!("{path:width$}  {origin}  {}{by}", options.join(" "));
                 writeln!(out, "{}", line.trim_end())?;
             }
         }

@@ -2,31 +2,40 @@
 //! counters once.
 //!
 //! * [`source`]: where the counters come from;
+//! * [`counts`]: what a report says, as numbers;
 //! * [`columns`]: what is shown of two reports;
-//! * [`table`]: how it is shown.
+//! * [`layout`]: which columns have a place in so many characters;
+//! * [`table`]: how numbers and headings are written;
+//! * [`screen`]: what is written when;
+//! * [`mod@watch`]: the loop.
 
 mod columns;
+mod counts;
+mod layout;
+mod screen;
 mod source;
 mod table;
+mod watch;
 
-use std::io::{IsTerminal as _, Write as _};
-use std::time::{Duration, SystemTime};
+use std::io::Write as _;
+use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use self::columns::{Interval, Section, chosen};
+use self::columns::{Section, chosen};
 use self::source::Source;
-use self::table::Table;
+use self::watch::{Watch, watch};
 use crate::commands::fs::target::WorkersArgs;
 use crate::exit::Failures;
 use crate::output::{self, JsonArg};
-use crate::report::Report;
 use crate::runtime;
 
-/// Lines after which the heading is repeated where the terminal does not say how high it is.
-const SCREENFUL: usize = 24;
+/// The groups that are shown when nobody names any.
+const USUAL: &str = "ufmcreo";
+/// Seconds from line to line, at least: the counters are those of all threads, and asking for them is work.
+const SHORTEST: f64 = 0.1;
+const LONGEST: f64 = 3600.0;
 
 /// Show what a mount or workers do, as it happens
 ///
@@ -35,8 +44,12 @@ const SCREENFUL: usize = 24;
 /// ratio), r remote cache (bytes from other processes, over TCP and RDMA), e RDMA alone, o object store, l materialised files
 /// (their bytes, what is fetched for them, files opened, and the share of those that the kernel reads by itself).
 ///
+/// The table fits the terminal: without --schema, groups that the target does not count are left out; where that is not enough,
+/// names are shortened, groups of which nothing ever happened go, and the rest takes several lines, each with its letters before
+/// it. A file gets one line for each interval, or what fits in COLUMNS.
+///
 /// TARGET is a mountpoint, or HOST:PORT of a process that serves metrics. All rates are per second, latencies in
-/// milliseconds; `-` is what the target does not count.
+/// milliseconds; `-` is what the target does not count, and the share of nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -50,18 +63,21 @@ pub(crate) struct Args {
     /// Show more columns with 1
     #[arg(short = 'l', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     verbosity: u8,
-    /// Groups of columns, in their order: some of ufmcreol
-    #[arg(long, default_value = "ufmcreo", value_parser = sections)]
-    schema: Schema,
-    /// Seconds between lines
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
-    interval: u64,
+    /// Groups of columns, in their order: some of ufmcreol [default: those of ufmcreo that the target counts]
+    #[arg(long, value_parser = sections)]
+    schema: Option<Schema>,
+    /// Seconds between lines, from 0.1 on
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
     /// End after so many lines
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     count: Option<u64>,
-    /// Print every counter once: those of each worker, and the mount's own
+    /// Print every counter that is not 0 once: those of each worker, and the mount's own
     #[arg(long, conflicts_with_all = ["count", "interval", "schema", "verbosity"])]
     all: bool,
+    /// With --all, print those that are 0, too; JSON always has them
+    #[arg(long, requires = "all")]
+    zeros: bool,
     #[command(flatten)]
     json: JsonArg,
     #[command(flatten)]
@@ -78,6 +94,14 @@ fn sections(letters: &str) -> Result<Schema, String> {
     if sections.is_empty() { Err("name at least one".to_owned()) } else { Ok(Schema(sections)) }
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is no number of seconds".to_owned())?;
+    match (SHORTEST..=LONGEST).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(format!("it is none of {SHORTEST} to {LONGEST} seconds")),
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -85,19 +109,35 @@ fn sections(letters: &str) -> Result<Schema, String> {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     runtime::block_on(async {
         let source = Source::find(args.target.as_deref(), &args.workers).await?;
-        let shown = if args.all { all(&source, args.json.json).await } else { watch(&source, args).await };
+        let shown = if args.all { all(&source, args).await } else { watch(&source, args.watch()).await };
         source.close().await;
         shown
     })
 }
 
+impl Args {
+    fn watch(&self) -> Watch {
+        let sections = match &self.schema {
+            Some(schema) => schema.0.clone(),
+            None => USUAL.chars().filter_map(Section::of).collect(),
+        };
+        Watch {
+            columns: chosen(&sections, self.verbosity),
+            are_named: self.schema.is_some(),
+            every: self.interval,
+            count: self.count,
+            json: self.json.json,
+        }
+    }
+}
+
 /// Every counter once.
-async fn all(source: &Source, json: bool) -> anyhow::Result<()> {
+async fn all(source: &Source, args: &Args) -> anyhow::Result<()> {
     let mut out = output::stdout();
     let mut failures = Failures::default();
     for (name, report) in source.all().await {
         match report {
-            Ok(report) => print(&mut out, &name, report, json)?,
+            Ok(report) => print(&mut out, &name, report, args)?,
             Err(error) => failures.tell(error)?,
         }
     }
@@ -106,59 +146,19 @@ async fn all(source: &Source, json: bool) -> anyhow::Result<()> {
 }
 
 /// As one line with the name of worker or mount in it, or as an indented list of numbers.
-fn print(out: &mut impl std::io::Write, name: &str, mut counters: Value, json: bool) -> anyhow::Result<()> {
-    if json {
+fn print(out: &mut impl std::io::Write, name: &str, mut counters: Value, args: &Args) -> anyhow::Result<()> {
+    if args.json.json {
         if let Some(object) = counters.as_object_mut() {
             object.insert("name".to_owned(), json!(name));
         }
         return Ok(output::json_line(out, &counters)?);
     }
     writeln!(out, "{name}")?;
-    for (name, value) in forebay_metrics::lines(&counters) {
+    let is_zero = |value: &str| value.parse() == Ok(0.0);
+    for (name, value) in forebay_metrics::lines(&counters).iter().filter(|(_, value)| args.zeros || !is_zero(value)) {
         writeln!(out, "  {name:<40} {value}")?;
     }
     Ok(())
-}
-
-/// A line for each interval, until it is interrupted or there were enough.
-async fn watch(source: &Source, args: &Args) -> anyhow::Result<()> {
-    let columns = chosen(&args.schema.0, args.verbosity);
-    let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let table = Table::new(columns.clone(), colours);
-    let every = Duration::from_secs(args.interval);
-    let (mut before, mut since) = (reports(source).await?, Instant::now());
-    let mut shown = 0;
-    while args.count.is_none_or(|count| shown < count) {
-        tokio::time::sleep_until(since + every).await;
-        let (after, now) = (reports(source).await?, Instant::now());
-        let interval = Interval::new(&before, &after, now - since);
-        let mut out = output::stdout();
-        if args.json.json {
-            let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-            output::json_line(&mut out, &columns::json(&columns, &interval, &time))?;
-        } else {
-            if shown % screenful() == 0 {
-                write!(out, "{}", table.heading())?;
-            }
-            writeln!(out, "{}", table.line(&interval))?;
-        }
-        out.flush()?;
-        (before, since) = (after, now);
-        shown += 1;
-    }
-    Ok(())
-}
-
-async fn reports(source: &Source) -> anyhow::Result<Vec<(String, Report)>> {
-    let reports = source.now().await?.into_iter();
-    reports.map(|(name, report)| Ok((name, Report::of(&report)?))).collect()
-}
-
-/// Lines of the terminal, heading aside.
-fn screenful() -> u64 {
-    let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_row));
-    let rows = if rows > 4 { rows } else { SCREENFUL };
-    rows as u64 - 3
 }
 
 #[cfg(test)]
@@ -171,5 +171,14 @@ mod tests {
         assert_eq!(sections("ou").unwrap().0, [Section::Object, Section::Usage]);
         assert!(sections("x").unwrap_err().contains("ufmcreo"));
         assert!(sections("").is_err());
+    }
+
+    #[test]
+    fn an_interval_is_a_tenth_of_a_second_or_longer() {
+        assert_eq!(seconds("0.1"), Ok(Duration::from_millis(100)));
+        assert_eq!(seconds("2"), Ok(Duration::from_secs(2)));
+        for wrong in ["0.05", "0", "-1", "1s", "NaN", "inf", "4000", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! The kernel is asked first, so that a mount in use stays as it is and its users are named. The process that served it
 //! ends by itself when the mount is gone; that is waited for.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,6 +42,11 @@ pub(crate) struct Args {
 /// # Errors
 /// When nothing of ours is mounted there, it is in use, or its process does not end.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    // A dead mount is there, and cannot be looked at.
+    let looked = args.mountpoint.symlink_metadata();
+    if looked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Err(MountError::NotMounted(args.mountpoint.clone()).into());
+    }
     let mountpoint = mounted::resolve(&args.mountpoint)?;
     let found = state::find(&mountpoint);
     let state = found.clone().filter(RunState::is_alive);

@@ -8,21 +8,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_client::Client;
+use forebay_cluster::records::members::Capacity;
 use forebay_config::Loaded;
 use forebay_transport::Service;
 use forebay_types::{ByteSize, FsPath};
 use tracing::warn;
 
-use crate::binding::{self, WorkerAddresses};
+use crate::binding::{self, Ports, WorkerAddresses};
 use crate::cluster::Cluster;
 use crate::config_args::{ConfigArgs, ReadOnlyArg};
-use crate::coordinating::Coordinating;
+use crate::coordinating::{Coordinating, Known};
 use crate::exit::{Exit, Fault};
+use crate::memory::{self, Parts, Takes};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
 use crate::node::{Node, NodeOptions};
 use crate::signals::Signals;
 use crate::state::{self, Role};
-use crate::{assembly, runtime};
+use crate::{assembly, rdma, runtime};
 
 /// Mount an object store or a directory, cached by this machine
 ///
@@ -60,11 +62,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let memory = args.memory.map(|size| format!("worker.memory.size={size}"));
     let disks = (!args.disk.is_empty()).then(|| format!("worker.disks={}", args.disk.join(",")));
-    let loaded = args.config.load(memory.into_iter().chain(disks).chain(args.read_only.setting()))?;
+    let mut loaded = args.config.load(memory.into_iter().chain(disks).chain(args.read_only.setting()))?;
     binding::check(&loaded.config, &[])?;
+    let worker = Some(if is_prewarmed(&loaded) { Takes::AtStart } else { Takes::AsUsed });
+    memory::check(&mut loaded, Parts { worker, client: false })?;
     let origin = origin_url(&args.origin)?;
     let begun = mounted::begin(&args.stay, &loaded, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };
+    rdma::say_which_are_idle(&loaded, true);
     runtime::block_on(up(&loaded, &origin, &args.mountpoint, log, args.stay.background_child))
 }
 
@@ -106,16 +111,21 @@ async fn up(
     served
 }
 
+/// On a machine that does other work, memory is taken as it is needed, unless somebody has said otherwise.
+fn is_prewarmed(loaded: &Loaded) -> bool {
+    let told = loaded.origin("worker.memory.prewarm") != forebay_config::Origin::Default;
+    told && loaded.config.worker_memory_prewarm
+}
+
 async fn start(loaded: &Loaded, origin: &str, cluster: &Cluster) -> anyhow::Result<Node> {
     assembly::probe_origin(loaded, origin).await?;
-    // On a machine that does other work, memory is taken as it is needed.
-    let told = loaded.origin("worker.memory.prewarm") != forebay_config::Origin::Default;
     let options = NodeOptions {
         loaded,
         addresses: WorkerAddresses { rpc: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), data: None },
-        mounts: vec![forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }],
-        prewarm: told && loaded.config.worker_memory_prewarm,
+        mounts: vec![root(origin)],
+        prewarm: is_prewarmed(loaded),
         cluster: Some(cluster),
+        ports: Ports::Stay,
         shared: false,
     };
     Node::start(options).await
@@ -134,7 +144,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let config = &loaded.config;
     let client = assembly::local_client(config, Arc::clone(node.worker()) as Arc<dyn Service>).await?;
-    let coordinating = coordinator(loaded, cluster, &client).await;
+    let coordinating = coordinator(loaded, origin, cluster, &client, node.capacity()).await;
     let workers = node.addresses().map(|address| address.to_string()).collect();
     let coordinator = coordinating.as_ref().map(|coordinating| coordinating.address().to_string());
     let report = node.measured().source();
@@ -143,6 +153,7 @@ async fn serve(
         source: origin.to_owned(),
         workers,
         role: Role::Up,
+        node: None,
         members: None,
         coordinator,
         state: Some(Arc::clone(cluster.store())),
@@ -156,13 +167,25 @@ async fn serve(
     served
 }
 
+/// What the mount shows.
+fn root(origin: &str) -> forebay_config::Mount {
+    forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }
+}
+
 /// The coordinator, for this machine only; at a free port if the configured one is taken. A mount without is a mount, too.
-async fn coordinator(loaded: &Loaded, cluster: &Cluster, client: &Client) -> Option<Coordinating> {
+async fn coordinator(
+    loaded: &Loaded,
+    origin: &str,
+    cluster: &Cluster,
+    client: &Client,
+    own: Capacity,
+) -> Option<Coordinating> {
     let ports = [loaded.config.coordinator_port, 0];
     let mut problem = None;
     for port in ports {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        match Coordinating::start(loaded, cluster, client.clone(), address, None).await {
+        let known = Known { mounts: vec![root(origin)], own: Some(own) };
+        match Coordinating::start(loaded, cluster, client.clone(), known, address, None).await {
             Ok(coordinating) => return Some(coordinating),
             Err(error) => problem = Some(error),
         }

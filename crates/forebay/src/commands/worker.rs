@@ -4,10 +4,11 @@ use forebay_cluster::Reach;
 use forebay_config::Loaded;
 use tracing::{info, warn};
 
-use crate::binding::{self, Part, WorkerAddresses};
+use crate::binding::{self, Part, Ports, WorkerAddresses};
 use crate::cluster::Cluster;
-use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs};
+use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ServeArgs};
 use crate::exit::{Exit, Fault};
+use crate::memory::{self, Parts, Takes};
 use crate::node::{Node, NodeOptions};
 use crate::signals::Signals;
 use crate::web::Web;
@@ -29,6 +30,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
+    serve: ServeArgs,
+    #[command(flatten)]
     config: ConfigArgs,
 }
 
@@ -37,8 +40,12 @@ pub(crate) struct Args {
 /// # Errors
 /// When the worker cannot start.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let loaded = args.config.load(args.rdma.settings().into_iter().chain(args.cluster.settings()))?;
+    let flags = args.rdma.settings().into_iter().chain(args.cluster.settings()).chain(args.serve.settings());
+    let mut loaded = args.config.load(flags)?;
     logging::start(&loaded.config)?;
+    let takes = Takes::of_shared(&loaded);
+    memory::check(&mut loaded, Parts { worker: Some(takes), client: false })?;
+    rdma::say_which_are_idle(&loaded, false);
     rdma::load_early(&loaded.config);
     runtime::block_on(serve(&loaded))
 }
@@ -58,6 +65,7 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
         mounts: config.mounts.clone(),
         prewarm: config.worker_memory_prewarm,
         cluster: cluster.as_ref(),
+        ports: Ports::Stay,
         shared: true,
     };
     let mut node = signals.unless_any(Node::start(options)).await?;

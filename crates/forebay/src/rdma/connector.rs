@@ -21,15 +21,22 @@ use forebay_types::ByteSize;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::cards::{Machine, report};
+use super::cards::{Card, Machine, report};
+use super::rails::{self, Rail};
 use super::trace::Tracing;
-use super::{is_wanted, library, or_tcp};
+use super::{is_wanted, library, metadata_or_tcp, or_tcp};
 use crate::assembly;
 
 /// How often it is looked whether a pool has grown beyond what is registered.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Of several cards each is asked whether it lives when one has been silent for this part of the time after which a silent
+/// link is given up, and is preferred no more after a second such part. So the others are in doubt before the first one is
+/// given up, and still nobody is suspected for the length of a usual pause.
+const SILENCES: u32 = 4;
 
 /// Connects to workers over RDMA and TCP.
 pub(crate) struct RdmaConnector {
@@ -41,14 +48,22 @@ pub(crate) struct RdmaConnector {
     links: Mutex<Vec<Weak<WorkerLink>>>,
     /// Grows the registrations with the pool.
     growing: Vec<tokio::task::JoinHandle<()>>,
-    _tracing: Option<Tracing>,
+    _tracing: Option<Arc<Tracing>>,
 }
 
-/// A lane, and the address to connect from.
+/// A lane, the address to connect from, and where that leads.
 #[derive(Clone)]
 struct Outlet {
     lane: Arc<Lane>,
     bind: Option<IpAddr>,
+    rail: Rail,
+    trace: Option<Arc<Trace>>,
+}
+
+impl Outlet {
+    fn new(lane: Arc<Lane>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
+        Self { lane, bind: card.address, rail: card.rail(), trace }
+    }
 }
 
 struct Maker {
@@ -60,10 +75,11 @@ struct Maker {
 }
 
 impl RdmaConnector {
-    /// Lanes on every card, if RDMA is asked for. `pool` is the client's.
+    /// Lanes on every card, if RDMA is asked for. `pool` is the client's. What is wrong with metadata alone costs no more than
+    /// metadata over RDMA.
     ///
     /// # Errors
-    /// When it cannot be had and must be.
+    /// When it cannot be had for data and must be.
     pub(crate) async fn start(
         config: &Config,
         pool: &Pool,
@@ -72,24 +88,33 @@ impl RdmaConnector {
         if !is_wanted(config) {
             return Ok(None);
         }
-        or_tcp(config, Self::open(config, pool, tcp).await)
+        let tracing = Tracing::start(config).map(Arc::new);
+        let (mut data, mut metadata) = (Vec::new(), None);
+        if config.network_rdma_data_enabled {
+            data = or_tcp(config, blocking(config, pool, &tracing, data_outlets).await)?.unwrap_or_default();
+        }
+        if config.network_rdma_metadata_enabled {
+            metadata = metadata_or_tcp(blocking(config, pool, &tracing, metadata_outlet).await);
+        }
+        if data.is_empty() && metadata.is_none() {
+            return Ok(None);
+        }
+        Self::over(config, pool, tcp, (data, metadata), tracing).map(Some)
     }
 
-    async fn open(config: &Config, pool: &Pool, tcp: &forebay_tcp::ClientOptions) -> anyhow::Result<Self> {
-        let tracing = Tracing::start(config);
-        let trace = tracing.as_ref().map(|tracing| Arc::clone(&tracing.trace));
-        let outlets = tokio::task::spawn_blocking({
-            let (config, pool, trace) = (config.clone(), pool.clone(), trace.clone());
-            move || outlets(&config, &pool, trace.as_ref())
-        });
-        let (data, metadata) = outlets.await.context("starting RDMA panicked")??;
+    fn over(
+        config: &Config,
+        pool: &Pool,
+        tcp: &forebay_tcp::ClientOptions,
+        (data, metadata): (Vec<Outlet>, Option<Outlet>),
+        tracing: Option<Arc<Tracing>>,
+    ) -> anyhow::Result<Self> {
         let growing = data.iter().map(|outlet| tokio::spawn(grow(Arc::clone(&outlet.lane), pool.clone()))).collect();
         let options = forebay_rdma::ClientOptions {
             require_rdma: config.network_rdma_data_transports.is_empty(),
             connect_timeout: config.network_rdma_data_connect_timeout,
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
-            trace,
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
         };
         let ucx = library(config)?.version().to_string();
@@ -103,7 +128,11 @@ impl RdmaConnector {
             maker: Arc::new(Maker { data, metadata, ucx, options }),
             tcp: tcp.clone(),
             options: PathOptions {
-                policy: PathPolicy { fallback, retry_after: config.network_rdma_data_retry_duration },
+                policy: PathPolicy {
+                    fallback,
+                    retry_after: config.network_rdma_data_retry_duration,
+                    silence: config.network_tcp_dead_after / SILENCES,
+                },
                 operation_timeout: config.network_rdma_data_operation_timeout,
             },
             stats: Arc::default(),
@@ -114,23 +143,48 @@ impl RdmaConnector {
     }
 }
 
-/// A lane on each card: for data, where it knows the pool's memory, and one for metadata. Blocks while that is registered.
-fn outlets(config: &Config, pool: &Pool, trace: Option<&Arc<Trace>>) -> anyhow::Result<(Vec<Outlet>, Option<Outlet>)> {
-    let machine = Machine::look(&Root::default())?;
-    let (mut data, mut metadata) = (Vec::new(), None);
-    if config.network_rdma_data_enabled {
-        let registered = config.network_rdma_data_buffer_pool_initial_size.min(pool.capacity());
-        for card in machine.data_cards(config)? {
-            let lane = card.lane(config, card.name.clone(), pool, registered, trace)?;
-            data.push(Outlet { lane, bind: card.address });
-        }
-    }
-    if config.network_rdma_metadata_enabled {
-        let card = machine.metadata_card(config)?;
-        let lane = card.lane(config, format!("{} metadata", card.name), pool, ByteSize::default(), trace)?;
-        metadata = Some(Outlet { lane, bind: card.address });
-    }
-    Ok((data, metadata))
+/// What blocks while memory is registered. Who gives up waiting ends that, too.
+async fn blocking<T: Send + 'static>(
+    config: &Config,
+    pool: &Pool,
+    tracing: &Option<Arc<Tracing>>,
+    start: fn(&Config, &Pool, Option<&Tracing>, &CancellationToken) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let (config, pool, tracing) = (config.clone(), pool.clone(), tracing.clone());
+    let given_up = CancellationToken::new();
+    let _waits = given_up.clone().drop_guard();
+    let started = tokio::task::spawn_blocking(move || start(&config, &pool, tracing.as_deref(), &given_up));
+    started.await.context("starting RDMA panicked")?
+}
+
+/// A lane on each card for data, where it knows the pool's memory.
+fn data_outlets(
+    config: &Config,
+    pool: &Pool,
+    tracing: Option<&Tracing>,
+    given_up: &CancellationToken,
+) -> anyhow::Result<Vec<Outlet>> {
+    let registered = config.network_rdma_data_buffer_pool_initial_size.min(pool.capacity());
+    let outlet = |card: Card| {
+        let trace = tracing.map(|tracing| tracing.of(&card.name));
+        let lane = card.lane(config, card.name.clone(), pool, registered, trace.as_ref(), given_up)?;
+        Ok(Outlet::new(lane, &card, trace))
+    };
+    Machine::look(&Root::default())?.data_cards(config)?.into_iter().map(outlet).collect()
+}
+
+/// A lane for metadata.
+fn metadata_outlet(
+    config: &Config,
+    pool: &Pool,
+    tracing: Option<&Tracing>,
+    given_up: &CancellationToken,
+) -> anyhow::Result<Outlet> {
+    let card = Machine::look(&Root::default())?.metadata_card(config)?;
+    let name = format!("{} metadata", card.name);
+    let trace = tracing.map(|tracing| tracing.of(&name));
+    let lane = card.lane(config, name, pool, ByteSize::default(), trace.as_ref(), given_up)?;
+    Ok(Outlet::new(lane, &card, trace))
 }
 
 impl Drop for RdmaConnector {
@@ -170,7 +224,14 @@ impl Connector for RdmaConnector {
         let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
         let outlets = self.maker.data.iter().chain(&self.maker.metadata);
         let cards: Vec<_> = outlets.map(|outlet| report(&outlet.lane)).collect();
-        json!({ "ucx": self.maker.ucx, "cards": cards, "paths": &*self.stats, "workers": workers })
+        let rdma =
+            || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
+        let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
+        let mut paths = json!(&*self.stats);
+        // As they are now, beside what was counted.
+        paths["paths_up"] = json!(up);
+        paths["paths_down"] = json!(down);
+        json!({ "ucx": self.maker.ucx, "cards": cards, "paths": paths, "workers": workers })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -187,7 +248,8 @@ impl Maker {
     fn path(&self, here: &Outlet, there: &PathAddress, known: &str) -> Path {
         let host = if there.host.is_empty() { known } else { &there.host };
         let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
-        let options = forebay_rdma::ClientOptions { bind: here.bind, ..self.options.clone() };
+        let options =
+            forebay_rdma::ClientOptions { bind: here.bind, trace: here.trace.clone(), ..self.options.clone() };
         let link = RdmaTransport::new(format!("{host}:{}", there.port), Arc::clone(&here.lane), options);
         let name = format!("{} to {}", here.lane.name(), there.card);
         Path { name, kind: PathKind::Rdma, link: Arc::new(link) }
@@ -211,17 +273,18 @@ impl PathMaker for Maker {
             Some(_) => {}
         }
         let known = worker.rsplit_once(':').map_or(worker, |(host, _)| host);
-        // Card by card: the first of ours to the first of theirs, and so on, round where one side has more.
-        let both = !self.data.is_empty() && !offered.data.is_empty();
-        let count = if both { self.data.len().max(offered.data.len()) } else { 0 };
-        let data = (0..count).map(|index| {
-            let (here, there) = (&self.data[index % self.data.len()], &offered.data[index % offered.data.len()]);
-            self.path(here, there, known)
-        });
+        let rails: Vec<_> = self.data.iter().map(|outlet| outlet.rail).collect();
+        let theirs: Vec<_> = offered.data.iter().map(|address| address.host.parse().ok()).collect();
+        let pairs = rails::pair(&rails, &theirs).into_iter();
+        let data = pairs.map(|(here, there)| self.path(&self.data[here], &offered.data[there], known));
+        if self.metadata.is_some() && offered.metadata.is_none() {
+            let next = "set network.rdma.metadata.enabled = true on the worker, too";
+            info!(worker, next, "worker offers no RDMA for metadata, TCP is used for it");
+        }
         let metadata = self.metadata.as_ref().zip(offered.metadata.as_ref());
         let metadata = metadata.map(|(here, there)| self.path(here, there, known));
         let data = match (self.data.is_empty(), offered.data.is_empty()) {
-            (true, _) => Err("RDMA is not enabled for data here".to_owned()),
+            (true, _) => Err("there is no RDMA for data here".to_owned()),
             (_, true) => Err("the worker offers RDMA for metadata only".to_owned()),
             (false, false) => Ok(data.collect()),
         };

@@ -2,28 +2,35 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use forebay_config::{Config, Host};
+use forebay_config::{Config, Host, Loaded};
 use forebay_doctor::Root;
+use forebay_doctor::facts::RdmaListener;
 use forebay_memory::Pool;
-use forebay_rdma::{Lane, RdmaServer, ServerStats};
+use forebay_rdma::{Lane, RdmaError, RdmaServer, ServerOptions, ServerStats, Trace, UcxError};
 use forebay_transport::Service;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_types::ByteSize;
-
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::cards::{Card, Machine, report};
 use super::trace::Tracing;
-use super::{is_wanted, library, or_tcp};
+use super::{is_wanted, library, metadata_or_tcp, or_tcp};
 use crate::assembly;
-use crate::binding::WorkerAddresses;
+use crate::binding::{Moving, Ports, WorkerAddresses};
+use crate::exit::{Exit, Fault};
+
+const DATA_PORT: &str = "network.rdma.data.port";
+const METADATA_PORT: &str = "network.rdma.metadata.port";
 
 /// The listeners.
 pub(crate) struct Servers {
     servers: Vec<RdmaServer>,
-    _tracing: Option<Tracing>,
+    tracing: Option<Tracing>,
     /// What clients are told of them.
     pub(crate) paths: PathsReply,
 }
@@ -31,6 +38,10 @@ pub(crate) struct Servers {
 /// A card, where to listen on it, and what is registered with it.
 struct Place {
     card: Card,
+    /// The setting that names its port.
+    port: &'static str,
+    /// The setting that names its address.
+    host: &'static str,
     /// The listener's name in logs.
     name: String,
     address: SocketAddr,
@@ -38,78 +49,95 @@ struct Place {
 }
 
 impl Servers {
-    /// Listens on every card, if RDMA is asked for.
+    /// Listens on every card, if RDMA is asked for. What is wrong with metadata alone costs no more than metadata over RDMA.
     ///
     /// # Errors
-    /// When it cannot be had and must be.
-    pub(crate) async fn start(config: &Config, pool: &Pool, service: Arc<dyn Service>) -> anyhow::Result<Option<Self>> {
+    /// When it cannot be had for data and must be.
+    pub(crate) async fn start(
+        loaded: &Loaded,
+        ports: Ports,
+        pool: &Pool,
+        service: Arc<dyn Service>,
+    ) -> anyhow::Result<Option<Self>> {
+        let config = &loaded.config;
         if !is_wanted(config) {
             return Ok(None);
         }
-        or_tcp(config, Self::listen(config, pool, service).await)
-    }
-
-    async fn listen(config: &Config, pool: &Pool, service: Arc<dyn Service>) -> anyhow::Result<Self> {
-        let machine = Machine::look(&Root::default())?;
-        let mut places = Vec::new();
+        let mut all = Self { servers: Vec::new(), tracing: Tracing::start(config), paths: PathsReply::default() };
         if config.network_rdma_data_enabled {
-            let cards = machine.data_cards(config)?;
-            let registered = pool.capacity();
-            for (card, address) in cards.iter().zip(data_addresses(config, &cards)?) {
-                places.push(Place { card: card.clone(), name: card.name.clone(), address, registered });
+            let listening = match data_places(config, pool) {
+                Ok(places) => all.listen(loaded, ports, pool, places, &service).await,
+                Err(error) => Err(error),
+            };
+            let listening = or_tcp(config, listening)?.unwrap_or_default();
+            let cards = listening.len();
+            for (server, card) in listening {
+                let hostname = config.network_rdma_data_hostname.as_ref();
+                all.paths.data.push(offered(config, hostname, card, &server, cards));
+                all.servers.push(server);
             }
         }
-        let for_data = places.len();
         if config.network_rdma_metadata_enabled {
-            let card = machine.metadata_card(config)?;
-            let address = metadata_address(config, &card)?;
-            // Its answers come from no pool.
-            let (name, registered) = (format!("{} metadata", card.name), ByteSize::default());
-            places.push(Place { card, name, address, registered });
+            let listening = match metadata_place(config) {
+                Ok(place) => all.listen(loaded, ports, pool, vec![place], &service).await,
+                Err(error) => Err(error),
+            };
+            for (server, card) in metadata_or_tcp(listening).unwrap_or_default() {
+                all.paths.metadata = Some(offered(config, None, card, &server, 1));
+                all.servers.push(server);
+            }
         }
-        let tracing = Tracing::start(config);
-        let trace = tracing.as_ref().map(|tracing| Arc::clone(&tracing.trace));
+        if all.servers.is_empty() {
+            return Ok(None);
+        }
+        all.paths.ucx = Some(library(config)?.version().to_string());
+        Ok(Some(all))
+    }
+
+    /// Listens at each of `places`, or at none: the listeners, each with its card.
+    async fn listen(
+        &self,
+        loaded: &Loaded,
+        ports: Ports,
+        pool: &Pool,
+        places: Vec<Place>,
+        service: &Arc<dyn Service>,
+    ) -> anyhow::Result<Vec<(RdmaServer, Card)>> {
+        let config = &loaded.config;
+        let traced = |place: Place| {
+            let trace = self.tracing.as_ref().map(|tracing| tracing.of(&place.name));
+            (place, trace)
+        };
+        let places: Vec<_> = places.into_iter().map(traced).collect();
+        let given_up = CancellationToken::new();
+        let _waits = given_up.clone().drop_guard();
         let lanes = tokio::task::spawn_blocking({
-            let (config, pool, trace) = (config.clone(), pool.clone(), trace.clone());
+            let (config, pool) = (config.clone(), pool.clone());
             move || {
-                let lane = |place: Place| {
-                    let (name, trace) = (place.name.clone(), trace.as_ref());
-                    let lane = place.card.lane(&config, name, &pool, place.registered, trace)?;
-                    Ok((place, lane))
+                let lane = |(place, trace): (Place, Option<Arc<Trace>>)| {
+                    let name = place.name.clone();
+                    let lane = place.card.lane(&config, name, &pool, place.registered, trace.as_ref(), &given_up)?;
+                    Ok((place, lane, trace))
                 };
-                places.into_iter().map(lane).collect::<anyhow::Result<Vec<(Place, Arc<Lane>)>>>()
+                places.into_iter().map(lane).collect::<anyhow::Result<Vec<_>>>()
             }
         });
         let lanes = lanes.await.context("starting RDMA panicked")??;
-        let ucx = Some(library(config)?.version().to_string());
-        let paths = PathsReply { ucx, data: Vec::new(), metadata: None };
-        let mut listening = Self { servers: Vec::new(), _tracing: tracing, paths };
-        let mut offered = Vec::new();
-        for (place, lane) in lanes {
-            let options = forebay_rdma::ServerOptions {
+        let mut listening: Vec<(RdmaServer, Card)> = Vec::new();
+        for (place, lane, trace) in lanes {
+            let options = ServerOptions {
                 max_connections: config.worker_max_connections as usize,
-                trace: trace.clone(),
-                ..forebay_rdma::ServerOptions::new(
-                    place.address,
-                    config.cluster_name.as_str(),
-                    assembly::block_size(config),
-                )
+                trace,
+                ..ServerOptions::new(place.address, config.cluster_name.as_str(), assembly::block_size(config))
             };
-            let server = match RdmaServer::bind(lane, options, Arc::clone(&service)).await {
-                Ok(server) => server,
+            match bind(&lane, options, ports.of(loaded, place.port), service).await {
+                Ok(server) => listening.push((server, place.card)),
                 Err(error) => {
-                    listening.close().await;
-                    return Err(error.into());
+                    futures::future::join_all(listening.iter().map(|(server, _)| server.close())).await;
+                    return Err(told(error, &place));
                 }
-            };
-            let bound = server.local_addr();
-            let hostname = config.network_rdma_data_hostname.as_ref().filter(|_| offered.len() < for_data);
-            let host = told_host(hostname, config.worker_hostname.as_ref(), bound.ip(), for_data);
-            offered.push(PathAddress { card: place.card.name, host, port: bound.port() });
-            listening.servers.push(server);
+            }
         }
-        listening.paths.metadata = offered.split_off(for_data).pop();
-        listening.paths.data = offered;
         Ok(listening)
     }
 
@@ -136,9 +164,91 @@ impl Servers {
     }
 }
 
+/// Listens. A port that may move does so when it is taken: clients ask over TCP where to connect.
+async fn bind(
+    lane: &Arc<Lane>,
+    options: ServerOptions,
+    port: Moving,
+    service: &Arc<dyn Service>,
+) -> Result<RdmaServer, RdmaError> {
+    let listen_within = if port == Moving::AtOnce { Duration::ZERO } else { options.listen_within };
+    let first = ServerOptions { listen_within, ..options.clone() };
+    match RdmaServer::bind(Arc::clone(lane), first, Arc::clone(service)).await {
+        Err(error @ RdmaError::Listen { address, .. }) if port != Moving::Never && is_taken(&error) => {
+            let server = ServerOptions { address: SocketAddr::new(address.ip(), 0), ..options };
+            let server = RdmaServer::bind(Arc::clone(lane), server, Arc::clone(service)).await?;
+            warn!(taken = %address, address = %server.local_addr(), "the default port for RDMA is taken: a free one is used");
+            Ok(server)
+        }
+        bound => bound,
+    }
+}
+
+/// Whether somebody else has the port. rdma_cm says no more than that it cannot listen, but tells who does.
+fn is_taken(error: &RdmaError) -> bool {
+    match error {
+        RdmaError::Listen { reason: UcxError::PortBusy { .. }, .. } => true,
+        RdmaError::Listen { address, .. } => {
+            RdmaListener::of_this_machine().iter().any(|listener| listener.port == address.port())
+        }
+        _ => false,
+    }
+}
+
+/// The error as a person is told it, with the setting that it is about.
+fn told(error: RdmaError, place: &Place) -> anyhow::Error {
+    match &error {
+        RdmaError::Listen { .. } if is_taken(&error) => {
+            let port = place.port;
+            let next = format!(
+                "`ss -tlnp` and `rdma resource show cm_id` show who has it: end that, or set {port} to another port, or to 0, \
+                 which takes a free one"
+            );
+            Fault::new(Exit::Busy, format!("{port}: {error}"), next).into()
+        }
+        RdmaError::Listen { .. } => {
+            let next = format!(
+                "set {} to an address of an RDMA device, and {} to a port that is free",
+                place.host, place.port
+            );
+            Fault::new(Exit::Failed, format!("{}: {error}", place.port), next).into()
+        }
+        RdmaError::NotHere { .. } => {
+            let next = format!("`ip addr` lists those that there are; set {} to one of them", place.host);
+            Fault::new(Exit::Usage, format!("{}: {error}", place.host), next).into()
+        }
+        _ => error.into(),
+    }
+}
+
+/// Where to listen for data, and with what memory.
+fn data_places(config: &Config, pool: &Pool) -> anyhow::Result<Vec<Place>> {
+    let mut cards = Machine::look(&Root::default())?.data_cards(config)?;
+    // Clients pair cards of one subnet in this order, and do the same with theirs.
+    cards.sort_by_key(|card| card.numa_node);
+    let addresses = data_addresses(config, &cards)?;
+    for (key, what) in unused(config, &cards) {
+        warn!(key, "{what}");
+    }
+    let place = |(card, address): (Card, SocketAddr)| {
+        let (name, registered) = (card.name.clone(), pool.capacity());
+        Place { card, port: DATA_PORT, host: "network.rdma.data.bind.host", name, address, registered }
+    };
+    Ok(cards.into_iter().zip(addresses).map(place).collect())
+}
+
+/// Where to listen for metadata.
+fn metadata_place(config: &Config) -> anyhow::Result<Place> {
+    let card = Machine::look(&Root::default())?.metadata_card(config)?;
+    let address = metadata_address(config, &card)?;
+    // Its answers come from no pool.
+    let (name, registered) = (format!("{} metadata", card.name), ByteSize::default());
+    Ok(Place { card, port: METADATA_PORT, host: "worker.rpc.bind.host", name, address, registered })
+}
+
 /// Where to listen for the data of each of `cards`. Keys of RDMA alone say so: the network of the group is for TCP and may be one
-/// without RDMA, where nobody could connect. `network.rdma.data.bind.host` is for the card whose address it is, and for a single
-/// one; the others listen at their own addresses.
+/// without RDMA, where nobody could connect. `network.rdma.data.bind.host` is for a single card; several listen at their own
+/// addresses, each of which clients are told, as the connections of one go through no other.
 fn data_addresses(config: &Config, cards: &[Card]) -> anyhow::Result<Vec<SocketAddr>> {
     let (host, port) = (config.network_rdma_data_bind_host.as_str(), config.network_rdma_data_port);
     let configured = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
@@ -147,16 +257,41 @@ fn data_addresses(config: &Config, cards: &[Card]) -> anyhow::Result<Vec<SocketA
         let own = card.address.filter(|_| configured.ip().is_unspecified());
         return Ok(vec![SocketAddr::new(own.unwrap_or(configured.ip()), port)]);
     }
-    let is_one_of_them = cards.iter().any(|card| card.address == Some(configured.ip()));
-    anyhow::ensure!(
-        configured.ip().is_unspecified() || is_one_of_them,
-        "network.rdma.data.bind.host: `{host}` is the address of none of the cards; leave it unset, so that each listens at its own"
-    );
     let own = |card: &Card| {
         let none = || format!("card {} has no IP address to listen on; give its interface one", card.name);
         Ok(SocketAddr::new(card.address.with_context(none)?, port))
     };
     cards.iter().map(own).collect()
+}
+
+/// The keys that name an address for one listener and, with several `cards`, are not the address of any: each with what happens
+/// instead.
+fn unused(config: &Config, cards: &[Card]) -> Vec<(&'static str, String)> {
+    let listed: Vec<_> = cards.iter().filter_map(|card| Some(format!("{} at {}", card.name, card.address?))).collect();
+    let listed = listed.join(", ");
+    let is_of_none = |host: &Host| {
+        let mut addresses = (host.as_str(), 0).to_socket_addrs().into_iter().flatten();
+        let is_used = |ip: IpAddr| ip.is_unspecified() || cards.iter().any(|card| card.address == Some(ip));
+        cards.len() > 1 && !addresses.any(|address| is_used(address.ip()))
+    };
+    let mut unused = Vec::new();
+    let host = &config.network_rdma_data_bind_host;
+    if is_of_none(host) {
+        let what = format!("`{host}` is the address of none of the cards: each listens at its own: {listed}");
+        unused.push(("network.rdma.data.bind.host", what));
+    }
+    if let Some(host) = config.network_rdma_data_hostname.as_ref().filter(|host| is_of_none(host)) {
+        let what = format!("`{host}` is the address of none of the cards: clients are told the cards' own: {listed}");
+        unused.push(("network.rdma.data.hostname", what));
+    }
+    unused
+}
+
+/// What clients are told of a listener, one of those for so many `cards`.
+fn offered(config: &Config, hostname: Option<&Host>, card: Card, server: &RdmaServer, cards: usize) -> PathAddress {
+    let bound = server.local_addr();
+    let host = told_host(hostname, config.worker_hostname.as_ref(), bound.ip(), cards);
+    PathAddress { card: card.name, host, port: bound.port() }
 }
 
 /// Where to listen for metadata: the worker's own address, or the card's when the worker listens on every one.
@@ -191,7 +326,7 @@ mod tests {
 
     fn card(address: Option<&str>) -> Card {
         let address = address.map(|address| address.parse().unwrap());
-        Card { name: "mlx5_0:1".into(), device: Some("mlx5_0:1".into()), gid_index: None, address }
+        Card { name: "mlx5_0:1".into(), device: Some("mlx5_0:1".into()), address, ..Card::default() }
     }
 
     #[test]
@@ -209,10 +344,29 @@ mod tests {
         let each = ["10.0.0.1:59999", "10.1.0.1:59999"];
         assert_eq!(addresses(&[], &two).unwrap(), each);
         assert_eq!(addresses(&["network.rdma.data.bind.host=10.1.0.1"], &two).unwrap(), each);
-        assert!(addresses(&configured, &two).unwrap_err().contains("none of the cards"));
+        assert_eq!(addresses(&configured, &two).unwrap(), ["10.0.0.1:0", "10.1.0.1:0"]);
         assert!(addresses(&[], &[own, none.clone()]).unwrap_err().contains("no IP address"));
         let of_tcp = ["network.group_network=lo"];
         assert_eq!(addresses(&of_tcp, &[none]).unwrap(), ["0.0.0.0:59999"], "that is no network of RDMA");
+    }
+
+    #[test]
+    fn with_several_cards_an_address_of_none_of_them_is_said_to_be_unused_with_what_is_used() {
+        let two = [card(Some("10.0.0.1")), card(Some("10.1.0.1"))];
+        let said = |settings: &[&str], cards: &[Card]| {
+            let unused = unused(&config(settings), cards);
+            unused.into_iter().map(|(key, what)| format!("{key}: {what}")).collect::<Vec<_>>()
+        };
+        let recipe = ["network.rdma.data.bind.host=192.168.0.9", "network.rdma.data.hostname=192.168.0.9"];
+        let both = said(&recipe, &two);
+        assert_eq!(both.len(), 2, "{both:?}");
+        for (said, key) in both.iter().zip(["data.bind.host: `192.168.0.9`", "data.hostname: `192.168.0.9`"]) {
+            assert!(said.contains(key) && said.contains("10.0.0.1") && said.contains("10.1.0.1"), "{said}");
+        }
+        assert_eq!(said(&recipe, &two[..1]), [""; 0], "a single card listens where it is told to");
+        let of_a_card = ["network.rdma.data.bind.host=10.1.0.1", "network.rdma.data.hostname=10.0.0.1"];
+        assert_eq!(said(&of_a_card, &two), [""; 0]);
+        assert_eq!(said(&[], &two), [""; 0]);
     }
 
     #[test]

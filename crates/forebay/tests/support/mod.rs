@@ -154,9 +154,14 @@ impl Fixture {
 
     /// `forebay mount` of workers; it must succeed. The process.
     pub(crate) fn must_mount(&mut self, workers: &str) -> u32 {
+        self.must_mount_with(workers, &[])
+    }
+
+    /// The same, with more options.
+    pub(crate) fn must_mount_with(&mut self, workers: &str, more: &[&str]) -> u32 {
         let mut command = forebay();
         command.arg("mount").arg(self.mountpoint()).args(["--workers", workers, "--json"]);
-        command.args(["-o", &self.log_setting(), "-o", &self.staging_setting()]);
+        command.args(["-o", &self.log_setting(), "-o", &self.staging_setting()]).args(more);
         let ran = self.remember(ran(command.output().unwrap()));
         assert_eq!(ran.code, 0, "{ran:?}\n{}", self.log());
         *self.pids.last().unwrap()

@@ -43,7 +43,7 @@ fn parsed(job_file: &str) -> Vec<(String, BTreeMap<String, String>)> {
 
 #[test]
 fn the_shared_pattern_is_the_published_command() {
-    let made = made(&case(Pattern::Shared, 256), "/mnt/forebay/s3/testdata", &Settings::seed());
+    let made = made(&case(Pattern::Shared, 256), "/mnt/forebay/s3/testdata", &Settings::full());
     assert_eq!(made.job_file, None);
     let files: Vec<_> = (0..20).map(|file| format!("/mnt/forebay/s3/testdata/file{file:02}")).collect();
     let expected = format!(
@@ -66,14 +66,14 @@ fn the_distinct_pattern_with_fewer_jobs_than_files_is_the_published_generator_s(
             files.join(":")
         ));
     }
-    let made = made(&case(Pattern::Distinct, 8), "/mnt/forebay", &Settings::seed());
+    let made = made(&case(Pattern::Distinct, 8), "/mnt/forebay", &Settings::full());
     assert_eq!(made.job_file.as_deref(), Some(expected.as_str()));
     assert_eq!(made.line("/tmp/a job.fio"), "fio --readonly --output-format=json --eta=never '/tmp/a job.fio'");
 }
 
 #[test]
 fn the_distinct_pattern_with_more_jobs_than_files_gives_each_file_a_group_of_its_own() {
-    let made = made(&case(Pattern::Distinct, 64), "/mnt/forebay", &Settings::seed());
+    let made = made(&case(Pattern::Distinct, 64), "/mnt/forebay", &Settings::full());
     let sections = parsed(&made.job_file.unwrap());
     assert_eq!(sections.len(), 20);
     for (index, (name, options)) in sections.iter().enumerate() {
@@ -81,23 +81,23 @@ fn the_distinct_pattern_with_more_jobs_than_files_gives_each_file_a_group_of_its
         assert_eq!((options["numjobs"].as_str(), options["iodepth"].as_str()), ("3", "32"));
         assert_eq!(options["filename"], format!("/mnt/forebay/file{index:02}"));
     }
-    assert_eq!(running(&case(Pattern::Distinct, 64), &Settings::seed().sizes), 60);
-    assert_eq!(running(&case(Pattern::Distinct, 32), &Settings::seed().sizes), 20);
-    assert_eq!(running(&case(Pattern::Distinct, 20), &Settings::seed().sizes), 20);
-    assert_eq!(running(&case(Pattern::Shared, 64), &Settings::seed().sizes), 64);
+    assert_eq!(running(&case(Pattern::Distinct, 64), &Settings::full().sizes), 60);
+    assert_eq!(running(&case(Pattern::Distinct, 32), &Settings::full().sizes), 20);
+    assert_eq!(running(&case(Pattern::Distinct, 20), &Settings::full().sizes), 20);
+    assert_eq!(running(&case(Pattern::Shared, 64), &Settings::full().sizes), 64);
 }
 
 #[test]
 fn what_is_cold_is_read_once() {
     let cold = Case { state: State::Cold, access: Access::Random, ..case(Pattern::Shared, 4) };
-    let line = made(&cold, "/mnt/forebay", &Settings::seed()).line("");
+    let line = made(&cold, "/mnt/forebay", &Settings::full()).line("");
     assert!(!line.contains("time_based") && line.contains("--rw=randread") && line.contains("--runtime=60"), "{line}");
 }
 
 #[test]
 fn small_files_are_read_one_after_the_other() {
     let small = Case { layout: Layout::Small, ..case(Pattern::Shared, 4) };
-    let line = made(&small, "/mnt/forebay", &Settings::seed()).line("");
+    let line = made(&small, "/mnt/forebay", &Settings::full()).line("");
     assert!(line.contains("--openfiles=1 --file_service_type=sequential --filename=/mnt/forebay/small/000:"), "{line}");
 }
 
@@ -105,7 +105,7 @@ fn small_files_are_read_one_after_the_other() {
 fn several_machines_get_the_job_in_a_file_and_their_addresses_from_one() {
     let hosts = Path::new("/tmp/hosts");
     let shared = case(Pattern::Shared, 4);
-    let made = command(&shared, Path::new("/mnt/forebay"), &Settings::seed(), Some(hosts)).unwrap();
+    let made = command(&shared, Path::new("/mnt/forebay"), &Settings::full(), Some(hosts)).unwrap();
     assert_eq!(made.arguments, ["--client=/tmp/hosts", "--readonly", "--output-format=json", "--eta=never"]);
     let sections = parsed(&made.job_file.unwrap());
     assert_eq!((sections.len(), sections[0].0.as_str(), sections[0].1["numjobs"].as_str()), (1, "shared", "4"));
@@ -114,7 +114,7 @@ fn several_machines_get_the_job_in_a_file_and_their_addresses_from_one() {
 
 #[test]
 fn files_are_written_whole_by_one_job_each() {
-    let settings = Settings { engine: Engine::Libaio, ..Settings::seed() };
+    let settings = Settings { engine: Engine::Libaio, ..Settings::full() };
     let single = preparation(Layout::Single, Path::new("/mnt/forebay"), &settings, |_| true).unwrap();
     let line = "fio --name=data_prep --ioengine=libaio --direct=1 --rw=write --bs=1048576 --numjobs=1 --size=107374182400 \
                 --create_on_open=1 --fallocate=none --fsync_on_close=1 --filename=/mnt/forebay/single";
@@ -133,7 +133,7 @@ fn files_are_written_whole_by_one_job_each() {
 #[test]
 fn colons_are_escaped_and_what_fio_cannot_be_told_is_refused() {
     let case = case(Pattern::Shared, 1);
-    let settings = Settings { sizes: Sizes { files: 2, ..Settings::seed().sizes }, ..Settings::seed() };
+    let settings = Settings { sizes: Sizes { files: 2, ..Settings::full().sizes }, ..Settings::full() };
     let line = made(&case, "/mnt/a:b c", &settings).line("");
     assert!(line.ends_with(r"'--filename=/mnt/a\:b c/file00:/mnt/a\:b c/file01'"), "{line}");
     for path in ["/mnt/a;b", "/mnt/a#b", "/mnt/$HOME", "/mnt/a\nb", r"/mnt/a\b", " /mnt"] {
@@ -144,7 +144,7 @@ fn colons_are_escaped_and_what_fio_cannot_be_told_is_refused() {
 
 #[test]
 fn a_list_that_fio_would_not_take_is_written_as_names_below_a_directory() {
-    let settings = Settings { sizes: Sizes { small_files: 1000, ..Settings::seed().sizes }, ..Settings::seed() };
+    let settings = Settings { sizes: Sizes { small_files: 1000, ..Settings::full().sizes }, ..Settings::full() };
     let case = Case { layout: Layout::Small, ..case(Pattern::Shared, 1) };
     let made = made(&case, "/mnt/forebay/a-directory", &settings);
     let option = |name: &str| made.arguments.iter().find_map(|argument| argument.strip_prefix(name)).unwrap();
@@ -159,7 +159,7 @@ fn a_list_that_fio_would_not_take_is_written_as_names_below_a_directory() {
 proptest! {
     #[test]
     fn the_distinct_pattern_deals_every_file_once_and_runs_what_it_says(files in 1_u32..120, jobs in 1_u32..600) {
-        let settings = Settings { sizes: Sizes { files, ..Settings::seed().sizes }, ..Settings::seed() };
+        let settings = Settings { sizes: Sizes { files, ..Settings::full().sizes }, ..Settings::full() };
         let case = case(Pattern::Distinct, jobs);
         let sections = parsed(&made(&case, "/d", &settings).job_file.unwrap());
         prop_assert_eq!(sections.len() as u32, jobs.min(files));
@@ -183,7 +183,7 @@ proptest! {
         distinct: bool,
         small: bool,
     ) {
-        let settings = Settings { sizes: Sizes { files, small_files: files, ..Settings::seed().sizes }, ..Settings::seed() };
+        let settings = Settings { sizes: Sizes { files, small_files: files, ..Settings::full().sizes }, ..Settings::full() };
         let pattern = if distinct { Pattern::Distinct } else { Pattern::Shared };
         let layout = if small { Layout::Small } else { Layout::Multiple };
         let case = Case { layout, ..case(pattern, jobs) };

@@ -1,11 +1,11 @@
 //! Rules that hold sweeps against each other.
 
 use crate::median;
-use crate::record::{Access, Case, Finding, Layout, Level, Pattern, State};
+use crate::record::{Access, Case, Finding, Layout, Level, Pattern, State, Target};
 
 use super::super::knee::Point;
 use super::super::scaling::peak;
-use super::super::words::{self, bits, jobs, operations, percent, rate, times};
+use super::super::words::{self, LARGE, bits, jobs, percent, rate, speed, times};
 use super::{Evidence, Next as _, Sweep, finding};
 
 /// What a well-tuned FUSE client reaches of its card at its peak, from a warm cache in memory.
@@ -31,12 +31,9 @@ fn highest<'a>(peaks: &[(&'a Sweep<'a>, &'a Point)]) -> Option<(&'a Sweep<'a>, &
     peaks.iter().copied().max_by(|(_, one), (_, other)| one.bytes_per_second.total_cmp(&other.bytes_per_second))
 }
 
-/// What the order of reading is measured in.
-fn figure(access: Access, point: &Point) -> String {
-    match access {
-        Access::Sequential => rate(point.bytes_per_second),
-        Access::Random => operations(point.operations_per_second),
-    }
+/// What reads of this size are measured in.
+fn figure(case: &Case, point: &Point) -> String {
+    speed(case, point.bytes_per_second, point.operations_per_second)
 }
 
 /// `headline`.
@@ -44,17 +41,22 @@ pub(super) fn headline(evidence: &Evidence<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for state in [State::Warm, State::Cold] {
         for access in [Access::Sequential, Access::Random] {
-            let all = peaks(evidence, evidence.first(), |case| (case.state, case.access) == (state, access));
-            let Some((sweep, point)) = highest(&all) else { continue };
-            let figure = figure(access, point);
-            let text = format!(
-                "Highest {} {}: {figure} with {} ({}).",
-                state.name(),
-                access.name(),
-                jobs(point.jobs),
-                words::sweep(sweep.case)
-            );
-            findings.push(finding("headline", Level::Info, text));
+            // Operations of small reads and bytes of large ones are two figures.
+            for large in [true, false] {
+                let all = peaks(evidence, evidence.first(), |case| {
+                    (case.state, case.access, case.block_bytes >= LARGE) == (state, access, large)
+                });
+                let Some((sweep, point)) = highest(&all) else { continue };
+                let text = format!(
+                    "Highest {} {}: {} with {} ({}).",
+                    state.name(),
+                    access.name(),
+                    figure(sweep.case, point),
+                    jobs(point.jobs),
+                    words::sweep(sweep.case)
+                );
+                findings.push(finding("headline", Level::Info, text));
+            }
         }
     }
     findings
@@ -151,10 +153,10 @@ pub(super) fn patterns(evidence: &Evidence<'_>) -> Vec<Finding> {
                 });
                 highest(&all)
             };
-            let (Some((_, shared)), Some((_, distinct))) = (of(Pattern::Shared), of(Pattern::Distinct)) else {
+            let (Some((sweep, shared)), Some((_, distinct))) = (of(Pattern::Shared), of(Pattern::Distinct)) else {
                 continue;
             };
-            let said = |point: &Point| format!("{} with {}", figure(access, point), jobs(point.jobs));
+            let said = |point: &Point| format!("{} with {}", figure(sweep.case, point), jobs(point.jobs));
             let better = match distinct.bytes_per_second / shared.bytes_per_second.max(f64::MIN_POSITIVE) {
                 ratio if ratio > SAME => format!("files of their own give {} as much", times(ratio)),
                 ratio if ratio * SAME < 1.0 => format!("shared files give {} as much", times(1.0 / ratio)),
@@ -198,17 +200,24 @@ pub(super) fn layouts(evidence: &Evidence<'_>) -> Vec<Finding> {
 /// `cold-warm`: for each sweep that both states have, with the fewest jobs that both have: there no job reads what another one
 /// has just brought into the cache.
 pub(super) fn cold_and_warm(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let is_memory = |target: &str| {
+        // Records of earlier versions have cold steps of memory, too.
+        let of_memory =
+            |known: &Target| known.cold_is_memory.is_some() || matches!(&*known.file_system, "tmpfs" | "ramfs");
+        evidence.targets.iter().any(|known| known.name == target && of_memory(known))
+    };
     let warm = evidence.sweeps.iter().filter(|sweep| sweep.case.state == State::Warm);
-    warm.filter_map(|warm| {
-        let same = Case { state: State::Cold, ..warm.case.clone() };
-        let cold = evidence.sweeps.iter().find(|sweep| super::same_sweep(sweep.case, &same))?;
-        let both = |point: &&Point| cold.points.iter().any(|other| other.jobs == point.jobs);
-        let fast = warm.points.iter().find(both)?;
-        let slow =
-            cold.points.iter().find(|point| point.jobs == fast.jobs).filter(|slow| slow.bytes_per_second > 0.0)?;
-        Some(ratio_of_states(evidence, warm.case, fast, slow))
-    })
-    .collect()
+    warm.filter(|warm| !is_memory(&warm.case.target))
+        .filter_map(|warm| {
+            let same = Case { state: State::Cold, ..warm.case.clone() };
+            let cold = evidence.sweeps.iter().find(|sweep| super::same_sweep(sweep.case, &same))?;
+            let both = |point: &&Point| cold.points.iter().any(|other| other.jobs == point.jobs);
+            let fast = warm.points.iter().find(both)?;
+            let slow =
+                cold.points.iter().find(|point| point.jobs == fast.jobs).filter(|slow| slow.bytes_per_second > 0.0)?;
+            Some(ratio_of_states(evidence, warm.case, fast, slow))
+        })
+        .collect()
 }
 
 fn ratio_of_states(evidence: &Evidence<'_>, case: &Case, warm: &Point, cold: &Point) -> Finding {
@@ -217,8 +226,8 @@ fn ratio_of_states(evidence: &Evidence<'_>, case: &Case, warm: &Point, cold: &Po
         "{} with {}: {}; cold {}: {} as fast. 10 to 50 times is usual.",
         words::sweep(case),
         jobs(warm.jobs),
-        figure(case.access, warm),
-        figure(case.access, cold),
+        figure(case, warm),
+        figure(case, cold),
         times(ratio)
     );
     if ratio >= *COLD_TO_WARM.start() {

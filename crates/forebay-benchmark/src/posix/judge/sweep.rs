@@ -78,7 +78,7 @@ fn remedy(sweep: &Sweep<'_>, knee: &Knee) -> String {
         (Reason::Readers, ..) => {
             "Read from several machines (`--clients`) to see what the cache can do beyond one reader.".to_owned()
         }
-        (Reason::FileSystem, State::Cold, ..) => {
+        (Reason::FileSystem, State::Cold | State::Partial, ..) => {
             "Load what will be read beforehand, or let more workers fetch it at once.".to_owned()
         }
         (Reason::FileSystem, State::Warm, Layout::Single, _) => {
@@ -117,7 +117,9 @@ pub(super) fn tails(evidence: &Evidence<'_>) -> Vec<Finding> {
             time(latency.mean)
         );
         findings.push(match sweep.case.state {
-            State::Cold => finding("tail", Level::Info, text).next("The slow ones waited for the origin."),
+            State::Cold | State::Partial => {
+                finding("tail", Level::Info, text).next("The slow ones waited for the origin.")
+            }
             State::Warm => finding("tail", Level::Warn, text).next(stalls(evidence.is_ours(&sweep.case.target))),
         });
     }

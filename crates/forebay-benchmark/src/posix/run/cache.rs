@@ -13,8 +13,9 @@ use super::child::{self, ChildError};
 use super::error::CacheError;
 use super::fio::quoted;
 use super::mounts::MountPoint;
+use super::room::{Room, Takes};
 use super::stop::Stop;
-use crate::posix::settings::DataFile;
+use crate::posix::sizes::DataFile;
 
 /// Files whose cache is to be changed: all there is below a directory.
 #[derive(Clone, Debug)]
@@ -39,6 +40,15 @@ impl CachedFiles {
     }
 }
 
+/// How much a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Bytes of files that stay in it, all of them at once.
+    pub usable: u64,
+    /// Its size.
+    pub total: u64,
+}
+
 /// What fills and empties a cache. `tell` is for whoever waits.
 pub trait Cache {
     /// How it does that, in words: `forebay job load`.
@@ -49,16 +59,32 @@ pub trait Cache {
         None
     }
 
-    /// Brings all of the files into the cache. What to know of it, if anything.
+    /// Where bytes go that are written to `directory`, from the reader's end to the origin's: last to first.
+    fn rooms(&self, _directory: &Path) -> Vec<Room> {
+        Vec::new()
+    }
+
+    /// Why what it has not cached is read as fast as what it has, if that is so.
+    fn cold_is_memory(&self) -> Option<String> {
+        None
+    }
+
+    /// How much it holds, where that is known.
+    fn capacity(&self) -> Option<Capacity> {
+        None
+    }
+
+    /// Bytes that it has received from the origin of the files below `directory` so far, where it counts them. Only by how much
+    /// that grows means anything.
+    fn received(&self, _directory: &Path) -> Option<u64> {
+        None
+    }
+
+    /// Brings all of the files into the cache.
     ///
     /// # Errors
-    /// When they are not in the cache afterwards, as far as one can know.
-    fn warm(
-        &mut self,
-        files: &CachedFiles,
-        stop: &Stop,
-        tell: &mut dyn FnMut(&str),
-    ) -> Result<Option<String>, CacheError>;
+    /// When they are not all in the cache afterwards, as far as one can know.
+    fn warm(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError>;
 
     /// Takes them out of it.
     ///
@@ -72,6 +98,12 @@ pub trait Cache {
     /// When that fails; the files are removed all the same.
     fn release(&mut self, _files: &CachedFiles, _stop: &Stop) -> Result<(), CacheError> {
         Ok(())
+    }
+
+    /// Removes what was written below `directory`, did not arrive, and is kept for another try. What is left, each with the command
+    /// that removes it.
+    fn discard(&mut self, _directory: &Path, _stop: &Stop) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -122,23 +154,36 @@ impl Cache for AnyCache {
     }
 
     fn cannot_empty(&self) -> Option<String> {
+        if self.mount.is_memory() && self.empty_by.is_none() {
+            let (at, kind) = (self.mount.at.display(), &self.mount.kind);
+            let next = "measure the warm state only: --states warm";
+            return Some(format!("{at} ({kind}) is memory, so that nothing there is ever cold; {next}"));
+        }
         (self.empty_by.is_none() && !self.is_page_cache()).then(|| self.reason.clone())
     }
 
-    fn warm(
-        &mut self,
-        files: &CachedFiles,
-        stop: &Stop,
-        tell: &mut dyn FnMut(&str),
-    ) -> Result<Option<String>, CacheError> {
+    fn cold_is_memory(&self) -> Option<String> {
+        self.mount.is_memory().then(|| format!("{} is a {}", self.mount.at.display(), self.mount.kind))
+    }
+
+    fn rooms(&self, directory: &Path) -> Vec<Room> {
+        let place = format!("the {} at {}", self.mount.kind, self.mount.at.display());
+        let found = rustix::fs::statvfs(directory).ok();
+        // File systems of object stores have no blocks to count.
+        let free = found.as_ref().filter(|found| found.f_blocks > 0 && found.f_frsize > 0);
+        let free = free.map(|found| found.f_bavail.saturating_mul(found.f_frsize));
+        vec![Room { place, free, device: device_of(directory), takes: Takes::All }]
+    }
+
+    fn warm(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
         if self.is_page_cache() {
-            return Ok(None);
+            return Ok(());
         }
         for (number, path) in files.paths().iter().enumerate() {
             tell(&format!("reading file {} of {}", number + 1, files.files.len()));
             read_once(path, stop)?;
         }
-        Ok(None)
+        Ok(())
     }
 
     fn empty(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
@@ -159,6 +204,12 @@ impl Cache for AnyCache {
             Err(ChildError::Stuck(pid)) => Err(failed(format!("its process {pid} does not end"))),
         }
     }
+}
+
+/// What tells the file system of a directory from others on this machine.
+#[must_use]
+pub fn device_of(directory: &Path) -> Option<u64> {
+    std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(directory).ok()?).into()
 }
 
 fn read_once(path: &Path, stop: &Stop) -> Result<(), CacheError> {
@@ -199,8 +250,18 @@ mod tests {
         let (files, stop) = (files(Path::new("/none")), Stop::default());
         assert_eq!(cache.cannot_empty(), None);
         cache.empty(&files, &stop, &mut |_| ()).unwrap();
-        assert_eq!(cache.warm(&files, &stop, &mut |_| ()).unwrap(), None);
+        cache.warm(&files, &stop, &mut |_| ()).unwrap();
         assert!(cache.describe().contains("page cache"));
+    }
+
+    #[test]
+    fn memory_is_never_cold() {
+        for kind in ["tmpfs", "ramfs"] {
+            let cache = AnyCache::new(mount(kind), None);
+            assert_eq!(cache.cold_is_memory().unwrap(), format!("/mnt/x is a {kind}"));
+            let told = cache.cannot_empty().unwrap();
+            assert!(told.contains("nothing there is ever cold; measure the warm state only: --states warm"), "{told}");
+        }
     }
 
     #[test]

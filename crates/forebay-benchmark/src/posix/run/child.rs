@@ -8,6 +8,7 @@
 //! * A reader in a file system that does not answer cannot be killed. That is told, with its number.
 //! * What it leaves running may have its output open for hours: that is not waited for.
 
+use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -52,6 +53,17 @@ pub(super) enum ChildError {
     Interrupted,
     /// This process is still there.
     Stuck(u32),
+}
+
+impl fmt::Display for ChildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(error) => write!(f, "it cannot be started: {error}"),
+            Self::TimedOut => f.write_str("it did not answer in time"),
+            Self::Interrupted => f.write_str("it was interrupted"),
+            Self::Stuck(pid) => write!(f, "process {pid} does not end"),
+        }
+    }
 }
 
 /// Runs `command` until it ends, `within` has passed, or `stop` is asked.

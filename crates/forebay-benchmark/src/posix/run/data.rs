@@ -16,7 +16,8 @@ use super::cache::CachedFiles;
 use super::error::RunError;
 use super::journal::Journal;
 use crate::posix::job::{self, Command};
-use crate::posix::settings::{DataFile, Settings};
+use crate::posix::settings::Settings;
+use crate::posix::sizes::DataFile;
 use crate::record::Layout;
 
 /// The directory in the one that is measured.
@@ -32,6 +33,11 @@ pub(super) struct Data {
 impl Data {
     pub(super) fn new(measured: &Path, settings: &Settings) -> Self {
         Self { root: measured.join(DIRECTORY), settings: settings.clone() }
+    }
+
+    /// What all of it is below.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Where the files of a layout begin: what command lines are made for. (Small files have a directory in it already.)
@@ -155,13 +161,13 @@ impl Data {
         self.settings.sizes.bytes(layout)
     }
 
-    /// Bytes of a layout that are not there yet.
-    pub(super) fn missing_bytes(&self, layout: Layout) -> u64 {
+    /// The sizes of the files of a layout that are not there yet.
+    pub(super) fn missing_sizes(&self, layout: Layout) -> Vec<u64> {
         let files = self.files(layout).into_iter();
         let is_right = |found: Metadata, bytes: u64| found.is_file() && found.len() == bytes;
         let missing =
             files.filter(|(path, bytes)| !std::fs::symlink_metadata(path).is_ok_and(|found| is_right(found, *bytes)));
-        missing.map(|(_, bytes)| bytes).sum()
+        missing.map(|(_, bytes)| bytes).collect()
     }
 
     /// Whether the files of a layout are there as they should be.
@@ -220,7 +226,8 @@ pub(super) fn remove(journal: &mut Journal) -> Result<Vec<String>, RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::posix::settings::{Engine, Sizes};
+    use crate::posix::settings::Engine;
+    use crate::posix::sizes::Sizes;
     use crate::record::{FORMAT, Machine, Measured, Record};
 
     const LAYOUTS: [Layout; 3] = [Layout::Single, Layout::Multiple, Layout::Small];
@@ -259,14 +266,14 @@ mod tests {
         let data = Data::new(directory.path(), &settings());
         let mut first = journal(directory.path());
         for layout in LAYOUTS {
-            assert!(data.missing_bytes(layout) > 0);
+            assert!(!data.missing_sizes(layout).is_empty());
             let commands = data.missing(layout, &mut first).unwrap();
             // Small files are written by one command.
             assert_eq!(commands.len(), if layout == Layout::Multiple { 2 } else { 1 });
             assert!(data.check(layout).is_err());
             write(&data, layout);
             data.check(layout).unwrap();
-            assert_eq!((data.missing_bytes(layout), data.missing(layout, &mut first).unwrap().len()), (0, 0));
+            assert_eq!((data.missing_sizes(layout).len(), data.missing(layout, &mut first).unwrap().len()), (0, 0));
         }
         assert_eq!(data.cached(Layout::Small).directory, directory.path().join("forebay-bench/small"));
         assert_eq!(data.cached(Layout::Multiple).bytes(), 40);

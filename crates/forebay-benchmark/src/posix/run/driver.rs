@@ -7,16 +7,17 @@ use std::time::Duration;
 use super::child::{ChildError, Ended};
 use super::data::{self, Data};
 use super::error::{CacheError, RunError};
-use super::fio::quoted;
+use super::fio::{self, quoted};
 use super::journal::Journal;
 use super::page_cache;
-use super::prerequisites;
+use super::prerequisites::{self, Writing};
 use super::processors::Watch;
 use super::progress::Progress;
 use super::stop::Stop;
 use super::{Measure, Run};
 use crate::posix::job::{self, Command};
 use crate::posix::plan::Planned;
+use crate::posix::words::{bytes, depth, speed};
 use crate::posix::{judge, knee, outcome};
 use crate::record::{Case, Finding, Layout, Level, Outcome, Pattern, Record, State, Step};
 
@@ -26,6 +27,9 @@ const BESIDE_READING: Duration = Duration::from_secs(60);
 const FOR_EACH_JOB: Duration = Duration::from_millis(200);
 /// The slowest writing that is waited for: an object store, through a home's uplink.
 const SLOWEST_WRITING: u64 = 1 << 20;
+/// A warm step in which more than this part of the data came from the origin was not warm. Others read by the same cache, too, and
+/// what they miss is not told from what we do.
+const MISSES_OF: u64 = 1000;
 /// The rule of what was found while caches were filled, emptied or dropped.
 const CACHE_RULE: &str = "cache";
 
@@ -50,7 +54,8 @@ impl<'a> Driver<'a> {
             self.journal.log(&format!("ended early: {error}"));
         }
         // What is wrong is told; a page that shows nothing would not tell more.
-        let begun = !matches!(measured, Err(RunError::Usage(_) | RunError::Prerequisites(_)));
+        let begun =
+            !matches!(measured, Err(RunError::Usage(_) | RunError::Prerequisites(_) | RunError::NotConfirmed(_)));
         let begun = begun || !self.journal.steps().is_empty();
         let published = if begun { self.publish(measured.is_ok()) } else { Ok(()) };
         let cleaned = match &measured {
@@ -94,6 +99,7 @@ impl<'a> Driver<'a> {
         self.journal.save()?;
         let notes = prerequisites::check(&self.run, |target| Run::layouts_of(&left, target))?;
         notes.into_iter().for_each(|note| self.note(note));
+        self.announce(&left)?;
         self.prepare(&left)?;
         self.progress.begin("measuring", left.len());
         for step in &left {
@@ -105,9 +111,10 @@ impl<'a> Driver<'a> {
                 continue;
             }
             let outcome = self.step(step)?;
-            self.progress.done(&name_of(&step.case), &result_of(&outcome));
-            self.journal.log(&format!("{}: {}", name_of(&step.case), result_of(&outcome)));
-            self.journal.add(Step { case: step.case.clone(), round: step.round, outcome })?;
+            let case = Case { state: self.state_found(&step.case, &outcome), ..step.case.clone() };
+            self.progress.done(&name_of(&case), &result_of(&case, &outcome));
+            self.journal.log(&format!("{}: {}", name_of(&case), result_of(&case, &outcome)));
+            self.journal.add(Step { case, round: step.round, outcome })?;
         }
         self.progress.end();
         Ok(())
@@ -116,7 +123,11 @@ impl<'a> Driver<'a> {
     /// Whether it is neither measured nor, on every target, past the knee: ratios need all of them.
     fn is_needed(&self, step: &Planned) -> bool {
         let steps = self.journal.steps();
-        if steps.iter().any(|done| done.case == step.case && done.round == step.round) {
+        // What turned out not to be warm is called otherwise, and has been measured all the same.
+        let asked = |state: State| if state == State::Partial { State::Warm } else { state };
+        let is_it = |done: &Case| *done == Case { state: done.state, ..step.case.clone() };
+        let was_it = |done: &Step| is_it(&done.case) && asked(done.case.state) == step.case.state;
+        if steps.iter().any(|done| was_it(done) && done.round == step.round) {
             return false;
         }
         let of = |target: &Measure| Case { target: target.target.name.clone(), ..step.case.clone() };
@@ -125,13 +136,38 @@ impl<'a> Driver<'a> {
         self.run.full_sweep || !sweeps.all(|sweep| knee::is_past(steps, &sweep))
     }
 
+    fn measure_of(&self, target: &str) -> Option<&Measure> {
+        self.run.targets.iter().find(|measure| measure.target.name == target)
+    }
+
     fn can_be_cold(&self, target: &str) -> bool {
-        let found = self.run.targets.iter().find(|measure| measure.target.name == target);
-        found.is_some_and(|measure| measure.cache.cannot_empty().is_none())
+        self.measure_of(target).is_some_and(|measure| measure.cache.cannot_empty().is_none())
+    }
+
+    /// The state that the cache was in, by what it had to fetch meanwhile.
+    fn state_found(&self, case: &Case, outcome: &Outcome) -> State {
+        let tolerated = self.run.settings.sizes.bytes(case.layout) / MISSES_OF;
+        match (case.state, outcome.origin_bytes) {
+            (State::Warm, Some(received)) if received > tolerated => State::Partial,
+            (state, _) => state,
+        }
     }
 
     fn data(&self, target: &str) -> Data {
         Data::new(&self.run.path_of(target), &self.run.settings)
+    }
+
+    /// Tells what will be written, and asks where that is much.
+    fn announce(&mut self, left: &[Planned]) -> Result<(), RunError> {
+        let Some(writing) = Writing::of(&self.run, |target| Run::layouts_of(left, target)) else { return Ok(()) };
+        let fate = if self.run.keep { "and kept" } else { "and removed in the end" };
+        writing.places.iter().for_each(|place| self.say(&format!("written {fate}: {place}")));
+        let question = format!("Write {}?", bytes(writing.bytes));
+        if writing.bytes <= self.run.asks_above || self.progress.confirm(&question, &self.stop) {
+            return self.interruption();
+        }
+        self.interruption()?;
+        Err(RunError::NotConfirmed(bytes(writing.bytes)))
     }
 
     /// Has the data of these steps written, where it is not there.
@@ -175,12 +211,17 @@ impl<'a> Driver<'a> {
         self.progress.now(&name);
         let within = BESIDE_READING + self.run.settings.runtime + FOR_EACH_JOB * case.jobs;
         let mut watch = Watch::default();
+        let received = || self.measure_of(&case.target)?.cache.received(&directory);
+        let before = received();
         let ended = self.fio(&command, Some(number), &name, within, &directory, &mut || watch.look())?;
+        // One that counts less than before was started anew.
+        let origin_bytes = before.zip(received()).and_then(|(before, after)| after.checked_sub(before));
         let said = self.journal.of_fio(number, "json");
         std::fs::write(&said, &ended.stdout).map_err(RunError::io("write", &said))?;
         self.succeeded(&ended, &name)?;
         let failed = |reason: String| RunError::Fio { what: name.clone(), reason, log: said.clone() };
         let mut outcome = outcome::outcome(&ended.stdout, case.clients).map_err(|error| failed(error.to_string()))?;
+        outcome.origin_bytes = origin_bytes;
         if self.run.hosts.is_empty() {
             outcome.cpu = watch.busiest(outcome.seconds, outcome.cpu.fio).unwrap_or_default();
         }
@@ -194,11 +235,10 @@ impl<'a> Driver<'a> {
         let Some(measure) = found else { return Ok(()) };
         let (cache, progress, what) = (&mut measure.cache, &mut self.progress, format!("{}: ", case.target));
         let mut tell = |text: &str| progress.now(&format!("{what}{text}"));
-        let mut noted = None;
         match case.state {
-            State::Warm if self.warm.contains(&key) => {}
-            State::Warm => {
-                noted = cache.warm(&files, &self.stop, &mut tell).map_err(interrupted)?;
+            State::Warm | State::Partial if self.warm.contains(&key) => {}
+            State::Warm | State::Partial => {
+                cache.warm(&files, &self.stop, &mut tell).map_err(interrupted)?;
                 self.warm.insert(key);
             }
             State::Cold => {
@@ -207,7 +247,7 @@ impl<'a> Driver<'a> {
             }
         }
         let dropped = page_cache::drop_pages(&files.paths());
-        for text in noted.into_iter().chain(dropped.warning()) {
+        if let Some(text) = dropped.warning() {
             self.note(Finding { rule: CACHE_RULE.to_owned(), ..prerequisites::told(Level::Warn, &text) });
         }
         Ok(())
@@ -257,8 +297,12 @@ impl<'a> Driver<'a> {
         if ended.status.success() {
             return Ok(());
         }
-        let log = self.journal.directory().join("run.log");
-        Err(RunError::Fio { what: what.to_owned(), reason: quoted(ended), log })
+        let (what, log) = (what.to_owned(), self.journal.directory().join("run.log"));
+        Err(match fio::cause(ended) {
+            Some((error, _)) if is_full(error) => RunError::NoSpace { what, log },
+            Some((_, reason)) => RunError::Fio { what, reason, log },
+            None => RunError::Fio { what, reason: quoted(ended), log },
+        })
     }
 
     /// Gives back the room in the caches, and removes what was made.
@@ -283,8 +327,18 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        for left in data::remove(&mut self.journal)? {
-            self.say(&left);
+        let mut left = data::remove(&mut self.journal)?;
+        if !left.is_empty() {
+            let output = self.journal.directory().display();
+            left.push(format!("the same command with --output {output} removes these, too"));
+        }
+        for measure in &mut self.run.targets {
+            let data = Data::new(Path::new(&measure.target.path), &self.run.settings);
+            left.extend(measure.cache.discard(data.root(), &stop));
+        }
+        match left.is_empty() {
+            true => self.say("all of it is removed"),
+            false => left.iter().for_each(|left| self.say(&format!("left: {left}"))),
         }
         Ok(())
     }
@@ -311,6 +365,11 @@ impl<'a> Driver<'a> {
     }
 }
 
+/// Whether a number of an error says that there is no room.
+fn is_full(error: i32) -> bool {
+    [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT].iter().any(|full| full.raw_os_error() == error)
+}
+
 fn interrupted(error: CacheError) -> RunError {
     match error {
         CacheError::Interrupted => RunError::Interrupted,
@@ -329,19 +388,21 @@ pub(super) fn name_of(case: &Case) -> String {
     let pattern = if *layout == Layout::Single && *pattern == Pattern::Shared { "" } else { pattern.name() };
     let words = [target.as_str(), state.name(), layout.name(), pattern, access.name()];
     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-    format!("{} {}K jobs={jobs}", words.join(" "), block_bytes >> 10)
+    let depth = depth(case).map(|depth| format!(" {depth}")).unwrap_or_default();
+    format!("{} {}K{depth} jobs={jobs}", words.join(" "), block_bytes >> 10)
 }
 
-fn result_of(outcome: &Outcome) -> String {
+fn result_of(case: &Case, outcome: &Outcome) -> String {
     let latency = outcome.latency;
     let cpu = match outcome.cpu.per_gigabyte(outcome.bytes_per_second) {
         percent if outcome.cpu.machine > 0.0 && percent.is_finite() => format!(", {percent:.0} % CPU per GB/s"),
         _ => String::new(),
     };
+    let origin = outcome.origin_bytes.map(|received| format!(", {} from the origin", bytes(received)));
+    let origin = origin.unwrap_or_default();
     format!(
-        "{:.0} MB/s, {:.0} IOPS, p50 {:.0} µs, p99 {:.0} µs{cpu}",
-        outcome.bytes_per_second / 1e6,
-        outcome.operations_per_second,
+        "{}, p50 {:.0} µs, p99 {:.0} µs{cpu}{origin}",
+        speed(case, outcome.bytes_per_second, outcome.operations_per_second),
         latency.p50,
         latency.p99,
     )

@@ -16,6 +16,9 @@ pub enum RunError {
     /// Prerequisites that are not met, a line each.
     #[error("{}", .0.join("\n"))]
     Prerequisites(Vec<String>),
+    /// Nobody agreed to what would be written.
+    #[error("{0} would be written, and nobody has agreed to that; give --yes, or measure less: --scale 0.1")]
+    NotConfirmed(String),
     /// An output directory holds another run.
     #[error("{0}")]
     OtherRun(String),
@@ -29,6 +32,17 @@ pub enum RunError {
         what: String,
         /// What it said.
         reason: String,
+        /// Where all that it said is.
+        log: PathBuf,
+    },
+    /// There is no room for the data.
+    #[error(
+        "{what} failed: no space left on device; make room where it is written to, or measure less (--size, --file-size, \
+         --scale): {} has what fio said", .log.display()
+    )]
+    NoSpace {
+        /// Which run of fio.
+        what: String,
         /// Where all that it said is.
         log: PathBuf,
     },

@@ -126,13 +126,25 @@ pub(super) fn quoted(ended: &Ended) -> String {
     if last.is_empty() { ended.status.to_string() } else { last.join("; ").replace("; ", " / ") }
 }
 
+/// Which error ended a fio that failed, by its number and in fio's words. (It goes on talking after that.)
+pub(super) fn cause(ended: &Ended) -> Option<(i32, String)> {
+    let text = [String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr)].join("\n");
+    text.lines().find_map(|line| {
+        // `fio: pid=7, err=28/file:io_u.c:1876, func=io_u error, error=No space left on device`
+        let number = line.split_once("err=")?.1;
+        let number = &number[..number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len())];
+        let words = line.rsplit_once("error=")?.1.trim().trim_end_matches(')');
+        Some((number.parse().ok().filter(|number| *number != 0)?, words.to_owned()))
+    })
+}
+
 fn said(program: &Path, question: &str) -> Result<String, RunError> {
     let failed = |reason: String| RunError::Usage(format!("{} {question} fails: {reason}", program.display()));
     let ended = child::run(Command::new(program).arg(question), ANSWER_WITHIN, &Stop::default());
     match ended {
         Ok(ended) if ended.status.success() => Ok(String::from_utf8_lossy(&ended.stdout).into_owned()),
         Ok(ended) => Err(failed(quoted(&ended))),
-        Err(error) => Err(failed(format!("{error:?}"))),
+        Err(error) => Err(failed(error.to_string())),
     }
 }
 
@@ -153,6 +165,20 @@ mod tests {
         assert_eq!(number("fio-4"), Some((4, 0)));
         assert!(number("fio-2.21").unwrap() < OLDEST);
         assert_eq!(number("something"), None);
+    }
+
+    #[test]
+    fn the_error_that_ended_it_is_told_and_not_what_it_said_last() {
+        let status = std::os::unix::process::ExitStatusExt::from_raw(256);
+        let said = |stdout: &str| {
+            let stdout = stdout.as_bytes().to_vec();
+            cause(&Ended { status, stdout, stderr: b"fio: something else".to_vec(), took: Duration::ZERO })
+        };
+        let full = "Starting 1 process\nfio: pid=7, err=28/file:io_u.c:1876, func=io_u error, error=No space left on device\n\n\
+                    Run status group 0 (all jobs):\n";
+        assert_eq!(said(full), Some((28, "No space left on device".into())));
+        assert_eq!(said("fio: pid=7, err= 0: fine"), None);
+        assert_eq!(said(""), None);
     }
 
     #[test]

@@ -288,6 +288,7 @@ mod tests {
             path: "/mnt".into(),
             file_system: "fuse.forebay".into(),
             cache: "forebay job load".into(),
+            cold_is_memory: None,
         };
         Record {
             format: FORMAT,

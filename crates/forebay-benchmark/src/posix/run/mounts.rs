@@ -21,6 +21,12 @@ impl MountPoint {
         of_table(&std::fs::read("/proc/self/mountinfo").ok()?, path)
     }
 
+    /// Whether it is memory.
+    #[must_use]
+    pub fn is_memory(&self) -> bool {
+        matches!(self.kind.as_str(), "tmpfs" | "ramfs")
+    }
+
     /// Whether its only cache on this machine is the page cache: a disk's or the memory's.
     #[must_use]
     pub fn is_local(&self) -> bool {

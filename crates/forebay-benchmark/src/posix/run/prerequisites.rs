@@ -5,14 +5,17 @@
 
 use std::path::Path;
 
-use rustix::fs::{Access, Mode, OFlags, StatVfs};
+use rustix::fs::{Access, Mode, OFlags};
 
+use super::cache::Capacity;
 use super::data::{DIRECTORY, Data};
 use super::error::RunError;
 use super::machine::Way;
 use super::mounts::MountPoint;
 use super::processors::Watch;
+use super::room;
 use super::{Measure, Run};
+use crate::posix::words::bytes;
 use crate::record::{Finding, Layout, Level, Link, State};
 
 /// Percent of a processor that a machine may do besides.
@@ -40,14 +43,23 @@ pub(super) fn check(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Res
             notes.extend(is_a_mount(place));
         }
         let data = Data::new(place, &run.settings);
-        failures.extend(has_room(place, &data, &layouts(&measure.target.name)));
+        failures.extend(has_room(measure, &data, &layouts(&measure.target.name)));
+        if run.settings.states.contains(&State::Warm) {
+            failures.extend(fits(measure, &data, &layouts(&measure.target.name)));
+        }
         let asked_cold = run.settings.states.contains(&State::Cold);
         match measure.cache.cannot_empty().filter(|_| asked_cold) {
             Some(reason) if number == 0 => failures.push(reason),
             Some(reason) => {
                 notes.push(note(Level::Warn, format!("cold is not measured on {}", named(measure)), &reason))
             }
-            None => {}
+            None => {
+                let memory = measure.cache.cold_is_memory().filter(|_| asked_cold);
+                notes.extend(memory.map(|reason| {
+                    let text = format!("cold reads of {} are of memory: {reason}", named(measure));
+                    note(Level::Warn, text, "put the origin on a disk, or measure the warm state only: --states warm")
+                }));
+            }
         }
     }
     for host in &run.hosts {
@@ -65,7 +77,42 @@ pub(super) fn check(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Res
     notes.extend(
         run.settings.warnings().into_iter().map(|warning| Finding { next: None, ..told(Level::Warn, &warning) }),
     );
+    if let Some(planned) = Writing::of(run, layouts) {
+        failures.extend(run.budget.filter(|budget| planned.bytes > *budget).map(|budget| {
+            let (planned, budget) = (bytes(planned.bytes), bytes(budget));
+            format!("{planned} are to be written, and --budget allows {budget}; choose smaller --size, --file-size or --scale")
+        }));
+    }
     if failures.is_empty() { Ok(notes) } else { Err(RunError::Prerequisites(failures)) }
+}
+
+/// What a run is about to write.
+pub(super) struct Writing {
+    /// In all.
+    pub(super) bytes: u64,
+    /// Where that goes, a line for each directory.
+    pub(super) places: Vec<String>,
+}
+
+impl Writing {
+    /// `layouts` are those that steps of a target are left of. `None` when all is there.
+    pub(super) fn of(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Option<Self> {
+        let mut writing = Self { bytes: 0, places: Vec::new() };
+        for measure in &run.targets {
+            let place = Path::new(&measure.target.path);
+            let data = Data::new(place, &run.settings);
+            let missing: Vec<u64> =
+                layouts(&measure.target.name).iter().flat_map(|layout| data.missing_sizes(*layout)).collect();
+            let total: u64 = missing.iter().sum();
+            if total > 0 {
+                let (files, to) = (missing.len(), room::shown(&measure.cache.rooms(place)));
+                let below = place.join(DIRECTORY);
+                writing.places.push(format!("{} in {files} files to {}: {to}", bytes(total), below.display()));
+                writing.bytes = writing.bytes.saturating_add(total);
+            }
+        }
+        (writing.bytes > 0).then_some(writing)
+    }
 }
 
 /// Whether a file can be read as it will be.
@@ -107,9 +154,10 @@ fn is_a_mount(place: &Path) -> Option<Finding> {
 }
 
 /// Why the data cannot be written, if not.
-fn has_room(place: &Path, data: &Data, layouts: &[Layout]) -> Vec<String> {
-    let missing: u64 = layouts.iter().map(|layout| data.missing_bytes(*layout)).sum();
-    if missing == 0 {
+fn has_room(measure: &Measure, data: &Data, layouts: &[Layout]) -> Vec<String> {
+    let place = Path::new(&measure.target.path);
+    let missing: Vec<u64> = layouts.iter().flat_map(|layout| data.missing_sizes(*layout)).collect();
+    if missing.is_empty() {
         return Vec::new();
     }
     let mut failures = Vec::new();
@@ -123,16 +171,32 @@ fn has_room(place: &Path, data: &Data, layouts: &[Layout]) -> Vec<String> {
             writes_to.display()
         ));
     }
-    // File systems of object stores have no blocks to count.
-    let counted = |room: &StatVfs| room.f_blocks > 0 && room.f_frsize > 0;
-    let free = rustix::fs::statvfs(place).ok().filter(counted).map(|room| room.f_bavail.saturating_mul(room.f_frsize));
-    if let Some(free) = free.filter(|free| *free < missing) {
-        failures.push(format!(
-            "{} has room for {free} bytes, and the data takes {missing}; choose smaller --size, --file-size or --scale",
-            place.display()
-        ));
-    }
+    failures.extend(room::lacking(&measure.cache.rooms(place), &missing));
     failures
+}
+
+/// Why what is called warm would not be, if the cache is too small for it.
+fn fits(measure: &Measure, data: &Data, layouts: &[Layout]) -> Vec<String> {
+    let Some(Capacity { usable, total }) = measure.cache.capacity() else { return Vec::new() };
+    let too_large = layouts.iter().filter(|layout| data.bytes(**layout) > usable);
+    let told = |layout: &Layout| {
+        let flags = match layout {
+            Layout::Single => "--size",
+            Layout::Multiple => "--files and --file-size",
+            Layout::Small => "--small-files and --small-size",
+        };
+        format!(
+            "{}: the cache of {} keeps {} of files ({} of it, less what eviction keeps free), and {flags} make {}: what is called warm \
+             would be evicted while it is read; choose less, or give the workers more room (worker.memory.size, worker.disks), or measure \
+             --states cold",
+            layout.name(),
+            measure.target.name,
+            bytes(usable),
+            bytes(total),
+            bytes(data.bytes(*layout)),
+        )
+    };
+    too_large.map(told).collect()
 }
 
 /// What cannot be done on other machines.

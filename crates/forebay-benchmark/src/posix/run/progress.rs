@@ -1,9 +1,14 @@
 //! Who waits for a run.
 
+use super::stop::Stop;
+
 /// Is told how far a run is. None of it may fail: the terminal may be gone.
 pub trait Progress {
     /// Something to know.
     fn say(&mut self, text: &str);
+
+    /// Whether whoever waits agrees; nobody there does not. Ends when it is asked to stop.
+    fn confirm(&mut self, question: &str, stop: &Stop) -> bool;
 
     /// `total` steps of this kind begin: `writing data`, `measuring`.
     fn begin(&mut self, kind: &str, total: usize);

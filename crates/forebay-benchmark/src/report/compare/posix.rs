@@ -64,7 +64,7 @@ fn over_jobs(
             let shape = cases.iter().position(|other| other.target == case.target).unwrap_or(0) + number;
             let points =
                 sweep.points.iter().filter_map(|point| Some((f64::from(point.jobs), figure(sweep, point.jobs)?)));
-            let dashed = case.state == State::Cold;
+            let dashed = case.state != State::Warm;
             lines.push(Line { name, colour: number, shape, dashed, points: points.collect(), marked });
         }
     }

@@ -12,6 +12,7 @@ use crate::jobs::counts::{Counts, Tally};
 use crate::jobs::delivery::Delivery;
 use crate::jobs::rate::Rate;
 use crate::jobs::record::MOST_FAILED;
+use crate::jobs::spec::JobSpec;
 use crate::jobs::state::{JobState, Pass};
 use crate::jobs::walk::{Found, Item, Next, Place, Walk};
 use crate::jobs::window::{FileWork, Slot, Stage};
@@ -101,8 +102,13 @@ impl Job {
         match item.found {
             Found::Directory => counts.directories = 1,
             Found::Failed(failure) => {
+                let is_freed_path = self.load().is_none() && item.path == *self.record.spec.path();
+                // Files that are gone may be cached all the same.
+                let may_be_gone = is_freed_path && failure.kind() == FailureKind::NotFound;
+                self.nothing_there |= may_be_gone;
                 let is_news = match pass {
                     Pass::Count | Pass::Clients => false,
+                    Pass::Work if may_be_gone => false,
                     Pass::Work => true,
                     Pass::Audit(_) => !self.live.has_failed(&item.path),
                 };
@@ -208,6 +214,9 @@ impl Job {
             Pass::Clients => None,
         };
         let Some(pass) = next else {
+            if self.is_swept_in_the_end() {
+                return self.sweep();
+            }
             return if self.is_for_clients() { self.next_is_clients(now) } else { self.conclude() };
         };
         self.record.pass = pass;
@@ -218,6 +227,30 @@ impl Job {
         self.rate = Rate::new(now);
         self.checkpoint_at = now;
         self.next(now)
+    }
+
+    /// Whether what is cached of files that are gone is still to be freed: those are in no listing. (An index file names what is
+    /// meant, and nothing else.)
+    fn is_swept_in_the_end(&self) -> bool {
+        let is_asked = self.is_swept && self.pending.is_empty();
+        matches!(&self.record.spec, JobSpec::Free(free) if !free.index_file) && !is_asked
+    }
+
+    /// Asks once; a successor of this coordinator asks again, and finds less.
+    fn sweep(&mut self) -> Step {
+        if std::mem::replace(&mut self.is_swept, true) {
+            let retry_at = self.later.peek().map(|Reverse((at, _))| *at);
+            let checkpoint_at = (!self.is_writing).then_some(self.checkpoint_at);
+            return Step::Wait([retry_at, checkpoint_at].into_iter().flatten().min());
+        }
+        let path = self.record.spec.path().clone();
+        self.ask(Asker::Gone, Question::FreeBelow { path })
+    }
+
+    /// What was cached of files that are gone was freed.
+    pub(super) fn swept(&mut self, FreeReply { blocks, bytes }: FreeReply) {
+        self.was_cached |= blocks > 0;
+        self.live.counts.freed = self.live.counts.freed.saturating_add(bytes);
     }
 
     /// Whether mounts are to be asked to keep what was loaded.
@@ -273,9 +306,13 @@ impl Job {
 
     fn conclude(&mut self) -> Step {
         let counts = &self.live.counts;
-        if self.live.failures.count == 0 && counts.seen.files == 0 {
+        if self.live.failures.count == 0 && counts.seen.files == 0 && !self.was_cached {
             let path = self.record.spec.path().clone();
-            let what = if self.record.spec.index_file() { "names no files" } else { "has no files in it" };
+            let what = match (self.nothing_there, self.record.spec.index_file()) {
+                (true, _) => "is not there, and nothing of it is cached",
+                (false, true) => "names no files",
+                (false, false) => "has no files in it",
+            };
             self.live.fail(&path, &Failure::new(FailureKind::NotFound, format!("{path} {what}")));
         }
         self.end(if self.live.failures.count == 0 { JobState::Succeeded } else { JobState::Failed })

@@ -110,6 +110,7 @@ async fn ask(cache: &FakeCache, question: &Question) -> Result<Answer, Failure> 
             cache.coverage(version, *block, *replicas, *check).await.map(Answer::Held)
         }
         Question::Free { files } => cache.free(files).await.map(Answer::Freed),
+        Question::FreeBelow { path } => cache.free_below(path).await.map(Answer::Freed),
         Question::Deliver { path } => Ok(Answer::Delivered(delivered(path))),
     }
 }
@@ -383,6 +384,31 @@ fn free_drops_everything_in_batches() {
     assert_eq!((record.state, record.book.counts.done), (JobState::Succeeded, ALL));
     assert_eq!((record.book.counts.freed, cache.cached_bytes()), (ALL.bytes, 0));
     assert_eq!(cache.calls().frees, 12);
+}
+
+#[test]
+fn free_drops_what_is_cached_of_files_that_are_gone() {
+    let cache = FakeCache::new(BLOCK);
+    for name in ["/s3/testdata/a", "/s3/testdata/b", "/s3/testdatabase", "/s3/kept"] {
+        cache.put(name, 100, 0);
+    }
+    Course::new(&cache, load(|_| ())).run();
+    let free = |at: &str| Course::new(&cache, JobSpec::Free(FreeSpec::new(path(at)))).run();
+    // One of them, and then the directory with all that was in it.
+    cache.delete("/s3/testdata/a");
+    let record = free("/s3/testdata");
+    assert_eq!((record.state, record.book.counts.freed), (JobState::Succeeded, 200));
+    Course::new(&cache, load(|_| ())).run();
+    cache.delete("/s3/testdata/b");
+    let record = free("/s3/testdata");
+    assert_eq!((record.state, record.book.counts.freed), (JobState::Succeeded, 100), "{:?}", record.book.failures);
+    assert_eq!(cache.cached_bytes(), 200, "what is beside it stays");
+    // Now there is nothing left, and that is told with the path.
+    let record = free("/s3/testdata");
+    assert_eq!(record.state, JobState::Failed);
+    let cause = &record.book.failures.causes[0];
+    assert_eq!(cause.kind, "NOT_FOUND");
+    assert!(cause.told().contains("/s3/testdata"), "{cause:?}");
 }
 
 #[test]

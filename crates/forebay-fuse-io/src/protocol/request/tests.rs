@@ -161,7 +161,7 @@ fn a_lookup_and_a_read_have_these_bytes() {
 fn a_read_is_never_larger_than_a_payload() {
     let huge = Operation::Read { handle: 1, offset: 2, size: u32::MAX, flags: 0 };
     let (opcode, head, tail) = encode(&huge);
-    let clamped = Operation::Read { handle: 1, offset: 2, size: 1 << 20, flags: 0 };
+    let clamped = Operation::Read { handle: 1, offset: 2, size: 4 << 20, flags: 0 };
     assert_eq!(parse(opcode, &head, &tail), Ok(clamped));
 
     let (opcode, head, tail) = encode(&Operation::ReadDirPlus { handle: 1, offset: 2, size: u32::MAX });

@@ -4,6 +4,7 @@
 //! and waits until it has cleaned up, a second one does not; a lost terminal is none of its business.
 
 mod cache;
+mod mounted;
 mod network;
 mod plan;
 mod progress;
@@ -11,6 +12,8 @@ mod records;
 mod serve;
 mod targets;
 pub(super) mod terminal;
+mod unfinished;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -22,6 +25,7 @@ use forebay_benchmark::posix::run::{self, CacheError, Fio, Host, Run, RunError, 
 use forebay_benchmark::record::Record;
 use forebay_benchmark::report;
 use forebay_config::Loaded;
+use forebay_types::ByteSize;
 use tokio::runtime::Handle;
 
 use self::plan::PlanArgs;
@@ -41,7 +45,7 @@ use crate::{logging, runtime};
 /// and a JSON document in a directory of results. On a Forebay mount the cache is filled and emptied by jobs of the coordinator.
 /// Without DIRECTORY it measures the only mount of this machine.
 ///
-/// It takes some minutes as it is, hours with --seed-sizes. It goes on when the terminal is lost; Ctrl-C ends it, keeps
+/// It takes some minutes as it is, half an hour with --plan reference, hours with --plan full. It goes on when the terminal is lost; Ctrl-C ends it, keeps
 /// what was measured, and removes the files; once more, and it ends without. The same command with --output DIR then goes on after the last step.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("mode"))]
@@ -49,7 +53,8 @@ use crate::{logging, runtime};
 Example:
   forebay bench posix /mnt/data
   forebay bench posix /mnt/data --against /mnt/juicefs --against /srv/nvme --states warm --repeat 3
-  forebay bench posix /mnt/data --seed-sizes --nic-speed 200Gbps --output results
+  forebay bench posix /mnt/data --plan reference --nic-speed 100Gbps --yes
+  forebay bench posix /mnt/data --plan full --nic-speed 200Gbps --output results
   forebay bench posix --serve 10.0.1.11               # on each machine that is to read
   forebay bench posix /mnt/data --clients 10.0.1.11,10.0.1.12 --output 3w2c
   forebay bench posix --compare before after
@@ -78,13 +83,19 @@ pub(crate) struct Args {
     /// Leave the files that were measured, for another run
     #[arg(long)]
     keep: bool,
+    /// Write at most so much; a run that needs more is refused
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<ByteSize>,
+    /// Do not ask before more than 1 GiB is written, or anything where no DIRECTORY is named
+    #[arg(short, long)]
+    yes: bool,
     /// Print what would be run
     #[arg(long)]
     dry_run: bool,
-    /// Print these results side by side, and write compare.html
+    /// Print these results side by side, and write compare.html into --output, or beside the last report
     #[arg(long, value_name = "RESULTS", num_args = 2.., group = "mode", conflicts_with_all = ["directory", "against", "clients", "dry_run"])]
     compare: Vec<PathBuf>,
-    /// Print what more workers and clients give, by these results, and write scaling.html
+    /// Print what more workers and clients give, by these results, and write scaling.html as --compare does
     #[arg(long, value_name = "RESULTS", num_args = 1.., group = "mode", conflicts_with_all = ["directory", "against", "clients", "dry_run"])]
     scaling: Vec<PathBuf>,
     /// Be one of the --clients: run `fio --server` at this private address until Ctrl-C. Whoever reaches it may run anything as
@@ -129,6 +140,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     })
 }
+
+/// More than so many bytes are not written without asking.
+const ASKS_ABOVE: u64 = 1 << 30;
 
 /// What a run leaves.
 enum Done {
@@ -202,15 +216,19 @@ fn work(args: &Args, loaded: &Loaded, output: PathBuf, runtime: Handle, stop: &S
     let directory = args.directory.clone().map_or_else(targets::only_mount, Ok)?;
     let hosts = args.clients.as_deref().map(Host::parse).transpose().map_err(told)?.unwrap_or_default();
     let caches = Caches {
-        config: &loaded.config,
+        loaded,
         coordinator: args.coordinator.as_deref(),
         cold_command: args.cold_command.as_deref(),
         runtime,
     };
     let targets = Targets::find(&directory, &args.against, &caches)?;
     let way = network::way(&loaded.config, &hosts, &targets.addresses);
+    let capacity = targets.measures.iter().filter_map(|measure| measure.cache.capacity());
+    let (settings, fitted) =
+        args.plan.fitted(engine(args, &fio, stop)?, capacity.min_by_key(|capacity| capacity.usable));
+    fitted.iter().for_each(|text| output::say(text));
     let run = Run {
-        settings: args.plan.settings(engine(args, &fio, stop)?),
+        settings,
         targets: targets.measures,
         hosts,
         workers: args.workers.unwrap_or(targets.workers),
@@ -220,7 +238,14 @@ fn work(args: &Args, loaded: &Loaded, output: PathBuf, runtime: Handle, stop: &S
         more: more(args),
         output: output.clone(),
         keep: args.keep,
-        full_sweep: args.plan.full_sweep,
+        full_sweep: args.plan.full_sweep(),
+        budget: args.budget.map(ByteSize::as_u64),
+        asks_above: match (args.yes, &args.directory) {
+            (true, _) => u64::MAX,
+            // Nobody has named the place.
+            (false, None) => 0,
+            (false, Some(_)) => ASKS_ABOVE,
+        },
         fio: &fio,
     };
     if args.dry_run {
@@ -266,7 +291,9 @@ fn told(error: RunError) -> anyhow::Error {
     let exit = match &error {
         RunError::Interrupted => return error.into(),
         RunError::NoFio => Exit::NotFound,
-        RunError::Usage(_) | RunError::Prerequisites(_) | RunError::OtherRun(_) => Exit::Usage,
+        RunError::Usage(_) | RunError::Prerequisites(_) | RunError::OtherRun(_) | RunError::NotConfirmed(_) => {
+            Exit::Usage
+        }
         RunError::InUse(_) => Exit::Busy,
         RunError::TimedOut { .. } | RunError::Stuck { .. } => Exit::Unavailable,
         RunError::Cache(CacheError::Unavailable(_)) => Exit::Unavailable,

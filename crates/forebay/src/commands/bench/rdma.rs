@@ -8,18 +8,20 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use forebay_config::Config;
 use forebay_doctor::Root;
-use forebay_doctor::facts::{Address, Rdma};
-use forebay_perftest::plan::{MAX_DEPTH, MAX_JOBS};
+use forebay_doctor::facts::{Address, Port, Rdma, VerbsDevice};
+use forebay_perftest::plan::{MAX_DEPTH, MAX_ITERATIONS, MAX_JOBS, MAX_PAYLOAD};
 use forebay_perftest::{
-    Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, client,
+    CardNames, Case, ClientOptions, Error, Report, Server, ServerOptions, TransportChoice, UcxOptions, client,
 };
 use forebay_rdma::Library;
+use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
-use crate::binding::first_address;
+use crate::binding::{check_own_address, first_address};
 use crate::config_args::ConfigArgs;
-use crate::exit::{Exit, Fault};
+use crate::exit::{Exit, Fault, Told};
 use crate::output::{self, JsonArg};
+use crate::rdma::cards::Machine;
 use crate::signals::Signals;
 use crate::{logging, runtime};
 
@@ -41,7 +43,7 @@ const END_WITHIN: Duration = Duration::from_secs(3);
 #[command(after_help = "\
 Example:
   forebay bench rdma
-  forebay bench rdma --remote-ip 10.0.1.10 --case latency
+  forebay bench rdma --remote-ip 10.0.1.10 --case latency --iters 100000 --size 64,4KiB --cpus 2
   forebay bench rdma --remote-ip 10.0.1.10 --case stress-read --duration 10 --numjobs 8 --iodepth 32
   forebay bench rdma --remote-ip 10.0.1.10 --all-sizes --json > sizes.json")]
 pub(crate) struct Args {
@@ -54,6 +56,10 @@ pub(crate) struct Args {
     /// Server: the port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 20600)]
     local_port: u16,
+    /// Server: the first of the ports that data goes over: one for CACHE over TCP, and, unless --transport is tcp, the next two for
+    /// READ and WRITE and for CACHE over UCX; 0 takes free ones [default: the one after --local-port]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..=65_533))]
+    data_ports: Option<u16>,
     /// Server: answer each request of CACHE, and of plain sockets, so many microseconds later; one-sided operations ask nobody
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     delay_us: u64,
@@ -66,12 +72,22 @@ pub(crate) struct Args {
     /// Client: which tests
     #[arg(long, default_value = "all")]
     case: CaseArg,
-    /// Client: seconds for each test; with --all-sizes for each table. A latency test ends after 5000 operations, or then
+    /// Client: seconds for each test, which is a kind of operation with one size; with --all-sizes for each table. A latency test
+    /// ends after 5000 operations, or then
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     duration: u64,
     /// Client: threads of a bandwidth test; -1 takes one for each core, up to 8, or 4 above 256 KiB
     #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_JOBS>)]
     numjobs: Automatic,
+    /// Client: operations of each latency test, however long they take. The 99.9th percentile needs 1000, and is steady with 100000
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ITERATIONS)))]
+    iters: Option<u32>,
+    /// Client: sizes of payload in place of 4KiB, 64KiB and 1MiB, up to 8MiB
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', conflicts_with = "all_sizes", value_parser = payload)]
+    size: Vec<ByteSize>,
+    /// Client: pin the threads of the tests to these processors, in turn, as in 0,2-5; CACHE has a thread for the network besides
+    #[arg(long, value_name = "LIST", value_parser = processors)]
+    cpus: Option<Processors>,
     /// Client: operations that each thread has under way; -1 takes 32 up to 16 KiB, 16 up to 256 KiB, 8 up to 1 MiB, then 4
     #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_DEPTH>)]
     iodepth: Automatic,
@@ -111,8 +127,10 @@ enum CaseArg {
     Stress,
     /// Many at once: WRITE
     StressWrite,
-    /// Many at once: READ and CACHE
+    /// Many at once: READ
     StressRead,
+    /// Many at once: CACHE
+    StressCache,
     /// All of them
     All,
 }
@@ -125,6 +143,7 @@ impl From<CaseArg> for Case {
             CaseArg::Stress => Self::Stress,
             CaseArg::StressWrite => Self::StressWrite,
             CaseArg::StressRead => Self::StressRead,
+            CaseArg::StressCache => Self::StressCache,
             CaseArg::All => Self::All,
         }
     }
@@ -159,6 +178,34 @@ fn automatic<const MAX: u32>(text: &str) -> Result<Automatic, String> {
     }
 }
 
+/// Numbers of processors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Processors(Vec<usize>);
+
+/// `0,2-5`, as `taskset -c` takes it.
+fn processors(text: &str) -> Result<Processors, String> {
+    let wrong = || format!("`{text}` is no list of processors, as in 0,2-5");
+    let number = |text: &str| text.trim().parse::<u16>().map(usize::from).map_err(|_| wrong());
+    let mut processors = Vec::new();
+    for range in text.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(wrong());
+        }
+        processors.extend(first..=last);
+    }
+    Ok(Processors(processors))
+}
+
+fn payload(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse().map_err(|error: forebay_types::QuantityError| error.to_string())?;
+    match (1..=MAX_PAYLOAD).contains(&size.as_u64()) {
+        true => Ok(size),
+        false => Err(format!("a payload has 1 byte to {}", ByteSize::bytes(MAX_PAYLOAD))),
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -168,7 +215,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let loaded = args.config.load([])?;
     logging::start_quiet(&loaded.config)?;
     let rdma = Rdma::read(&Root::default());
-    let ucx = ucx(&args, &loaded.config, &rdma);
+    let verbs = VerbsDevice::of_this_machine(&rdma);
+    let rdma = rdma.with_verbs(&verbs);
+    let ucx = ucx(&args, &loaded.config, &rdma)?;
     if matches!(args.transport, TransportArg::Ucx) {
         // While the process has one thread; see `crate::rdma::load_early`. What is wrong is told when it is needed.
         let _ = Library::load(ucx.library.as_deref());
@@ -191,18 +240,55 @@ fn mode(said: Option<Mode>, remote_ip: Option<&str>) -> anyhow::Result<Mode> {
 }
 
 /// What UCX is to use: flags, then the configuration.
-fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> UcxOptions {
+///
+/// # Errors
+/// When the configuration names a card that is not there: another one would be measured in its place.
+fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> anyhow::Result<UcxOptions> {
     let or = |said: &[String], configured: &[String]| if said.is_empty() { configured.to_vec() } else { said.to_vec() };
     // `mlx5_0` is its first port.
     let full = |device: String| rdma.port(&device).map_or(device, |(_, port)| port.name.clone());
-    let of_interface = |name: &forebay_config::Interface| rdma.port_of_interface(name.as_str());
-    let of_interfaces = config.network_rdma_data_network.iter().filter_map(of_interface).map(|port| port.name.clone());
-    let configured: Vec<_> = of_interfaces.chain(config.network_rdma_data_bind_device.iter().cloned()).collect();
+    let configured: Vec<String> = match args.devices.is_empty() && matches!(args.transport, TransportArg::Ucx) {
+        true => cards_of(config)?,
+        false => Vec::new(),
+    };
     let named = or(&args.devices, &configured);
-    UcxOptions {
+    Ok(UcxOptions {
         library: config.ucx_library.clone(),
         devices: named.into_iter().map(full).collect(),
         transports: or(&args.transports, &config.network_rdma_data_transports),
+    })
+}
+
+/// UCX's names of the cards that the configuration names.
+fn cards_of(config: &Config) -> anyhow::Result<Vec<String>> {
+    let cards = Machine::look(&Root::default())?.data_cards(config).map_err(|error| {
+        let Told { what, next, .. } = Told::from(&error);
+        let next = next.map_or_else(String::new, |next| format!("{next}; "));
+        Fault::new(Exit::Usage, what, format!("{next}--devices names one for this run"))
+    })?;
+    Ok(cards.into_iter().filter_map(|card| card.device).collect())
+}
+
+/// What a person wants to know of this machine's cards beside a measurement.
+fn card_names(rdma: &Rdma) -> CardNames {
+    let of_port = |port: &Port| {
+        let mtu = port.active_mtu.map(|mtu| format!("MTU {mtu}"));
+        let known = [port.link_layer.clone(), port.rate.clone(), mtu, port.state.clone()];
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        (port.name.clone(), format!("{}: {}", port.name, known.join(", ")))
+    };
+    let of_interface = |name: &str, what: &str| std::fs::read_to_string(format!("/sys/class/net/{name}/{what}")).ok();
+    let of_address = |(name, address): (String, Address)| {
+        // Interfaces without a speed, such as loopback, have none or a negative one.
+        let speed = of_interface(&name, "speed").and_then(|speed| speed.trim().parse::<u32>().ok());
+        let speed = speed.map(|mbps| format!(", {} Gb/s", f64::from(mbps) / 1000.0)).unwrap_or_default();
+        let mtu = of_interface(&name, "mtu")?;
+        Some((address.ip, format!("{name}: MTU {}{speed}", mtu.trim())))
+    };
+    let addresses = Address::of_this_machine().unwrap_or_default();
+    CardNames {
+        devices: rdma.ports().map(|(_, port)| of_port(port)).collect(),
+        addresses: addresses.into_iter().filter_map(of_address).collect(),
     }
 }
 
@@ -214,21 +300,31 @@ fn address_of_device(ucx: &UcxOptions, rdma: &Rdma) -> Option<IpAddr> {
 }
 
 /// The address that others know this machine by, as far as can be told: the one that the kernel would send from to the rest of
-/// the world, here an address of documentation (RFC 5737). Nothing is sent.
+/// the world, here an address of documentation (RFC 5737), or, where no route leads there, that of a card. Nothing is sent.
 fn detected_address() -> IpAddr {
     let source = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         Ok::<_, std::io::Error>(socket.local_addr()?.ip())
     };
-    source().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    let of_a_card = || {
+        let addresses = Address::of_this_machine().unwrap_or_default();
+        let usable: Vec<IpAddr> =
+            addresses.into_iter().map(|(_, address)| address.ip).filter(|ip| !ip.is_loopback()).collect();
+        usable.iter().find(|ip| ip.is_ipv4()).or(usable.first()).copied()
+    };
+    source().ok().or_else(of_a_card).unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
 async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
+    if let Some(ip) = args.local_ip {
+        check_own_address("--local-ip", ip, None)?;
+    }
     let ip = args.local_ip.or_else(|| address_of_device(&ucx, rdma)).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
     let options = ServerOptions {
         address: SocketAddr::new(ip, args.local_port),
+        data_port: data_port(args.local_port, args.data_ports),
         delay: Duration::from_micros(args.delay_us),
         transport: args.transport.into(),
         ucx,
@@ -246,6 +342,8 @@ async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> 
     if let Some((port, version)) = server.ucx() {
         writeln!(out, "[INFO] UCX {version} on port {port}, {} of registered memory for clients", server.exposed())?;
     }
+    let ports: Vec<String> = server.ports().iter().map(u16::to_string).collect();
+    writeln!(out, "[INFO] Clients need the ports {}", ports.join(", "))?;
     let delay = args.delay_us;
     writeln!(out, "[INFO] {transport} Server running on {shown} with Delay {delay} us. Press Ctrl+C to exit.")?;
     out.flush()?;
@@ -255,9 +353,18 @@ async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// The first of the ports for data; `None`: free ones.
+fn data_port(control: u16, said: Option<u16>) -> Option<u16> {
+    // Who has the control port chosen has no rule of a firewall for the others.
+    said.or(control.checked_add(1).filter(|_| control != 0)).filter(|port| *port != 0)
+}
+
 async fn measure(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> {
     let mut signals = Signals::take()?;
     let server = resolve(args.remote_ip.as_deref().unwrap_or_default(), args.remote_port)?;
+    if let Some(ip) = args.local_ip {
+        check_own_address("--local-ip", ip, Some(server.ip()))?;
+    }
     let bind = args.local_ip.or_else(|| address_of_device(&ucx, rdma).filter(|own| own.is_ipv4() == server.is_ipv4()));
     let options = ClientOptions {
         server,
@@ -266,6 +373,10 @@ async fn measure(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()
         ucx,
         case: args.case.into(),
         all_sizes: args.all_sizes,
+        sizes: args.size.iter().map(|size| size.as_u64()).collect(),
+        iterations: args.iters,
+        cpus: args.cpus.clone().map(|processors| processors.0).unwrap_or_default(),
+        cards: card_names(rdma),
         duration: Duration::from_secs(args.duration),
         jobs: args.numjobs.0,
         depth: args.iodepth.0,
@@ -352,6 +463,23 @@ mod tests {
         for wrong in ["0", "-2", "129", "x", ""] {
             assert!(automatic::<128>(wrong).is_err_and(|text| text.contains("1 to 128")), "{wrong}");
         }
+    }
+
+    #[test]
+    fn processors_are_numbers_and_ranges() {
+        assert_eq!(processors("0,2-4"), Ok(Processors(vec![0, 2, 3, 4])));
+        for wrong in ["", "a", "4-2", "1-", "0,,1", "70000"] {
+            assert!(processors(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_ports_for_data_follow_that_for_control_unless_one_is_said() {
+        assert_eq!(data_port(20600, None), Some(20601));
+        assert_eq!(data_port(20600, Some(9000)), Some(9000));
+        assert_eq!(data_port(20600, Some(0)), None);
+        assert_eq!(data_port(0, None), None);
+        assert_eq!(data_port(u16::MAX, None), None);
     }
 
     #[test]

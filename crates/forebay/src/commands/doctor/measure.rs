@@ -10,7 +10,7 @@ use forebay_doctor::facts::{
     Address, DeviceKind, Interface, PeerBandwidth, PeerLatency, PeerMeasured, PeerOperation, Port, Rdma,
 };
 use forebay_perftest::options::Kind;
-use forebay_perftest::{Case, ClientOptions, Report, TransportChoice, UcxOptions, client};
+use forebay_perftest::{CardNames, Case, ClientOptions, Report, TransportChoice, UcxOptions, client};
 use tokio_util::sync::CancellationToken;
 
 use crate::binding::first_address;
@@ -39,7 +39,11 @@ pub(super) async fn measure(
         ucx,
         case: Case::All,
         all_sizes: false,
+        sizes: Vec::new(),
         duration: TEST,
+        iterations: None,
+        cpus: Vec::new(),
+        cards: CardNames::default(),
         jobs: None,
         depth: None,
     };
@@ -124,7 +128,8 @@ fn of_report(empty: PeerMeasured, report: &Report) -> PeerMeasured {
         operation: operation(test.kind),
         bytes: test.bytes,
         p50_ns: whole(test.latency.p50_us * 1e3),
-        p99_ns: whole(test.latency.p99_us * 1e3),
+        // Of fewer than a hundred, the longest stands for it.
+        p99_ns: whole(test.latency.p99_us.unwrap_or(test.latency.max_us) * 1e3),
     });
     let bandwidth = report.bandwidth.iter().map(|test| PeerBandwidth {
         operation: operation(test.kind),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::exit::Told;
-use crate::report::{Report, Window};
+use crate::report::{Report, Window, WorkerPaths};
 use crate::{binding, control, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
@@ -137,12 +137,16 @@ async fn mount(state: state::RunState) -> MountProbe {
         Ok(report) => {
             let buffers = report.buffers.unwrap_or_default();
             let rdma = report.rdma.unwrap_or_default();
-            let down = rdma.workers.iter().filter(|worker| worker.data.iter().any(|path| path.rdma && !path.up));
+            let read = |worker: &&WorkerPaths| worker.data.iter().any(|path| path.up);
+            let is_down = |worker: &&WorkerPaths| worker.data.iter().any(|path| path.rdma && !path.up);
+            let down = rdma.workers.iter().filter(is_down).filter(read);
+            let unreachable = rdma.workers.iter().filter(|worker| !worker.data.is_empty() && !read(worker));
             MountProbe {
                 buffer_waits: buffers.waits,
                 buffer_failures: buffers.failures,
                 fell_back: rdma.paths.map_or(0, |paths| paths.fell_back),
                 rdma_down: down.map(|worker| worker.worker.clone()).collect(),
+                unreachable: unreachable.map(with_cause).collect(),
                 io: report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string()),
                 windows: windows(&report.window.unwrap_or_default()).await,
                 ..probe
@@ -150,6 +154,12 @@ async fn mount(state: state::RunState) -> MountProbe {
         }
         Err(error) => MountProbe { error: Some(format!("{error:#}")), ..probe },
     }
+}
+
+/// A worker that is not read, and why.
+fn with_cause(worker: &WorkerPaths) -> String {
+    let cause = worker.data.iter().find_map(|path| path.cause.as_deref());
+    cause.map_or_else(|| worker.worker.clone(), |cause| format!("{} ({cause})", worker.worker))
 }
 
 /// The workers of this machine among those that a mount reads from.

@@ -15,6 +15,7 @@ use forebay_tcp::TcpTransport;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_transport::{Op, Request, Transport};
 use forebay_types::ByteSize;
+use tokio_util::sync::CancellationToken;
 
 use crate::rdma::cards::{Card, Machine};
 use crate::{assembly, rdma as configured};
@@ -89,6 +90,9 @@ async fn connect_all(config: &Config, worker: SocketAddr, offered: &PathsReply, 
         true => Some(Machine::look(&Root::default()).and_then(|machine| machine.data_cards(config))),
         false => None,
     };
+    let rails: Vec<_> = cards.iter().flatten().flatten().map(Card::rail).collect();
+    let theirs: Vec<_> = offered.data.iter().map(|address| address.host.parse().ok()).collect();
+    let pairs = configured::rails::pair(&rails, &theirs);
     for (index, there) in offered.data.iter().enumerate() {
         let host = if there.host.is_empty() { worker.ip().to_string() } else { there.host.clone() };
         let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
@@ -100,20 +104,18 @@ async fn connect_all(config: &Config, worker: SocketAddr, offered: &PathsReply, 
         listeners.push(match &cards {
             None => listener,
             Some(Err(error)) => PeerListener { error: Some(words(error)), ..listener },
-            Some(Ok(cards)) => connect(config, cards, index, there, listener).await,
+            Some(Ok(cards)) => {
+                let card = pairs.iter().find(|(_, listener)| *listener == index).and_then(|(card, _)| cards.get(*card));
+                connect(config, card, there, listener).await
+            }
         });
     }
     listeners
 }
 
-async fn connect(
-    config: &Config,
-    cards: &[Card],
-    index: usize,
-    there: &PathAddress,
-    listener: PeerListener,
-) -> PeerListener {
-    let Some(card) = cards.get(index % cards.len().max(1)) else { return listener };
+async fn connect(config: &Config, card: Option<&Card>, there: &PathAddress, listener: PeerListener) -> PeerListener {
+    // None of ours is paired with it, so no mount would connect to it.
+    let Some(card) = card else { return listener };
     let listener = PeerListener { from: card.name.clone(), ..listener };
     match connected(config, card.clone(), listener.address.clone()).await {
         Ok((connect, ping_us)) => {
@@ -138,7 +140,14 @@ async fn connected(config: &Config, card: Card, address: String) -> anyhow::Resu
         let config = config.clone();
         move || -> anyhow::Result<Arc<Lane>> {
             let pool = Pool::new(PoolOptions::fixed(POOL))?;
-            card.lane(&config, format!("{} doctor", card.name), &pool, ByteSize::default(), None)
+            card.lane(
+                &config,
+                format!("{} doctor", card.name),
+                &pool,
+                ByteSize::default(),
+                None,
+                &CancellationToken::new(),
+            )
         }
     });
     let lane = lane.await.context("starting RDMA panicked")??;

@@ -43,15 +43,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (version, replicas) = (target.version().await?, attr.replicas);
     let (file, layout) = (version.id(), target.client.layout(version.size));
     let mut out = output::stdout();
+    // Rows are printed as they come, so columns are as wide as they can become.
+    let topology = target.client.topology();
+    let workers = topology.ring.members().iter().chain(&topology.leaving);
+    let worker_width = workers.map(|member| member.name.chars().count()).chain(["WORKER".len()]).max().unwrap_or(0);
     if !args.json.json {
-        heading(&mut out)?;
+        heading(&mut out, worker_width)?;
     }
     let asks = (0..layout.blocks()).map(|index| locate(&target.client, file, index, replicas));
     let mut answers = stream::iter(asks).buffered(AT_ONCE);
     while let Some((index, locations)) = answers.next().await {
         for location in locations.iter().filter(|location| is_worth_a_row(location)) {
             let row = Row { index, layout, location };
-            if args.json.json { output::json_line(&mut out, &row.json())? } else { row.print(&mut out)? }
+            if args.json.json { output::json_line(&mut out, &row.json())? } else { row.print(&mut out, worker_width)? }
         }
     }
     out.flush()?;
@@ -71,11 +75,11 @@ fn is_worth_a_row(location: &BlockLocation) -> bool {
     location.owner || location.coverage.as_ref().is_ok_and(holds)
 }
 
-fn heading(out: &mut impl Write) -> std::io::Result<()> {
+fn heading(out: &mut impl Write, worker_width: usize) -> std::io::Result<()> {
+    let (block, offset, length, worker) = ("BLOCK", "OFFSET", "LENGTH", "WORKER");
     writeln!(
         out,
-        "{:>7}  {:>14}  {:>8}  {:<21}  {:<5}  {:<7}  {:<18}  DISK",
-        "BLOCK", "OFFSET", "LENGTH", "WORKER", "OWNER", "STATE", "MEMORY"
+        "{block:>7}  {offset:>14}  {length:>9}  {worker:<worker_width$}  OWNER  STATE    MEMORY     DISK       RANGES"
     )
 }
 
@@ -122,28 +126,39 @@ impl Row<'_> {
         ranges
     }
 
-    /// `all`, `-`, or how much and which ranges.
+    /// `all`, `-`, or how much.
     fn tier(&self, sectors: &[SectorRange]) -> String {
-        let ranges = self.ranges(sectors);
-        if ranges == [(0, self.length())] {
-            return "all".to_owned();
+        match self.ranges(sectors).iter().map(|(start, end)| end - start).sum::<u32>() {
+            0 => "-".to_owned(),
+            held if held == self.length() => "all".to_owned(),
+            held => size(held),
         }
-        let size = |bytes: u32| ByteSize::bytes(u64::from(bytes)).to_string();
-        let listed: Vec<String> =
-            ranges.iter().map(|(start, end)| format!("{}-{}", size(*start), size(*end))).collect();
-        if listed.is_empty() { "-".to_owned() } else { listed.join(",") }
     }
 
-    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
-        let (memory, disk) = match &self.location.coverage {
-            Ok(coverage) => (self.tier(&coverage.memory), self.tier(&coverage.disk)),
-            Err(failure) => (failure.to_string(), String::new()),
+    /// Which parts of the block a tier holds that holds only some.
+    fn parts(&self, tier: &str, sectors: &[SectorRange]) -> Option<String> {
+        let ranges = self.ranges(sectors);
+        let is_partial = !ranges.is_empty() && ranges != [(0, self.length())];
+        let listed: Vec<String> =
+            ranges.iter().map(|(start, end)| format!("{}-{}", size(*start), size(*end))).collect();
+        is_partial.then(|| format!("{tier} {}", listed.join(",")))
+    }
+
+    /// Everything that has no end to its width comes last.
+    fn print(&self, out: &mut impl Write, worker_width: usize) -> std::io::Result<()> {
+        let (memory, disk, ranges) = match &self.location.coverage {
+            Ok(coverage) => {
+                let parts = [self.parts("memory", &coverage.memory), self.parts("disk", &coverage.disk)];
+                let ranges = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
+                (self.tier(&coverage.memory), self.tier(&coverage.disk), ranges)
+            }
+            Err(failure) => ("?".to_owned(), "?".to_owned(), failure.to_string()),
         };
-        let length = ByteSize::bytes(u64::from(self.length())).to_string();
+        let length = size(self.length());
         let owner = if self.location.owner { "owner" } else { "-" };
         let (index, offset, worker, state) = (self.index, self.offset(), &self.location.worker, self.state());
         let row = format!(
-            "{index:>7}  {offset:>14}  {length:>8}  {worker:<21}  {owner:<5}  {state:<7}  {memory:<18}  {disk}"
+            "{index:>7}  {offset:>14}  {length:>9}  {worker:<worker_width$}  {owner:<5}  {state:<7}  {memory:<9}  {disk:<9}  {ranges}"
         );
         writeln!(out, "{}", row.trim_end())
     }
@@ -172,6 +187,10 @@ impl Row<'_> {
     }
 }
 
+fn size(bytes: u32) -> String {
+    ByteSize::bytes(u64::from(bytes)).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,13 +217,35 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_is_all_or_the_ranges_that_it_holds() {
-        let layout = BlockLayout::new(u64::from(SECTOR_SIZE) * 4, MAX_BLOCK_SIZE);
-        let location = location(&[(0, 1), (1, 2), (3, 4)], &[(0, 4)]);
-        let row = Row { index: 0, layout, location: &location };
-        let coverage = location.coverage.as_ref().unwrap();
-        assert_eq!(row.tier(&coverage.memory), "0B-64KiB,96KiB-128KiB");
-        assert_eq!(row.tier(&coverage.disk), "all");
-        assert_eq!(row.tier(&[]), "-");
+    fn columns_stand_below_their_headings_whatever_is_held_by_whom() {
+        let layout = BlockLayout::new(u64::from(SECTOR_SIZE) * 40, MAX_BLOCK_SIZE);
+        let scattered: Vec<(u32, u32)> = (0..20).map(|at| (2 * at, 2 * at + 1)).collect();
+        let named = |worker: &str, location: BlockLocation| BlockLocation { worker: worker.into(), ..location };
+        let failure = Err(Failure::new(FailureKind::Unavailable, "a worker that does not answer, for a long reason"));
+        let locations = [
+            named("a-worker-with-a-long-name.example.org:29999", location(&scattered, &[])),
+            named("w:1", location(&[(0, 40)], &[(0, 40)])),
+            named("w:2", location(&[], &scattered)),
+            named("w:3", BlockLocation { coverage: failure, ..location(&[], &[]) }),
+        ];
+        let width = locations.iter().map(|location| location.worker.len()).max().unwrap();
+        let mut out = Vec::new();
+        heading(&mut out, width).unwrap();
+        for location in &locations {
+            Row { index: 0, layout, location }.print(&mut out, width).unwrap();
+        }
+        let text = String::from_utf8(out).unwrap();
+        let heading = text.lines().next().unwrap();
+        let columns: Vec<usize> =
+            ["WORKER", "OWNER", "STATE", "MEMORY", "DISK", "RANGES"].map(|name| heading.find(name).unwrap()).to_vec();
+        for row in text.lines().skip(1) {
+            for at in columns.iter().filter(|at| **at < row.len()) {
+                let (before, after) = (row.as_bytes()[at - 2..*at].to_vec(), row.as_bytes()[*at]);
+                assert!(before == b"  " && after != b' ', "{at}: {text}");
+            }
+        }
+        assert!(text.contains("w:1") && text.contains("all        all"), "{text}");
+        assert!(text.contains("640KiB") && text.contains("memory 0B-32KiB,64KiB-96KiB"), "{text}");
+        assert!(text.contains("for a long reason"), "{text}");
     }
 }

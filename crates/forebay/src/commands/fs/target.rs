@@ -2,7 +2,8 @@
 //!
 //! A path below a live mount stands for the file that the mount shows there; its run state says where the workers are.
 //! With `--workers`, or with `cluster.workers` or `cluster.etcd.endpoints` in the configuration and no mount around the path,
-//! it is a path of the namespace. Either way the workers are asked over TCP, not through the mount.
+//! it is a path of the namespace; else, for a path that this machine does not have, a coordinator is looked for as `forebay job` does,
+//! and its workers are asked. Either way that is over TCP, not through the mount.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -10,15 +11,18 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_client::Client;
-use forebay_cluster::{Member, Membership as _, Reach, StaticMembership};
-use forebay_config::{Loaded, RdmaFallback, SharedMemory};
+use forebay_cluster::records::members::WorkerRecord;
+use forebay_cluster::{Member, Membership as _, Reach, StaticMembership, topology_of};
+use forebay_config::{ClusterName, Loaded, RdmaFallback, SharedMemory};
+use forebay_coordinator::ApiClient;
 use forebay_fuse::mount_table::{self, MountState};
 use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
 
 use crate::cluster::Cluster;
 use crate::config_args::ConfigArgs;
+use crate::coordinator_args::Known;
 use crate::exit::{Exit, Fault};
-use crate::{assembly, control, logging, state};
+use crate::{assembly, binding, control, logging, state};
 
 /// What is registered at start by a command that must use RDMA.
 const REGISTERED: ByteSize = ByteSize::mib(64);
@@ -108,7 +112,12 @@ impl Targets {
     /// # Errors
     /// When the configuration is wrong.
     pub(crate) fn new(args: &WorkersArgs) -> anyhow::Result<Self> {
-        Ok(Self { loaded: args.load()?, explicit: !args.workers.is_empty(), clients: Vec::new() })
+        Ok(Self { explicit: !args.workers.is_empty(), ..Self::of(args.load()?) })
+    }
+
+    /// Of paths below mounts, with these settings.
+    pub(crate) fn of(loaded: Loaded) -> Self {
+        Self { loaded, explicit: false, clients: Vec::new() }
     }
 
     /// The target of `path`.
@@ -122,7 +131,7 @@ impl Targets {
         {
             let state = served_by(&mountpoint)?;
             let path = below.iter().try_fold(FsPath::root(), |path, name| path.join(name))?;
-            let client = self.client(members_of(&state).await, Reach::Data, Some(state.block_size)).await?;
+            let client = self.client(members_of(&state).await, Reach::Data, Some(&state)).await?;
             return Ok(Target { client, path, shown, control: state.control });
         }
         let workers: Vec<String> = self.loaded.config.cluster_workers.iter().map(ToString::to_string).collect();
@@ -138,10 +147,26 @@ impl Targets {
             });
         }
         if workers.is_empty() {
-            let what = format!("{} is not below a forebay mount, and no workers are named", path.display());
-            let next = "give a path below a mount (`findmnt -t fuse.forebay` lists them), or name the workers with \
-                        `--workers HOST:PORT`";
-            return Err(Fault::new(Exit::Usage, what, next).into());
+            let client = match (path.is_absolute() && !path.exists()).then(|| Known::find(&self.loaded, Some(path))) {
+                Some(Ok(Known::Mount(state))) => self.client_of_mount(&state).await?,
+                Some(Ok(Known::Address(address))) => {
+                    // The worker of a `forebay up` on this machine is in no list of a cluster.
+                    match state::all().into_iter().find(|state| state.coordinator.as_deref() == Some(&*address)) {
+                        Some(state) => self.client_of_mount(&state).await?,
+                        None => {
+                            let members = self.members_by(&address).await?;
+                            self.client(members, Reach::Requests, None).await?
+                        }
+                    }
+                }
+                Some(Err(_)) | None => {
+                    let what = format!("{} is not below a forebay mount, and no workers are named", path.display());
+                    let next = "give a path below a mount (`findmnt -t fuse.forebay` lists them), or name the workers with \
+                                `--workers HOST:PORT`, or a coordinator as `coordinator.hostname`";
+                    return Err(Fault::new(Exit::Usage, what, next).into());
+                }
+            };
+            return Ok(Target { client, path: FsPath::new(&shown)?, shown, control: None });
         }
         let path = FsPath::new(&shown)?;
         let members = workers.iter().map(|address| member(address, address, 1.0)).collect();
@@ -165,7 +190,7 @@ impl Targets {
     /// # Errors
     /// When its memory cannot be had.
     pub(crate) async fn client_of_mount(&mut self, state: &state::RunState) -> anyhow::Result<Client> {
-        self.client(members_of(state).await, Reach::Data, Some(state.block_size)).await
+        self.client(members_of(state).await, Reach::Data, Some(state)).await
     }
 
     /// The settings that it finds targets by.
@@ -178,16 +203,6 @@ impl Targets {
         self.explicit
     }
 
-    /// Where the process that serves the mount `place` answers for itself, if one does.
-    ///
-    /// # Errors
-    /// As [`Targets::find`].
-    pub(crate) fn control_of(&self, place: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
-        let Some(place) = place.filter(|_| !self.explicit) else { return Ok(None) };
-        let Some((mountpoint, _)) = mount_around(place)? else { return Ok(None) };
-        Ok(served_by(&mountpoint)?.control)
-    }
-
     /// The workers of the configured group, if the configuration names a cluster's state.
     async fn members_of_cluster(&self) -> anyhow::Result<Option<Vec<Member>>> {
         let Some(cluster) = Cluster::open(&self.loaded.config, Reach::Requests).await? else { return Ok(None) };
@@ -197,14 +212,30 @@ impl Targets {
         told.map(|()| Some(members))
     }
 
-    /// A client of these workers, which are reached so: a mount knows them by their addresses for data.
-    async fn client(&mut self, members: Vec<Member>, reach: Reach, block_size: Option<u64>) -> anyhow::Result<Client> {
+    /// The workers that the coordinator at `address` knows.
+    async fn members_by(&self, address: &str) -> anyhow::Result<Vec<Member>> {
+        let source = binding::group_source(&self.loaded.config)?;
+        let status = ApiClient::from_source(address, source)?.cluster().await?;
+        let told = status.cluster["members"].as_array().cloned().unwrap_or_default();
+        let records = told.into_iter().filter_map(|told| serde_json::from_value::<WorkerRecord>(told).ok());
+        let group = self.loaded.config.cluster_cache_group.as_str();
+        let of_group: Vec<WorkerRecord> = records.filter(|record| record.group == group).collect();
+        Ok(topology_of(&of_group).ring.members().to_vec())
+    }
+
+    /// A client of these workers, which are reached so: a mount knows them by their addresses for data, and knows which cluster they are.
+    async fn client(
+        &mut self,
+        members: Vec<Member>,
+        reach: Reach,
+        mount: Option<&state::RunState>,
+    ) -> anyhow::Result<Client> {
         if let Some((.., client)) = self.clients.iter().find(|(known, by, _)| *known == members && *by == reach) {
             return Ok(client.clone());
         }
         let mut config = self.loaded.config.clone();
         // These commands read ahead by themselves.
-        config.client_prefetch_max_part_number = 0;
+        config.client_prefetch_max_part_number = Some(0);
         config.client_prefetch_file_length_threshold = ByteSize::default();
         // Registering memory, or mapping that of a worker here, would take longer than what they ask for; but where TCP must not
         // carry data it does not.
@@ -214,8 +245,12 @@ impl Targets {
         let initial = config.network_rdma_data_buffer_pool_initial_size.min(REGISTERED);
         config.network_rdma_data_buffer_pool_initial_size = initial;
         config.network_rdma_data_buffer_pool_prewarm_size = ByteSize::default();
-        if let Some(bytes) = block_size {
-            config.block_size = ByteSize::bytes(bytes);
+        if let Some(mount) = mount {
+            config.block_size = ByteSize::bytes(mount.block_size);
+            // One that the mount runs with is a name; what is not there was not told by an older release.
+            if let Some(Ok(cluster)) = mount.cluster.clone().map(ClusterName::try_from) {
+                config.cluster_name = cluster;
+            }
         }
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
         let client = assembly::remote_client(&config, reach, membership, None).await?;
@@ -301,7 +336,7 @@ fn mount_around(path: &Path) -> anyhow::Result<Option<(PathBuf, Vec<Vec<u8>>)>> 
 }
 
 /// The names between `place` and `path`. What is mounted has no links, so `..` only undoes the name before it.
-fn names_below(path: &Path, place: &Path) -> Vec<Vec<u8>> {
+pub(crate) fn names_below(path: &Path, place: &Path) -> Vec<Vec<u8>> {
     let below = path.strip_prefix(place).unwrap_or(Path::new(""));
     let mut names = Vec::new();
     for component in below.components() {

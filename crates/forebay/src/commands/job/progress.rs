@@ -136,7 +136,7 @@ pub(super) fn print(out: &mut impl Write, job: &JobReport, verbose: bool) -> io:
     if job.failures.count > 0 {
         writeln!(out, "  failed     {}", job.failures.count)?;
         for cause in &job.failures.causes {
-            writeln!(out, "    {} × {}: {}", cause.count, cause.kind, cause.message)?;
+            writeln!(out, "    {} × {}: {}", cause.count, cause.kind, cause.told())?;
             let shown = if verbose { cause.first_paths.len() } else { 1 };
             for path in cause.first_paths.iter().take(shown) {
                 writeln!(out, "      {path}")?;

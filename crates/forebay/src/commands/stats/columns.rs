@@ -7,7 +7,11 @@ use std::time::Duration;
 use forebay_metrics::LatencySnapshot;
 use serde_json::{Map, Value, json};
 
-use crate::report::{Listener, OriginCounts, OriginOperation, Report};
+use super::counts::{
+    buffers, evicted, fuse, gets, listeners, lists, meta, passed, puts, rdma_read, rdma_received, rdma_write, read,
+    received, remote, removals, retries, sent,
+};
+use crate::report::Report;
 
 /// A group of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,17 +32,40 @@ impl Section {
 
     /// The one with this letter.
     pub(super) fn of(letter: char) -> Option<Self> {
-        Some(match letter {
-            'u' => Self::Usage,
-            'f' => Self::Fuse,
-            'm' => Self::Meta,
-            'c' => Self::Cache,
-            'r' => Self::RemoteCache,
-            'e' => Self::Rdma,
-            'o' => Self::Object,
-            'l' => Self::Local,
-            _ => return None,
-        })
+        let all = [
+            Self::Usage,
+            Self::Fuse,
+            Self::Meta,
+            Self::Cache,
+            Self::RemoteCache,
+            Self::Rdma,
+            Self::Object,
+            Self::Local,
+        ];
+        all.into_iter().find(|section| section.letter() == letter)
+    }
+
+    /// Its letter.
+    pub(super) fn letter(self) -> char {
+        match self {
+            Self::Usage => 'u',
+            Self::Fuse => 'f',
+            Self::Meta => 'm',
+            Self::Cache => 'c',
+            Self::RemoteCache => 'r',
+            Self::Rdma => 'e',
+            Self::Object => 'o',
+            Self::Local => 'l',
+        }
+    }
+
+    /// Its name in a heading where there is little room.
+    pub(super) fn short(self) -> &'static str {
+        match self {
+            Self::RemoteCache => "remote",
+            Self::Object => "obj",
+            section => section.name(),
+        }
     }
 
     /// Its name in the heading and in JSON.
@@ -85,6 +112,31 @@ impl Column {
     pub(super) fn value(&self, interval: &Interval<'_>) -> Option<f64> {
         (self.value)(interval)
     }
+
+    /// Its name where there is room for four letters.
+    pub(super) fn short(&self) -> &'static str {
+        match self.name {
+            "write" => "writ",
+            "evict" => "evct",
+            "window" => "wind",
+            "w_ops" => "wops",
+            "r_ops" => "rops",
+            "r_lat" => "rlat",
+            "r_p99" => "rp99",
+            "get_c" => "gets",
+            "put_c" => "puts",
+            "del_c" => "dels",
+            "list_c" => "list",
+            "retry" => "rtry",
+            "pass%" => "pas%",
+            name => name,
+        }
+    }
+
+    /// Whether it is a share of what another column of its section counts.
+    pub(super) fn is_share(&self) -> bool {
+        self.name.ends_with('%')
+    }
 }
 
 const fn column(
@@ -115,10 +167,7 @@ const COLUMNS: [Column; 44] = {
         column(Meta, "lat", Millis, 0, |i| i.mean(&i.latency(meta)?)),
         column(Meta, "p99", Millis, 1, |i| i.p99(&i.latency(meta)?)),
         column(Cache, "hit", Bytes, 0, |i| i.rate(|r| Some(read(r)?.0))),
-        column(Cache, "hit%", Percent, 0, |i| {
-            let (hit, all) = (i.rate(|r| Some(read(r)?.0))?, i.rate(|r| Some(read(r)?.1))?);
-            Some(if all > 0.0 { 100.0 * hit / all } else { 0.0 })
-        }),
+        column(Cache, "hit%", Percent, 0, |i| i.share(read)),
         column(Cache, "evict", Count, 1, |i| i.rate(evicted)),
         column(RemoteCache, "recv", Bytes, 0, |i| i.rate(|r| Some(r.client.as_ref()?.data.bytes_received as f64))),
         column(RemoteCache, "window", Bytes, 1, |i| i.rate(|r| Some(r.window.as_ref()?.bytes? as f64))),
@@ -147,10 +196,7 @@ const COLUMNS: [Column; 44] = {
         column(Local, "held", Bytes, 0, |i| i.gauge(|r| Some(*r.local.as_ref()?.bytes.get("ready")? as f64))),
         column(Local, "fill", Bytes, 0, |i| i.rate(|r| Some(r.local.as_ref()?.fills.bytes as f64))),
         column(Local, "open", Count, 0, |i| i.rate(|r| Some(passed(r)?.1))),
-        column(Local, "pass%", Percent, 0, |i| {
-            let (opened, through) = (i.rate(|r| Some(passed(r)?.1))?, i.rate(|r| Some(passed(r)?.0))?);
-            Some(if opened > 0.0 { 100.0 * through / opened } else { 0.0 })
-        }),
+        column(Local, "pass%", Percent, 0, |i| i.share(passed)),
         column(Local, "evict", Count, 1, |i| i.rate(|r| Some(r.local.as_ref()?.evictions as f64))),
     ]
 };
@@ -178,6 +224,11 @@ impl<'a> Interval<'a> {
         Self { pairs, seconds: length.as_secs_f64().max(f64::EPSILON) }
     }
 
+    /// All that was ever counted, as if it were of one second.
+    pub(super) fn since_start(after: &'a [(String, Report)], nothing: &'a Report) -> Self {
+        Self { pairs: after.iter().map(|(_, report)| (nothing, report)).collect(), seconds: 1.0 }
+    }
+
     /// The sum of a gauge at the end.
     fn gauge(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
         self.pairs.iter().filter_map(|(_, after)| value(after)).reduce(|sum, value| sum + value)
@@ -191,6 +242,20 @@ impl<'a> Interval<'a> {
         };
         let all = self.pairs.iter().filter_map(grown).reduce(|sum, grown| sum + grown)?;
         Some(all / self.seconds)
+    }
+
+    /// How much, in percent, of what a second counter grew by a first one did. Of nothing there is no part.
+    fn share(&self, counters: impl Fn(&Report) -> Option<(f64, f64)>) -> Option<f64> {
+        let grown = |(before, after): &(&Report, &Report)| {
+            let ((part, all), (part_now, all_now)) = (counters(before).unwrap_or_default(), counters(after)?);
+            // They are of one process: if it was started anew, both began at zero.
+            let is_same = part_now >= part && all_now >= all;
+            Some(if is_same { (part_now - part, all_now - all) } else { (part_now, all_now) })
+        };
+        let grown = self.pairs.iter().filter_map(grown);
+        let (part, all) = grown.fold((0.0, 0.0), |sum, (part, all)| (sum.0 + part, sum.1 + all));
+        // Counters are not read at one moment: a read may be in the one and not in the other yet.
+        (all > 0.0).then(|| (100.0 * part / all).min(100.0))
     }
 
     /// The durations of the interval.
@@ -216,131 +281,36 @@ fn millis(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-fn all<'a>(latencies: impl IntoIterator<Item = &'a LatencySnapshot>) -> LatencySnapshot {
-    latencies.into_iter().fold(LatencySnapshot::default(), |sum, latency| sum.and(latency))
+/// What is known of a column, for those who have to leave some out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Counted {
+    /// Nobody counts it.
+    Nowhere,
+    /// Nothing of it ever happened.
+    Never,
+    /// There is something to show.
+    Ever,
 }
 
-/// Memory for blocks that is in use: a worker's, or what a client fetched.
-fn buffers(report: &Report) -> Option<f64> {
-    let worker = report.parts().filter_map(|part| Some(part.store.as_ref()?.memory.used));
-    let client = report.buffers.iter().map(|buffers| buffers.used);
-    worker.chain(client).reduce(|sum, used| sum + used).map(|used| used as f64)
-}
-
-fn fuse(report: &Report) -> Option<LatencySnapshot> {
-    Some(all(report.fuse.as_ref()?.operations.values()))
-}
-
-/// A mount's questions, or those that a worker answered.
-fn meta(report: &Report) -> Option<LatencySnapshot> {
-    if let Some(client) = &report.client {
-        return Some(client.metadata.latency.clone());
-    }
-    report.worker.as_ref()?;
-    Some(all(["stat", "list"].iter().filter_map(|operation| report.requests.get(*operation))))
-}
-
-/// Bytes read: those that were here already, and all. Here is this process for a mount, the caches for a worker.
-fn read(report: &Report) -> Option<(f64, f64)> {
-    let (hit, rest) = match (&report.client, &report.worker) {
-        (Some(client), _) => {
-            (client.local_memory + client.buffered, client.worker_memory + client.worker_disk + client.origin)
-        }
-        (None, Some(worker)) => (worker.bytes_memory + worker.bytes_disk, worker.bytes_origin + worker.bytes_peers),
-        (None, None) => return None,
+/// What is known of these columns, when processes report `now`.
+pub(super) fn counted(columns: &[Column], now: &[(String, Report)]) -> Vec<Counted> {
+    let nothing = Report::default();
+    let ever = Interval::since_start(now, &nothing);
+    let of = |column: &Column| match column.value(&ever) {
+        None => Counted::Nowhere,
+        Some(0.0) => Counted::Never,
+        Some(_) => Counted::Ever,
     };
-    Some((hit as f64, (hit + rest) as f64))
-}
-
-/// Files opened for reading: those that the kernel reads by itself, and all.
-fn passed(report: &Report) -> Option<(f64, f64)> {
-    let handles = &report.local.as_ref()?.handles;
-    let of = |name: &str| handles.get(name).copied().unwrap_or(0);
-    Some((of("passed") as f64, (of("passed") + of("direct") + of("served")) as f64))
-}
-
-fn evicted(report: &Report) -> Option<f64> {
-    let stores = report.parts().filter_map(|part| part.store.as_ref());
-    let of =
-        stores.map(|store| store.memory.runs_evicted + store.disks.iter().map(|disk| disk.runs_evicted).sum::<u64>());
-    let client = report.buffers.iter().map(|buffers| buffers.runs_evicted);
-    of.chain(client).reduce(|sum, evicted| sum + evicted).map(|evicted| evicted as f64)
-}
-
-fn remote(report: &Report) -> Option<LatencySnapshot> {
-    Some(report.client.as_ref()?.data.latency.clone())
-}
-
-fn listeners(report: &Report, of: impl Fn(&Listener) -> u64) -> Option<f64> {
-    let rdma: Vec<_> = report.parts().filter_map(|part| part.rdma.as_ref()).collect();
-    let all = rdma.iter().flat_map(|rdma| &rdma.listeners).map(of).sum::<u64>();
-    (!rdma.is_empty()).then_some(all as f64)
-}
-
-fn rdma_write(report: &Report) -> Option<LatencySnapshot> {
-    let rdma: Vec<_> = report.parts().filter_map(|part| part.rdma.as_ref()).collect();
-    let latency = all(rdma.iter().flat_map(|rdma| &rdma.listeners).map(|listener| &listener.latency));
-    (!rdma.is_empty()).then_some(latency)
-}
-
-fn rdma_received(report: &Report) -> Option<f64> {
-    let received =
-        |part: &Report| part.rdma.as_ref().map(|rdma| rdma.paths.as_ref().map_or(0, |paths| paths.rdma.bytes_received));
-    report.parts().filter_map(received).reduce(|sum, bytes| sum + bytes).map(|bytes| bytes as f64)
-}
-
-fn rdma_read(report: &Report) -> Option<LatencySnapshot> {
-    let rdma: Vec<_> = report.parts().filter_map(|part| part.rdma.as_ref()).collect();
-    let latency = all(rdma.iter().filter_map(|rdma| rdma.paths.as_ref()).map(|paths| &paths.rdma.latency));
-    (!rdma.is_empty()).then_some(latency)
-}
-
-/// Bytes from origins: as a worker in the process received them, or else as the client's reads caused them.
-fn received(report: &Report) -> Option<f64> {
-    counted(report, |counts| counts.bytes).or_else(|| Some(report.client.as_ref()?.origin as f64))
-}
-
-fn sent(report: &Report) -> Option<f64> {
-    counted(report, |counts| counts.uploaded)
-}
-
-fn retries(report: &Report) -> Option<f64> {
-    counted(report, |counts| counts.retries)
-}
-
-/// What the origins of a worker in the process count.
-fn counted(report: &Report, of: impl Fn(&OriginCounts) -> u64) -> Option<f64> {
-    let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
-    let counted = workers.iter().flat_map(|part| &part.origins).map(|origin| of(&origin.counts)).sum::<u64>();
-    (!workers.is_empty()).then_some(counted as f64)
-}
-
-fn origins(report: &Report, of: impl Fn(&OriginOperation) -> LatencySnapshot) -> Option<LatencySnapshot> {
-    let workers: Vec<_> = report.parts().filter(|part| part.worker.is_some()).collect();
-    let operations = workers.iter().flat_map(|part| &part.origins).flat_map(|origin| &origin.counts.operations);
-    let latency = operations.map(of).fold(LatencySnapshot::default(), |sum, latency| sum.and(&latency));
-    (!workers.is_empty()).then_some(latency)
-}
-
-fn of_operation(report: &Report, names: &[&str]) -> Option<LatencySnapshot> {
-    let is_one = |of: &OriginOperation| names.contains(&&*of.operation);
-    origins(report, |of| if is_one(of) { of.latency.clone() } else { LatencySnapshot::default() })
-}
-
-fn gets(report: &Report) -> Option<LatencySnapshot> {
-    of_operation(report, &["read"])
-}
-
-fn puts(report: &Report) -> Option<LatencySnapshot> {
-    of_operation(report, &["put", "part"])
-}
-
-fn removals(report: &Report) -> Option<LatencySnapshot> {
-    of_operation(report, &["remove"])
-}
-
-fn lists(report: &Report) -> Option<LatencySnapshot> {
-    of_operation(report, &["stat", "list"])
+    let own: Vec<Counted> = columns.iter().map(of).collect();
+    let of_section = |section| {
+        columns.iter().zip(&own).filter(|(column, _)| column.section == section).map(|(_, counted)| *counted).max()
+    };
+    // A share is of what its section counts, and unknown while that is nothing.
+    let of = |(column, own): (&Column, &Counted)| match column.is_share() {
+        true => of_section(column.section).unwrap_or(*own),
+        false => *own,
+    };
+    columns.iter().zip(&own).map(of).collect()
 }
 
 /// The interval as an object: a member for each section, the unknown left out.
@@ -386,8 +356,8 @@ pub(super) mod tests {
             ("/fuse/read", 40960.0),
             ("/fuse/write", 10240.0),
             ("/meta/ops", 10.0),
-            ("/cache/hit", 20.0),
-            ("/cache/hit%", 40.0),
+            ("/cache/hit", 40.0),
+            ("/cache/hit%", 80.0),
             ("/remotecache/recv", 40960.0),
             ("/remotecache/window", 40960.0),
             ("/remotecache/ops", 10.0),
@@ -418,6 +388,32 @@ pub(super) mod tests {
         let mount = || json!({ "client": { "origin": 7 }, "fuse": {} });
         let row = shown(mount(), mount());
         assert_eq!(row["object"], json!({ "get": 0.0 }));
+    }
+
+    #[test]
+    fn the_share_of_hits_is_of_all_that_was_read_and_never_more_than_all() {
+        let mount = |scale: u64| {
+            let mut report = everything(scale);
+            report["node"] = Value::Null;
+            report["client"]["local_memory"] = json!(1024 * scale);
+            report
+        };
+        // Of 4096 bytes read 1025 were here; what was fetched ahead of them is not counted once more.
+        let hits = |before: Value, after: Value| shown(before, after)["cache"]["hit%"].clone();
+        assert!((hits(mount(10), mount(30)).as_f64().unwrap() - 100.0 * 1025.0 / 4096.0).abs() < 1e-9);
+        // It was started anew between, and has read more since than it had before, from elsewhere.
+        let mut anew = mount(5);
+        anew["fuse"]["read_bytes"] = json!(1 << 30);
+        assert!(hits(mount(10), anew).as_f64().unwrap() < 1.0);
+        let mut ahead = mount(30);
+        ahead["client"]["local_memory"] = json!(1u64 << 40);
+        assert_eq!(hits(mount(10), ahead), 100.0);
+        assert_eq!(hits(mount(10), mount(10)), Value::Null, "of nothing there is no part");
+        // The only worker is in the mount's process: its disks are here.
+        assert_eq!(hits(everything(10), everything(30)), 80.0);
+        let mut worker = everything(30)["node"].take();
+        worker["worker"]["bytes_peers"] = json!(60);
+        assert_eq!(hits(json!({ "worker": {} }), worker), 40.0);
     }
 
     #[test]

@@ -7,9 +7,10 @@ use anyhow::Context as _;
 use forebay_client::Client;
 use serde_json::Value;
 
-use crate::commands::fs::target::{Targets, WorkersArgs};
+use crate::commands::fs::target::{Targets, WorkersArgs, mount_of};
 use crate::control;
 use crate::exit::{Exit, Fault};
+use crate::state::{Role, RunState};
 
 /// The counters of a mount, as a file in it.
 const STATS_FILE: &str = ".stats.json";
@@ -17,10 +18,11 @@ const STATS_FILE: &str = ".stats.json";
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What reports.
+#[expect(clippy::large_enum_variant, reason = "a command has one")]
 pub(super) enum Source {
-    /// A mount: through the socket of its process, or, where that is out of reach as in a container, through the mount. The
-    /// client is of its workers.
-    Mount { mountpoint: PathBuf, control: Option<PathBuf>, targets: Targets, workers: Option<Client> },
+    /// A mount: through the socket of its process, or, where that is out of reach as in a container, through the mount. With the
+    /// run state of its process there is a client of its workers.
+    Mount { mountpoint: PathBuf, found: Option<(RunState, Client)>, targets: Targets },
     /// `http://HOST:PORT/stats`.
     Web { address: String, http: reqwest::Client },
     /// Workers, asked over TCP.
@@ -47,14 +49,13 @@ impl Source {
             let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy().build()?;
             return Ok(Self::Web { address: target.to_owned(), http });
         }
-        match targets.client_of(Some(path)).await {
-            Ok(workers) => {
-                let control = targets.control_of(Some(path))?;
-                Ok(Self::Mount { mountpoint: path.to_owned(), control, targets, workers: Some(workers) })
+        let mountpoint = path.to_owned();
+        match mount_of(path) {
+            Ok((state, _)) => {
+                let client = targets.client_of_mount(&state).await?;
+                Ok(Self::Mount { mountpoint, found: Some((state, client)), targets })
             }
-            Err(_) if path.join(STATS_FILE).is_file() => {
-                Ok(Self::Mount { mountpoint: path.to_owned(), control: None, targets, workers: None })
-            }
+            Err(_) if path.join(STATS_FILE).is_file() => Ok(Self::Mount { mountpoint, found: None, targets }),
             Err(error) => Err(error),
         }
     }
@@ -65,8 +66,9 @@ impl Source {
     /// When none can be had.
     pub(super) async fn now(&self) -> anyhow::Result<Vec<(String, Value)>> {
         match self {
-            Self::Mount { mountpoint, control, .. } => {
-                Ok(vec![(mountpoint.display().to_string(), of_mount(mountpoint, control.as_deref()).await?)])
+            Self::Mount { mountpoint, found, .. } => {
+                let report = of_mount(mountpoint, found.as_ref().map(|(state, _)| state)).await?;
+                Ok(vec![(mountpoint.display().to_string(), report)])
             }
             Self::Web { address, http } => Ok(vec![(address.clone(), of_web(address, http).await?)]),
             Self::Workers { client, .. } => {
@@ -86,15 +88,24 @@ impl Source {
         }
     }
 
-    /// All reports that there are: of a mount, those of its workers and then its own.
+    /// All reports that there are: of a mount, those of its workers and then its own. What is of a worker and a mount in one process
+    /// is in one of theirs.
     pub(super) async fn all(&self) -> Vec<(String, anyhow::Result<Value>)> {
         match self {
-            Self::Mount { mountpoint, control, workers, .. } => {
-                let mut reports = match workers {
-                    Some(client) => of_workers(client).await,
-                    None => Vec::new(),
+            Self::Mount { mountpoint, found, .. } => {
+                let (mut reports, state) = match found {
+                    Some((state, client)) => (of_workers(client).await, Some(state)),
+                    None => (Vec::new(), None),
                 };
-                let own = of_mount(mountpoint, control.as_deref()).await;
+                let mut own = of_mount(mountpoint, state).await;
+                let is_here = |worker: &str| match state {
+                    Some(state) if state.role == Role::Up => true,
+                    Some(state) => state.node.as_deref() == Some(worker),
+                    None => false,
+                };
+                for (_, worker) in reports.iter_mut().filter(|(worker, _)| is_here(worker)) {
+                    told_once(worker, &mut own);
+                }
                 reports.push((mountpoint.display().to_string(), own));
                 reports
             }
@@ -112,6 +123,14 @@ impl Source {
     }
 }
 
+/// Leaves the worker in a mount's process to its own report, and the process to the mount's.
+fn told_once(worker: &mut anyhow::Result<Value>, mount: &mut anyhow::Result<Value>) {
+    if let (Ok(Value::Object(worker)), Ok(Value::Object(mount))) = (worker, mount) {
+        worker.remove("process");
+        mount.remove("node");
+    }
+}
+
 /// `HOST:PORT`; `[::1]:80` too.
 fn is_address(target: &str) -> bool {
     target.rsplit_once(':').is_some_and(|(host, port)| {
@@ -120,8 +139,8 @@ fn is_address(target: &str) -> bool {
     })
 }
 
-async fn of_mount(mountpoint: &Path, control: Option<&Path>) -> anyhow::Result<Value> {
-    if let Some(control) = control {
+async fn of_mount(mountpoint: &Path, state: Option<&RunState>) -> anyhow::Result<Value> {
+    if let Some(control) = state.and_then(|state| state.control.as_ref()) {
         return control::ask(control).await;
     }
     let file = mountpoint.join(STATS_FILE);
@@ -132,7 +151,17 @@ async fn of_mount(mountpoint: &Path, control: Option<&Path>) -> anyhow::Result<V
 async fn of_web(address: &str, http: &reqwest::Client) -> anyhow::Result<Value> {
     let url = format!("http://{address}/stats");
     let answer = async { http.get(&url).send().await?.error_for_status()?.json().await };
-    answer.await.with_context(|| format!("{url} does not answer"))
+    answer.await.map_err(|error| {
+        let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+        let cause = causes.by_ref().last().map(ToString::to_string).unwrap_or_default();
+        // Somebody else listens there, or an old version.
+        if error.is_status() || error.is_decode() {
+            let next = "give the address that a worker's or a mount's log names with `/metrics`";
+            return Fault::new(Exit::NotFound, format!("{url} has no counters of Forebay: {cause}"), next).into();
+        }
+        let next = "check that the process runs and serves metrics there, as its log says, then try again";
+        Fault::new(Exit::Unavailable, format!("{url} does not answer: {cause}"), next).into()
+    })
 }
 
 async fn of_workers(client: &Client) -> Vec<(String, anyhow::Result<Value>)> {

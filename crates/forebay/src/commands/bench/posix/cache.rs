@@ -14,6 +14,8 @@ use forebay_coordinator::{ApiClient, ApiError};
 use forebay_types::FsPath;
 use tokio::runtime::Handle;
 
+use crate::output;
+
 /// How often a job is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// How long a coordinator may be away while a job is followed: another one takes over in less.
@@ -46,7 +48,7 @@ impl Coordinated {
         let status = self.runtime.block_on(self.client.cluster())?;
         let members = status.cluster["members"].as_array().cloned().unwrap_or_default();
         let active = members.iter().filter(|member| member["state"].as_str().is_none_or(|state| state == "active"));
-        Ok(active.map(|member| member["address"].as_str().unwrap_or_default().to_owned()).collect())
+        Ok(active.map(|member| member["addresses"]["rpc"].as_str().unwrap_or_default().to_owned()).collect())
     }
 
     /// Runs a job to its end.
@@ -70,22 +72,21 @@ impl Coordinated {
             }
         }
         match job.exit_code {
-            // Some of it was evicted meanwhile: whoever asked has to know, and may go on.
-            0 | 7 => Ok(job),
+            0 => Ok(job),
+            7 => Err(CacheError::Failed(format!(
+                "{} of {} below {} were evicted again while they were loaded, so what is called warm would not be; give the workers \
+                 more room (worker.memory.size, worker.disks, a quota), or measure less data",
+                output::human(job.evicted.bytes),
+                output::human(job.progress.total.unwrap_or_default().bytes),
+                job.spec.path(),
+            ))),
             _ => Err(CacheError::Failed(format!("{}; {}", what_failed(&job), how_to_see(&job)))),
         }
     }
 
     fn free(&self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
-        let path = self.in_namespace(&files.directory)?;
+        let path = in_namespace(&self.mountpoint, &files.directory)?;
         self.job(&JobSpec::Free(FreeSpec::new(path)), stop, tell).map(drop)
-    }
-
-    /// The path of the namespace that is shown at `path`.
-    fn in_namespace(&self, path: &Path) -> Result<FsPath, CacheError> {
-        let below = path.strip_prefix(&self.mountpoint).unwrap_or(path);
-        let bytes = [b"/", below.as_os_str().as_encoded_bytes()].concat();
-        FsPath::new(bytes).map_err(|error| CacheError::Failed(format!("{}: {error}", path.display())))
     }
 }
 
@@ -94,13 +95,8 @@ impl Cache for Coordinated {
         format!("forebay job load and free, by the coordinator at {}", self.address)
     }
 
-    fn warm(
-        &mut self,
-        files: &CachedFiles,
-        stop: &Stop,
-        tell: &mut dyn FnMut(&str),
-    ) -> Result<Option<String>, CacheError> {
-        let path = self.in_namespace(&files.directory)?;
+    fn warm(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
+        let path = in_namespace(&self.mountpoint, &files.directory)?;
         let job = self.job(&JobSpec::Load(LoadSpec::new(path.clone())), stop, tell)?;
         let total = job.progress.total.unwrap_or_default();
         if total.bytes != files.bytes() || total.files != files.files.len() as u64 {
@@ -115,13 +111,7 @@ impl Cache for Coordinated {
                 files.bytes(),
             )));
         }
-        Ok((job.evicted.bytes > 0).then(|| {
-            format!(
-                "{} of {} bytes below {path} were evicted again while they were loaded, so what is called warm is not; give the \
-                 workers more room, or measure less data",
-                job.evicted.bytes, total.bytes
-            )
-        }))
+        Ok(())
     }
 
     fn empty(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
@@ -131,6 +121,13 @@ impl Cache for Coordinated {
     fn release(&mut self, files: &CachedFiles, stop: &Stop) -> Result<(), CacheError> {
         self.free(files, stop, &mut |_| ())
     }
+}
+
+/// The path of the namespace that the mount at `mountpoint` shows at `path`.
+pub(super) fn in_namespace(mountpoint: &Path, path: &Path) -> Result<FsPath, CacheError> {
+    let below = path.strip_prefix(mountpoint).unwrap_or(path);
+    let bytes = [b"/", below.as_os_str().as_encoded_bytes()].concat();
+    FsPath::new(bytes).map_err(|error| CacheError::Failed(format!("{}: {error}", path.display())))
 }
 
 fn failed(error: &ApiError) -> CacheError {
@@ -150,7 +147,7 @@ fn line_of(job: &JobReport) -> String {
 
 fn what_failed(job: &JobReport) -> String {
     let (kind, path, state) = (job.spec.kind().as_str(), job.spec.path(), job.state.as_str());
-    let cause = job.failures.causes.first().map(|cause| format!(": {} × {}", cause.count, cause.message));
+    let cause = job.failures.causes.first().map(|cause| format!(": {} × {}", cause.count, cause.told()));
     format!("the {kind} job for {path} ended as {state}{}", cause.unwrap_or_default())
 }
 
@@ -166,12 +163,10 @@ fn how_to_see(job: &JobReport) -> String {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_path_below_the_mount_is_one_of_the_namespace() {
-        let cache = Coordinated::new("/mnt/data".into(), "127.0.0.1:1".into(), None, Handle::current()).unwrap();
-        let path = |at: &str| cache.in_namespace(Path::new(at)).unwrap().to_string();
+    #[test]
+    fn a_path_below_the_mount_is_one_of_the_namespace() {
+        let path = |at: &str| in_namespace(Path::new("/mnt/data"), Path::new(at)).unwrap().to_string();
         assert_eq!(path("/mnt/data/s3/forebay-bench/small"), "/s3/forebay-bench/small");
         assert_eq!(path("/mnt/data"), "/");
-        assert!(cache.describe().ends_with("127.0.0.1:1"));
     }
 }

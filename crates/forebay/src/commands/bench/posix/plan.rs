@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use forebay_benchmark::posix::run::Capacity;
 use forebay_benchmark::posix::{Engine, Settings};
 use forebay_benchmark::record::{Access, Layout, Link, Machine, Pattern, State};
 use forebay_types::ByteSize;
 
 use crate::exit::{Exit, Fault};
+use crate::output;
 
+const QUICK: &str = "quick";
+const REFERENCE: &str = "reference";
 const STATES: [State; 2] = [State::Warm, State::Cold];
 const LAYOUTS: [Layout; 3] = [Layout::Single, Layout::Multiple, Layout::Small];
 const PATTERNS: [Pattern; 2] = [Pattern::Shared, Pattern::Distinct];
@@ -18,9 +22,10 @@ const ACCESSES: [Access; 2] = [Access::Sequential, Access::Random];
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "What is measured")]
 pub(super) struct PlanArgs {
-    /// The published benchmark's sizes, times and jobs: 200 GiB, a minute a step, 1 to 512 jobs; hours
-    #[arg(long)]
-    seed_sizes: bool,
+    /// What to begin with: quick asks everything of small files, two seconds a step; reference is the published table of one client
+    /// (100 GiB in one file, warm, 1 MiB and 4 KiB, 1 to 512 jobs, a minute a step); full is all that was published: 200 GiB, hours
+    #[arg(long, value_name = "PLAN", default_value = "quick", value_parser = ["quick", "reference", "full"])]
+    plan: String,
     /// The one large file [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
@@ -54,18 +59,21 @@ pub(super) struct PlanArgs {
     /// The sweep: how many jobs read at once, ascending [default: 1,2,4,8,16,32]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     numjobs: Vec<u32>,
-    /// Measure all of them, also past the knee; else a sweep ends two points after it
+    /// Measure all of them, also past the knee; else a sweep ends two points after it, but for --plan reference
     #[arg(long)]
-    pub(super) full_sweep: bool,
+    full_sweep: bool,
     /// How long a step reads [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     runtime: Option<Duration>,
-    /// Bytes of a sequential read [default: 1MiB of the large file, 256KiB of others]
-    #[arg(long, value_name = "SIZE")]
-    bs: Option<ByteSize>,
-    /// Bytes of a random read [default: 4KiB]
-    #[arg(long, value_name = "SIZE")]
-    random_bs: Option<ByteSize>,
+    /// Bytes of a sequential read, a sweep for each [default: 1MiB of the large file, 256KiB of others]
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    bs: Vec<ByteSize>,
+    /// Bytes of a random read, a sweep for each [default: 4KiB]
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    random_bs: Vec<ByteSize>,
+    /// Reads that each job has under way, a sweep for each [default: 1 of shared files, 32 of distinct ones]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    iodepth: Vec<u32>,
     /// Read through the page cache of this machine; else past it
     #[arg(long)]
     buffered: bool,
@@ -85,17 +93,24 @@ pub(super) struct PlanArgs {
 
 impl PlanArgs {
     /// The settings that they stand for, read by `engine`.
-    pub(super) fn settings(&self, engine: Engine) -> Settings {
-        let mut settings = if self.seed_sizes { Settings::seed() } else { Settings::quick() };
+    fn settings(&self, engine: Engine) -> Settings {
+        let mut settings = match self.plan.as_str() {
+            REFERENCE => Settings::reference(),
+            "full" => Settings::full(),
+            _ => Settings::quick(),
+        };
         settings.engine = engine;
         settings.direct = !self.buffered;
         let set = |field: &mut u64, said: Option<ByteSize>| *field = said.map_or(*field, ByteSize::as_u64);
         set(&mut settings.sizes.single_bytes, self.size);
         set(&mut settings.sizes.file_bytes, self.file_size);
         set(&mut settings.sizes.small_bytes, self.small_size);
-        set(&mut settings.single_block_bytes, self.bs);
-        set(&mut settings.block_bytes, self.bs);
-        set(&mut settings.random_block_bytes, self.random_bs);
+        let sizes = |said: &[ByteSize]| said.iter().map(|size| size.as_u64()).collect::<Vec<_>>();
+        or_default(&mut settings.single_blocks, &sizes(&self.bs));
+        or_default(&mut settings.blocks, &sizes(&self.bs));
+        or_default(&mut settings.random_blocks, &sizes(&self.random_bs));
+        or_default(&mut settings.shared_depths, &self.iodepth);
+        or_default(&mut settings.distinct_depths, &self.iodepth);
         settings.sizes.files = self.files.unwrap_or(settings.sizes.files);
         settings.sizes.small_files = self.small_files.unwrap_or(settings.sizes.small_files);
         settings.repeat = self.repeat.unwrap_or(settings.repeat);
@@ -111,6 +126,32 @@ impl PlanArgs {
         }
     }
 
+    /// The settings that they stand for, and what to tell of them. Sizes that nobody asked for are so small that they stay in a
+    /// cache of this capacity.
+    pub(super) fn fitted(&self, engine: Engine, capacity: Option<Capacity>) -> (Settings, Option<String>) {
+        let mut settings = self.settings(engine);
+        let Some(Capacity { usable, total }) = capacity else { return (settings, None) };
+        if self.plan != QUICK || self.scale.is_some() || !settings.states.contains(&State::Warm) {
+            return (settings, None);
+        }
+        let mut told = Vec::new();
+        for layout in settings.layouts.clone() {
+            let is_said = match layout {
+                Layout::Single => self.size.is_some(),
+                Layout::Multiple => self.files.is_some() || self.file_size.is_some(),
+                Layout::Small => self.small_files.is_some() || self.small_size.is_some(),
+            };
+            let before = settings.sizes.bytes(layout);
+            if !is_said && before > usable {
+                settings.sizes = settings.sizes.within(layout, usable);
+                let (before, after) = (output::human(before), output::human(settings.sizes.bytes(layout)));
+                told.push(format!("{} {after} rather than {before}", layout.name()));
+            }
+        }
+        let text = format!("the cache holds {}, so that less is read: {}", output::human(total), told.join(", "));
+        (settings, (!told.is_empty()).then_some(text))
+    }
+
     /// What was said wrongly, of what is no setting.
     ///
     /// # Errors
@@ -122,6 +163,11 @@ impl PlanArgs {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether sweeps go on past their knees: a table has all of its cells.
+    pub(super) fn full_sweep(&self) -> bool {
+        self.full_sweep || self.plan == REFERENCE
     }
 
     /// The engine that was asked for; `None` for the first that works.

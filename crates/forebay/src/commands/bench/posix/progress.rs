@@ -2,11 +2,15 @@
 //!
 //! A run survives its terminal: what cannot be written is not written.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use forebay_benchmark::posix::run::Progress;
+use forebay_benchmark::posix::run::{Progress, Stop};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
+
+/// How often it is looked whether somebody has asked to end, while an answer is waited for.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// How often the clock of a bar goes on.
 const TICK: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -32,6 +36,24 @@ impl Progress for Shown {
             Some(bar) => bar.println(format!("==> {text}")),
             None => line(&format!("==> {text}")),
         }
+    }
+
+    fn confirm(&mut self, question: &str, stop: &Stop) -> bool {
+        if !std::io::stdin().is_terminal() || !self.on_terminal {
+            return false;
+        }
+        let _ = write!(std::io::stderr(), "{question} [y/N] ");
+        // Reading would hold up the end by a signal. A terminal has a whole line when it has anything.
+        loop {
+            match output::has_input(LOOK_EVERY) {
+                Ok(true) => break,
+                Ok(false) if !stop.is_asked() => {}
+                _ => return false,
+            }
+        }
+        let mut answer = String::new();
+        let _ = std::io::stdin().lock().read_line(&mut answer);
+        matches!(answer.trim(), "y" | "Y" | "yes")
     }
 
     fn begin(&mut self, kind: &str, total: usize) {

@@ -12,27 +12,32 @@ use crate::exit::{Exit, Fault};
 const COMPARISON: &str = "compare.html";
 const SCALING: &str = "scaling.html";
 
-/// Prints results side by side, and writes a page into `output`, or here.
+/// Prints results side by side, and writes a page into `output`, or beside the last of the reports.
 ///
 /// # Errors
 /// When one of them cannot be read, or they have nothing in common.
 pub(super) fn compare(places: &[PathBuf], output: Option<&Path>) -> anyhow::Result<()> {
     let comparison = report::compare(&load(places)?).map_err(told)?;
-    write(output, COMPARISON, &comparison)
+    write(output.unwrap_or(beside(places)), COMPARISON, &comparison)
 }
 
-/// Prints what more workers and clients give, and writes a page into `output`, or here.
+/// Prints what more workers and clients give, and writes a page into `output`, or beside the last of the reports.
 ///
 /// # Errors
 /// When one of them cannot be read, or all are of as many machines.
 pub(super) fn scaling(places: &[PathBuf], output: Option<&Path>) -> anyhow::Result<()> {
     let scaling = report::scaling(&load(places)?).map_err(told)?;
-    write(output, SCALING, &scaling)
+    write(output.unwrap_or(beside(places)), SCALING, &scaling)
 }
 
-/// Prints it, and writes its page into `output`, or here.
-fn write(output: Option<&Path>, page: &str, comparison: &Comparison) -> anyhow::Result<()> {
-    let directory = output.unwrap_or(Path::new("."));
+/// Where the last of the reports is.
+fn beside(places: &[PathBuf]) -> &Path {
+    let last = places.last().map_or(Path::new("."), PathBuf::as_path);
+    if last.is_dir() { last } else { last.parent().unwrap_or(Path::new(".")) }
+}
+
+/// Prints it, and writes its page into `directory`.
+fn write(directory: &Path, page: &str, comparison: &Comparison) -> anyhow::Result<()> {
     let page = directory.join(page);
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&page, comparison.html()));
     written.map_err(|error| anyhow::Error::new(error).context(format!("cannot write {}", page.display())))?;

@@ -6,10 +6,11 @@ use anyhow::Context as _;
 use forebay_benchmark::posix::Cache;
 use forebay_benchmark::posix::run::{AnyCache, Measure, MountPoint};
 use forebay_benchmark::record::Target;
-use forebay_config::Config;
+use forebay_config::Loaded;
 use tokio::runtime::Handle;
 
 use super::cache::Coordinated;
+use super::mounted::Mounted;
 use crate::binding;
 use crate::exit::{Exit, Fault};
 use crate::state::{self, RunState};
@@ -27,7 +28,7 @@ pub(super) struct Targets {
 
 /// Who knows of caches.
 pub(super) struct Caches<'a> {
-    pub(super) config: &'a Config,
+    pub(super) loaded: &'a Loaded,
     pub(super) coordinator: Option<&'a str>,
     pub(super) cold_command: Option<&'a str>,
     pub(super) runtime: Handle,
@@ -50,7 +51,7 @@ impl Targets {
                 let what = format!("{shown} is named twice");
                 return Err(Fault::new(Exit::Usage, what, "name each directory once").into());
             }
-            let (cache, workers, addresses) = caches.of(&mount, number == 0)?;
+            let (cache, workers, addresses) = caches.of(&mount, &place, number == 0)?;
             if number == 0 {
                 (found.workers, found.addresses) = (workers, addresses);
             }
@@ -59,6 +60,7 @@ impl Targets {
                 path: shown.to_owned(),
                 file_system: mount.kind,
                 cache: cache.describe(),
+                cold_is_memory: cache.cold_is_memory(),
             };
             found.measures.push(Measure { target, cache });
         }
@@ -76,28 +78,31 @@ impl Targets {
 }
 
 impl Caches<'_> {
-    /// The cache of a mount, its workers, and where those are as this machine knows it. `named`: whether `--coordinator` is about
-    /// this one.
-    fn of(&self, mount: &MountPoint, named: bool) -> anyhow::Result<(Box<dyn Cache>, u32, Vec<String>)> {
+    /// The cache of a mount, of which `place` is measured, its workers, and where those are as this machine knows it. `named`:
+    /// whether `--coordinator` is about this one.
+    fn of(&self, mount: &MountPoint, place: &Path, named: bool) -> anyhow::Result<(Box<dyn Cache>, u32, Vec<String>)> {
         let any = || AnyCache::new(mount.clone(), self.cold_command.map(str::to_owned));
         if mount.kind != FOREBAY {
             return Ok((Box::new(any()), 0, Vec::new()));
         }
         let state = state::all().into_iter().find(|state| Path::new(&state.mountpoint) == mount.at);
         let mut addresses = state.as_ref().map_or_else(Vec::new, |state| state.workers.clone());
+        let with_workers = |inner: Box<dyn Cache>| -> Box<dyn Cache> {
+            Box::new(Mounted::new(inner, (mount.at.clone(), place), state.as_ref(), self.loaded, &self.runtime))
+        };
         let Some(address) = self.coordinator_of(state.as_ref(), named) else {
             let next = "name it with --coordinator, or measure the warm state only: --states warm";
             let reason =
                 format!("no coordinator is known that would empty the cache of {}; {next}", mount.at.display());
-            return Ok((Box::new(any().because(reason)), addresses.len() as u32, addresses));
+            return Ok((with_workers(Box::new(any().because(reason))), addresses.len() as u32, addresses));
         };
-        let source = binding::group_source(self.config)?;
+        let source = binding::group_source(&self.loaded.config)?;
         let cache = Coordinated::new(mount.at.clone(), address, source, self.runtime.clone())?;
         // Now rather than after the data has been written.
         let workers = cache.workers()?;
         let count = u32::try_from(workers.len()).unwrap_or(u32::MAX);
         addresses.extend(workers);
-        Ok((Box::new(cache), count, addresses))
+        Ok((with_workers(Box::new(cache)), count, addresses))
     }
 
     /// The one that was named, that of the mount's own process, or that of the configuration. (That of another mount on this
@@ -106,9 +111,9 @@ impl Caches<'_> {
         let said = self.coordinator.filter(|_| named).map(str::to_owned);
         let of_process = || state.and_then(|state| state.coordinator.clone());
         let configured = || {
-            let host = self.config.coordinator_hostname.as_ref()?.to_string();
+            let host = self.loaded.config.coordinator_hostname.as_ref()?.to_string();
             let host = if host.contains(':') { format!("[{host}]") } else { host };
-            Some(format!("{host}:{}", self.config.coordinator_port))
+            Some(format!("{host}:{}", self.loaded.config.coordinator_port))
         };
         said.or_else(of_process).or_else(configured)
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
 use super::found::Entry;
@@ -92,18 +91,12 @@ async fn confirmed(entries: &[Entry]) -> anyhow::Result<bool> {
     let files = if entries.len() == 1 { "1 file".to_owned() } else { format!("{} files", entries.len()) };
     eprint!("Drop {files} ({}) that the origin does not have? [y/N] ", output::human(bytes));
     // Reading would hold up the end by a signal. A terminal has a whole line when it has anything.
-    while !has_answer().context("cannot ask")? {
+    while !output::has_input(Duration::ZERO).context("cannot ask")? {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer).context("cannot ask")?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
-}
-
-fn has_answer() -> std::io::Result<bool> {
-    let stdin = std::io::stdin();
-    let ready = rustix::event::poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&Timespec::default()))?;
-    Ok(ready > 0)
 }
 
 fn print(args: &Args, entry: &Entry) -> anyhow::Result<()> {

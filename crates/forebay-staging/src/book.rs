@@ -1,0 +1,137 @@
+//! The staged file and its record on disk: made, written down, and removed, by one at a time.
+//!
+//! Who writes a record holds `book` while the disk works, and `state` only for as long as it takes to say what the record tells.
+//! So records come to the disk in the order in which they became true, and nobody waits for the disk to learn a file's size.
+//!
+//! `written_down` tells what is on disk, or will be as soon as whoever has `book` is done. Whoever finds that it must be otherwise
+//! writes it down next.
+
+use std::sync::Arc;
+
+use forebay_types::Failure;
+use parking_lot::MutexGuard;
+
+use crate::draft::Inner;
+use crate::error::failed;
+use crate::state::{StagedFile, WrittenDown};
+
+/// How a draft is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum As {
+    /// Where it belongs, and what is gone.
+    Roughly,
+    /// Where each byte is: nothing is being changed.
+    Exactly,
+    /// As it is written down already; not at all if it is not.
+    Before,
+}
+
+impl Inner {
+    /// The staged file, made if there is none, and written down if it is not. With `io`, so that nobody cuts the file meanwhile.
+    pub(crate) fn staged_file(&self) -> Result<Arc<StagedFile>, Failure> {
+        let book = self.book.lock();
+        let (made, size) = {
+            let state = self.state.lock();
+            (state.file.clone(), state.content.size())
+        };
+        let staged = match made {
+            Some(staged) => staged,
+            None => self.make_staged_file(size)?,
+        };
+        if self.state.lock().written_down == WrittenDown::Not {
+            self.write_record(&book, As::Roughly, false)?;
+        }
+        Ok(staged)
+    }
+
+    fn make_staged_file(&self, size: u64) -> Result<Arc<StagedFile>, Failure> {
+        let journal = &self.shared.journal;
+        let made = journal.create().and_then(|(id, file)| {
+            // So that its length is the file's, whatever is written down.
+            if size > 0 {
+                file.set_len(size)?;
+            }
+            Ok((id, file))
+        });
+        let (id, file) = made.map_err(failed("create a file in", journal.dir()))?;
+        let staged = Arc::new(StagedFile { id, file });
+        let unlinked = {
+            let mut state = self.state.lock();
+            state.file = Some(Arc::clone(&staged));
+            state.unlinked
+        };
+        if unlinked {
+            journal.remove(&staged.id);
+        }
+        Ok(staged)
+    }
+
+    /// Writes down what is known. `durable`: it outlives the machine.
+    pub(crate) fn write_down(&self, how: As, durable: bool) -> Result<(), Failure> {
+        self.write_record(&self.book.lock(), how, durable)
+    }
+
+    /// The same, where others can go on meanwhile; what cannot be written down is only told of.
+    pub(crate) async fn write_down_elsewhere(self: &Arc<Self>, how: As) {
+        let inner = Arc::clone(self);
+        let written_down = self.shared.blocking(move || inner.write_down(how, false)).await;
+        self.warn(written_down.flatten());
+    }
+
+    fn write_record(&self, _book: &MutexGuard<'_, ()>, how: As, durable: bool) -> Result<(), Failure> {
+        let (staged, record, before) = {
+            let mut state = self.state.lock();
+            let exact = match (how, state.written_down) {
+                (As::Before, WrittenDown::Not) => return Ok(()),
+                (As::Before, before) => before == WrittenDown::Exactly,
+                (how, _) => how == As::Exactly,
+            };
+            let Some(staged) = state.file.clone().filter(|_| !state.unlinked) else { return Ok(()) };
+            let record = state.record(&self.shared, exact);
+            let now = if exact { WrittenDown::Exactly } else { WrittenDown::Roughly };
+            (staged, record, std::mem::replace(&mut state.written_down, now))
+        };
+        let written = self.shared.journal.write(&staged.id, &record, durable);
+        written.map_err(|error| {
+            let mut state = self.state.lock();
+            if !state.unlinked && state.file.as_ref().is_some_and(|file| Arc::ptr_eq(file, &staged)) {
+                // The one before is still there.
+                state.written_down = before;
+            }
+            failed("write the record of", &self.shared.journal.data(&staged.id))(error).into()
+        })
+    }
+
+    /// The origin has what was written down: nothing needs to be, or what was written since.
+    pub(crate) async fn settle_record(self: &Arc<Self>) {
+        if self.state.lock().written_down == WrittenDown::Not {
+            return;
+        }
+        let inner = Arc::clone(self);
+        let settled = self.shared.blocking(move || -> Result<(), Failure> {
+            let book = inner.book.lock();
+            let forgotten = {
+                let mut state = inner.state.lock();
+                // What was written down is about the version before.
+                if state.dirty {
+                    None
+                } else {
+                    state.written_down = WrittenDown::Not;
+                    state.file.clone()
+                }
+            };
+            match forgotten {
+                Some(staged) => inner.shared.journal.remove_record(&staged.id),
+                None => inner.write_record(&book, As::Roughly, false)?,
+            }
+            Ok(())
+        });
+        self.warn(settled.await.flatten());
+    }
+
+    /// Removes the staged file and its record. Nobody writes it down any more: its state says why.
+    pub(crate) fn remove_staged(&self, staged: &StagedFile) {
+        let _book = self.book.lock();
+        self.shared.journal.remove(&staged.id);
+    }
+}

@@ -1,0 +1,97 @@
+//! The counters of workers of other cache groups, for the coordinator's page: its own client reads from one group only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_client::Connector;
+use forebay_cluster::Member;
+use forebay_cluster::records::members::WorkerRecord;
+use forebay_transport::{CallError, Op, Request, Transport};
+use forebay_types::{Failure, FailureKind};
+use futures::{StreamExt as _, stream};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+/// How long a worker may take: it answers at once, or is away.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Workers that are asked at once.
+const AT_ONCE: usize = 64;
+/// Workers that are asked at all: the plots have no place for more.
+const MOST: usize = 512;
+
+type Records = watch::Receiver<Option<Arc<BTreeMap<String, WorkerRecord>>>>;
+
+/// The workers of the groups that are not ours.
+pub(crate) struct Elsewhere {
+    group: String,
+    records: Records,
+    connector: Arc<dyn Connector>,
+    /// By address.
+    links: Mutex<BTreeMap<String, Arc<dyn Transport>>>,
+}
+
+impl Elsewhere {
+    /// Those of `records` that are in another group than `group`, reached by `connector`.
+    pub(crate) fn new(group: String, records: Records, connector: Arc<dyn Connector>) -> Self {
+        Self { group, records, connector, links: Mutex::default() }
+    }
+
+    /// What each of them answers.
+    pub(crate) async fn worker_stats(&self) -> Vec<(Arc<str>, Result<String, Failure>)> {
+        let asks: Vec<_> = self.links().await.into_iter().map(ask).collect();
+        stream::iter(asks).buffer_unordered(AT_ONCE).collect().await
+    }
+
+    /// A link to each that is there now. Those of the others are closed.
+    async fn links(&self) -> Vec<(Arc<str>, Arc<dyn Transport>)> {
+        let records = self.records.borrow().clone();
+        let others = records.iter().flat_map(|records| records.values());
+        let others: Vec<_> = others.filter(|record| record.group != self.group).take(MOST).collect();
+        let (links, gone) = {
+            let mut links = self.links.lock();
+            let is_there = |address: &String| others.iter().any(|record| record.addresses.rpc == *address);
+            let mut gone = Vec::new();
+            links.retain(|address, link| {
+                let stays = is_there(address);
+                if !stays {
+                    gone.push(Arc::clone(link));
+                }
+                stays
+            });
+            let link = |record: &&WorkerRecord| {
+                let connect = || {
+                    let address: Arc<str> = record.addresses.rpc.as_str().into();
+                    self.connector.connect(&Member {
+                        name: record.name.as_str().into(),
+                        address,
+                        weight: record.weight,
+                    })
+                };
+                let link = links.entry(record.addresses.rpc.clone()).or_insert_with(connect);
+                (record.name.as_str().into(), Arc::clone(link))
+            };
+            (others.iter().map(link).collect(), gone)
+        };
+        futures::future::join_all(gone.iter().map(|link| link.close())).await;
+        links
+    }
+
+    /// Ends the links.
+    pub(crate) async fn close(&self) {
+        let links = std::mem::take(&mut *self.links.lock());
+        futures::future::join_all(links.values().map(|link| link.close())).await;
+        self.connector.close().await;
+    }
+}
+
+async fn ask((name, link): (Arc<str>, Arc<dyn Transport>)) -> (Arc<str>, Result<String, Failure>) {
+    let request = Request::on_path(Op::Stats, Bytes::new(), ANSWER_WITHIN);
+    let answer = match link.call(request, None).await {
+        Ok(reply) => Ok(String::from_utf8_lossy(&reply.body).into_owned()),
+        Err(CallError::Service(failure)) => Err(failure),
+        Err(CallError::Link(error)) => Err(Failure::new(FailureKind::Unavailable, error.to_string())),
+    };
+    (name, answer)
+}

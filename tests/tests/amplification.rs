@@ -1,0 +1,161 @@
+//! How much is fetched for what programs read here and there: no more than they ask for, whatever the length of their reads and
+//! the way they read, from an origin into an empty cache and from a worker that has everything.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use forebay_e2e::reading::DirectFile;
+use forebay_e2e::{Bucket, Mount, Setup, Worker, is_root, skipped};
+use forebay_testkit::DataSet;
+use rustix::fs::Advice;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Of each file that is read at random.
+const SIZE: u64 = 96 * MIB;
+/// Reads of one file, at most.
+const READS: u64 = 8;
+const LENGTHS: [u64; 4] = [512 * KIB, MIB, 2 * MIB, 4 * MIB];
+/// A few hundred bytes of headers besides.
+const AT_MOST: f64 = 1.02;
+/// Cells in which the kernel itself may read ahead: of a buffered read whose pages it got in two steps, as on a machine that is short
+/// of memory, it takes the second for a read in order. Then the mount sees such a reader, too.
+const KERNELS_OWN: usize = 2;
+
+/// How a program reads.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Direct,
+    Buffered,
+    /// Buffered, and says that it will read at random.
+    Advised,
+}
+
+const WAYS: [Way; 3] = [Way::Direct, Way::Buffered, Way::Advised];
+
+fn key(way: Way, length: u64) -> String {
+    format!("{way:?}-{}k", length / KIB)
+}
+
+/// A file for each way and length, none of which is read twice by one mount.
+fn bucket() -> Bucket {
+    let bucket = Bucket::new();
+    for way in WAYS {
+        for length in LENGTHS {
+            bucket.put(&key(way, length), DataSet::new(length), SIZE);
+        }
+    }
+    bucket.put("in-order", DataSet::new(1), SIZE);
+    bucket
+}
+
+/// Reads `length` bytes at every other multiple of it, in an order that jumps about, but for the beginning: there the kernel expects
+/// a reader in order, and reads ahead of him. How many bytes.
+fn read_at_random(path: &Path, way: Way, length: u64) -> u64 {
+    let slots = SIZE / length / 2;
+    let reads = slots.min(READS);
+    let direct = matches!(way, Way::Direct).then(|| DirectFile::open(path).unwrap());
+    let buffered = File::open(path).unwrap();
+    if matches!(way, Way::Advised) {
+        rustix::fs::fadvise(&buffered, 0, None, Advice::Random).unwrap();
+    }
+    for read in 0..reads {
+        // 5 is a factor of no number of slots, so that every one comes once.
+        let offset = (2 * ((read * 5 + 3) % slots) + 1) * length;
+        let bytes = match &direct {
+            Some(file) => file.read_at(offset, length as usize).unwrap(),
+            None => {
+                let mut bytes = vec![0; length as usize];
+                buffered.read_exact_at(&mut bytes, offset).unwrap();
+                bytes
+            }
+        };
+        assert_eq!(bytes.len() as u64, length);
+        assert_eq!(DataSet::new(length).first_difference(offset, &bytes), None, "{way:?}, {length} bytes at {offset}");
+    }
+    reads * length
+}
+
+/// Reads every file at random; `count` says how many bytes came so far, of which no more may come than are asked for.
+#[track_caller]
+fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, count: impl Fn() -> u64) {
+    let (mut wrong, mut kernels_own) = (Vec::new(), Vec::new());
+    for way in WAYS {
+        for length in LENGTHS {
+            let (before, answered_before) = (count(), answered(mount));
+            let asked = read_at_random(&mount.path(&key(way, length)), way, length);
+            let (came, answered) = (count() - before, answered(mount) - answered_before);
+            let told = format!("{way:?}, {} KiB: {came} bytes for {answered} for {asked}", length / KIB);
+            println!("{what}, {told}");
+            if answered > asked && !matches!(way, Way::Direct) {
+                kernels_own.push(told);
+            } else if came as f64 > asked as f64 * AT_MOST {
+                wrong.push(told);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{what}: {wrong:?}");
+    assert!(kernels_own.len() <= KERNELS_OWN, "{what}, the kernel read ahead: {kernels_own:?}");
+}
+
+/// What the kernel was given.
+fn answered(mount: &Mount) -> u64 {
+    let stats = mount.own_stats();
+    stats.pointer("/fuse/read_bytes").and_then(|bytes| bytes.as_u64()).expect("fuse.read_bytes")
+}
+
+/// What came from workers in other processes.
+fn received(mount: &Mount) -> u64 {
+    let stats = mount.own_stats();
+    stats.pointer("/client/data/bytes_received").and_then(|bytes| bytes.as_u64()).expect("bytes_received")
+}
+
+fn over_tcp(worker: &Worker) -> Mount {
+    Setup::without_origin().options(&["network.shared_memory=off", "client.memory.size=256MiB"]).mount([worker])
+}
+
+#[test]
+fn random_reads_of_an_empty_cache_take_from_the_origin_what_they_ask_for() {
+    if !is_root() {
+        return skipped("only root sets how far the kernel reads ahead");
+    }
+    let bucket = bucket();
+    let mount = Setup::of(&bucket).memory("1GiB").up(&bucket);
+    nothing_more_comes_than_is_read(&mount, "cold", || bucket.proxy().counts().bytes);
+}
+
+#[test]
+fn random_reads_take_from_a_worker_what_they_ask_for_whether_it_has_it_or_not() {
+    if !is_root() {
+        return skipped("only root sets how far the kernel reads ahead");
+    }
+    let bucket = bucket();
+    let worker = Setup::of(&bucket).memory("1GiB").worker(&bucket);
+    let cold = over_tcp(&worker);
+    let before = bucket.proxy().counts().bytes;
+    nothing_more_comes_than_is_read(&cold, "cold, over TCP", || received(&cold));
+    let fetched = bucket.proxy().counts().bytes - before;
+    assert!(fetched as f64 <= received(&cold) as f64 * AT_MOST, "the worker fetched {fetched}");
+
+    let warm = over_tcp(&worker);
+    let before = bucket.proxy().counts().object_gets;
+    nothing_more_comes_than_is_read(&warm, "warm, over TCP", || received(&warm));
+    assert_eq!(bucket.proxy().counts().object_gets, before, "the worker had it all");
+}
+
+#[test]
+fn reads_in_order_are_still_fetched_ahead_of_whatever_their_length() {
+    let bucket = bucket();
+    let worker = Setup::of(&bucket).memory("1GiB").worker(&bucket);
+    for length in [128 * KIB, MIB, 4 * MIB] {
+        let mount = over_tcp(&worker);
+        let file = DirectFile::open(&mount.path("in-order")).unwrap();
+        for read in 0..SIZE / length {
+            file.verify(&mount.path("in-order"), DataSet::new(1), SIZE, read * length, length as usize);
+        }
+        let stats = mount.own_stats();
+        let ahead = stats.pointer("/client/prefetched").and_then(|bytes| bytes.as_u64()).expect("prefetched");
+        assert!(ahead > SIZE / 2, "{ahead} bytes were fetched ahead of reads of {length}");
+    }
+}
