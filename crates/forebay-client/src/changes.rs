@@ -16,8 +16,9 @@ use forebay_transport::message::{Change, ChangeReply, UploadRequest};
 use forebay_transport::{CallError, Flags, Op, Request};
 use forebay_types::{Attr, Failure, FailureKind, FsPath};
 
+use crate::attempts::no_workers;
 use crate::client::Client;
-use crate::router::{Changed, no_workers};
+use crate::router::Changed;
 use crate::routes::Link;
 
 /// Who has forgotten what he knew.
@@ -221,7 +222,7 @@ impl Client {
         let owner = router.routes().owners(key, 1).next().map(Arc::clone);
         let Some(owner) = owner.filter(|owner| by.is_none_or(|by| !Arc::ptr_eq(by, owner))) else { return };
         // One that does not answer is not waited for by each change, and makes up for all of them when it is back.
-        let is_worth_it = owner.health.lock().admit(Instant::now(), &router.backoff);
+        let is_worth_it = router.judge.admits(&owner, Instant::now());
         let told = match is_worth_it {
             true => router.refresh(&owner, path, Flags::default()).await,
             false => Err(Failure::new(FailureKind::Unavailable, "it did not answer lately")),

@@ -19,7 +19,7 @@ use crate::connector::Connector;
 use crate::downloads::Downloads;
 use crate::open_file::OpenFile;
 use crate::prefetch::PrefetchOptions;
-use crate::router::Router;
+use crate::router::{Away, Router};
 use crate::small::SmallFiles;
 use crate::source::Workers;
 use crate::stats::ClientStats;
@@ -119,11 +119,25 @@ impl Client {
         options: ClientOptions,
         runtime: tokio::runtime::Handle,
     ) -> Self {
+        Self::with_resort(membership, connector, buffers, options, Away::Fail, runtime)
+    }
+
+    /// The same; `away` is what becomes of its requests while no worker can be reached.
+    #[must_use]
+    pub fn with_resort(
+        membership: Arc<dyn Membership>,
+        connector: Arc<dyn Connector>,
+        buffers: Store,
+        options: ClientOptions,
+        away: Away,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
         let stats = Arc::new(ClientStats::default());
         let router = {
             let (backoff, timeout) = (options.backoff, options.request_timeout);
             Router::new(membership, connector, backoff, timeout, Arc::clone(&stats), runtime.clone())
                 .limited_to(options.max_concurrency.map_or_else(Downloads::unlimited, Downloads::at_most))
+                .when_away(away)
         };
         let router = Arc::new(router);
         let frames = buffers.pool().capacity().as_u64() / u64::from(MAX_BLOCK_SIZE);
@@ -232,6 +246,7 @@ impl Client {
 
     /// Ends prefetching and the links to the workers. Handles that are still open fail from now on.
     pub async fn close(&self) {
+        self.shared.router.judge.outage.close();
         self.shared.prefetches.close();
         self.shared.fills.close();
         self.shared.engine.close().await;

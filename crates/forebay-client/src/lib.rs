@@ -18,17 +18,20 @@
 //! [`Store`](forebay_store::Store) that a [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was
 //! prefetched for one reader serves all.
 
+mod attempts;
 mod changes;
 mod claims;
 mod client;
 mod connector;
 mod downloads;
 mod glance;
+mod judge;
 mod landing;
 mod local;
 mod members;
 mod missed;
 mod open_file;
+mod outage;
 mod pace;
 pub mod paths;
 mod peers;
@@ -50,4 +53,5 @@ pub use members::Loaded;
 pub use open_file::{Arrived, OpenFile};
 pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};
+pub use router::Away;
 pub use stats::{ClientStats, ReadSource};

@@ -88,7 +88,7 @@ impl Peers {
         block_length: u32,
         buffers: &Store,
     ) -> Result<Option<Fetched>, Failure> {
-        if !link.health.lock().admit(Instant::now(), &self.router.backoff) {
+        if !self.router.judge.admits(link, Instant::now()) {
             return Ok(None);
         }
         let (offset, length) = (sectors.byte_offset(), sectors.byte_len(block_length));

@@ -9,22 +9,20 @@ use bytes::Bytes;
 use forebay_cluster::{Backoff, Membership, PlacementKey};
 use forebay_memory::SpanMut;
 use forebay_store::Store;
-use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request};
+use forebay_transport::{CallError, Flags, LinkError, Op, Payload, Reply, Request, Transport};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use moka::sync::Cache;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
 
+use crate::attempts::{Attempts, Verdict};
 use crate::connector::Connector;
 use crate::downloads::Downloads;
+use crate::judge::Judge;
 use crate::landing::Landing;
 use crate::missed::OwnChanges;
-use crate::routes::{Closing, Link, Order, Routes};
+use crate::outage::{Outage, Remedy};
+use crate::routes::{Closing, Link, Routes};
 use crate::stats::ClientStats;
-
-/// Workers that are asked about one request when those before them answered that they cannot: three origins that are
-/// down are one origin that is down.
-const MAX_ANSWERS: u32 = 3;
 
 /// How long a worker that is told of a change may keep the one who made it waiting.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
@@ -47,7 +45,6 @@ pub(crate) struct Router {
     pub(crate) connector: Arc<dyn Connector>,
     routes: ArcSwap<Routes>,
     closing: Closing,
-    pub(crate) backoff: Backoff,
     timeout: Duration,
     /// How many workers hold each block of a file; one, of those that are not here.
     replicas: Cache<FileId, u8>,
@@ -58,6 +55,42 @@ pub(crate) struct Router {
     pub(crate) changes: OwnChanges,
     downloads: Downloads,
     pub(crate) stats: Arc<ClientStats>,
+    pub(crate) judge: Judge,
+    away: Away,
+    /// Whether there ever was a worker.
+    had_any: AtomicBool,
+}
+
+/// What is done when nobody is left to ask.
+enum Next {
+    /// Workers are asked again.
+    Again,
+    /// This is asked in their place, within so long.
+    Origin(Arc<dyn Transport>, Duration),
+    /// The request fails.
+    GiveUp,
+}
+
+/// What becomes of requests while no worker can be reached. Changes are tried again in either case.
+#[derive(Clone, Default)]
+pub enum Away {
+    /// They fail.
+    #[default]
+    Fail,
+    /// They wait for one, for as long as a request may take.
+    Wait,
+    /// This reads the origin for them.
+    Origin(Arc<dyn Transport>),
+}
+
+impl std::fmt::Debug for Away {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Fail => "Fail",
+            Self::Wait => "Wait",
+            Self::Origin(_) => "Origin",
+        })
+    }
 }
 
 impl Router {
@@ -73,12 +106,12 @@ impl Router {
         let closing = Closing { runtime, tasks: TaskTracker::new() };
         let (replicas, replicates) = (Cache::new(MOST_REPLICATED), AtomicBool::new(false));
         let (turns, changes) = (AtomicU64::new(0), OwnChanges::default());
+        let judge = Judge { backoff, stats: Arc::clone(&stats), outage: Outage::default(), has_resort: false };
         let router = Self {
             membership,
             connector,
             routes,
             closing,
-            backoff,
             timeout,
             replicas,
             replicates,
@@ -86,6 +119,9 @@ impl Router {
             changes,
             downloads: Downloads::unlimited(),
             stats,
+            judge,
+            away: Away::Fail,
+            had_any: AtomicBool::new(false),
         };
         router.routes();
         router
@@ -94,6 +130,12 @@ impl Router {
     /// With these bounds on requests on blocks to other processes.
     pub(crate) fn limited_to(self, downloads: Downloads) -> Self {
         Self { downloads, ..self }
+    }
+
+    /// And this is done while no worker can be reached.
+    pub(crate) fn when_away(mut self, away: Away) -> Self {
+        self.judge.has_resort = matches!(away, Away::Origin(_));
+        Self { away, ..self }
     }
 
     /// The routes as they are now.
@@ -113,6 +155,7 @@ impl Router {
     #[cold]
     fn reroute(&self, topology: &Arc<forebay_cluster::Topology>) -> arc_swap::Guard<Arc<Routes>> {
         self.routes.rcu(|old| old.renewed(topology, &*self.connector, &self.closing, &self.changes));
+        self.had_any.fetch_or(!topology.ring.members().is_empty(), Ordering::Relaxed);
         self.routes.load()
     }
 
@@ -141,7 +184,17 @@ impl Router {
         mut into: Option<SpanMut>,
     ) -> Result<Reply, Failure> {
         let mut attempts = self.attempts(key, 1, self.timeout);
-        while let Some((link, left)) = attempts.next() {
+        loop {
+            let Some((link, left)) = attempts.next() else {
+                match Box::pin(self.when_all_are_silent(&mut attempts)).await {
+                    Next::Again => continue,
+                    Next::Origin(origin, left) => {
+                        request.deadline = left;
+                        return self.ask_origin(&*origin, &request, None).await;
+                    }
+                    Next::GiveUp => return Err(attempts.exhausted()),
+                }
+            };
             if let Some(changes) = link.missed.due()
                 && let Err(error) = self.catch_up(&link, changes).await
             {
@@ -158,7 +211,6 @@ impl Router {
                 Verdict::AskNext => {}
             }
         }
-        Err(attempts.exhausted())
     }
 
     /// A request on the namespace, to the worker that owns `key`.
@@ -172,7 +224,7 @@ impl Router {
     /// question may take: a worker that is being restarted costs a writer no error.
     pub(crate) async fn change(&self, key: PlacementKey, mut request: Request, timeout: Duration) -> Changed {
         let began = tokio::time::Instant::now();
-        let mut pause = self.backoff.initial;
+        let mut pause = self.judge.backoff.initial;
         let mut repeated = false;
         loop {
             let mut attempts = self.attempts(key, 1, timeout.saturating_sub(began.elapsed()));
@@ -193,7 +245,7 @@ impl Router {
                 return Changed { result: Err(attempts.exhausted()), repeated, by: None };
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(self.backoff.max);
+            pause = (pause * 2).min(self.judge.backoff.max);
         }
     }
 
@@ -244,7 +296,17 @@ impl Router {
     ) -> Result<Reply, Failure> {
         let replicas = self.replicas_of(request.block.file);
         let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas, self.timeout);
-        while let Some((link, left)) = attempts.next() {
+        loop {
+            let Some((link, left)) = attempts.next() else {
+                match Box::pin(self.when_all_are_silent(&mut attempts)).await {
+                    Next::Again => continue,
+                    Next::Origin(origin, left) => {
+                        request.deadline = left;
+                        return complete(self.ask_origin(&*origin, &request, Some(version)).await?, &request);
+                    }
+                    Next::GiveUp => return Err(attempts.exhausted()),
+                }
+            };
             let (_turn, left) = self.downloads.turn(&link, left).await?;
             request.deadline = left;
             let begun = (replicas > 1).then(|| Timed::begin(&link));
@@ -257,7 +319,41 @@ impl Router {
                 Verdict::AskNext => landing.iter_mut().for_each(|landing| landing.must_land |= attempts.paths > 0),
             }
         }
-        Err(attempts.exhausted())
+    }
+
+    /// Nobody is left to ask. When that is because no worker can be reached, it may be worth waiting for one.
+    #[cold]
+    async fn when_all_are_silent(&self, attempts: &mut Attempts<'_>) -> Next {
+        // Where there never was a worker, none is being restarted.
+        if matches!(self.away, Away::Fail) || !attempts.reached_nobody() || !self.had_any.load(Ordering::Relaxed) {
+            return Next::GiveUp;
+        }
+        let outage = &self.judge.outage;
+        if let Away::Origin(origin) = &self.away {
+            outage.begin(attempts.cause(), Remedy::Origin, &self.stats);
+            return Next::Origin(Arc::clone(origin), attempts.left());
+        }
+        outage.begin(attempts.cause(), Remedy::Wait(self.timeout), &self.stats);
+        if !outage.pause(attempts.pauses(), &self.stats).await {
+            return Next::GiveUp;
+        }
+        attempts.renew(Arc::clone(&self.routes()), self.turn(attempts.replicas()));
+        Next::Again
+    }
+
+    /// Asks what reads the origin in the place of workers, with the description of a file version.
+    async fn ask_origin(
+        &self,
+        origin: &dyn Transport,
+        request: &Request,
+        version: Option<&FileVersion>,
+    ) -> Result<Reply, Failure> {
+        self.stats.direct_requests.fetch_add(1, Ordering::Relaxed);
+        let request = match version {
+            Some(version) => request.clone().with_body(version.encode().into()),
+            None => request.clone(),
+        };
+        origin.call(request, None).await.map_err(Failure::from)
     }
 
     /// A request on a block to one member, with the description of its file version if it asks for that. It is not sent with
@@ -327,18 +423,7 @@ impl Router {
 
     /// What the answer of one member, asked without failover, says about its health, and the answer.
     pub(crate) fn note(&self, link: &Link, answer: Result<Reply, CallError>) -> Result<Reply, Failure> {
-        match &answer {
-            Err(CallError::Link(LinkError::OtherPath { .. })) => {}
-            Err(CallError::Link(error)) => self.unreachable(link, error),
-            Ok(_) | Err(CallError::Service(_)) => reached(link),
-        }
-        answer.map_err(Failure::from)
-    }
-
-    fn unreachable(&self, link: &Link, error: &LinkError) {
-        if link.health.lock().failed(Instant::now(), &self.backoff) {
-            warn!(worker = %link.member, %error, "worker cannot be reached, its blocks are read through others");
-        }
+        self.judge.note(link, answer)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -355,33 +440,12 @@ impl Router {
     }
 
     fn attempts(&self, key: PlacementKey, replicas: u8, timeout: Duration) -> Attempts<'_> {
-        let routes = Arc::clone(&self.routes());
-        let turn = if replicas > 1 { self.turns.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        Attempts {
-            router: self,
-            order: routes.order(key, replicas, turn),
-            routes,
-            passed_over: Vec::new(),
-            started: Instant::now(),
-            timeout,
-            tries: 0,
-            answers: 0,
-            again: None,
-            paths: 0,
-            last: None,
-        }
+        let of = (key, replicas, self.turn(replicas));
+        Attempts::new(&self.judge, Arc::clone(&self.routes()), of, timeout)
     }
-}
 
-/// What is wrong with a cluster of nobody.
-pub(crate) fn no_workers() -> Failure {
-    let message = "there are no workers; start one, or name them with --workers or `cluster.workers`";
-    Failure::new(FailureKind::Unavailable, message)
-}
-
-fn reached(link: &Link) {
-    if link.health.lock().succeeded() {
-        info!(worker = %link.member, "worker is back");
+    fn turn(&self, replicas: u8) -> u64 {
+        if replicas > 1 { self.turns.fetch_add(1, Ordering::Relaxed) } else { 0 }
     }
 }
 
@@ -421,106 +485,4 @@ pub(crate) fn complete(reply: Reply, request: &Request) -> Result<Reply, Failure
         return Err(Failure::new(FailureKind::Corrupt, message));
     }
     Ok(reply)
-}
-
-/// The way of one request through the workers.
-struct Attempts<'a> {
-    router: &'a Router,
-    routes: Arc<Routes>,
-    order: Order,
-    /// Members that were left out because they failed lately: a last resort.
-    passed_over: Vec<usize>,
-    started: Instant,
-    /// How long it may take in all.
-    timeout: Duration,
-    tries: u32,
-    answers: u32,
-    /// The worker to ask again, over another path.
-    again: Option<Arc<Link>>,
-    paths: u32,
-    last: Option<Failure>,
-}
-
-enum Verdict {
-    Settled(Result<Reply, Failure>),
-    AskNext,
-}
-
-/// Paths of one worker that are tried for one request: more than any machine has network cards.
-const MAX_PATHS: u32 = 16;
-
-impl Attempts<'_> {
-    /// The next worker to ask and how long it may take.
-    fn next(&mut self) -> Option<(Arc<Link>, Duration)> {
-        let now = Instant::now();
-        let left = self.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
-        if self.answers >= MAX_ANSWERS {
-            return None;
-        }
-        if let Some(link) = self.again.take() {
-            return Some((link, left));
-        }
-        let admitted = loop {
-            let Some(at) = self.order.next(&self.routes) else { break None };
-            if self.routes.links[at].health.lock().admit(now, &self.router.backoff) {
-                break Some(at);
-            }
-            self.passed_over.push(at);
-        };
-        // Everyone else failed: better a worker that was dead a moment ago than none.
-        let at = admitted.or_else(|| (!self.passed_over.is_empty()).then(|| self.passed_over.remove(0)))?;
-        self.tries += 1;
-        if self.tries > 1 {
-            self.router.stats.failovers.fetch_add(1, Ordering::Relaxed);
-        }
-        Some((Arc::clone(&self.routes.links[at]), left))
-    }
-
-    /// The worker that was next is not asked, since it would say what was before a change.
-    fn pass_over(&mut self, link: &Arc<Link>, error: CallError) {
-        match error {
-            CallError::Link(_) => drop(self.judge(link, Err(error))),
-            CallError::Service(failure) => {
-                self.answers += 1;
-                self.last = Some(failure.context(format!("{} could not be told of a change", link.member)));
-            }
-        }
-    }
-
-    fn judge(&mut self, link: &Arc<Link>, answer: Result<Reply, CallError>) -> Verdict {
-        match answer {
-            Err(CallError::Link(error @ LinkError::OtherPath { .. })) if self.paths < MAX_PATHS => {
-                self.paths += 1;
-                self.again = Some(Arc::clone(link));
-                self.last = Some(CallError::Link(error).into());
-                Verdict::AskNext
-            }
-            Err(CallError::Link(error)) => {
-                self.router.unreachable(link, &error);
-                self.last = Some(CallError::Link(error).into());
-                Verdict::AskNext
-            }
-            answered => {
-                reached(link);
-                match answered.map_err(Failure::from) {
-                    Err(failure) if failure.kind().is_transient() => {
-                        self.answers += 1;
-                        self.last = Some(failure);
-                        Verdict::AskNext
-                    }
-                    settled => Verdict::Settled(settled),
-                }
-            }
-        }
-    }
-
-    /// Nobody is left to ask.
-    fn exhausted(self) -> Failure {
-        self.last.unwrap_or_else(|| {
-            if self.routes.links.is_empty() {
-                return no_workers();
-            }
-            Failure::new(FailureKind::Unavailable, format!("no worker answered within {:?}", self.timeout))
-        })
-    }
 }

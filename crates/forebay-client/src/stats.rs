@@ -32,6 +32,12 @@ pub struct ClientStats {
     pub prefetched: AtomicU64,
     /// Requests that went to another worker than the first choice.
     pub failovers: AtomicU64,
+    /// Times when no worker could be reached.
+    pub outages: AtomicU64,
+    /// Requests that wait for one at present.
+    pub waiting_for_workers: AtomicU64,
+    /// Requests that went to the origin without a worker, since none could be reached.
+    pub direct_requests: AtomicU64,
     /// Sectors that were not what their worker's sums say when they arrived.
     pub corrupt_sectors: AtomicU64,
     /// Reads that failed.

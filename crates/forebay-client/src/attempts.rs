@@ -1,0 +1,202 @@
+//! The way of one request through the workers: whom to ask, and whom to ask next.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use forebay_cluster::{Backoff, Pauses, PlacementKey};
+use forebay_transport::{CallError, LinkError, Reply};
+use forebay_types::{Failure, FailureKind};
+use tokio::time::Instant;
+
+use crate::judge::Judge;
+use crate::routes::{Link, Order, Routes};
+
+/// Workers that are asked about one request when those before them answered that they cannot: three origins that are
+/// down are one origin that is down.
+const MAX_ANSWERS: u32 = 3;
+/// Paths of one worker that are tried for one request: more than any machine has network cards.
+const MAX_PATHS: u32 = 16;
+/// How long requests pause before they try again, while no worker can be reached: a worker that is restarted is found soon, and one
+/// that stays away is not asked by each of a thousand requests all the time.
+const AWAY: Backoff = Backoff { initial: Duration::from_millis(100), max: Duration::from_secs(2) };
+
+/// See above.
+pub(crate) struct Attempts<'a> {
+    judge: &'a Judge,
+    pub(crate) routes: Arc<Routes>,
+    key: PlacementKey,
+    replicas: u8,
+    order: Order,
+    /// Members that were left out because they failed lately: a last resort.
+    passed_over: Vec<usize>,
+    started: Instant,
+    /// How long it may take in all.
+    timeout: Duration,
+    tries: u32,
+    /// Workers that said that they cannot.
+    pub(crate) answers: u32,
+    /// The worker to ask again, over another path.
+    again: Option<Arc<Link>>,
+    /// Paths that failed.
+    pub(crate) paths: u32,
+    /// Whether a worker does not want to talk to us: to wait does not help.
+    is_refused: bool,
+    /// Between rounds over all workers.
+    pauses: Pauses,
+    last: Option<Failure>,
+}
+
+/// What came of one attempt.
+pub(crate) enum Verdict {
+    /// This is the answer.
+    Settled(Result<Reply, Failure>),
+    /// Somebody else may have one.
+    AskNext,
+}
+
+impl<'a> Attempts<'a> {
+    /// The attempts at a request about `key`, which so many workers own; `turn` counts requests. They may take so long in all.
+    pub(crate) fn new(
+        judge: &'a Judge,
+        routes: Arc<Routes>,
+        (key, replicas, turn): (PlacementKey, u8, u64),
+        timeout: Duration,
+    ) -> Self {
+        let started = Instant::now();
+        Self {
+            judge,
+            order: routes.order(key, replicas, turn),
+            routes,
+            key,
+            replicas,
+            passed_over: Vec::new(),
+            started,
+            timeout,
+            tries: 0,
+            answers: 0,
+            again: None,
+            paths: 0,
+            is_refused: false,
+            pauses: Pauses::until((started + timeout).into_std(), AWAY),
+            last: None,
+        }
+    }
+
+    /// The next worker to ask and how long it may take.
+    pub(crate) fn next(&mut self) -> Option<(Arc<Link>, Duration)> {
+        let now = Instant::now();
+        let left = self.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
+        if self.answers >= MAX_ANSWERS {
+            return None;
+        }
+        if let Some(link) = self.again.take() {
+            return Some((link, left));
+        }
+        let admitted = loop {
+            let Some(at) = self.order.next(&self.routes) else { break None };
+            if self.judge.admits(&self.routes.links[at], now.into_std()) {
+                break Some(at);
+            }
+            self.passed_over.push(at);
+        };
+        // Everyone else failed: better a worker that was dead a moment ago than none.
+        let is_last_resort = !self.passed_over.is_empty() && !self.judge.has_resort;
+        let at = admitted.or_else(|| is_last_resort.then(|| self.passed_over.remove(0)))?;
+        self.tries += 1;
+        if self.tries > 1 {
+            self.judge.stats.failovers.fetch_add(1, Ordering::Relaxed);
+        }
+        Some((Arc::clone(&self.routes.links[at]), left))
+    }
+
+    /// The worker that was next is not asked, since it would say what was before a change.
+    pub(crate) fn pass_over(&mut self, link: &Arc<Link>, error: CallError) {
+        match error {
+            CallError::Link(_) => drop(self.judge(link, Err(error))),
+            CallError::Service(failure) => {
+                self.answers += 1;
+                self.last = Some(failure.context(format!("{} could not be told of a change", link.member)));
+            }
+        }
+    }
+
+    /// What is to be done after `link` answered so.
+    pub(crate) fn judge(&mut self, link: &Arc<Link>, answer: Result<Reply, CallError>) -> Verdict {
+        match answer {
+            Err(CallError::Link(error @ LinkError::OtherPath { .. })) if self.paths < MAX_PATHS => {
+                self.paths += 1;
+                self.again = Some(Arc::clone(link));
+                self.last = Some(CallError::Link(error).into());
+                Verdict::AskNext
+            }
+            Err(CallError::Link(error)) => {
+                self.judge.unreachable(link, &error);
+                self.is_refused |= matches!(error, LinkError::Refused { .. });
+                self.last = Some(CallError::Link(error).into());
+                Verdict::AskNext
+            }
+            answered => {
+                self.judge.reached(link);
+                match answered.map_err(Failure::from) {
+                    Err(failure) if failure.kind().is_transient() => {
+                        self.answers += 1;
+                        self.last = Some(failure);
+                        Verdict::AskNext
+                    }
+                    settled => Verdict::Settled(settled),
+                }
+            }
+        }
+    }
+
+    /// Whether no worker said anything, and one may yet if it is given time.
+    pub(crate) fn reached_nobody(&self) -> bool {
+        self.answers == 0 && !self.is_refused
+    }
+
+    /// Why nobody was reached, as far as there was anybody.
+    pub(crate) fn cause(&self) -> Option<&Failure> {
+        self.last.as_ref()
+    }
+
+    /// How long it pauses before it begins again.
+    pub(crate) fn pauses(&mut self) -> &mut Pauses {
+        &mut self.pauses
+    }
+
+    /// How many workers own what it is about.
+    pub(crate) fn replicas(&self) -> u8 {
+        self.replicas
+    }
+
+    /// How long it may take from now.
+    pub(crate) fn left(&self) -> Duration {
+        self.timeout.saturating_sub(self.started.elapsed())
+    }
+
+    /// Begins again, by these routes, with whatever time there is left.
+    pub(crate) fn renew(&mut self, routes: Arc<Routes>, turn: u64) {
+        self.order = routes.order(self.key, self.replicas, turn);
+        self.routes = routes;
+        self.passed_over.clear();
+        // It is no failover to ask the same worker again.
+        (self.tries, self.again, self.paths) = (0, None, 0);
+    }
+
+    /// Nobody is left to ask.
+    pub(crate) fn exhausted(self) -> Failure {
+        self.last.unwrap_or_else(|| {
+            if self.routes.links.is_empty() {
+                return no_workers();
+            }
+            Failure::new(FailureKind::Unavailable, format!("no worker answered within {:?}", self.timeout))
+        })
+    }
+}
+
+/// What is wrong with a cluster of nobody.
+pub(crate) fn no_workers() -> Failure {
+    let message = "there are no workers; start one, or name them with --workers or `cluster.workers`";
+    Failure::new(FailureKind::Unavailable, message)
+}

@@ -1,0 +1,170 @@
+//! A client whose only worker is away for a while: who waits for it, for how long, and who reads the origin meanwhile.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{SECOND, origin, path, pattern, store, worker};
+use forebay_client::{Away, Client, ClientOptions, ClientStats, Connector, OpenFile};
+use forebay_cluster::{Backoff, Member, StaticMembership};
+use forebay_origin::FakeOrigin;
+use forebay_transport::fake::FakeTransport;
+use forebay_transport::{CallError, LinkError, LocalTransport, Op, Service, Transport};
+use forebay_types::FailureKind;
+use tokio::time::Instant;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const BYTES: usize = 9 << 20;
+/// The longest pause between two tries, and some.
+const PAUSE: Duration = Duration::from_secs(3);
+
+struct OneLink(Arc<FakeTransport>);
+
+impl Connector for OneLink {
+    fn connect(&self, _member: &Member) -> Arc<dyn Transport> {
+        Arc::clone(&self.0) as Arc<dyn Transport>
+    }
+}
+
+struct Scene {
+    origin: Arc<FakeOrigin>,
+    link: Arc<FakeTransport>,
+    client: Client,
+    file: Arc<OpenFile>,
+    bytes: Vec<u8>,
+}
+
+impl Scene {
+    async fn new(away: impl AsyncFnOnce(&Arc<FakeOrigin>) -> Away) -> Self {
+        let origin = origin();
+        let bytes = pattern(BYTES, 7);
+        origin.put("f", bytes.clone());
+        let service = worker(&origin).await as Arc<dyn Service>;
+        let link = Arc::new(FakeTransport::new("one", service));
+        let backoff = Backoff { initial: SECOND, max: 10 * SECOND };
+        let options = ClientOptions { backoff, request_timeout: TIMEOUT, ..ClientOptions::default() };
+        let (members, connector) = (Arc::new(StaticMembership::new(["one"])), Arc::new(OneLink(Arc::clone(&link))));
+        let (buffers, runtime) = (store(64, None).await, tokio::runtime::Handle::current());
+        let away = away(&origin).await;
+        let client = Client::with_resort(members, connector, buffers, options, away, runtime);
+        let attr = client.stat(&path("/s3/f"), false).await.unwrap().attr;
+        let file = client.open(attr.version().unwrap().clone());
+        Self { origin, link, client, file, bytes }
+    }
+
+    async fn assert_reads(&self, at: usize, length: usize) {
+        let spans = self.file.read(at as u64, length as u32).await.unwrap();
+        let read: Vec<u8> = spans.iter().flat_map(|span| span.iter().copied()).collect();
+        assert!(read == self.bytes[at..at + length], "{length} bytes at {at}");
+    }
+
+    fn stats(&self) -> &ClientStats {
+        self.client.stats()
+    }
+
+    fn waiting(&self) -> u64 {
+        self.stats().waiting_for_workers.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_wait_for_the_only_worker_and_get_the_right_bytes_when_it_is_back() {
+    let scene = Scene::new(async |_| Away::Wait).await;
+    scene.link.kill();
+    let began = Instant::now();
+    let back = async {
+        tokio::time::sleep(8 * SECOND).await;
+        assert!(scene.waiting() > 0);
+        scene.link.revive();
+    };
+    let reads = (0..32).map(|index| scene.assert_reads(index * 200_000, 100_000));
+    let found = async { scene.client.stat(&path("/s3/f"), true).await.unwrap().attr.size() };
+    let (_, _, size) = tokio::join!(futures::future::join_all(reads), back, found);
+    assert_eq!(size, BYTES as u64);
+    let waited = began.elapsed();
+    assert!((8 * SECOND..8 * SECOND + PAUSE).contains(&waited), "{waited:?}");
+    assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 1, "one, however many wait");
+    assert_eq!(scene.stats().failed_reads.load(Ordering::Relaxed), 0);
+    assert_eq!(scene.waiting(), 0);
+    let asked = scene.link.calls(Op::Read) + scene.link.calls(Op::Fill);
+    assert!(asked < 33 * 16, "{asked} requests: who waits does not hammer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_longer_than_a_request_may_take_and_whoever_gives_up_is_counted_no_more() {
+    let scene = Scene::new(async |_| Away::Wait).await;
+    scene.link.kill();
+    let began = Instant::now();
+    let failure = scene.client.stat(&path("/s3/f"), true).await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::Unavailable, "{failure}");
+    assert!((TIMEOUT - PAUSE..=TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
+
+    let impatient = tokio::time::timeout(SECOND, scene.file.read(0, 10)).await;
+    assert!(impatient.is_err(), "a second is not enough to give up by itself");
+    tokio::task::yield_now().await;
+    let began = Instant::now();
+    assert!(scene.file.read(0, 10).await.is_err());
+    assert!(began.elapsed() < 2 * TIMEOUT, "{:?}", began.elapsed());
+    tokio::time::sleep(2 * TIMEOUT).await;
+    assert_eq!(scene.waiting(), 0);
+    assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 1, "it is the same one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_closed_keeps_nobody_waiting() {
+    let scene = Scene::new(async |_| Away::Wait).await;
+    scene.link.kill();
+    let began = Instant::now();
+    let close = async {
+        tokio::time::sleep(SECOND).await;
+        scene.client.close().await;
+    };
+    let name = path("/s3/f");
+    let (read, ()) = tokio::join!(scene.client.stat(&name, true), close);
+    assert!(read.is_err() && began.elapsed() < PAUSE, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_does_not_want_us_is_not_waited_for_and_one_that_answers_neither() {
+    let scene = Scene::new(async |_| Away::Wait).await;
+    let began = Instant::now();
+    let refused = LinkError::Refused { peer: "one".into(), reason: "another cluster".into() };
+    scene.link.fail_next(1, &CallError::Link(refused));
+    assert!(scene.client.stat(&path("/s3/f"), true).await.is_err());
+    assert_eq!(scene.client.stat(&path("/s3/none"), true).await.unwrap_err().kind(), FailureKind::NotFound);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_read_the_origin_does_not_wait_and_comes_back_to_the_worker() {
+    let resort = async |origin: &Arc<FakeOrigin>| {
+        let resort = worker(origin).await as Arc<dyn Service>;
+        Away::Origin(Arc::new(LocalTransport::new(resort)))
+    };
+    let scene = Scene::new(resort).await;
+    scene.link.kill();
+    let began = Instant::now();
+    for at in (0..BYTES - 100_000).step_by(1_234_567) {
+        scene.assert_reads(at, 100_000).await;
+    }
+    assert_eq!(scene.client.stat(&path("/s3/f"), true).await.unwrap().attr.size(), BYTES as u64);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    let direct = || scene.stats().direct_requests.load(Ordering::Relaxed);
+    assert!(direct() > 0);
+    assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 1);
+    assert_eq!(scene.stats().failed_reads.load(Ordering::Relaxed), 0);
+
+    // What is replaced meanwhile is not mixed with what was read.
+    scene.origin.put("f", pattern(BYTES, 8));
+    let failure = scene.file.read(BYTES as u64 - 1000, 1000).await.map(|_| ()).err();
+    assert!(failure.is_none_or(|failure| failure.kind() == FailureKind::VersionChanged));
+
+    scene.link.revive();
+    tokio::time::sleep(20 * SECOND).await;
+    let before = direct();
+    assert!(scene.client.stat(&path("/s3/f"), true).await.is_ok());
+    assert_eq!(direct(), before, "the worker is asked again");
+}
