@@ -40,7 +40,7 @@ impl Judge {
     /// It did not answer.
     pub(crate) fn unreachable(&self, link: &Link, error: &LinkError) {
         if link.health.lock().failed(Instant::now(), &self.backoff) {
-            warn!(worker = %link.member, %error, "worker cannot be reached, its blocks are read through others");
+            warn!(worker = %link.member, %error, "worker cannot be reached");
         }
     }
 

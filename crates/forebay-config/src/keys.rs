@@ -223,6 +223,9 @@ keys! {
         /// Longest time for one request, over all workers that it is sent to. Best above `origin.retry.deadline`, so that a
         /// reader outlasts an origin that comes back.
         client_request_timeout "client.request_timeout": Duration = secs(90), in ms(1)..=HOUR;
+        /// While no worker can be reached, reads go to the origin, with the credentials of the mount, and are cached
+        /// nowhere. Off: they wait for a worker, for `client.request_timeout`.
+        client_origin_direct "client.origin.direct": bool = false;
         /// Mounts read from workers from this interface's address. Unset: from that of `network.group_network`.
         client_network_data_bind_device "client.network.data.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// How long a dead worker is left alone before it is tried again. Doubles with each failure.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use forebay_client::{Client, ClientOptions, Connector, PrefetchOptions};
+use forebay_client::{Away, Client, ClientOptions, Connector, PrefetchOptions};
 use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
 use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
@@ -273,8 +273,8 @@ async fn client(
     config: &Config,
     membership: Arc<dyn Membership>,
     connector: Arc<dyn Connector>,
-    buffers: Pool,
-    prefetch_budget: ByteSize,
+    (buffers, prefetch_budget): (Pool, ByteSize),
+    away: Away,
 ) -> anyhow::Result<Client> {
     let options = ClientOptions {
         prefetch_budget: prefetch_budget.as_u64(),
@@ -297,7 +297,7 @@ async fn client(
     let buffers =
         StoreOptions { eviction: Eviction::Fifo, alloc_deadline: BUFFERS_WITHIN, ..StoreOptions::in_memory(buffers) };
     let buffers = Store::open(buffers).await?;
-    Ok(Client::new(membership, connector, buffers, options, tokio::runtime::Handle::current()))
+    Ok(Client::with_resort(membership, connector, buffers, options, away, tokio::runtime::Handle::current()))
 }
 
 /// How far the kernel reads ahead on a mount of this process.
@@ -314,7 +314,7 @@ fn read_ahead(config: &Config) -> ByteSize {
 pub(crate) type Own = (Arc<str>, Arc<dyn Service>);
 
 /// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
-/// addresses those are, and decides what it connects from.
+/// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
@@ -323,6 +323,7 @@ pub(crate) async fn remote_client(
     reach: Reach,
     membership: Arc<dyn Membership>,
     own: Option<Own>,
+    away: Away,
 ) -> anyhow::Result<Client> {
     let options = tcp_options(config, binding::source_for(config, reach)?);
     let buffers = match crate::rdma::is_wanted_for_data(config) {
@@ -340,7 +341,7 @@ pub(crate) async fn remote_client(
     };
     // The other half holds what was read and may be read again by others, and what is in flight.
     let budget = ByteSize::bytes(buffers.capacity().as_u64() / 2);
-    client(config, membership, connector, buffers, budget).await
+    client(config, membership, connector, (buffers, budget), away).await
 }
 
 /// Buffers to be registered. Whoever does not wait for them any more ends the taking of their memory.
@@ -368,7 +369,7 @@ pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> 
     // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
     let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
     let buffers = pool(LEAST_POOL, config.worker_memory_huge_pages, Sharing::Private)?;
-    client(config, membership, Arc::new(LocalConnector { service }), buffers, budget).await
+    client(config, membership, Arc::new(LocalConnector { service }), (buffers, budget), Away::Fail).await
 }
 
 /// How the kernel mounts what `source` names.

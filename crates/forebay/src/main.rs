@@ -12,6 +12,7 @@ mod control;
 mod coordinating;
 mod coordinator_args;
 mod daemon;
+mod direct;
 mod disks;
 mod elsewhere;
 mod exit;

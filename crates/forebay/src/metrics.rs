@@ -250,6 +250,16 @@ fn of_client(client: &Client, families: &mut Families) {
     families
         .counter("forebay_client_failovers_total", "Requests that went to another worker than the first choice")
         .add([], client.failovers);
+    families.counter("forebay_client_outages_total", "Times when no worker could be reached").add([], client.outages);
+    families
+        .gauge("forebay_client_waiting_requests", "Requests that wait for a worker, since none can be reached")
+        .add([], client.waiting_for_workers as f64);
+    families
+        .counter(
+            "forebay_client_direct_requests_total",
+            "Requests that went to the origin, since no worker could be reached",
+        )
+        .add([], client.direct_requests);
     families
         .counter("forebay_client_corrupt_sectors_total", "Sectors that did not arrive as their worker's sums say")
         .add([], client.corrupt_sectors);

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use forebay_client::Away;
 use forebay_cluster::Reach;
 use forebay_config::{Loaded, SharedMemory};
 use tracing::{info, warn};
@@ -57,7 +58,7 @@ async fn serve(loaded: &Loaded) -> anyhow::Result<()> {
         None => Cluster::in_files(&config, cluster::state_directory(&config)?).await?,
     };
     let members = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
-    let client = assembly::remote_client(&config, Reach::Requests, members, None).await?;
+    let client = assembly::remote_client(&config, Reach::Requests, members, None, Away::Fail).await?;
     let known = Known { mounts: config.mounts.clone(), own: None };
     let advertised = advertised(loaded, address)?;
     let started = Coordinating::start(loaded, &cluster, client.clone(), known, address, advertised).await;

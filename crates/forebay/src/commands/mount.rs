@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use forebay_client::Away;
 use forebay_cluster::{Membership, Reach};
 use forebay_config::{Config, Loaded};
 use forebay_fuse::ReportSource;
@@ -13,6 +14,7 @@ use forebay_types::ByteSize;
 use crate::binding::{self, Part, Ports, WorkerAddresses};
 use crate::cluster::{self, Cluster};
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs, ReadOnlyArg, ServeArgs};
+use crate::direct::Direct;
 use crate::exit::{Exit, Fault};
 use crate::memory::{self, Parts, Takes};
 use crate::mounted::{self, Begun, Offer, Place, StayArgs};
@@ -181,9 +183,20 @@ impl Site<'_> {
 
     /// Mounts, and serves until the mount has ended; reads directly what its own node holds, which the group knows by this name.
     async fn serve(&mut self, node: Option<(&Node, &str)>) -> anyhow::Result<()> {
+        let direct = self.signals.unless_any(Direct::start(self.loaded, self.cluster)).await?;
+        let away = direct.as_ref().map_or(Away::Wait, Direct::away);
+        let served = self.serve_or(away, node).await;
+        if let Some(direct) = direct {
+            direct.close().await;
+        }
+        served
+    }
+
+    /// The same; this is done while no worker can be reached.
+    async fn serve_or(&mut self, away: Away, node: Option<(&Node, &str)>) -> anyhow::Result<()> {
         let config = &self.loaded.config;
         let own = node.map(|(node, name)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
-        let client = assembly::remote_client(config, Reach::Data, Arc::clone(&self.membership), own);
+        let client = assembly::remote_client(config, Reach::Data, Arc::clone(&self.membership), own, away);
         // It may take seconds to have the kernel back its memory.
         let client = self.signals.unless_any(client).await?;
         let topology = self.membership.topology();

@@ -53,6 +53,8 @@ pub(crate) fn everything(scale: u64) -> Value {
         "worker_disk",
         "origin",
         "failovers",
+        "outages",
+        "direct_requests",
         "uploads",
         "uploaded",
         "changes",

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use forebay_client::Client;
+use forebay_client::{Away, Client};
 use forebay_cluster::records::members::WorkerRecord;
 use forebay_cluster::{Member, Membership as _, Reach, StaticMembership, topology_of};
 use forebay_config::{ClusterName, Loaded, RdmaFallback, SharedMemory};
@@ -253,7 +253,7 @@ impl Targets {
             }
         }
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
-        let client = assembly::remote_client(&config, reach, membership, None).await?;
+        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail).await?;
         self.clients.push((members, reach, client.clone()));
         Ok(client)
     }
