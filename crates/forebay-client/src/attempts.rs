@@ -40,7 +40,7 @@ pub(crate) struct Attempts<'a> {
     again: Option<Arc<Link>>,
     /// Paths that failed.
     pub(crate) paths: u32,
-    /// Whether a worker does not want to talk to us: to wait does not help.
+    /// Whether a worker is there, and does not want to talk to us or may not be talked to: to wait does not help.
     is_refused: bool,
     /// Between rounds over all workers.
     pauses: Pauses,
@@ -132,7 +132,7 @@ impl<'a> Attempts<'a> {
             }
             Err(CallError::Link(error)) => {
                 self.judge.unreachable(link, &error);
-                self.is_refused |= matches!(error, LinkError::Refused { .. });
+                self.is_refused |= matches!(error, LinkError::Refused { .. } | LinkError::NotAllowed { .. });
                 self.last = Some(CallError::Link(error).into());
                 Verdict::AskNext
             }

@@ -4,7 +4,7 @@
 //! requests pause and try again, each until its own deadline; an answer to one ends the pauses of all. The log has one line of the
 //! beginning and one of the end, however many requests wait.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_cluster::Pauses;
@@ -20,12 +20,19 @@ use crate::stats::ClientStats;
 /// See above.
 #[derive(Default)]
 pub(crate) struct Outage {
-    /// Whether there is one: calls look at this.
-    is_on: AtomicBool,
+    /// How things are: calls look at this.
+    standing: AtomicU8,
     since: Mutex<Option<Instant>>,
     over: Notify,
     closed: CancellationToken,
 }
+
+/// No worker has answered yet.
+const UNKNOWN: u8 = 0;
+/// The last that was heard of workers is an answer.
+const WELL: u8 = 1;
+/// There is an outage.
+const AWAY: u8 = 2;
 
 /// What requests do in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +52,7 @@ impl Outage {
             return;
         }
         *since = Some(Instant::now());
-        self.is_on.store(true, Ordering::Relaxed);
+        self.standing.store(AWAY, Ordering::Relaxed);
         stats.outages.fetch_add(1, Ordering::Relaxed);
         let cause = cause.map(Failure::to_string).unwrap_or_else(|| "there is none".to_owned());
         match remedy {
@@ -57,15 +64,21 @@ impl Outage {
     /// A worker answered.
     #[inline]
     pub(crate) fn answered(&self) {
-        if self.is_on.load(Ordering::Relaxed) {
+        if self.standing.load(Ordering::Relaxed) != WELL {
             self.end();
         }
     }
 
+    /// Whether no worker has ever answered, so that none is being restarted.
+    pub(crate) fn is_first(&self) -> bool {
+        self.standing.load(Ordering::Relaxed) == UNKNOWN
+    }
+
     #[cold]
     fn end(&self) {
-        let Some(since) = self.since.lock().take() else { return };
-        self.is_on.store(false, Ordering::Relaxed);
+        let mut since = self.since.lock();
+        self.standing.store(WELL, Ordering::Relaxed);
+        let Some(since) = since.take() else { return };
         self.over.notify_waiters();
         info!(lasted = ?since.elapsed(), "a worker can be reached again");
     }
@@ -76,7 +89,7 @@ impl Outage {
         let Some(pause) = pauses.next(Instant::now().into_std(), rand::random()) else { return false };
         let _waits = Waiting::among(&stats.waiting_for_workers);
         let over = self.over.notified();
-        if !self.is_on.load(Ordering::Relaxed) {
+        if self.standing.load(Ordering::Relaxed) != AWAY {
             return true;
         }
         tokio::select! {
@@ -143,6 +156,16 @@ mod tests {
         let close = async { outage.close() };
         let (goes_on, ()) = tokio::join!(outage.pause(&mut first, &stats), close);
         assert!(!goes_on, "there is nobody left who would ask");
+    }
+
+    #[test]
+    fn whether_a_worker_has_ever_answered_is_remembered() {
+        let (outage, stats) = (Outage::default(), ClientStats::default());
+        assert!(outage.is_first());
+        outage.answered();
+        assert!(!outage.is_first());
+        outage.begin(None, Remedy::Origin, &stats);
+        assert!(!outage.is_first());
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,8 +57,6 @@ pub(crate) struct Router {
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) judge: Judge,
     away: Away,
-    /// Whether there ever was a worker.
-    had_any: AtomicBool,
 }
 
 /// What is done when nobody is left to ask.
@@ -121,7 +119,6 @@ impl Router {
             stats,
             judge,
             away: Away::Fail,
-            had_any: AtomicBool::new(false),
         };
         router.routes();
         router
@@ -155,7 +152,6 @@ impl Router {
     #[cold]
     fn reroute(&self, topology: &Arc<forebay_cluster::Topology>) -> arc_swap::Guard<Arc<Routes>> {
         self.routes.rcu(|old| old.renewed(topology, &*self.connector, &self.closing, &self.changes));
-        self.had_any.fetch_or(!topology.ring.members().is_empty(), Ordering::Relaxed);
         self.routes.load()
     }
 
@@ -324,14 +320,16 @@ impl Router {
     /// Nobody is left to ask. When that is because no worker can be reached, it may be worth waiting for one.
     #[cold]
     async fn when_all_are_silent(&self, attempts: &mut Attempts<'_>) -> Next {
-        // Where there never was a worker, none is being restarted.
-        if matches!(self.away, Away::Fail) || !attempts.reached_nobody() || !self.had_any.load(Ordering::Relaxed) {
+        if matches!(self.away, Away::Fail) || !attempts.reached_nobody() {
             return Next::GiveUp;
         }
         let outage = &self.judge.outage;
         if let Away::Origin(origin) = &self.away {
             outage.begin(attempts.cause(), Remedy::Origin, &self.stats);
             return Next::Origin(Arc::clone(origin), attempts.left());
+        }
+        if outage.is_first() {
+            return Next::GiveUp;
         }
         outage.begin(attempts.cause(), Remedy::Wait(self.timeout), &self.stats);
         if !outage.pause(attempts.pauses(), &self.stats).await {

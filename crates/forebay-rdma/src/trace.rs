@@ -81,6 +81,7 @@ impl Outcome {
             CallError::Service(failure) => Self::of_service(failure.kind()),
             CallError::Link(LinkError::Connect { .. }) => link("not connected"),
             CallError::Link(LinkError::Refused { .. }) => link("refused"),
+            CallError::Link(LinkError::NotAllowed { .. }) => link("not allowed"),
             CallError::Link(LinkError::Lost { .. } | LinkError::OtherPath { .. }) => link("lost"),
             CallError::Link(LinkError::TimedOut { .. }) => link("timed out"),
             CallError::Link(LinkError::Protocol { .. }) => link("broke the protocol"),

@@ -273,6 +273,14 @@ pub enum LinkError {
         /// What does not match, by name and version.
         reason: String,
     },
+    /// The peer is there, and none of the paths to it may be used.
+    #[error("no path to {peer} may be used: {reason}")]
+    NotAllowed {
+        /// The peer's address.
+        peer: String,
+        /// What is wrong with those that might.
+        reason: String,
+    },
     /// The connection broke while the request was under way.
     #[error("connection to {peer} lost: {reason}")]
     Lost {

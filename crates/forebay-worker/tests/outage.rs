@@ -168,3 +168,16 @@ async fn who_may_read_the_origin_does_not_wait_and_comes_back_to_the_worker() {
     assert!(scene.client.stat(&path("/s3/f"), true).await.is_ok());
     assert_eq!(direct(), before, "the worker is asked again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_has_never_heard_of_a_worker_is_told_at_once() {
+    let origin = origin();
+    let link = Arc::new(FakeTransport::new("one", worker(&origin).await as Arc<dyn Service>));
+    link.kill();
+    let (members, connector) = (Arc::new(StaticMembership::new(["one"])), Arc::new(OneLink(link)));
+    let (buffers, runtime) = (store(64, None).await, tokio::runtime::Handle::current());
+    let client = Client::with_resort(members, connector, buffers, ClientOptions::default(), Away::Wait, runtime);
+    let began = Instant::now();
+    assert_eq!(client.stat(&path("/s3/f"), true).await.unwrap_err().kind(), FailureKind::Unavailable);
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+}

@@ -235,9 +235,10 @@ async fn with_never_a_worker_that_was_restarted_is_read_again_within_seconds() {
     scene.tcp.kill();
     assert!(scene.read().await.is_err());
     tokio::time::sleep(5 * SECOND).await;
-    assert!(scene.read().await.is_err());
-    *scene.worker.0.lock() = offer(Some(2), None);
+    let Err(CallError::Link(LinkError::Connect { .. })) = scene.read().await else { panic!("it is away") };
     scene.tcp.revive();
+    let Err(CallError::Link(LinkError::NotAllowed { .. })) = scene.read().await else { panic!("RDMA is down") };
+    *scene.worker.0.lock() = offer(Some(2), None);
     let back = tokio::time::Instant::now();
     while scene.read().await.is_err() {
         assert!(back.elapsed() < 5 * SECOND, "it is still refused");

@@ -20,7 +20,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::{Fallback, Path, PathKind, PathOptions, PathPolicy, PathSelector, PathStats, PathsTransport, WorkerReport};
+use super::{
+    Fallback, PROBE_PATIENCE, Path, PathKind, PathOptions, PathPolicy, PathSelector, PathStats, PathsTransport,
+    WorkerReport,
+};
 
 /// The paths over RDMA to a worker.
 pub struct WorkerPaths {
@@ -163,6 +166,16 @@ impl Shared {
         }
     }
 
+    /// Why a request fails that no path may be used for: it may be that the worker is away.
+    #[cold]
+    async fn refusal(&self, peer: String, reason: String, deadline: Duration) -> LinkError {
+        let ping = Request::on_path(Op::Ping, Bytes::new(), deadline.min(PROBE_PATIENCE));
+        match self.tcp.call(ping, None).await {
+            Err(CallError::Link(_)) => LinkError::Connect { peer, reason },
+            Ok(_) | Err(CallError::Service(_)) => LinkError::NotAllowed { peer, reason },
+        }
+    }
+
     async fn ask(&self, deadline: Duration) -> Result<PathsReply, CallError> {
         let reply = self.tcp.call(Request::on_path(Op::Paths, Bytes::new(), deadline), None).await?;
         let wrong = |failure: forebay_types::Failure| LinkError::Protocol {
@@ -252,7 +265,15 @@ impl Transport for WorkerLink {
             }
         };
         match request.op {
-            Op::Read | Op::Fill | Op::StatRead => found.data.call(request, into).await,
+            Op::Read | Op::Fill | Op::StatRead => {
+                let deadline = request.deadline;
+                match found.data.call(request, into).await {
+                    Err(CallError::Link(LinkError::NotAllowed { peer, reason })) => {
+                        Err(Box::pin(self.shared.refusal(peer, reason, deadline)).await.into())
+                    }
+                    answer => answer,
+                }
+            }
             Op::Stat | Op::List => found.metadata.call(request, into).await,
             _ => self.shared.tcp.call(request, into).await,
         }

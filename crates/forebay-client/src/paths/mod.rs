@@ -328,7 +328,7 @@ impl Transport for PathsTransport {
                 chosen
             }
         };
-        let path = chosen.map_err(|reason| LinkError::Connect { peer: shared.worker.clone(), reason })?;
+        let path = chosen.map_err(|reason| LinkError::NotAllowed { peer: shared.worker.clone(), reason })?;
         let kind = shared.paths[path].kind;
         let in_flight = InFlight { selector: &shared.selector, path };
         let given = request.deadline;
