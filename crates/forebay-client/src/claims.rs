@@ -49,6 +49,10 @@ impl Claims {
 
     /// A handle claims so many bytes now.
     pub(crate) fn renew(&self, claim: &mut Claim, bytes: u64) {
+        // Most readers claim nothing, and share nothing then.
+        if bytes == 0 && claim.bytes == 0 {
+            return;
+        }
         let turn = self.turn();
         self.turns.lock().renew(turn, claim, bytes);
     }

@@ -8,12 +8,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::prefetch::{SLACK, STREAMS, Streams, is_next_to};
+use crate::prefetch::{SLACK, STREAMS, Streams, is_near, reach};
 
 /// Reads that continued nothing and are remembered: as many as streams, for each may be the start of one.
 const LONE: usize = STREAMS;
-/// The end of no read.
-const NOWHERE: u64 = u64::MAX;
+/// The end of no read: far from any, also for [`is_near`].
+const NOWHERE: u64 = 3 << 62;
 
 /// On cache lines of its own: each read of the handle writes to it.
 #[derive(Debug)]
@@ -57,18 +57,18 @@ impl Glance {
         if self.awaits_first.load(Ordering::Relaxed) {
             return None;
         }
+        let reach = reach(offset, end);
         for stream in &self.streams {
             let (was_at, until) = (stream.end.load(Ordering::Relaxed), stream.until.load(Ordering::Relaxed));
             if was_at == offset && end < until {
                 stream.end.store(end, Ordering::Relaxed);
                 return Some(true);
             }
-            let is_near = if until == 0 { is_next_to(was_at, offset, end) } else { was_at.abs_diff(offset) <= SLACK };
-            if is_near {
+            if is_near(was_at, offset, if until == 0 { reach } else { SLACK }) {
                 return None;
             }
         }
-        if self.lone.iter().any(|lone| is_next_to(lone.end.load(Ordering::Relaxed), offset, end)) {
+        if self.lone.iter().any(|lone| is_near(lone.end.load(Ordering::Relaxed), offset, reach)) {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Glance {
         streams.moved(|at| self.streams.get(at).map(|stream| stream.end.load(Ordering::Relaxed)).filter(is_somewhere));
         streams.jumped(self.next.load(Ordering::Relaxed));
         let ended = |lone: &Lone| lone.end.load(Ordering::Relaxed);
-        let near = self.lone.iter().filter(|lone| is_next_to(ended(lone), offset, end));
+        let near = self.lone.iter().filter(|lone| is_near(ended(lone), offset, reach(offset, end)));
         if let Some(lone) = near.min_by_key(|lone| ended(lone).abs_diff(offset)) {
             let start = lone.start.load(Ordering::Relaxed);
             let end = lone.end.swap(NOWHERE, Ordering::Relaxed);
@@ -139,7 +139,7 @@ mod tests {
             }
             self.told += 1;
             self.glance.catch_up(&mut self.streams, offset, end);
-            let ahead = self.streams.on_read(offset, length, u64::MAX);
+            let ahead = self.streams.on_read(offset, length, || u64::MAX);
             self.glance.follow(&self.streams);
             (ahead.sequential, ahead.fetch)
         }
@@ -219,7 +219,7 @@ mod tests {
             let mut told = Streams::new(size, BLOCK, options);
             let mut at = start % size;
             for length in lengths {
-                let ahead = told.on_read(at, length, u64::MAX);
+                let ahead = told.on_read(at, length, || u64::MAX);
                 prop_assert_eq!(glanced.read(at, length), (ahead.sequential, ahead.fetch));
                 at = (at + u64::from(length)).min(size);
                 if at == size {

@@ -348,10 +348,10 @@ impl OpenFile {
     fn tell(&self, offset: u64, length: u32, end: u64) -> bool {
         let Some(mut followed) = self.followed.try_lock() else { return false };
         let Followed { streams, claim } = &mut *followed;
-        let room = self.client.ahead_at_most().saturating_sub(self.client.claims.of_others(claim));
         self.glance.catch_up(streams, offset, end);
         streams.at(self.pace.now(), self.pace.shortest());
         streams.waited(self.waits.reached(&self.client.waiting));
+        let room = || self.client.ahead_at_most().saturating_sub(self.client.claims.of_others(claim));
         let ahead = streams.on_read(offset, length, room);
         self.client.claims.renew(claim, streams.ahead());
         self.glance.follow(streams);

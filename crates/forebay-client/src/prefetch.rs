@@ -148,9 +148,17 @@ impl Stream {
     }
 }
 
-/// Whether a read of `offset..end` may continue one that ended at `ended` and continued nothing itself.
-pub(crate) fn is_next_to(ended: u64, offset: u64, end: u64) -> bool {
-    ended.abs_diff(offset) <= end.saturating_sub(offset).max(FIRST_SLACK)
+/// How far from the end of one that continued nothing itself a read of `offset..end` may begin and continue it.
+#[inline]
+pub(crate) fn reach(offset: u64, end: u64) -> u64 {
+    end.saturating_sub(offset).max(FIRST_SLACK)
+}
+
+/// Whether `offset` is no further than `reach` from where a read ended: their distance in one comparison, as long as none of them is
+/// within `reach` of 2^64.
+#[inline]
+pub(crate) fn is_near(ended: u64, offset: u64, reach: u64) -> bool {
+    offset.wrapping_sub(ended).wrapping_add(reach) <= 2 * reach
 }
 
 /// The streams of one handle.
@@ -197,17 +205,18 @@ impl Streams {
         self.streams.iter().filter(moves).map(|stream| stream.fetched.saturating_sub(stream.end)).sum()
     }
 
-    /// A read of `length` bytes at `offset` has come; the other handles' streams leave `room` bytes to be ahead by.
-    pub fn on_read(&mut self, offset: u64, length: u32, room: u64) -> Ahead {
+    /// A read of `length` bytes at `offset` has come; the other handles' streams leave `room` bytes to be ahead by, which is looked at
+    /// only for reads that go on.
+    pub fn on_read(&mut self, offset: u64, length: u32, room: impl FnOnce() -> u64) -> Ahead {
         self.reads += 1;
         let end = offset.saturating_add(u64::from(length)).min(self.size);
         if self.options.max_part_number == 0 {
             return Ahead::default();
         }
-        let share = (room / 2).max(FIRST_WINDOW);
+        let share = || (room() / 2).max(FIRST_WINDOW);
         if self.reads == 1 && self.size <= self.options.file_length_threshold {
             let usual = u64::from(self.options.max_part_number) * self.block_size;
-            let (fetched, window) = (self.size, usual.min(share));
+            let (fetched, window) = (self.size, usual.min(share()));
             let stream = Stream::new(offset.min(end), end, self.reads, self.now);
             self.streams[0] = Stream { fetched, window, quiet_until: end, ..stream };
             return Ahead { sequential: true, fetch: (end < self.size).then_some(0..self.size) };
@@ -227,7 +236,7 @@ impl Streams {
     }
 
     /// A read of `offset..end` has come near the end of stream `at`, which may be ahead by `share` bytes.
-    fn go_on(&mut self, at: usize, offset: u64, end: u64, share: u64) -> Ahead {
+    fn go_on(&mut self, at: usize, offset: u64, end: u64, share: impl FnOnce() -> u64) -> Ahead {
         let known = self.known(at, offset, end);
         let (size, block_size, now, fetch) = (self.size, self.block_size, self.now, self.fetch);
         let [usual, far] = [self.options.max_part_number, self.options.far_part_number].map(u64::from);
@@ -247,7 +256,7 @@ impl Streams {
             return Ahead::default();
         }
         stream.measure(now);
-        let max_window = stream.headway(fetch).clamp(usual, far).min(share);
+        let max_window = stream.headway(fetch).clamp(usual, far).min(share());
         let window = match stream.window {
             0 if known.has_waited => FIRST_WINDOW * FIRST_FAR,
             0 => stream.run.read(),

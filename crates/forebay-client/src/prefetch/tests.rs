@@ -24,19 +24,19 @@ fn parts(offset: u64, length: u64) -> impl DoubleEndedIterator<Item = (u64, u32)
 
 /// A read whose parts come in order; what is fetched ahead.
 fn read(streams: &mut Streams, offset: u64, length: u64) -> Option<Range<u64>> {
-    let told = parts(offset, length).map(|(offset, length)| streams.on_read(offset, length, u64::MAX).fetch);
+    let told = parts(offset, length).map(|(offset, length)| streams.on_read(offset, length, || u64::MAX).fetch);
     told.flatten().reduce(|whole, more| whole.start.min(more.start)..whole.end.max(more.end))
 }
 
 #[test]
 fn a_sequential_reader_earns_a_window_of_eight_blocks() {
     let mut streams = streams(1 << 30);
-    assert_eq!(streams.on_read(0, 1 << 20, u64::MAX), Ahead::default());
-    let second = streams.on_read(MIB, 1 << 20, u64::MAX);
+    assert_eq!(streams.on_read(0, 1 << 20, || u64::MAX), Ahead::default());
+    let second = streams.on_read(MIB, 1 << 20, || u64::MAX);
     assert_eq!(second, Ahead { sequential: true, fetch: Some(2 * MIB..4 * MIB) });
     let mut fetched = 4 * MIB;
     for read in 2..200 {
-        let ahead = streams.on_read(read * MIB, 1 << 20, u64::MAX);
+        let ahead = streams.on_read(read * MIB, 1 << 20, || u64::MAX);
         assert!(ahead.sequential);
         if let Some(fetch) = ahead.fetch {
             assert_eq!(fetch.start, fetched, "each byte is fetched ahead once");
@@ -58,7 +58,7 @@ fn blocks_ahead(fetch: Duration, line: u64, reader: u64, room: u64) -> u64 {
         let arriving = (window as f64 / fetch.as_secs_f64()) as u64;
         now += Duration::from_secs_f64(MIB as f64 / arriving.min(line).min(reader) as f64);
         streams.at(now, Some(fetch));
-        streams.on_read(read * MIB, 1 << 20, room);
+        streams.on_read(read * MIB, 1 << 20, || room);
     }
     streams.ahead() / u64::from(BLOCK)
 }
@@ -82,7 +82,7 @@ fn streams_that_share_a_budget_settle_at_equal_shares() {
     for read in 0..400 {
         for at in 0..handles.len() {
             let others: u64 = handles.iter().map(Streams::ahead).sum::<u64>() - handles[at].ahead();
-            handles[at].on_read(read * MIB, 1 << 20, BUDGET.saturating_sub(others));
+            handles[at].on_read(read * MIB, 1 << 20, || BUDGET.saturating_sub(others));
         }
     }
     let ahead: Vec<_> = handles.iter().map(|handle| handle.ahead() / MIB).collect();
@@ -95,7 +95,7 @@ fn what_lies_ahead_of_streams_that_stopped_is_nobodys() {
     let mut streams = streams(1 << 40);
     for pass in 0..8u64 {
         for read in 0..128 {
-            streams.on_read((pass << 32) + read * MIB, 1 << 20, u64::MAX);
+            streams.on_read((pass << 32) + read * MIB, 1 << 20, || u64::MAX);
         }
         assert_eq!(streams.ahead(), 32 * MIB, "pass {pass}");
     }
@@ -107,7 +107,7 @@ fn random_reads_fetch_nothing_ahead() {
     let mut at = 12_345u64;
     for _ in 0..10_000 {
         at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        assert_eq!(streams.on_read(at % ((1 << 40) - 4096) / 4096 * 4096, 4096, u64::MAX), Ahead::default());
+        assert_eq!(streams.on_read(at % ((1 << 40) - 4096) / 4096 * 4096, 4096, || u64::MAX), Ahead::default());
     }
 }
 
@@ -148,7 +148,7 @@ fn who_waited_long_for_the_first_read_is_fetched_ahead_of_from_the_second() {
     let mut streams = mounted(1 << 40);
     assert_eq!(read(&mut streams, 0, MIB), None);
     streams.waited(Some(MIB));
-    assert_eq!(streams.on_read(MIB, PART, u64::MAX).fetch, Some(MIB + u64::from(PART)..8 * MIB));
+    assert_eq!(streams.on_read(MIB, PART, || u64::MAX).fetch, Some(MIB + u64::from(PART)..8 * MIB));
 
     let mut at_random = mounted(1 << 40);
     for at in 0..10u64 {
@@ -176,7 +176,7 @@ fn what_one_part_ahead_means_is_one_part_also_far_away() {
     let mut streams = Streams::new(1 << 40, BLOCK, options);
     for read in 0..1000 {
         streams.at(Duration::from_millis(read), Some(Duration::from_millis(300)));
-        streams.on_read(read * MIB, 1 << 20, u64::MAX);
+        streams.on_read(read * MIB, 1 << 20, || u64::MAX);
         assert!(streams.ahead() <= u64::from(BLOCK), "{}", streams.ahead());
     }
 }
@@ -186,7 +186,7 @@ fn interleaved_streams_keep_their_windows() {
     let mut streams = streams(1 << 40);
     for read in 0..100 {
         for stream in 0..4 {
-            let ahead = streams.on_read((stream << 30) + read * MIB, 1 << 20, u64::MAX);
+            let ahead = streams.on_read((stream << 30) + read * MIB, 1 << 20, || u64::MAX);
             assert_eq!(ahead.sequential, read > 0);
         }
     }
@@ -197,10 +197,10 @@ fn reads_that_the_kernel_reordered_still_continue_their_stream() {
     let mut streams = streams(1 << 30);
     let kib = 1 << 10;
     for read in 0..64 {
-        streams.on_read(read * 128 * kib, 128 << 10, u64::MAX);
+        streams.on_read(read * 128 * kib, 128 << 10, || u64::MAX);
     }
     for read in [65, 64, 67, 66, 68] {
-        assert!(streams.on_read(read * 128 * kib, 128 << 10, u64::MAX).sequential);
+        assert!(streams.on_read(read * 128 * kib, 128 << 10, || u64::MAX).sequential);
     }
 }
 
@@ -208,25 +208,25 @@ fn reads_that_the_kernel_reordered_still_continue_their_stream() {
 fn a_small_file_is_fetched_whole_at_its_first_read() {
     let options = PrefetchOptions { file_length_threshold: 10 * MIB, ..PrefetchOptions::default() };
     let mut whole = Streams::new(10 * MIB, BLOCK, options);
-    assert_eq!(whole.on_read(5 * MIB, 4096, u64::MAX).fetch, Some(0..10 * MIB));
-    assert_eq!(whole.on_read(5 * MIB + 4096, 4096, u64::MAX).fetch, None);
+    assert_eq!(whole.on_read(5 * MIB, 4096, || u64::MAX).fetch, Some(0..10 * MIB));
+    assert_eq!(whole.on_read(5 * MIB + 4096, 4096, || u64::MAX).fetch, None);
     let mut larger = Streams::new(10 * MIB + 1, BLOCK, options);
-    assert_eq!(larger.on_read(5 * MIB, 4096, u64::MAX).fetch, None);
+    assert_eq!(larger.on_read(5 * MIB, 4096, || u64::MAX).fetch, None);
 }
 
 #[test]
 fn what_there_was_no_room_to_fetch_is_asked_for_again() {
     let mut streams = streams(1 << 30);
-    streams.on_read(0, 1 << 20, u64::MAX);
-    let fetch = streams.on_read(MIB, 1 << 20, u64::MAX).fetch.unwrap();
+    streams.on_read(0, 1 << 20, || u64::MAX);
+    let fetch = streams.on_read(MIB, 1 << 20, || u64::MAX).fetch.unwrap();
     streams.shrink(fetch.end, fetch.start + MIB);
-    assert_eq!(streams.on_read(2 * MIB, 1 << 20, u64::MAX).fetch.unwrap().start, fetch.start + MIB);
+    assert_eq!(streams.on_read(2 * MIB, 1 << 20, || u64::MAX).fetch.unwrap().start, fetch.start + MIB);
 }
 
 #[test]
 fn zero_parts_turn_it_off() {
     let mut off = Streams::new(1 << 30, BLOCK, PrefetchOptions { max_part_number: 0, ..PrefetchOptions::default() });
-    assert!((0..10).all(|read| off.on_read(read * MIB, 1 << 20, u64::MAX) == Ahead::default()));
+    assert!((0..10).all(|read| off.on_read(read * MIB, 1 << 20, || u64::MAX) == Ahead::default()));
 }
 
 /// What a reader does.
@@ -262,7 +262,7 @@ proptest! {
         let mut last = 0;
         for (offset, length, continues) in reads {
             let offset = if continues { last } else { offset % size };
-            let ahead = streams.on_read(offset, length, u64::MAX);
+            let ahead = streams.on_read(offset, length, || u64::MAX);
             last = (offset + u64::from(length)).min(size);
             if let Some(fetch) = ahead.fetch {
                 prop_assert!(fetch.start < fetch.end && fetch.end <= size);
@@ -294,7 +294,7 @@ proptest! {
                     parts.reverse();
                 }
                 for (offset, length) in parts {
-                    let ahead = streams.on_read(offset, length, u64::MAX);
+                    let ahead = streams.on_read(offset, length, || u64::MAX);
                     prop_assert!(!is_random || ahead.fetch.is_none(), "{ahead:?}");
                     prop_assert!(ahead.fetch.is_none_or(|fetch| fetch.end <= offset + u64::from(length) + SLACK + 12 * MIB));
                 }
