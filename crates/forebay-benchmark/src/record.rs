@@ -231,7 +231,7 @@ pub struct Outcome {
     pub bytes: u64,
     /// How long it read.
     pub seconds: f64,
-    /// Completion latency. Of several clients: averages weighted with the operations; the highest of the highest.
+    /// Completion latency, of the operations of all clients together.
     pub latency: Latency,
     /// What processors did meanwhile, on this machine.
     pub cpu: Cpu,

@@ -124,7 +124,7 @@ const WRITE_BLOCK: u64 = 1 << 20;
 pub fn command(case: &Case, directory: &Path, settings: &Settings, hosts: Option<&Path>) -> Result<Command, JobError> {
     let sections = sections(case, directory, settings)?;
     let mut arguments: Vec<String> =
-        ["--readonly", "--output-format=json", "--eta=never"].map(ToOwned::to_owned).into();
+        ["--readonly", "--output-format=json+", "--eta=never"].map(ToOwned::to_owned).into();
     if let Some(hosts) = hosts {
         // `--client` once for each host would give the job to the last one only.
         let path = hosts.to_str().ok_or_else(|| JobError::Path(hosts.to_owned()))?;
