@@ -83,7 +83,7 @@ pub fn outcome(output: &[u8], clients: u32) -> Result<Outcome, OutcomeError> {
         bytes: entries.iter().map(|entry| entry.read.io_bytes).sum(),
         seconds: entries.iter().map(|entry| entry.read.runtime).fold(0.0, f64::max) / 1e3,
         latency: latency_of(&entries),
-        cpu: Cpu { machine: 0.0, fio },
+        cpu: Cpu { fio, ..Cpu::default() },
         origin_bytes: None,
         clients: by_client,
     })

@@ -94,7 +94,7 @@ impl Point {
                 p999: middle(|outcome| outcome.latency.p999),
                 max: middle(|outcome| outcome.latency.max),
             },
-            cpu: Cpu { machine: middle(|outcome| outcome.cpu.machine), fio: middle(|outcome| outcome.cpu.fio) },
+            cpu: Cpu::median_of(rounds.iter().map(|step| step.outcome.cpu)),
             origin_bytes: rounds.iter().filter_map(|step| step.outcome.origin_bytes).max(),
             clients: Vec::new(),
         };

@@ -20,6 +20,7 @@ use crate::posix::plan::Planned;
 use crate::posix::words::{bytes, depth, speed};
 use crate::posix::{judge, knee, outcome};
 use crate::record::{Case, Finding, Layout, Level, Outcome, Pattern, Record, State, Step};
+use crate::spread::Spread;
 
 /// What a fio may take beside its time of reading: to start, to open its files, to wait for a last operation.
 const BESIDE_READING: Duration = Duration::from_secs(60);
@@ -211,6 +212,8 @@ impl<'a> Driver<'a> {
         self.progress.now(&name);
         let within = BESIDE_READING + self.run.settings.runtime + FOR_EACH_JOB * case.jobs;
         let mut watch = Watch::default();
+        let here = self.run.hosts.is_empty();
+        let idle_before = here.then(Watch::around).flatten();
         let received = || self.measure_of(&case.target)?.cache.received(&directory);
         let before = received();
         let ended = self.fio(&command, Some(number), &name, within, &directory, &mut || watch.look())?;
@@ -222,8 +225,11 @@ impl<'a> Driver<'a> {
         let failed = |reason: String| RunError::Fio { what: name.clone(), reason, log: said.clone() };
         let mut outcome = outcome::outcome(&ended.stdout, case.clients).map_err(|error| failed(error.to_string()))?;
         outcome.origin_bytes = origin_bytes;
-        if self.run.hosts.is_empty() {
-            outcome.cpu = watch.busiest(outcome.seconds, outcome.cpu.fio).unwrap_or_default();
+        if here {
+            let idle_after = Watch::around();
+            let others = idle_before.zip(idle_after).map_or(0.0, |(before, after)| before.busy.min(after.busy));
+            outcome.cpu = watch.busiest(outcome.seconds, outcome.cpu.fio, others).unwrap_or_default();
+            self.journal.keep_load(number, idle_before, &watch.samples(), idle_after)?;
         }
         Ok(outcome)
     }
@@ -402,7 +408,7 @@ fn result_of(case: &Case, outcome: &Outcome) -> String {
     let origin = origin.unwrap_or_default();
     format!(
         "{}, p50 {:.0} µs, p99 {:.0} µs{cpu}{origin}",
-        speed(case, outcome.bytes_per_second, outcome.operations_per_second),
+        speed(case, &Spread::once(outcome.bytes_per_second), &Spread::once(outcome.operations_per_second)),
         latency.p50,
         latency.p99,
     )
