@@ -147,9 +147,10 @@ mod tests {
         assert_eq!(of(&[9.52]).written(1.0), "9.5", "of one round nobody knows");
         assert_eq!(of(&[1.02, 1.0, 1.04]).written(1.0), "1.02");
         assert_eq!(of(&[1234.0, 1234.0]).written(1e-3), "1.23");
-        assert_eq!([(1234.4, 3), (1234.4, 2), (0.01234, 3), (99.96, 3)].map(|(value, digits)| written(value, digits)), [
-            "1230", "1200", "0.0123", "100"
-        ]);
+        assert_eq!(
+            [(1234.4, 3), (1234.4, 2), (0.01234, 3), (99.96, 3)].map(|(value, digits)| written(value, digits)),
+            ["1230", "1200", "0.0123", "100"]
+        );
         assert_eq!([0.0, f64::NAN].map(|value| written(value, 3)), ["0", "-"]);
     }
 

@@ -193,7 +193,8 @@ fn point(rounds: &[&Step]) -> Point {
 
 /// The index of the knee: of the best point, which is the last one when there is no knee yet.
 fn best(points: &[Point]) -> usize {
-    (1..points.len()).fold(0, |best, next| if is_worth_it((&points[best]).into(), (&points[next]).into()) { next } else { best })
+    (1..points.len())
+        .fold(0, |best, next| if is_worth_it((&points[best]).into(), (&points[next]).into()) { next } else { best })
 }
 
 fn is_worth_it(from: Measure, to: Measure) -> bool {
@@ -306,7 +307,8 @@ fn bound(points: &[Point], sweep: &Case, machine: &Machine) -> (Reason, String) 
     // Other machines' processors are not seen from here.
     let all = f64::from(machine.processors) * 100.0;
     let busiest = points.iter().max_by(|one, other| one.cpu.machine.total_cmp(&other.cpu.machine));
-    if let Some(Cpu { machine: busy, fio, .. }) = busiest.map(|point| point.cpu).filter(|_| sweep.clients <= 1 && all > 0.0)
+    if let Some(Cpu { machine: busy, fio, .. }) =
+        busiest.map(|point| point.cpu).filter(|_| sweep.clients <= 1 && all > 0.0)
     {
         let share = percent(busy / all);
         if busy >= BUSY * all && fio >= busy / 2.0 {

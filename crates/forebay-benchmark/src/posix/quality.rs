@@ -50,10 +50,14 @@ impl Quality {
             (None, Some(rounds)) => format!("{rounds} rounds of each step"),
         };
         let text = match short {
-            Some(_) => format!("This is a quick run. {what}: figures show orders of magnitude, and are none to publish."),
+            Some(_) => {
+                format!("This is a quick run. {what}: figures show orders of magnitude, and are none to publish.")
+            }
             None => format!("{what}: how far two runs of the same are apart is hardly known."),
         };
-        let next = format!("Of figures to show, steps take {LONG_ENOUGH} s or more and rounds are {ROUNDS_ENOUGH}: `--runtime 60s --repeat 3`.");
+        let next = format!(
+            "Of figures to show, steps take {LONG_ENOUGH} s or more and rounds are {ROUNDS_ENOUGH}: `--runtime 60s --repeat 3`."
+        );
         Some((text, next))
     }
 }
@@ -72,7 +76,10 @@ mod tests {
         let quick = Quality::of(&Settings::quick().named());
         assert_eq!(quick.mark().as_deref(), Some("quick"));
         let (text, next) = quick.warning().unwrap();
-        assert!(text.starts_with("This is a quick run. Steps of 2 s, one round each: figures show orders of magnitude"), "{text}");
+        assert!(
+            text.starts_with("This is a quick run. Steps of 2 s, one round each: figures show orders of magnitude"),
+            "{text}"
+        );
         assert!(next.contains("`--runtime 60s --repeat 3`"), "{next}");
         for plan in [Settings::full(), Settings::reference()] {
             assert_eq!((Quality::of(&plan.named()).mark(), Quality::of(&plan.named()).warning()), (None, None));

@@ -156,7 +156,10 @@ fn table(kind: &Case, steps: &[Step]) -> Option<Table> {
 /// The point with the highest bandwidth: of those that read for a second, if there are any.
 pub(super) fn peak(points: &[Point]) -> Option<&Point> {
     let any_long = points.iter().any(Point::is_long);
-    points.iter().filter(|point| point.is_long() || !any_long).max_by(|one, other| one.bytes_per_second.total_cmp(&other.bytes_per_second))
+    points
+        .iter()
+        .filter(|point| point.is_long() || !any_long)
+        .max_by(|one, other| one.bytes_per_second.total_cmp(&other.bytes_per_second))
 }
 
 impl Table {
@@ -284,7 +287,8 @@ mod tests {
             "forebay, warm, multiple, shared, sequential, 256 KiB\n  \
              topology          peak    jobs   of it       8      32      64\n  \
              1W/1C          12 GB/s      32   100 %   100 %   100 %       -\n  \
-             10W/10C       120 GB/s       8   101 %   121 %    48 %       -\n"        );
+             10W/10C       120 GB/s       8   101 %   121 %    48 %       -\n"
+        );
     }
 
     #[test]

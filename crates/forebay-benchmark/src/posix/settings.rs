@@ -352,7 +352,11 @@ mod tests {
             })
         };
         assert_eq!(published.iter().filter(|cell| is_planned(cell)).count(), 12);
-        assert_eq!(planned.len(), 2 * 2 * 5 * 3, "two orders, two sizes of blocks, 256 and 512 jobs besides, three rounds");
+        assert_eq!(
+            planned.len(),
+            2 * 2 * 5 * 3,
+            "two orders, two sizes of blocks, 256 and 512 jobs besides, three rounds"
+        );
     }
 
     #[test]

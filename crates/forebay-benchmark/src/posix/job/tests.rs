@@ -116,7 +116,7 @@ fn several_machines_get_the_job_in_a_file_and_their_addresses_from_one() {
 fn files_are_written_whole_by_one_job_each() {
     let settings = Settings { engine: Engine::Libaio, ..Settings::full() };
     let single = preparation(Layout::Single, Path::new("/mnt/forebay"), &settings, |_| true).unwrap();
-    let line = "fio --name=data_prep --ioengine=libaio --direct=1 --rw=write --bs=1048576 --numjobs=1 --size=107374182400 \
+    let line = "fio --name=data_prep --ioengine=psync --direct=1 --rw=write --bs=1048576 --numjobs=1 --size=107374182400 \
                 --create_on_open=1 --fallocate=none --fsync_on_close=1 --filename=/mnt/forebay/single";
     assert_eq!(single.iter().map(|command| command.line("")).collect::<Vec<_>>(), [line]);
     let multiple = preparation(Layout::Multiple, Path::new("/mnt/forebay"), &settings, |_| true).unwrap();

@@ -58,7 +58,8 @@ fn one_knee(evidence: &Evidence<'_>, sweep: &Sweep<'_>) -> Finding {
              what follows.",
             jobs(found.jobs)
         );
-        return finding("knee", Level::Info, text).next("Longer steps and more rounds (`--runtime`, `--repeat`), on a quiet machine.");
+        return finding("knee", Level::Info, text)
+            .next("Longer steps and more rounds (`--runtime`, `--repeat`), on a quiet machine.");
     }
     let flat = found.jobs == sweep.points[0].jobs && !at_ceiling(&found);
     let text = format!("{title}: {}", found.text);
@@ -199,8 +200,7 @@ pub(super) fn blocks(evidence: &Evidence<'_>) -> Vec<Finding> {
 /// `short`: steps that ended before there was much to measure.
 pub(super) fn short(evidence: &Evidence<'_>) -> Vec<Finding> {
     let all = || evidence.sweeps.iter().flat_map(|sweep| &sweep.steps);
-    let short: Vec<f64> =
-        all().map(|step| step.outcome.seconds).filter(|seconds| *seconds < SHORTEST_STEP).collect();
+    let short: Vec<f64> = all().map(|step| step.outcome.seconds).filter(|seconds| *seconds < SHORTEST_STEP).collect();
     let Some(shortest) = short.iter().copied().reduce(f64::min) else { return Vec::new() };
     let text = format!(
         "{} of {} steps read for less than a second, the shortest for {}: starting is a good part of what they measured. None of them \

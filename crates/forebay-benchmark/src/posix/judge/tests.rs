@@ -49,7 +49,11 @@ fn warm_that_is_not_ten_times_cold_may_have_missed() {
     assert_eq!(with(0.01).level, Level::Info);
     let found = with(0.2);
     assert_eq!(found.level, Level::Warn);
-    assert!(found.text.contains("with 1 job: 1.0 GB/s; cold 200 MB/s. Warm is 5.0 times as fast; 10 to 50"), "{}", found.text);
+    assert!(
+        found.text.contains("with 1 job: 1.0 GB/s; cold 200 MB/s. Warm is 5.0 times as fast; 10 to 50"),
+        "{}",
+        found.text
+    );
     let next = found.next.unwrap();
     for counter in
         ["forebay_client_read_bytes_total", "forebay_worker_served_bytes_total", "forebay_origin_received_bytes_total"]
@@ -193,7 +197,9 @@ fn several_files_are_held_against_one() {
     let single = Case { layout: Layout::Single, block_bytes: 1 << 20, ..case(0) };
     let steps = [sweep(&single, &[(1, 2.0, 100.0), (32, 5.0, 200.0)]), sweep(&case(0), &[(32, 5.6, 100.0)])].concat();
     assert!(
-        only(&record(&["forebay"], steps), "layouts").text.contains("5.6 GB/s, a single one at 5.0 GB/s: the first give 12 % more")
+        only(&record(&["forebay"], steps), "layouts")
+            .text
+            .contains("5.6 GB/s, a single one at 5.0 GB/s: the first give 12 % more")
     );
 }
 
@@ -281,7 +287,11 @@ fn what_read_for_less_than_a_second_is_flagged_and_no_headline() {
     steps[0].outcome.seconds = 0.2;
     let flagged = record(&["forebay"], steps.clone());
     let found = only(&flagged, "short");
-    assert!(found.level == Level::Warn && found.text.starts_with("1 of 2 steps read for less than a second, the shortest for 200 ms"), "{found:?}");
+    assert!(
+        found.level == Level::Warn
+            && found.text.starts_with("1 of 2 steps read for less than a second, the shortest for 200 ms"),
+        "{found:?}"
+    );
     assert!(only(&flagged, "headline").text.starts_with("Highest warm sequential: 2.0 GB/s with 2 jobs"));
     steps[1].outcome.seconds = 0.3;
     assert!(only(&record(&["forebay"], steps), "headline").text.contains("9.0 GB/s"), "there is nothing else");
@@ -308,7 +318,13 @@ fn rounds(spread: f64) -> Record {
 fn a_knee_that_rounds_of_the_same_would_hide_is_not_told() {
     assert!(only(&rounds(0.01), "knee").text.contains("8 jobs are the knee: 5.80 GB/s, p99 150 µs."));
     let found = only(&rounds(0.4), "knee");
-    assert!(found.level == Level::Info && found.text.contains("no knee can be told. By the medians 8 jobs would be it"), "{found:?}");
+    assert!(
+        found.level == Level::Info && found.text.contains("no knee can be told. By the medians 8 jobs would be it"),
+        "{found:?}"
+    );
     let headline = only(&rounds(0.1), "headline").text;
-    assert!(headline.starts_with("Highest warm sequential: 5.9 GB/s") && headline.ends_with("; ±10 % of 3 rounds)."), "{headline}");
+    assert!(
+        headline.starts_with("Highest warm sequential: 5.9 GB/s") && headline.ends_with("; ±10 % of 3 rounds)."),
+        "{headline}"
+    );
 }

@@ -87,7 +87,8 @@ mod tests {
     fn of(nanoseconds: &[u64]) -> Completion {
         let mut bins: BTreeMap<u64, u64> = BTreeMap::new();
         nanoseconds.iter().for_each(|time| *bins.entry(time / 100 * 100 + 50).or_default() += 1);
-        let percentile = NAMES.iter().map(|(name, part)| ((*name).to_owned(), super::percentile(&bins, *part))).collect();
+        let percentile =
+            NAMES.iter().map(|(name, part)| ((*name).to_owned(), super::percentile(&bins, *part))).collect();
         let mean = nanoseconds.iter().sum::<u64>() as f64 / nanoseconds.len() as f64;
         Completion { max: nanoseconds.iter().copied().max().unwrap_or(0) as f64, mean, percentile, bins }
     }

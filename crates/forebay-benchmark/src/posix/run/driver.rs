@@ -185,11 +185,12 @@ impl<'a> Driver<'a> {
                     self.progress.now(&what);
                     let within = BESIDE_READING + Duration::from_secs(data.bytes(layout) / SLOWEST_WRITING);
                     let ended = self.fio(&command, None, &what, within, &place, &mut || ())?;
-                    self.succeeded(&ended, &what)?;
+                    self.succeeded(&ended, &what).map_err(|error| self.with_cause(error, &target, &data))?;
                     self.progress.done(&what, "done");
                 }
                 self.progress.end();
-                data.check(layout)?;
+                let synced = data.sync(layout, &self.journal).map_err(|(path, error)| self.not_kept(&path, error));
+                synced.and_then(|()| data.check(layout)).map_err(|error| self.with_cause(error, &target, &data))?;
                 if self.run.settings.direct
                     && let Some(file) = data.cached(layout).paths().first()
                 {
@@ -305,10 +306,37 @@ impl<'a> Driver<'a> {
         }
         let (what, log) = (what.to_owned(), self.journal.directory().join("run.log"));
         Err(match fio::cause(ended) {
-            Some((error, _)) if is_full(error) => RunError::NoSpace { what, log },
+            Some((error, _)) if is_full(error) => RunError::NoSpace { what, why: None, log },
             Some((_, reason)) => RunError::Fio { what, reason, log },
             None => RunError::Fio { what, reason: quoted(ended), log },
         })
+    }
+
+    /// A file that was written and could not be synced.
+    fn not_kept(&self, path: &Path, error: std::io::Error) -> RunError {
+        let (what, log) = (format!("writing {}", path.display()), self.journal.directory().join("run.log"));
+        match error.raw_os_error() {
+            Some(number) if is_full(number) => RunError::NoSpace { what, why: None, log },
+            _ => RunError::io("sync", path)(error),
+        }
+    }
+
+    /// The error with what the mount says of it, which was asked to write and knows where to: that is the cause, whatever fio, or who
+    /// looked for the file, has made of it.
+    fn with_cause(&self, error: RunError, target: &str, data: &Data) -> RunError {
+        let said = self.measure_of(target).and_then(|measure| measure.cache.not_arrived(data.root(), &self.stop));
+        let Some(why) = said else { return error };
+        self.journal.log(&why);
+        let what = match &error {
+            RunError::NoSpace { what, .. } | RunError::Fio { what, .. } => what.clone(),
+            RunError::Io { path, .. } => format!("writing {}", path.display()),
+            _ => format!("writing {}", data.root().display()),
+        };
+        let log = self.journal.directory().join("run.log");
+        match FULL.iter().any(|full| why.contains(full)) {
+            true => RunError::NoSpace { what, why: Some(why), log },
+            false => RunError::Fio { what, reason: why, log },
+        }
     }
 
     /// Gives back the room in the caches, and removes what was made.
@@ -323,7 +351,10 @@ impl<'a> Driver<'a> {
             let data = Data::new(Path::new(&measure.target.path), &self.run.settings);
             for layout in &self.run.settings.layouts {
                 let files = data.cached(*layout);
-                let made = files.paths().iter().any(|path| self.journal.made.files.contains(path));
+                // What did not arrive is in no cache.
+                let is_made =
+                    |path: &PathBuf| self.journal.made.files.contains(path) && path.symlink_metadata().is_ok();
+                let made = files.paths().iter().any(is_made);
                 // A file that is gone has nothing to be found by: the room is given back first.
                 let released = if made { measure.cache.release(&files, &stop) } else { Ok(()) };
                 if let Err(error) = released {
@@ -370,6 +401,9 @@ impl<'a> Driver<'a> {
         self.journal.log(text);
     }
 }
+
+/// How a full disk is told in words.
+const FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
 
 /// Whether a number of an error says that there is no room.
 fn is_full(error: i32) -> bool {

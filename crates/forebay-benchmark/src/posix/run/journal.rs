@@ -190,7 +190,8 @@ impl Journal {
         after: Option<Load>,
     ) -> Result<(), RunError> {
         let path = self.directory.join(LOAD);
-        let mut lines = if path.exists() { String::new() } else { "time,step,phase,busy_percent,stolen_percent\r\n".to_owned() };
+        let mut lines =
+            if path.exists() { String::new() } else { "time,step,phase,busy_percent,stolen_percent\r\n".to_owned() };
         let now = chrono::Utc::now();
         let mut line = |ago: Duration, phase: &str, load: Load| {
             let time = (now - ago).to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
