@@ -264,6 +264,17 @@ pub struct Latency {
     pub max: f64,
 }
 
+impl Latency {
+    /// No percentile above the highest: records of earlier versions have some.
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        let Self { mean, p50, p90, p95, p99, p999, max } = self;
+        let [p50, p90, p95, p99, p999] =
+            [p50, p90, p95, p99, p999].map(|time| if max > 0.0 { time.min(max) } else { time });
+        Self { mean, p50, p90, p95, p99, p999, max }
+    }
+}
+
 /// What processors did: percent of one processor, as `top` shows it. 0 where it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {

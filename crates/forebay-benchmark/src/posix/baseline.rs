@@ -11,6 +11,7 @@
 //! machines is AWS's own figure, where the source does not name it.
 
 use crate::record::{Access, Case, Layout, Machine, Measured, Pattern, Record, State, Step};
+use crate::spread::Spread;
 
 use super::knee::points;
 use super::scaling::peak;
@@ -64,6 +65,8 @@ pub struct Measurement {
     pub block_bytes: u64,
     /// Of all clients.
     pub bytes_per_second: f64,
+    /// The same, as far as rounds differ.
+    pub spread: Spread,
     /// Its fractions of our hardware.
     pub fractions: Fractions,
 }
@@ -245,6 +248,7 @@ fn measured(published: &Published, steps: &[Step], machine: &Machine) -> Option<
         jobs: point.jobs,
         block_bytes: case.block_bytes,
         bytes_per_second: bytes,
+        spread: point.spreads.bytes,
         fractions: Fractions::of(bytes, case.workers, case.clients, network, machine.disk_bytes_per_second),
     })
 }

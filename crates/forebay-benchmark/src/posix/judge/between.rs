@@ -103,6 +103,7 @@ fn ratio(evidence: &Evidence<'_>, other: &str, state: State, access: Access) -> 
     let as_much = |ratio: f64| more_or_less(ratio, AS_MUCH);
     let cases = match cases {
         1 => "one case".to_owned(),
+        cases if as_much(low) == as_much(high) => format!("all of {cases} cases"),
         cases => format!("median of {cases} cases, from {} to {}", as_much(low), as_much(high)),
     };
     let text = format!(

@@ -78,7 +78,7 @@ fn of_cold_sweeps_only_steps_count_in_which_each_byte_is_read_once() {
         .collect();
     let record = record(&["forebay", "other"], [steps.concat(), other].concat());
     assert!(only(&record, "headline").text.starts_with("Highest cold sequential: 300 MB/s with 20 jobs"));
-    assert!(only(&record, "against").text.contains("median of 3 cases"));
+    assert!(only(&record, "against").text.contains("all of 3 cases"));
     let knees = of(&record, "knee");
     assert!(knees.len() == 2 && knees.iter().all(|knee| knee.text.contains("distinct")), "{knees:?}");
     assert_eq!(only(&record, "cold").level, Level::Info);
