@@ -151,26 +151,6 @@ mod tests {
     }
 
     #[test]
-    fn zz_dump() {
-        let mut r = testing::posix();
-        r.findings = crate::posix::findings(&r);
-        if let Measured::Posix { steps, .. } = &mut r.measured {
-            for (i, s) in steps.iter_mut().enumerate() {
-                let f = 1.0 + ((i * 7919) % 13) as f64 / 100.0;
-                s.outcome.bytes_per_second *= f;
-                s.outcome.operations_per_second *= f;
-                s.outcome.latency.p99 *= 1.0 + ((i * 31) % 17) as f64 / 40.0;
-                s.outcome.cpu.others = 20.0 + ((i * 31) % 17) as f64;
-            }
-        }
-        r.settings.insert("runtime".into(), "2s".into());
-        std::fs::write("/tmp/px_rep.html", html(&r)).unwrap();
-        std::fs::write("/tmp/px_rep.txt", text(&r)).unwrap();
-        let c = compare(&[("before".into(), testing::posix()), ("after".into(), r)]).unwrap();
-        std::fs::write("/tmp/px_cmp.html", c.html()).unwrap();
-    }
-
-    #[test]
     fn figures_that_cannot_be_do_no_harm() {
         let mut record = testing::posix();
         let Measured::Posix { steps, .. } = &mut record.measured else { panic!("of posix") };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::median;
-use crate::record::{Finding, Layout, Level, Pattern, State};
+use crate::record::{Cpu, Finding, Layout, Level, Pattern, State};
 use crate::spread::Spread;
 
 use super::super::knee::{Certainty, Knee, Reason, SHORTEST_STEP, knee};
@@ -18,6 +18,8 @@ const TAIL: f64 = 10.0;
 const ENOUGH_OPERATIONS: u64 = 1000;
 /// Rounds of the same that are further apart than this part of their median.
 const NOISE: f64 = 0.2;
+/// Percent of a processor that may go elsewhere.
+const MUCH_ELSE: f64 = 25.0;
 
 /// `knee` and `flat`.
 pub(super) fn knees(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -211,6 +213,31 @@ pub(super) fn short(evidence: &Evidence<'_>) -> Vec<Finding> {
     );
     let next = "Cold steps end when all is read once: measure more data (`--size`, `--file-size`, `--scale`).";
     vec![finding("short", Level::Warn, text).next(next)]
+}
+
+/// `neighbours`: steps beside which the machine, or another one on the same hardware, did much else.
+pub(super) fn neighbours(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let all = || evidence.sweeps.iter().flat_map(|sweep| &sweep.steps).map(|step| step.outcome.cpu);
+    let kinds: [(fn(Cpu) -> f64, &str, &str); 2] = [
+        (
+            |cpu| cpu.others,
+            "this machine did other things before and after, which are not counted as the cost of serving",
+            "End them, or read those steps with care: they slow readers down all the same.",
+        ),
+        (
+            |cpu| cpu.stolen,
+            "the hypervisor ran other machines on its processors",
+            "Measure where processors are not shared, or compare rounds: a slow one may be theirs.",
+        ),
+    ];
+    let of = |(load, what, next): (fn(Cpu) -> f64, &str, &str)| {
+        let much = all().map(load).filter(|percent| *percent > MUCH_ELSE);
+        let (count, most) = much.fold((0, 0.0_f64), |(count, most), percent| (count + 1, most.max(percent)));
+        let steps = if count == 1 { "step" } else { "steps" };
+        let text = format!("During {count} {steps} of {} {what}: up to {most:.0} % of a processor.", all().count());
+        (count > 0).then(|| finding("neighbours", Level::Warn, text).next(next))
+    };
+    kinds.into_iter().filter_map(of).collect()
 }
 
 /// `cpu`: for each target, at the peak of its best warm sequential sweep.

@@ -328,3 +328,22 @@ fn a_knee_that_rounds_of_the_same_would_hide_is_not_told() {
         "{headline}"
     );
 }
+
+#[test]
+fn load_that_is_not_the_benchmark_s_is_told_and_not_charged_to_the_mount() {
+    let mut steps = sweep(&case(0), &[(1, 2.0, 100.0), (2, 2.0, 100.0)]);
+    assert_eq!(of(&record(&["forebay"], steps.clone()), "neighbours"), []);
+    steps[0].outcome.cpu.others = 80.0;
+    steps[1].outcome.cpu.stolen = 30.0;
+    let flagged = record(&["forebay"], steps);
+    let [others, stolen] = &of(&flagged, "neighbours")[..] else { panic!("{flagged:?}") };
+    assert!(
+        others.text.starts_with("During 1 step of 2 this machine did other things")
+            && others.text.ends_with("80 % of a processor.")
+    );
+    assert!(stolen.text.contains("hypervisor") && stolen.text.ends_with("30 % of a processor."), "{stolen:?}");
+    // 300 % of a processor, less fio's 50 and the others' 80, for 2 GB/s.
+    let cpu = |step: &Step| step.outcome.cpu.per_gigabyte(step.outcome.bytes_per_second);
+    let Measured::Posix { steps, .. } = &flagged.measured else { panic!("of posix") };
+    assert_eq!((cpu(&steps[0]), cpu(&steps[1])), (85.0, 125.0));
+}
