@@ -113,10 +113,10 @@ fn a_run_on_a_mount_leaves_its_results_and_nothing_else() {
         page.contains("download=\"steps.csv\" href=\"data:text/csv,target%2C")
             || page.contains("href=\"data:text/csv,target,")
     );
-    // Before each step, while it read, and after it.
+    // Before each step, and while it read.
     let load = std::fs::read_to_string(output.join("load.csv")).unwrap();
     assert_eq!(load.lines().next(), Some("time,step,phase,busy_percent,stolen_percent"));
-    for phase in ["before", "reading", "after"] {
+    for phase in ["before", "reading"] {
         let numbers = load.lines().filter(|line| line.contains(&format!(",{phase},")));
         let numbers: std::collections::BTreeSet<_> = numbers.filter_map(|line| line.split(',').nth(1)).collect();
         assert_eq!(numbers.len(), steps(&record).len(), "{phase}: {load}");

@@ -282,7 +282,7 @@ pub struct Cpu {
     pub machine: f64,
     /// fio itself: the reader.
     pub fio: f64,
-    /// What neither reads nor serves: what the machine did right before the step, and right after it, while nobody read.
+    /// What neither reads nor serves: what other programs did before the step, while nobody read, and went on with.
     #[serde(default)]
     pub others: f64,
     /// What other machines on the same hardware took meanwhile, by the hypervisor's word. It is not in [`Cpu::machine`].

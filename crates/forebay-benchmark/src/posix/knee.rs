@@ -191,6 +191,17 @@ fn point(rounds: &[&Step]) -> Point {
     }
 }
 
+/// Whether these are past a point by more than rounds differ.
+fn certainty(point: &Point, past: &[Point]) -> Certainty {
+    if std::iter::once(point).chain(past).any(|point| point.spreads.bytes.rounds < 2) {
+        Certainty::OneRound
+    } else if past.iter().any(|past| is_worth_it(point.at_worst(), past.at_best())) {
+        Certainty::WithinSpread
+    } else {
+        Certainty::Shown
+    }
+}
+
 /// The index of the knee: of the best point, which is the last one when there is no knee yet.
 fn best(points: &[Point]) -> usize {
     (1..points.len())
@@ -224,12 +235,14 @@ pub fn most_jobs(sweep: &Case, settings: &BTreeMap<String, String>) -> u32 {
     }
 }
 
-/// Whether the sweep of `next` needs to go no further: the points with fewer jobs than it hold a knee and two more.
+/// Whether the sweep of `next` needs to go no further: the points with fewer jobs than it hold a knee and two more, by more than rounds differ.
 #[must_use]
 pub fn is_past(steps: &[Step], next: &Case) -> bool {
     let mut before = points(steps, next);
     before.retain(|point| point.jobs < next.jobs);
-    best(&before) + POINTS_PAST < before.len()
+    let at = best(&before);
+    // Where rounds differ by as much, what follows may yet be worth it.
+    at + POINTS_PAST < before.len() && certainty(&before[at], &before[at + 1..]) != Certainty::WithinSpread
 }
 
 /// The knee of a sweep. `None` where the last point is the best one, or there are fewer than two.
@@ -241,13 +254,7 @@ pub fn knee(points: &[Point], sweep: &Case, machine: &Machine) -> Option<Knee> {
     let (reason, why) = bound(&points[at..], sweep, machine);
     let next =
         past.iter().max_by(|one, other| one.bytes_per_second.total_cmp(&other.bytes_per_second)).unwrap_or(&point);
-    let certainty = if [&point].into_iter().chain(past).any(|point| point.spreads.bytes.rounds < 2) {
-        Certainty::OneRound
-    } else if past.iter().any(|past| is_worth_it(point.at_worst(), past.at_best())) {
-        Certainty::WithinSpread
-    } else {
-        Certainty::Shown
-    };
+    let certainty = certainty(&point, past);
     let (is, gives) = (if point.jobs == 1 { "is" } else { "are" }, if next.jobs == 1 { "gives" } else { "give" });
     let (rate, p99) = (words::measured_rate(&point.spreads.bytes), words::measured_time(&point.spreads.p99));
     let more = compared(next.bytes_per_second / point.bytes_per_second);
@@ -307,7 +314,7 @@ fn bound(points: &[Point], sweep: &Case, machine: &Machine) -> (Reason, String) 
     // Other machines' processors are not seen from here.
     let all = f64::from(machine.processors) * 100.0;
     let busiest = points.iter().max_by(|one, other| one.cpu.machine.total_cmp(&other.cpu.machine));
-    if let Some(Cpu { machine: busy, fio, .. }) =
+    if let Some(Cpu { machine: busy, fio, others, .. }) =
         busiest.map(|point| point.cpu).filter(|_| sweep.clients <= 1 && all > 0.0)
     {
         let share = percent(busy / all);
@@ -321,7 +328,12 @@ fn bound(points: &[Point], sweep: &Case, machine: &Machine) -> (Reason, String) 
             );
         }
         if busy >= BUSY * all {
-            return (Reason::Processors, format!("The processors are full: {share}."));
+            let others = if others >= busy / 10.0 {
+                format!(", {} of it with what other programs do", percent(others / busy))
+            } else {
+                String::new()
+            };
+            return (Reason::Processors, format!("The processors are full: {share}{others}."));
         }
         let first = &points[0];
         let readers = f64::from(first.jobs.min(machine.processors)) * 100.0;

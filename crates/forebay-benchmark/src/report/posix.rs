@@ -21,8 +21,8 @@ const P99: usize = 3;
 /// How figures are made.
 pub(super) const NOTES: &str = "GB and Gb are decimal (10⁹), KiB and MiB binary. Of several rounds the median is shown, in as many digits as they have \
                                 in common (two of one round), and bars from the lowest to the highest. Latency is completion latency as \
-                                fio counts it; CPU is percent of one processor, as top shows it, without fio's own and without what the \
-                                machine did before and after the step, too.";
+                                fio counts it; CPU is percent of one processor, as top shows it, without fio's own and without what \
+                                other programs went on with meanwhile.";
 
 /// The document of `record`, which is of these targets and steps.
 pub(super) fn document(record: &Record, targets: &[Target], steps: &[Step]) -> Document {

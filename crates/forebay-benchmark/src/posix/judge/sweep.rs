@@ -221,7 +221,7 @@ pub(super) fn neighbours(evidence: &Evidence<'_>) -> Vec<Finding> {
     let kinds: [(fn(Cpu) -> f64, &str, &str); 2] = [
         (
             |cpu| cpu.others,
-            "this machine did other things before and after, which are not counted as the cost of serving",
+            "other programs went on with what they did before, which is not counted as the cost of serving",
             "End them, or read those steps with care: they slow readers down all the same.",
         ),
         (

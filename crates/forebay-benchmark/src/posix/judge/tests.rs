@@ -338,7 +338,7 @@ fn load_that_is_not_the_benchmark_s_is_told_and_not_charged_to_the_mount() {
     let flagged = record(&["forebay"], steps);
     let [others, stolen] = &of(&flagged, "neighbours")[..] else { panic!("{flagged:?}") };
     assert!(
-        others.text.starts_with("During 1 step of 2 this machine did other things")
+        others.text.starts_with("During 1 step of 2 other programs went on")
             && others.text.ends_with("80 % of a processor.")
     );
     assert!(stolen.text.contains("hypervisor") && stolen.text.ends_with("30 % of a processor."), "{stolen:?}");

@@ -100,6 +100,10 @@ fn what_is_full_is_read_off_the_knee_and_what_follows() {
         found(&steps, &quiet()).unwrap()
     };
     assert_eq!(cpu(780.0, 100.0).reason, Reason::Processors);
+    let mut crowded = saturating(4, &[1, 2, 4, 8]);
+    crowded.iter_mut().for_each(|step| step.outcome.cpu = Cpu { machine: 780.0, others: 390.0, ..Cpu::default() });
+    let text = found(&crowded, &quiet()).unwrap().text;
+    assert!(text.ends_with("The processors are full: 98 %, 50 % of it with what other programs do."), "{text}");
     assert_eq!(cpu(780.0, 500.0).reason, Reason::Readers);
     assert_eq!(cpu(500.0, 395.0).reason, Reason::Readers);
     let waiting = cpu(300.0, 100.0);
@@ -156,4 +160,25 @@ proptest! {
             prop_assert_eq!(cut.jobs, knee.jobs);
         }
     }
+}
+
+#[test]
+fn a_knee_is_shown_by_more_than_rounds_differ_and_only_then_ends_a_sweep() {
+    let rounds = |spread: f64| -> Vec<Step> {
+        let all = [1.0 - spread, 1.0, 1.0 + spread].map(|factor| {
+            let mut steps = saturating(4, &[1, 2, 4, 8, 16]);
+            for step in &mut steps {
+                step.outcome.bytes_per_second *= factor;
+                step.outcome.latency.p99 /= factor;
+                step.outcome.latency.mean /= factor;
+            }
+            steps
+        });
+        all.concat()
+    };
+    let certainty = |steps: &[Step]| found(steps, &quiet()).unwrap().certainty;
+    assert_eq!((certainty(&rounds(0.02)), is_past(&rounds(0.02), &case(32))), (Certainty::Shown, true));
+    assert_eq!((certainty(&rounds(0.4)), is_past(&rounds(0.4), &case(32))), (Certainty::WithinSpread, false));
+    let once = saturating(4, &[1, 2, 4, 8, 16]);
+    assert_eq!((certainty(&once), is_past(&once, &case(32))), (Certainty::OneRound, true));
 }

@@ -9,6 +9,7 @@ use super::data::{self, Data};
 use super::error::{CacheError, RunError};
 use super::fio::{self, quoted};
 use super::journal::Journal;
+use super::neighbours::{self, Processes};
 use super::page_cache;
 use super::prerequisites::{self, Writing};
 use super::processors::Watch;
@@ -17,7 +18,7 @@ use super::stop::Stop;
 use super::{Measure, Run};
 use crate::posix::job::{self, Command};
 use crate::posix::plan::Planned;
-use crate::posix::words::{bytes, depth, speed};
+use crate::posix::words::{bytes, depth, measured_time, speed};
 use crate::posix::{judge, knee, outcome};
 use crate::record::{Case, Finding, Layout, Level, Outcome, Pattern, Record, State, Step};
 use crate::spread::Spread;
@@ -214,12 +215,16 @@ impl<'a> Driver<'a> {
         let within = BESIDE_READING + self.run.settings.runtime + FOR_EACH_JOB * case.jobs;
         let mut watch = Watch::default();
         let here = self.run.hosts.is_empty();
-        let idle_before = here.then(Watch::around).flatten();
+        let before = here.then(Processes::now);
+        let load_before = here.then(|| Watch::look_for(neighbours::LOOK_FOR)).flatten();
+        let begin = here.then(Processes::now);
         let received = || self.measure_of(&case.target)?.cache.received(&directory);
-        let before = received();
+        let received_before = received();
         let ended = self.fio(&command, Some(number), &name, within, &directory, &mut || watch.look())?;
+        let others =
+            before.zip(begin).map_or(0.0, |(before, begin)| neighbours::went_on(&before, &begin, &Processes::now()));
         // One that counts less than before was started anew.
-        let origin_bytes = before.zip(received()).and_then(|(before, after)| after.checked_sub(before));
+        let origin_bytes = received_before.zip(received()).and_then(|(before, after)| after.checked_sub(before));
         let said = self.journal.of_fio(number, "json");
         std::fs::write(&said, &ended.stdout).map_err(RunError::io("write", &said))?;
         self.succeeded(&ended, &name)?;
@@ -227,10 +232,8 @@ impl<'a> Driver<'a> {
         let mut outcome = outcome::outcome(&ended.stdout, case.clients).map_err(|error| failed(error.to_string()))?;
         outcome.origin_bytes = origin_bytes;
         if here {
-            let idle_after = Watch::around();
-            let others = idle_before.zip(idle_after).map_or(0.0, |(before, after)| before.busy.min(after.busy));
             outcome.cpu = watch.busiest(outcome.seconds, outcome.cpu.fio, others).unwrap_or_default();
-            self.journal.keep_load(number, idle_before, &watch.samples(), idle_after)?;
+            self.journal.keep_load(number, load_before, &watch.samples())?;
         }
         Ok(outcome)
     }
@@ -441,9 +444,9 @@ fn result_of(case: &Case, outcome: &Outcome) -> String {
     let origin = outcome.origin_bytes.map(|received| format!(", {} from the origin", bytes(received)));
     let origin = origin.unwrap_or_default();
     format!(
-        "{}, p50 {:.0} µs, p99 {:.0} µs{cpu}{origin}",
+        "{}, p50 {}, p99 {}{cpu}{origin}",
         speed(case, &Spread::once(outcome.bytes_per_second), &Spread::once(outcome.operations_per_second)),
-        latency.p50,
-        latency.p99,
+        measured_time(&Spread::once(latency.p50)),
+        measured_time(&Spread::once(latency.p99)),
     )
 }

@@ -5,7 +5,7 @@
 //! made.json     which files and directories the run has made where it measures, written before they are
 //! run.log       what was told, and fio's command lines
 //! fio/NNN.json  what fio itself said of each step; NNN.fio is its job file, where it had one
-//! load.csv      what else this machine did: a line a second of each step, and one before and after it
+//! load.csv      what else this machine did: a line before each step, and one for each second of it
 //! report.html, steps.csv
 //! ```
 //!
@@ -181,14 +181,8 @@ impl Journal {
         self.directory.join(OF_FIO).join(format!("{number:03}.{extension}"))
     }
 
-    /// Adds what this machine's processors did before step `number`, during it, and after it.
-    pub(super) fn keep_load(
-        &self,
-        number: usize,
-        before: Option<Load>,
-        during: &[Sample],
-        after: Option<Load>,
-    ) -> Result<(), RunError> {
+    /// Adds what this machine's processors did before step `number`, and during it.
+    pub(super) fn keep_load(&self, number: usize, before: Option<Load>, during: &[Sample]) -> Result<(), RunError> {
         let path = self.directory.join(LOAD);
         let mut lines =
             if path.exists() { String::new() } else { "time,step,phase,busy_percent,stolen_percent\r\n".to_owned() };
@@ -200,7 +194,6 @@ impl Journal {
         let looked = during.first().map_or(Duration::ZERO, |first| first.ago);
         before.into_iter().for_each(|load| line(looked + SAMPLED, "before", load));
         during.iter().for_each(|sample| line(sample.ago, "reading", sample.load));
-        after.into_iter().for_each(|load| line(Duration::ZERO, "after", load));
         let file = OpenOptions::new().create(true).append(true).open(&path);
         file.and_then(|mut file| file.write_all(lines.as_bytes())).map_err(RunError::io("write", &path))
     }

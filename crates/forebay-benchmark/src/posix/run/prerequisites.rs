@@ -72,7 +72,7 @@ pub(super) fn check(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Res
     notes.push(network(run.machine.network.as_ref(), run.way.as_ref()));
     notes.extend(Watch::idle_load().filter(|percent| *percent > MOST_OTHER_WORK).map(|percent| {
         let text = format!("this machine does other things, which take {percent:.0} % of a processor");
-        note(Level::Warn, text, "end them: they slow the readers down, and are counted as the cost of serving these")
+        note(Level::Warn, text, "end them: they slow the readers down, though what goes on during a step is not counted as the cost of serving it")
     }));
     notes.extend(
         run.settings.warnings().into_iter().map(|warning| Finding { next: None, ..told(Level::Warn, &warning) }),

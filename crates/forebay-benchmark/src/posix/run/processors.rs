@@ -3,9 +3,9 @@
 //! fio takes some tenths of a second to start and to end, in which it does nothing; counted in, they would make busy processors
 //! look idle in short steps. And it does not tell when it begins to read. So the kernel's counters (`/proc/stat`) are looked at
 //! all the time that fio runs, and what counts is the busiest stretch that is as long as fio read. Of it, what fio's jobs took is
-//! fio's own, and what the machine did right before the step and right after it, while nobody read, is its other work: the lower of
-//! the two, since a mount may be at the rest of its own work for a moment. What is left is what serving cost: the mount, the worker, the
-//! kernel. What a hypervisor gave to other machines meanwhile is counted apart; it explains a slow step.
+//! fio's own, and what other programs did before and went on with ([`neighbours`](super::neighbours)) is theirs. What is left is what
+//! serving cost: the mount, the worker, the kernel. What a hypervisor gave to other machines meanwhile is counted apart; it explains a
+//! slow step.
 //!
 //! A stretch begins and ends where it was looked, up to a tenth of a second away from where fio began and ended. In a step that
 //! is not much longer than that, fio's idle time would be a good part of it: of such a step it is not known.
@@ -18,8 +18,6 @@ use crate::record::Cpu;
 const TICKS: f64 = 100.0;
 /// How long an idle machine is looked at: it counts in ticks.
 const LOOK_FOR: Duration = Duration::from_millis(500);
-/// The same around each step, of which there are hundreds.
-const LOOK_AROUND: Duration = Duration::from_millis(250);
 /// Seconds of reading from which on the ends of a stretch matter little: they are a fifth of it at most.
 const SHORTEST: f64 = 0.5;
 /// How far apart samples of the load are that are kept.
@@ -63,7 +61,7 @@ impl Watch {
     }
 
     /// What the machine did in its busiest stretch of `seconds`, or in all that was looked at if that is shorter; `fio` of it is
-    /// what fio says of itself, and `others` what the machine does anyway. `None` where that is too short to tell, or `/proc` does not.
+    /// what fio says of itself, and `others` what other programs took. `None` where that is too short to tell, or `/proc` does not.
     pub(super) fn busiest(&self, seconds: f64, fio: f64, others: f64) -> Option<Cpu> {
         if seconds < SHORTEST {
             return None;
@@ -99,21 +97,17 @@ impl Watch {
 
     /// What the machine does by itself, while nothing is measured: percent of one processor.
     pub(super) fn idle_load() -> Option<f64> {
-        look_for(LOOK_FOR).map(|load| load.busy)
+        Self::look_for(LOOK_FOR).map(|load| load.busy)
     }
 
-    /// The same before or after a step.
-    pub(super) fn around() -> Option<Load> {
-        look_for(LOOK_AROUND)
+    /// What is seen in so long from now.
+    pub(super) fn look_for(time: Duration) -> Option<Load> {
+        let mut watch = Self::default();
+        watch.look();
+        std::thread::sleep(time);
+        watch.look();
+        watch.all()
     }
-}
-
-fn look_for(time: Duration) -> Option<Load> {
-    let mut watch = Watch::default();
-    watch.look();
-    std::thread::sleep(time);
-    watch.look();
-    watch.all()
 }
 
 fn busier(one: Load, other: Load) -> Load {

@@ -1,5 +1,5 @@
-//! What the machine did that was neither reading nor serving: before and after each step, and what a hypervisor gave to other machines
-//! meanwhile. It is not charged to the mount, and says which steps to mistrust.
+//! What the machine did that was neither reading nor serving: other programs, and what a hypervisor gave to other machines meanwhile. It
+//! is not charged to the mount, and says which steps to mistrust.
 
 use crate::median;
 use crate::record::{Cpu, Step};
@@ -9,7 +9,7 @@ use crate::report::units::{Unit, percent};
 
 /// What is shown of a step.
 const SHOWN: [(&str, fn(&Cpu) -> f64); 2] =
-    [("other work on this machine", |cpu| cpu.others), ("taken by the hypervisor for others", |cpu| cpu.stolen)];
+    [("other programs on this machine", |cpu| cpu.others), ("taken by the hypervisor for others", |cpu| cpu.stolen)];
 
 /// A line for each kind of load over the steps, in the order in which they were measured.
 pub(super) fn section(steps: &[Step]) -> Section {
@@ -38,9 +38,8 @@ pub(super) fn section(steps: &[Step]) -> Section {
         lines,
         ..Plot::default()
     };
-    let words = "What the processors did right before and right after each step, while nobody read (the lower of both); and what the \
-                 hypervisor ran on them of other machines while it read. Neither is charged to the mount. load.csv beside this page has \
-                 every second.";
+    let words = "What other programs did before each step, while nobody read, and went on with; and what the hypervisor ran of other \
+                 machines on these processors meanwhile. Neither is charged to the mount. load.csv beside this page has every second.";
     // Shown where there was any to speak of.
     let section = Section::new("Other load").says(words).table(table);
     if known.iter().any(|(_, cpu)| cpu.others >= 1.0 || cpu.stolen >= 1.0) { section.plot(plot) } else { section }
@@ -62,7 +61,7 @@ mod tests {
         }
         let shown = section(&steps);
         let row: Vec<&str> = shown.tables[0].rows[0].iter().map(|cell| cell.text.as_str()).collect();
-        assert_eq!(row, ["other work on this machine", "15 %", "30 %", "7.5 %"]);
+        assert_eq!(row, ["other programs on this machine", "15 %", "30 %", "7.5 %"]);
         assert_eq!(shown.plots[0].lines[0].points, [(1.0, 0.0), (2.0, 10.0), (3.0, 20.0), (4.0, 30.0)]);
         steps.iter_mut().for_each(|step| step.outcome = Outcome::default());
         assert!(section(&steps).is_empty(), "of other machines nothing is known");
