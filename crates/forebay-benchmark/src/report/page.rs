@@ -13,6 +13,8 @@ struct Page<'a> {
     findings: Vec<Shown<'a>>,
     /// Those that can wait until somebody asks.
     more_findings: Vec<Shown<'a>>,
+    /// Whether some of those trouble.
+    more_urgent: bool,
     attached: Vec<Saved>,
     sections: Vec<Part<'a>>,
     version: &'static str,
@@ -48,7 +50,7 @@ struct Part<'a> {
 }
 
 /// So many rules' findings stand above the first plot, at least and at most: all of it is on one screen.
-const FINDINGS_AT_ONCE: (usize, usize) = (3, 6);
+const FINDINGS_AT_ONCE: (usize, usize) = (3, 4);
 
 /// `document` as one page.
 pub(super) fn page(document: &Document) -> String {
@@ -58,6 +60,7 @@ pub(super) fn page(document: &Document) -> String {
     let at_once = urgent.clamp(FINDINGS_AT_ONCE.0, FINDINGS_AT_ONCE.1).min(findings.len());
     let page = Page {
         document,
+        more_urgent: urgent > at_once,
         more_findings: findings.split_off(at_once),
         findings,
         attached: document.attached.iter().map(saved).collect(),

@@ -215,12 +215,15 @@ pub(super) fn short(evidence: &Evidence<'_>) -> Vec<Finding> {
     vec![finding("short", Level::Warn, text).next(next)]
 }
 
+/// One of the figures of processors.
+type Figure = fn(Cpu) -> f64;
+
 /// `neighbours`: steps beside which the machine, or another one on the same hardware, did much else.
 pub(super) fn neighbours(evidence: &Evidence<'_>) -> Vec<Finding> {
     let all = || evidence.sweeps.iter().flat_map(|sweep| &sweep.steps).map(|step| step.outcome.cpu);
-    let kinds: [(fn(Cpu) -> f64, &str, &str); 2] = [
+    let kinds = [
         (
-            |cpu| cpu.others,
+            (|cpu| cpu.others) as Figure,
             "other programs went on with what they did before, which is not counted as the cost of serving",
             "End them, or read those steps with care: they slow readers down all the same.",
         ),
@@ -230,7 +233,7 @@ pub(super) fn neighbours(evidence: &Evidence<'_>) -> Vec<Finding> {
             "Measure where processors are not shared, or compare rounds: a slow one may be theirs.",
         ),
     ];
-    let of = |(load, what, next): (fn(Cpu) -> f64, &str, &str)| {
+    let of = |(load, what, next): (Figure, &str, &str)| {
         let much = all().map(load).filter(|percent| *percent > MUCH_ELSE);
         let (count, most) = much.fold((0, 0.0_f64), |(count, most), percent| (count + 1, most.max(percent)));
         let steps = if count == 1 { "step" } else { "steps" };

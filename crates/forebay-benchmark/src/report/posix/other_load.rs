@@ -7,8 +7,11 @@ use crate::report::document::{Cell, Section, Table};
 use crate::report::plot::{Kind, Line, Plot};
 use crate::report::units::{Unit, percent};
 
+/// A figure of a step.
+type Figure = fn(&Cpu) -> f64;
+
 /// What is shown of a step.
-const SHOWN: [(&str, fn(&Cpu) -> f64); 2] =
+const SHOWN: [(&str, Figure); 2] =
     [("other programs on this machine", |cpu| cpu.others), ("taken by the hypervisor for others", |cpu| cpu.stolen)];
 
 /// A line for each kind of load over the steps, in the order in which they were measured.
