@@ -125,3 +125,22 @@ fn a_disk_that_becomes_full_while_the_data_is_written_is_the_cause_that_is_named
     fails(&mount, &staging, &[]);
     assert_eq!(std::fs::read_dir(staging.path().join("staged")).unwrap().count(), 0);
 }
+
+#[test]
+fn directories_that_share_a_disk_share_its_room() {
+    let Some(_) = Fio::find() else { return };
+    if !is_root() {
+        return skipped("mounting a tmpfs needs root");
+    }
+    let (disk, results) = (Tmpfs::new("40m").unwrap(), TempDir::new().unwrap());
+    let [one, other] = ["one", "other"].map(|name| disk.path().join(name));
+    [&one, &other].into_iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
+    let against = other.display().to_string();
+    let sizes = ["--against", &against, "--layouts", "single", "--states", "warm", "--buffered", "--size"];
+    let output = results.path().join("results");
+    run(&one, &output, &[&sizes[..], &["24MiB"]].concat()).failed(
+        2,
+        &["is one file system for several directories: it has room for 40 MiB, and the data takes 48 MiB there"],
+    );
+    assert!(!one.join("forebay-bench").exists() && !other.join("forebay-bench").exists());
+}

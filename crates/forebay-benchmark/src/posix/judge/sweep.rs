@@ -64,7 +64,8 @@ fn one_knee(evidence: &Evidence<'_>, sweep: &Sweep<'_>) -> Finding {
             .next("Longer steps and more rounds (`--runtime`, `--repeat`), on a quiet machine.");
     }
     let flat = found.jobs == sweep.points[0].jobs && !at_ceiling(&found);
-    let text = format!("{title}: {}", found.text);
+    let once = if found.certainty == Certainty::OneRound { ", one round each" } else { "" };
+    let text = format!("{title}{once}: {}", found.text);
     match (flat, found.reason) {
         (_, Reason::Network | Reason::Disk) => finding("knee", Level::Good, text).next(remedy(sweep, &found)),
         (true, _) => finding("flat", Level::Warn, text).next(remedy(sweep, &found)),
