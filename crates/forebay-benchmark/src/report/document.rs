@@ -52,7 +52,7 @@ pub(super) struct Group {
 }
 
 /// What each rule looks at, in the words of a heading.
-const RULES: [(&str, &str); 20] = [
+const RULES: [(&str, &str); 29] = [
     ("headline", "Highest figures"),
     ("warm", "Was warm warm"),
     ("against", "Against others"),
@@ -73,6 +73,15 @@ const RULES: [(&str, &str); 20] = [
     ("noise", "Rounds that differ"),
     ("scaling", "Scaling"),
     ("prerequisite", "The conditions"),
+    ("cache", "Filling and emptying"),
+    ("unfinished", "Not at its end"),
+    ("single-client", "One client"),
+    ("several-clients-cpu", "Several clients"),
+    ("larger-files", "Larger files"),
+    ("many-files", "Many files"),
+    ("carried-by", "What carried it"),
+    ("no-ucx", "Without UCX"),
+    ("bytes", "Bytes compared"),
 ];
 
 impl Document {
@@ -353,7 +362,7 @@ mod tests {
     fn every_rule_has_words_for_its_heading() {
         let head = include_str!("../posix/judge.rs");
         let rules = head.lines().filter_map(|line| line.strip_prefix("//! | `")?.split_once('`')).map(|(rule, _)| rule);
-        for rule in rules.filter(|rule| *rule != "unfinished") {
+        for rule in rules {
             assert!(RULES.iter().any(|(known, _)| *known == rule), "{rule}");
         }
     }

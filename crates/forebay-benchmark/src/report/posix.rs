@@ -412,7 +412,7 @@ fn percentiles(group: &[&Sweep], names: &[String]) -> Plot {
         })
     });
     Plot {
-        title: "Latency at the knee".to_owned(),
+        title: "Latency at the knee, or at the peak".to_owned(),
         along: "percentile".to_owned(),
         x: Kind::linear(Unit::Percentile),
         y: Kind::log(Unit::Micros),
