@@ -4,7 +4,7 @@
 //! one of all jobs in a group, and one for each client. At the end of `client_stats[]` it puts `All clients`, a sum of the others
 //! which is left out here, and of which there is none for one client.
 //!
-//! Rates are added up; means are weighted with the number of operations; percentiles are of all operations together ([`latency`]).
+//! Rates are added up; means are weighted with the number of operations; percentiles are of all operations together (`latency`).
 //!
 //! What must not pass for a result:
 //! * a job that failed: fio still counts what it read before;
