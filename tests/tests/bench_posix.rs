@@ -88,6 +88,8 @@ fn a_run_on_a_mount_leaves_its_results_and_nothing_else() {
         assert_eq!((&step["case"]["target"], &step["case"]["workers"]), (&"forebay".into(), &1.into()), "{step}");
         assert!(outcome["bytes"].as_u64() >= Some(4 * MIB), "{step}");
         assert!(outcome["cpu"]["machine"].as_f64() >= outcome["cpu"]["fio"].as_f64(), "{step}");
+        let latency = |name: &str| outcome["latency"][name].as_f64().unwrap();
+        assert!(latency("p50") <= latency("p99") && latency("p999") <= latency("max"), "{step}");
         let long = step["case"]["state"] == "warm";
         // The proof of what it is called.
         let received = outcome["origin_bytes"].as_u64();
@@ -103,6 +105,22 @@ fn a_run_on_a_mount_leaves_its_results_and_nothing_else() {
     assert!(finished.stderr.contains("and removed in the end: 10 MiB in 4 files to "), "{}", finished.stderr);
     let page = std::fs::read_to_string(output.join("report.html")).unwrap();
     assert!(page.contains("<svg") && !page.contains("<script src"), "{} bytes", page.len());
+    // Of a second and one round: that is said wherever a figure stands, on the page and in the terminal. And the samples are in it.
+    assert!(finished.text().starts_with("Reading with fio: forebay [quick]\n"), "{}", finished.text());
+    assert!(finished.text().contains("\nMachine and settings [quick]\n"), "{}", finished.text());
+    assert_eq!(page.matches("<section ").count() + 1, page.matches("class=\"mark\">quick<").count());
+    assert!(
+        page.contains("download=\"steps.csv\" href=\"data:text/csv,target%2C")
+            || page.contains("href=\"data:text/csv,target,")
+    );
+    // Before each step, and while it read.
+    let load = std::fs::read_to_string(output.join("load.csv")).unwrap();
+    assert_eq!(load.lines().next(), Some("time,step,phase,busy_percent,stolen_percent"));
+    for phase in ["before", "reading"] {
+        let numbers = load.lines().filter(|line| line.contains(&format!(",{phase},")));
+        let numbers: std::collections::BTreeSet<_> = numbers.filter_map(|line| line.split(',').nth(1)).collect();
+        assert_eq!(numbers.len(), steps(&record).len(), "{phase}: {load}");
+    }
     let log = std::fs::read_to_string(output.join("run.log")).unwrap();
     assert!(log.contains(" fio --readonly ") && log.contains("--rw=write"), "{log}");
     assert!(std::fs::read_to_string(output.join("fio/011.fio")).unwrap().contains("[section-1]"));
@@ -341,6 +359,13 @@ fn two_hosts_read_at_once_and_one_that_is_not_there_is_told() {
     assert_eq!((&step["case"]["clients"], &step["case"]["jobs"]), (&2.into(), &2.into()));
     let clients = step["outcome"]["clients"].as_array().unwrap();
     assert_eq!(clients.len(), 2, "{step}");
+    // Of both clients' operations together, between what either of them says.
+    let p99 = |latency: &Value| latency["p99"].as_f64().unwrap();
+    let [one, other] = [&clients[0], &clients[1]].map(|client| p99(&client["latency"]));
+    let both = p99(&step["outcome"]["latency"]);
+    assert!((one.min(other)..=one.max(other)).contains(&both), "{step}");
+    let said = std::fs::read_to_string(output("both").join("fio/000.json")).unwrap();
+    assert!(said.contains("\"bins\""), "fio's histograms");
     let sum: f64 = clients.iter().map(|client| client["bytes_per_second"].as_f64().unwrap()).sum();
     assert!((step["outcome"]["bytes_per_second"].as_f64().unwrap() - sum).abs() < 1.0, "{step}");
     assert_eq!(std::fs::read_to_string(output("both").join("fio/hosts")).unwrap().lines().count(), 2);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Fio, Mount, Setup, finish, forebay, run_bench as run};
+use forebay_e2e::{Bucket, Fio, Mount, Setup, Tmpfs, bench, finish, forebay, is_root, run_bench as run, skipped};
 use forebay_testkit::DataSet;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -69,4 +69,78 @@ fn what_is_removed_through_the_mount_can_still_be_freed_by_its_path() {
     nothing.args(["job", "free", "--path", "/testdata", "--submit", "--watch", "--coordinator", &coordinator]);
     let nothing = finish(&mut nothing, SOON);
     assert!(nothing.text().contains("NOT_FOUND: ") && !nothing.text().contains('…'), "{}", nothing.text());
+}
+
+/// A fio that fills a disk up to some MiB right before it writes, as others do who write meanwhile.
+fn crowded(place: &TempDir, disk: &std::path::Path, free: u64) -> String {
+    let (program, path) = (place.path().join("fio"), std::env::var("PATH").unwrap());
+    let real = std::env::split_paths(&path).map(|below| below.join("fio")).find(|fio| fio.is_file()).unwrap();
+    let (filler, real) = (disk.join("filler").display().to_string(), real.display().to_string());
+    let fill = format!("cat /dev/zero >'{filler}' 2>/dev/null; truncate -s -{}  '{filler}'", free * MIB);
+    std::fs::write(&program, format!("#!/bin/sh\ncase \"$*\" in *--rw=write*) {fill};; esac\nexec '{real}' \"$@\"\n"))
+        .unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    format!("{}:{path}", place.path().display())
+}
+
+#[test]
+fn a_disk_that_becomes_full_while_the_data_is_written_is_the_cause_that_is_named() {
+    let Some(_) = Fio::find() else { return };
+    if !is_root() {
+        return skipped("mounting a tmpfs needs root");
+    }
+    let fails = |mount: &Mount, disk: &Tmpfs, told: &[&str]| {
+        let results = TempDir::new().unwrap();
+        let output = results.path().join("results");
+        let one =
+            ["--layouts", "single", "--states", "warm", "--accesses", "sequential", "--numjobs", "1", "--size", "8MiB"];
+        let path = crowded(&results, &disk.path(), 3);
+        let failed = finish(bench(&mount.root(), &output, &one).env("PATH", path), LIMIT);
+        let file = mount.path("forebay-bench/single/single").display().to_string();
+        failed.failed(1, &[&[&*file, "no space left on device", "make room"], told].concat());
+        assert!(
+            failed.stderr.contains("all of it is removed") && !failed.stderr.contains("left: "),
+            "{}",
+            failed.stderr
+        );
+        assert!(!failed.stderr.contains("has no files in it"), "{}", failed.stderr);
+        assert!(!mount.path("forebay-bench").exists());
+    };
+
+    // Of the origin, where nobody notices before the file is synced: the mount knows where that is.
+    let origin = Tmpfs::new("40m").unwrap();
+    let below = origin.path().join("bucket");
+    std::fs::create_dir(&below).unwrap();
+    let url = format!("file://{}", below.display());
+    let mount = Setup::without_origin().memory("64MiB").up_url(&url);
+    fails(&mount, &origin, &["cannot upload /forebay-bench/single/single", &url, "No space left on device"]);
+    assert_eq!(std::fs::read_dir(&below).unwrap().count(), 0, "nothing is left at the origin");
+    assert_eq!(mount.staged(), Vec::<Value>::new());
+
+    // Where it is staged.
+    let staging = Tmpfs::new("40m").unwrap();
+    let bucket = Bucket::new();
+    let directory = format!("write.staging_dir={}", staging.path().join("staged").display());
+    let mount = Setup::of(&bucket).memory("64MiB").option(&directory).up(&bucket);
+    fails(&mount, &staging, &[]);
+    assert_eq!(std::fs::read_dir(staging.path().join("staged")).unwrap().count(), 0);
+}
+
+#[test]
+fn directories_that_share_a_disk_share_its_room() {
+    let Some(_) = Fio::find() else { return };
+    if !is_root() {
+        return skipped("mounting a tmpfs needs root");
+    }
+    let (disk, results) = (Tmpfs::new("40m").unwrap(), TempDir::new().unwrap());
+    let [one, other] = ["one", "other"].map(|name| disk.path().join(name));
+    [&one, &other].into_iter().for_each(|directory| std::fs::create_dir(directory).unwrap());
+    let against = other.display().to_string();
+    let sizes = ["--against", &against, "--layouts", "single", "--states", "warm", "--buffered", "--size"];
+    let output = results.path().join("results");
+    run(&one, &output, &[&sizes[..], &["24MiB"]].concat()).failed(
+        2,
+        &["is one file system for several directories: it has room for 40 MiB, and the data takes 48 MiB there"],
+    );
+    assert!(!one.join("forebay-bench").exists() && !other.join("forebay-bench").exists());
 }

@@ -4,6 +4,7 @@
 //! * [`posix`]: `fio` on any directory: the plan (pure), its command lines (pure), what fio said (pure), what that means
 //!   (pure), and the driver that runs it.
 //! * [`read`]: whole files read through a mount, over TCP and over UCX: the study that began it all, done again.
+//! * [`spread`]: rounds of the same: their middle, how far apart they are, and how many digits that leaves.
 //! * [`report`]: one page with plots, a table as CSV, two records side by side.
 //!
 //! Nothing here knows of workers or mounts: where a cache is to be filled or emptied, a [`posix::Cache`] does it, which the
@@ -14,5 +15,6 @@ pub mod posix;
 pub mod read;
 pub mod record;
 pub mod report;
+pub mod spread;
 
 pub use median::median;

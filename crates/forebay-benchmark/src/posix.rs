@@ -18,6 +18,7 @@
 //! * [`mod@knee`]: up to how many jobs a sweep is worth it, and what is full then;
 //! * [`scaling`]: what more workers and clients give;
 //! * [`baseline`]: what others have published, as fractions of their hardware;
+//! * [`quality`]: whether figures are such that they can be shown;
 //! * [`judge`]: all of it in sentences.
 
 pub mod baseline;
@@ -26,6 +27,7 @@ pub mod judge;
 pub mod knee;
 pub mod outcome;
 pub mod plan;
+pub mod quality;
 pub mod run;
 pub mod scaling;
 pub mod settings;

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::median;
+
 /// The form of the document. One that is newer than this is refused, with the version of the program that wrote it.
 pub const FORMAT: u32 = 2;
 
@@ -231,7 +233,7 @@ pub struct Outcome {
     pub bytes: u64,
     /// How long it read.
     pub seconds: f64,
-    /// Completion latency. Of several clients: averages weighted with the operations; the highest of the highest.
+    /// Completion latency, of the operations of all clients together.
     pub latency: Latency,
     /// What processors did meanwhile, on this machine.
     pub cpu: Cpu,
@@ -262,6 +264,17 @@ pub struct Latency {
     pub max: f64,
 }
 
+impl Latency {
+    /// No percentile above the highest: records of earlier versions have some.
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        let Self { mean, p50, p90, p95, p99, p999, max } = self;
+        let [p50, p90, p95, p99, p999] =
+            [p50, p90, p95, p99, p999].map(|time| if max > 0.0 { time.min(max) } else { time });
+        Self { mean, p50, p90, p95, p99, p999, max }
+    }
+}
+
 /// What processors did: percent of one processor, as `top` shows it. 0 where it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
@@ -269,13 +282,31 @@ pub struct Cpu {
     pub machine: f64,
     /// fio itself: the reader.
     pub fio: f64,
+    /// What neither reads nor serves: what other programs did before the step, while nobody read, and went on with.
+    #[serde(default)]
+    pub others: f64,
+    /// What other machines on the same hardware took meanwhile, by the hypervisor's word. It is not in [`Cpu::machine`].
+    #[serde(default)]
+    pub stolen: f64,
 }
 
 impl Cpu {
-    /// What serving cost: everything but fio. Percent of a processor for each 10^9 bytes per second.
+    /// The medians of rounds.
+    #[must_use]
+    pub fn median_of(rounds: impl Iterator<Item = Self> + Clone) -> Self {
+        let middle = |figure: fn(Self) -> f64| median(rounds.clone().map(figure)).unwrap_or_default();
+        Self {
+            machine: middle(|cpu| cpu.machine),
+            fio: middle(|cpu| cpu.fio),
+            others: middle(|cpu| cpu.others),
+            stolen: middle(|cpu| cpu.stolen),
+        }
+    }
+
+    /// What serving cost: everything but fio and what the machine does anyway. Percent of a processor for each 10^9 bytes per second.
     #[must_use]
     pub fn per_gigabyte(self, bytes_per_second: f64) -> f64 {
-        (self.machine - self.fio).max(0.0) / (bytes_per_second / 1e9)
+        (self.machine - self.fio - self.others).max(0.0) / (bytes_per_second / 1e9)
     }
 }
 

@@ -186,6 +186,29 @@ mod tests {
     }
 
     #[test]
+    fn a_record_of_an_earlier_version_is_read_and_its_percentiles_are_brought_below_the_maximum() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("record.json");
+        let mut value = serde_json::to_value(testing::posix()).unwrap();
+        for step in value["steps"].as_array_mut().unwrap() {
+            let cpu = step["outcome"]["cpu"].as_object_mut().unwrap();
+            cpu.retain(|name, _| ["machine", "fio"].contains(&name.as_str()));
+            // As fio rounds up.
+            let max = step["outcome"]["latency"]["max"].as_f64().unwrap();
+            step["outcome"]["latency"]["p999"] = (max * 1.01).into();
+        }
+        std::fs::write(&file, value.to_string()).unwrap();
+        let record = load(&file).unwrap();
+        let Measured::Posix { steps, .. } = &record.measured else { panic!("of posix") };
+        assert!(steps.iter().all(|step| (step.outcome.cpu.others, step.outcome.cpu.stolen) == (0.0, 0.0)));
+        for sweep in sweeps::sweeps(steps, &record) {
+            let of = |point: &sweeps::Point| (point.outcome.latency.p999, point.outcome.latency.max);
+            assert!(sweep.points.iter().map(of).all(|(p999, max)| p999 <= max), "{:?}", sweep.case);
+        }
+        assert!(!html(&record).is_empty());
+    }
+
+    #[test]
     fn a_record_of_a_later_version_is_refused_with_that_version_whatever_else_is_in_it() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("record.json");

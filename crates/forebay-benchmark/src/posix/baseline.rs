@@ -3,10 +3,15 @@
 //! Their machines are not ours, so figures are compared as *fractions of the hardware*: of the network card of one node, times the
 //! nodes on the side that has fewer, and of the cache's disks. A fraction says how much of what was bought reaches the reader.
 //!
+//! Compared is only what was read in the same way: the same files, pattern, order, depth, size of blocks, jobs, clients and workers (as
+//! far as both sides say how many). What one client does of its card is nothing beside what ten do of theirs, and reads of
+//! 256 KiB are other reads than those of 1 MiB.
+//!
 //! Where a source contradicts itself the figure is the one that fits its hardware, and said so below. The speed of AWS's
 //! machines is AWS's own figure, where the source does not name it.
 
 use crate::record::{Access, Case, Layout, Machine, Measured, Pattern, Record, State, Step};
+use crate::spread::Spread;
 
 use super::knee::points;
 use super::scaling::peak;
@@ -47,7 +52,7 @@ pub struct Beside {
     pub published: Published,
     /// Its fractions.
     pub published_fractions: Fractions,
-    /// What was measured with the same files, pattern, order and jobs, and blocks for the same purpose. `None` where it was not.
+    /// What was measured in the same way. `None` where nothing was.
     pub measured: Option<Measurement>,
 }
 
@@ -60,6 +65,8 @@ pub struct Measurement {
     pub block_bytes: u64,
     /// Of all clients.
     pub bytes_per_second: f64,
+    /// The same, as far as rounds differ.
+    pub spread: Spread,
     /// Its fractions of our hardware.
     pub fractions: Fractions,
 }
@@ -99,8 +106,6 @@ impl Published {
     }
 }
 
-/// Blocks from here on are for throughput: 256 KiB and 1 MiB are within some percent of each other.
-const LARGE: u64 = 256 << 10;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// The FUSE client and the worker on machines of their own, both with a card of 100 Gb/s (AWS's figure), one file of 100 GiB.
@@ -198,8 +203,7 @@ pub const PUBLISHED: [Published; 24] = [
     Published { system: "JuiceFS, RDMA", workers: 3, clients: 6, bytes_per_second: 288e9, ..JUICEFS },
 ];
 
-/// Every published figure beside what the record has of the same kind, warm, of its first target, on the topology nearest to theirs that
-/// was measured. Peaks are held against peaks.
+/// Every published figure beside what the record has of the same kind, warm, of its first target. Peaks are held against peaks.
 #[must_use]
 pub fn beside(record: &Record) -> Vec<Beside> {
     let Measured::Posix { targets, steps } = &record.measured else { return Vec::new() };
@@ -214,9 +218,12 @@ pub fn beside(record: &Record) -> Vec<Beside> {
     PUBLISHED.iter().map(compare).collect()
 }
 
-/// Whether blocks are as large, or both so large that throughput is measured and not the cost of an operation.
-fn same_size(one: u64, other: u64) -> bool {
-    one == other || one.min(other) >= LARGE
+/// Operations that a job has under way in what was published.
+fn published_depth(pattern: Pattern) -> u32 {
+    match pattern {
+        Pattern::Shared => 1,
+        Pattern::Distinct => 32,
+    }
 }
 
 fn measured(published: &Published, steps: &[Step], machine: &Machine) -> Option<Measurement> {
@@ -224,11 +231,12 @@ fn measured(published: &Published, steps: &[Step], machine: &Machine) -> Option<
         case.layout == published.layout
             && case.pattern == published.pattern
             && case.access == published.access
-            && same_size(case.block_bytes, published.block_bytes)
+            && case.depth == published_depth(case.pattern)
+            && case.block_bytes == published.block_bytes
+            && case.clients == published.clients
+            && (case.workers == published.workers || case.workers == 0 || published.workers == 0)
     };
-    // The topology next to theirs that was measured; most records have one.
-    let distance = |case: &Case| (case.clients.abs_diff(published.clients), case.workers.abs_diff(published.workers));
-    let case = steps.iter().map(|step| &step.case).filter(|case| alike(case)).min_by_key(|case| distance(case))?;
+    let case = steps.iter().map(|step| &step.case).find(|case| alike(case))?;
     let sweep = points(steps, case);
     let point = match published.jobs {
         Some(jobs) => sweep.iter().find(|point| point.jobs == jobs)?,
@@ -240,6 +248,7 @@ fn measured(published: &Published, steps: &[Step], machine: &Machine) -> Option<
         jobs: point.jobs,
         block_bytes: case.block_bytes,
         bytes_per_second: bytes,
+        spread: point.spreads.bytes,
         fractions: Fractions::of(bytes, case.workers, case.clients, network, machine.disk_bytes_per_second),
     })
 }
@@ -287,7 +296,7 @@ mod tests {
             sweep(&Case { state: State::Cold, ..case(0) }, &[(1, 99.0, 100.0)]),
             sweep(&Case { target: "other".into(), ..case(0) }, &[(1, 99.0, 100.0)]),
         ];
-        let beside = beside(&record(&["forebay", "other"], steps.concat()));
+        let beside = super::beside(&record(&["forebay", "other"], steps.concat()));
         assert_eq!(beside.len(), PUBLISHED.len());
         let measured = |index: usize| {
             beside[index].measured.map(|measured| (measured.jobs, measured.fractions.network.map(percent)))
@@ -295,9 +304,15 @@ mod tests {
         assert_eq!(measured(1), Some((32, Some("50 %".into()))));
         assert_eq!(measured(2), None, "128 jobs were not measured");
         assert_eq!(measured(6), None, "blocks of 4 KiB were not measured");
-        // A peak beside a peak, whatever jobs it has; and several files with 32 jobs though blocks are of another size.
+        // A peak beside a peak, whatever jobs it has.
         assert_eq!(measured(12), Some((64, Some("56 %".into()))));
-        assert_eq!(measured(19), Some((32, Some("40 %".into()))));
+        assert_eq!((measured(13), measured(14)), (None, None), "one client is not three or ten");
+        assert_eq!(measured(19), None, "256 KiB is not 1 MiB");
+        let large = sweep(&Case { block_bytes: 1 << 20, ..case(0) }, &[(32, 5.0, 100.0)]);
+        let beside = super::beside(&record(&["forebay"], large));
         assert_eq!(beside[19].measured.unwrap().fractions.disk.map(percent), Some("50 %".into()));
+        let deep = sweep(&Case { depth: 8, block_bytes: 1 << 20, ..case(0) }, &[(32, 5.0, 100.0)]);
+        let beside = super::beside(&record(&["forebay"], deep));
+        assert_eq!(beside[19].measured, None, "eight operations under way are not one");
     }
 }

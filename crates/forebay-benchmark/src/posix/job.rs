@@ -21,7 +21,7 @@ use std::path::Path;
 
 use crate::record::{Access, Case, Layout, Pattern, State};
 
-use super::settings::Settings;
+use super::settings::{Engine, Settings};
 use super::sizes::{DataFile, LONGEST_OPTION, Sizes};
 
 /// A run of fio, without the program's own name.
@@ -85,7 +85,8 @@ pub fn preparation(
     let write = |name: &str, options: Vec<(&'static str, String)>, bytes: u64| {
         let mut all = vec![
             ("name", name.to_owned()),
-            ("ioengine", settings.engine.name().to_owned()),
+            // Whatever reads: of a sync that fails in a queue, as io_uring's, fio says nothing, and ends as if all were written.
+            ("ioengine", Engine::Psync.name().to_owned()),
             ("direct", u8::from(settings.direct).to_string()),
             ("rw", "write".to_owned()),
             ("bs", WRITE_BLOCK.to_string()),
@@ -124,7 +125,7 @@ const WRITE_BLOCK: u64 = 1 << 20;
 pub fn command(case: &Case, directory: &Path, settings: &Settings, hosts: Option<&Path>) -> Result<Command, JobError> {
     let sections = sections(case, directory, settings)?;
     let mut arguments: Vec<String> =
-        ["--readonly", "--output-format=json", "--eta=never"].map(ToOwned::to_owned).into();
+        ["--readonly", "--output-format=json+", "--eta=never"].map(ToOwned::to_owned).into();
     if let Some(hosts) = hosts {
         // `--client` once for each host would give the job to the last one only.
         let path = hosts.to_str().ok_or_else(|| JobError::Path(hosts.to_owned()))?;

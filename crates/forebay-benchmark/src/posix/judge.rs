@@ -16,6 +16,8 @@
 //! | `files` | fewer files than jobs: locks |
 //! | `rounding` | jobs that the distinct pattern does not run |
 //! | `block` | blocks over 1 MiB |
+//! | `short` | steps that read for less than a second |
+//! | `neighbours` | steps beside which the processors did much else |
 //! | `cpu` | what a gigabyte a second costs in processors |
 //! | `noise` | rounds of the same that differ |
 //! | `scaling` | more workers and clients ([`super::scaling`]) |
@@ -93,6 +95,8 @@ pub fn findings(record: &Record) -> Vec<Finding> {
         sweep::tails(&evidence),
         sweep::files(&evidence),
         sweep::blocks(&evidence),
+        sweep::short(&evidence),
+        sweep::neighbours(&evidence),
         sweep::processors(&evidence),
         sweep::noise(&evidence),
         scaling::findings(&scaling::tables(&[record])),

@@ -19,17 +19,21 @@
 //! between changes nothing, and a knee is one when *all* later points say so. Where the last point is the best, there is no knee in
 //! sight.
 //!
+//! That is of the medians of the rounds. A knee is *shown* if all later points are past it even so far as rounds differ: with the highest
+//! bandwidth and the shortest wait of theirs against the lowest and the longest of its own. Else there may be none, and it is not
+//! marked; of one round each nobody knows ([`Certainty`]).
+//!
 //! What is full is then read off: the network at [`FULL_LINK`] of its speed (TCP carries that much of a fast card's), the disk
 //! likewise, the processors at [`BUSY`]; and if half or more of those is fio's own, it is the readers. If nothing is full, then
 //! requests wait for one another: a lock, or a queue that is too short, in the file system or below.
 
 use std::collections::BTreeMap;
 
-use crate::median;
 use crate::record::{Case, Cpu, Layout, Machine, Pattern, State, Step};
+use crate::spread::Spread;
 
 use super::plan::same_sweep;
-use super::words::{bits, jobs, percent, rate, time, times};
+use super::words::{self, bits, jobs, percent, rate, times};
 
 /// Growth of the bandwidth that is one, for twice the jobs.
 pub const GAIN: f64 = 1.05;
@@ -43,6 +47,8 @@ pub const FULL_LINK: f64 = 0.85;
 pub const BUSY: f64 = 0.90;
 /// Above this part of its speed, bytes did not come from there: from this machine's memory, rather.
 const ELSEWHERE: f64 = 1.10;
+/// Steps that read for less, in seconds, say more of starting than of reading. (fio ends a step of a second some milliseconds early.)
+pub const SHORTEST_STEP: f64 = 0.95;
 /// So many points past the knee, and a sweep may end.
 const POINTS_PAST: usize = 2;
 
@@ -61,6 +67,23 @@ pub struct Point {
     pub p99: f64,
     /// What processors did.
     pub cpu: Cpu,
+    /// How long the shortest of the rounds read.
+    pub seconds: f64,
+    /// How the rounds differ.
+    pub spreads: Spreads,
+}
+
+/// What rounds differ by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spreads {
+    /// [`Point::bytes_per_second`].
+    pub bytes: Spread,
+    /// [`Point::operations_per_second`].
+    pub operations: Spread,
+    /// [`Point::p99`].
+    pub p99: Spread,
+    /// p99 or the mean, whichever is more.
+    wait: Spread,
 }
 
 impl Point {
@@ -68,6 +91,46 @@ impl Point {
     fn wait(&self) -> f64 {
         self.p99.max(self.mean)
     }
+
+    /// Whether it read for so long that fio's start and end are little of it.
+    pub(super) fn is_long(&self) -> bool {
+        self.seconds >= SHORTEST_STEP
+    }
+
+    /// As good as its worst round.
+    fn at_worst(&self) -> Measure {
+        Measure { jobs: self.jobs, bytes: self.spreads.bytes.low, wait: self.spreads.wait.high }
+    }
+
+    /// As good as its best round.
+    fn at_best(&self) -> Measure {
+        Measure { jobs: self.jobs, bytes: self.spreads.bytes.high, wait: self.spreads.wait.low }
+    }
+}
+
+/// What of a point decides.
+#[derive(Clone, Copy)]
+struct Measure {
+    jobs: u32,
+    bytes: f64,
+    wait: f64,
+}
+
+impl From<&Point> for Measure {
+    fn from(point: &Point) -> Self {
+        Self { jobs: point.jobs, bytes: point.bytes_per_second, wait: point.wait() }
+    }
+}
+
+/// Whether a knee is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certainty {
+    /// By more than rounds of the same differ.
+    Shown,
+    /// Of one round each, so that nobody knows what two of them would differ by.
+    OneRound,
+    /// Rounds of the same differ by as much.
+    WithinSpread,
 }
 
 /// What is full at the knee.
@@ -94,6 +157,8 @@ pub struct Knee {
     pub point: Point,
     /// What is full.
     pub reason: Reason,
+    /// Whether it is more than chance.
+    pub certainty: Certainty,
     /// That in sentences, with the figures.
     pub text: String,
 }
@@ -107,31 +172,51 @@ pub fn points(steps: &[Step], sweep: &Case) -> Vec<Point> {
 }
 
 fn point(rounds: &[&Step]) -> Point {
-    let middle = |figure: &dyn Fn(&Step) -> f64| median(rounds.iter().map(|step| figure(step))).unwrap_or_default();
+    let spread = |figure: &dyn Fn(&Step) -> f64| Spread::of(rounds.iter().map(|step| figure(step))).unwrap_or_default();
+    let middle = |figure: &dyn Fn(&Step) -> f64| spread(figure).middle;
     Point {
         jobs: rounds.first().map_or(0, |step| step.case.jobs),
         bytes_per_second: middle(&|step| step.outcome.bytes_per_second),
         operations_per_second: middle(&|step| step.outcome.operations_per_second),
         mean: middle(&|step| step.outcome.latency.mean),
         p99: middle(&|step| step.outcome.latency.p99),
-        cpu: Cpu { machine: middle(&|step| step.outcome.cpu.machine), fio: middle(&|step| step.outcome.cpu.fio) },
+        cpu: Cpu::median_of(rounds.iter().map(|step| step.outcome.cpu)),
+        seconds: spread(&|step| step.outcome.seconds).low,
+        spreads: Spreads {
+            bytes: spread(&|step| step.outcome.bytes_per_second),
+            operations: spread(&|step| step.outcome.operations_per_second),
+            p99: spread(&|step| step.outcome.latency.p99),
+            wait: spread(&|step| step.outcome.latency.p99.max(step.outcome.latency.mean)),
+        },
+    }
+}
+
+/// Whether these are past a point by more than rounds differ.
+fn certainty(point: &Point, past: &[Point]) -> Certainty {
+    if std::iter::once(point).chain(past).any(|point| point.spreads.bytes.rounds < 2) {
+        Certainty::OneRound
+    } else if past.iter().any(|past| is_worth_it(point.at_worst(), past.at_best())) {
+        Certainty::WithinSpread
+    } else {
+        Certainty::Shown
     }
 }
 
 /// The index of the knee: of the best point, which is the last one when there is no knee yet.
 fn best(points: &[Point]) -> usize {
-    (1..points.len()).fold(0, |best, next| if is_worth_it(&points[best], &points[next]) { next } else { best })
+    (1..points.len())
+        .fold(0, |best, next| if is_worth_it((&points[best]).into(), (&points[next]).into()) { next } else { best })
 }
 
-fn is_worth_it(from: &Point, to: &Point) -> bool {
+fn is_worth_it(from: Measure, to: Measure) -> bool {
     let growth = |before: f64, after: f64| if before > 0.0 { after / before } else { f64::INFINITY };
-    let bandwidth = growth(from.bytes_per_second, to.bytes_per_second);
+    let bandwidth = growth(from.bytes, to.bytes);
     let ideal = growth(f64::from(from.jobs), f64::from(to.jobs));
     let doublings = ideal.log2();
     let slack = SLACK.powf(doublings);
     let scales = bandwidth - 1.0 >= (ideal - 1.0) / 2.0;
     let allowed = bandwidth * if scales { slack.max(LEAP) } else { slack };
-    bandwidth >= GAIN.powf(doublings) && growth(from.wait(), to.wait()) <= allowed
+    bandwidth >= GAIN.powf(doublings) && growth(from.wait, to.wait) <= allowed
 }
 
 /// The most jobs of a sweep with which each byte is read once. Warm it does not matter; cold, a job that reads what another has
@@ -150,12 +235,14 @@ pub fn most_jobs(sweep: &Case, settings: &BTreeMap<String, String>) -> u32 {
     }
 }
 
-/// Whether the sweep of `next` needs to go no further: the points with fewer jobs than it hold a knee and two more.
+/// Whether the sweep of `next` needs to go no further: the points with fewer jobs than it hold a knee and two more, by more than rounds differ.
 #[must_use]
 pub fn is_past(steps: &[Step], next: &Case) -> bool {
     let mut before = points(steps, next);
     before.retain(|point| point.jobs < next.jobs);
-    best(&before) + POINTS_PAST < before.len()
+    let at = best(&before);
+    // Where rounds differ by as much, what follows may yet be worth it.
+    at + POINTS_PAST < before.len() && certainty(&before[at], &before[at + 1..]) != Certainty::WithinSpread
 }
 
 /// The knee of a sweep. `None` where the last point is the best one, or there are fewer than two.
@@ -167,8 +254,9 @@ pub fn knee(points: &[Point], sweep: &Case, machine: &Machine) -> Option<Knee> {
     let (reason, why) = bound(&points[at..], sweep, machine);
     let next =
         past.iter().max_by(|one, other| one.bytes_per_second.total_cmp(&other.bytes_per_second)).unwrap_or(&point);
+    let certainty = certainty(&point, past);
     let (is, gives) = (if point.jobs == 1 { "is" } else { "are" }, if next.jobs == 1 { "gives" } else { "give" });
-    let (rate, p99) = (rate(point.bytes_per_second), time(point.p99));
+    let (rate, p99) = (words::measured_rate(&point.spreads.bytes), words::measured_time(&point.spreads.p99));
     let more = compared(next.bytes_per_second / point.bytes_per_second);
     let longer = longer(&point, next);
     let text = format!(
@@ -176,7 +264,7 @@ pub fn knee(points: &[Point], sweep: &Case, machine: &Machine) -> Option<Knee> {
         jobs(point.jobs),
         jobs(next.jobs)
     );
-    Some(Knee { jobs: point.jobs, point, reason, text })
+    Some(Knee { jobs: point.jobs, point, reason, certainty, text })
 }
 
 fn compared(factor: f64) -> String {
@@ -226,7 +314,8 @@ fn bound(points: &[Point], sweep: &Case, machine: &Machine) -> (Reason, String) 
     // Other machines' processors are not seen from here.
     let all = f64::from(machine.processors) * 100.0;
     let busiest = points.iter().max_by(|one, other| one.cpu.machine.total_cmp(&other.cpu.machine));
-    if let Some(Cpu { machine: busy, fio }) = busiest.map(|point| point.cpu).filter(|_| sweep.clients <= 1 && all > 0.0)
+    if let Some(Cpu { machine: busy, fio, others, .. }) =
+        busiest.map(|point| point.cpu).filter(|_| sweep.clients <= 1 && all > 0.0)
     {
         let share = percent(busy / all);
         if busy >= BUSY * all && fio >= busy / 2.0 {
@@ -239,7 +328,12 @@ fn bound(points: &[Point], sweep: &Case, machine: &Machine) -> (Reason, String) 
             );
         }
         if busy >= BUSY * all {
-            return (Reason::Processors, format!("The processors are full: {share}."));
+            let others = if others >= busy / 10.0 {
+                format!(", {} of it with what other programs do", percent(others / busy))
+            } else {
+                String::new()
+            };
+            return (Reason::Processors, format!("The processors are full: {share}{others}."));
         }
         let first = &points[0];
         let readers = f64::from(first.jobs.min(machine.processors)) * 100.0;
@@ -274,164 +368,4 @@ fn waiting(sweep: &Case, seen: &[String]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::posix::testing::{case, machine, step, sweep};
-
-    fn found(steps: &[Step], machine: &Machine) -> Option<Knee> {
-        knee(&points(steps, &case(0)), &case(0), machine)
-    }
-
-    fn quiet() -> Machine {
-        Machine { network: None, disk_bytes_per_second: None, ..machine() }
-    }
-
-    /// c servers, each of 1 GB/s: what n jobs get of them, and how long they wait then.
-    fn saturating(servers: u32, jobs: &[u32]) -> Vec<Step> {
-        let point = |jobs: &u32| {
-            let (jobs, servers) = (f64::from(*jobs), f64::from(servers));
-            (jobs as u32, jobs.min(servers), 100.0 * (jobs / servers).max(1.0))
-        };
-        sweep(&case(0), &jobs.iter().map(point).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn the_published_sweep_has_its_knee_where_the_bandwidth_stops_and_not_at_more() {
-        // 2101, 9519 and 8089 MiB/s with 1, 32 and 128 jobs; the latencies that follow from them for blocks of 1 MiB.
-        let steps = sweep(&case(0), &[(1, 2.2, 600.0), (32, 9.98, 4000.0), (128, 8.48, 19000.0)]);
-        let knee = found(&steps, &machine()).unwrap();
-        assert_eq!((knee.jobs, knee.reason), (32, Reason::Disk));
-        let network =
-            Machine { network: Some(crate::record::Link { name: "ens5".into(), bits_per_second: 90e9 }), ..machine() };
-        let knee = found(&steps, &network).unwrap();
-        assert_eq!(knee.reason, Reason::Network);
-        assert_eq!(
-            knee.text,
-            "32 jobs are the knee: 9.98 GB/s, p99 4.00 ms. 128 jobs give 15 % less, and p99 is 4.8 times as long. The network is \
-             full: 89 % of ens5 (90 Gb/s)."
-        );
-    }
-
-    #[test]
-    fn p99_that_leaps_while_the_bandwidth_still_creeps_up_is_past_the_knee() {
-        let steps =
-            sweep(&case(0), &[(1, 1.0, 100.0), (2, 1.9, 120.0), (4, 3.5, 150.0), (8, 4.0, 900.0), (16, 4.1, 2500.0)]);
-        assert_eq!(found(&steps, &quiet()).unwrap().jobs, 4);
-    }
-
-    #[test]
-    fn a_small_p99_that_trebles_while_all_scales_is_no_knee() {
-        let steps = sweep(&case(0), &[(1, 1.0, 10.0), (2, 1.9, 35.0), (4, 3.7, 40.0), (8, 3.7, 85.0)]);
-        assert_eq!(found(&steps, &quiet()).unwrap().jobs, 4);
-    }
-
-    #[test]
-    fn a_wait_that_only_the_mean_shows_counts_as_well() {
-        let mut steps = sweep(&case(0), &[(1, 10.0, 40.0), (2, 16.0, 40.0), (4, 17.2, 39.0), (8, 18.4, 39.0)]);
-        let means = [20.0, 30.0, 60.0, 110.0];
-        steps.iter_mut().zip(means).for_each(|(step, mean)| step.outcome.latency.mean = mean);
-        let knee = found(&steps, &quiet()).unwrap();
-        assert_eq!(knee.jobs, 2);
-        assert!(knee.text.contains("8 jobs give 15 % more, and the mean is 3.7 times as long"), "{}", knee.text);
-    }
-
-    #[test]
-    fn one_bad_point_in_between_is_no_knee() {
-        let steps = sweep(&case(0), &[(1, 1.0, 100.0), (2, 0.9, 400.0), (4, 3.6, 120.0), (8, 7.0, 130.0)]);
-        assert_eq!(found(&steps, &quiet()), None);
-    }
-
-    #[test]
-    fn there_is_no_knee_while_the_last_point_is_the_best() {
-        assert_eq!(found(&saturating(16, &[1, 2, 4, 8, 16]), &quiet()), None);
-        assert_eq!(found(&saturating(16, &[4]), &quiet()), None);
-        assert_eq!(found(&[], &quiet()), None);
-    }
-
-    #[test]
-    fn a_sweep_ends_two_points_past_the_knee_and_never_within_a_number_of_jobs() {
-        let steps = saturating(4, &[1, 2, 4, 8, 16]);
-        assert!(!is_past(&steps[..4], &case(16)));
-        assert!(is_past(&steps, &case(32)));
-        // The rounds of 16 that follow the first one are still made.
-        assert!(!is_past(&steps, &case(16)));
-        assert!(!is_past(&saturating(64, &[1, 2, 4, 8, 16]), &case(32)));
-        assert!(!is_past(&steps, &Case { target: "other".into(), ..case(32) }));
-    }
-
-    #[test]
-    fn rounds_count_with_their_median() {
-        let rounds = [(1.0, 100.0), (9.0, 9000.0), (1.2, 110.0)];
-        let steps: Vec<_> = rounds.iter().map(|(rate, p99)| step(case(1), *rate, *p99)).collect();
-        let points = points(&steps, &case(0));
-        assert_eq!((points.len(), points[0].bytes_per_second, points[0].p99), (1, 1.2e9, 110.0));
-    }
-
-    #[test]
-    fn what_is_full_is_read_off_the_knee_and_what_follows() {
-        let cpu = |machine: f64, fio: f64| {
-            let mut steps = saturating(4, &[1, 2, 4, 8]);
-            steps.iter_mut().for_each(|step| step.outcome.cpu = Cpu { machine, fio });
-            found(&steps, &quiet()).unwrap()
-        };
-        assert_eq!(cpu(780.0, 100.0).reason, Reason::Processors);
-        assert_eq!(cpu(780.0, 500.0).reason, Reason::Readers);
-        assert_eq!(cpu(500.0, 395.0).reason, Reason::Readers);
-        let waiting = cpu(300.0, 100.0);
-        assert_eq!(waiting.reason, Reason::FileSystem);
-        assert!(waiting.text.contains("Nothing is full (the processors are 38 % busy)"), "{}", waiting.text);
-    }
-
-    #[test]
-    fn several_clients_have_a_card_each_and_several_workers_a_disk_each() {
-        let topology = Case { clients: 4, workers: 2, ..case(0) };
-        let reason = |rate: f64| {
-            let steps = sweep(&topology, &[(1, rate, 100.0), (2, rate, 200.0)]);
-            knee(&points(&steps, &topology), &topology, &machine()).unwrap().reason
-        };
-        assert_eq!(reason(45.0), Reason::Network);
-        assert_eq!(reason(18.0), Reason::Disk);
-        assert_eq!(reason(30.0), Reason::FileSystem);
-    }
-
-    #[test]
-    fn more_than_the_card_carries_came_another_way() {
-        let steps = sweep(&case(0), &[(1, 40.0, 100.0), (2, 40.0, 200.0)]);
-        let machine = Machine { disk_bytes_per_second: None, ..machine() };
-        let knee = found(&steps, &machine).unwrap();
-        assert_eq!(knee.reason, Reason::FileSystem);
-        assert!(knee.text.contains("much of it did not cross the network"), "{}", knee.text);
-    }
-
-    proptest! {
-        #[test]
-        fn so_many_jobs_as_there_are_servers_are_the_knee(power in 0_u32..8, noise in prop::collection::vec(0.97_f64..1.03, 20)) {
-            let servers = 1 << power;
-            let mut steps = saturating(servers, &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
-            for (step, noise) in steps.iter_mut().zip(noise.chunks(2)) {
-                step.outcome.bytes_per_second *= noise[0].min(1.0);
-                step.outcome.latency.p99 *= noise[1];
-                step.outcome.latency.mean *= noise[1];
-            }
-            let knee = found(&steps, &quiet()).unwrap();
-            prop_assert_eq!(knee.jobs, servers);
-        }
-
-        #[test]
-        fn the_knee_is_a_point_and_stays_one_when_the_sweep_is_cut_past_it(
-            figures in prop::collection::vec((0.001_f64..100.0, 1.0_f64..1e6), 1..10),
-        ) {
-            let jobs = (0..).map(|power| 1_u32 << power);
-            let all: Vec<_> = figures.iter().zip(jobs).map(|((rate, p99), jobs)| (jobs, *rate, *p99)).collect();
-            let steps = sweep(&case(0), &all);
-            if let Some(knee) = found(&steps, &machine()) {
-                let at = steps.iter().position(|step| step.case.jobs == knee.jobs).unwrap();
-                prop_assert!(at + 1 < steps.len());
-                let cut = found(&steps[..at + 2], &machine()).unwrap();
-                prop_assert_eq!(cut.jobs, knee.jobs);
-            }
-        }
-    }
-}
+mod tests;

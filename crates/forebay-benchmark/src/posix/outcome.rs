@@ -4,16 +4,18 @@
 //! one of all jobs in a group, and one for each client. At the end of `client_stats[]` it puts `All clients`, a sum of the others
 //! which is left out here, and of which there is none for one client.
 //!
-//! Rates are added up. Of latencies there are averages weighted with the number of operations, percentiles too: entries that fio
-//! did not merge cannot be merged exactly. The highest latency is the highest of all.
+//! Rates are added up; means are weighted with the number of operations; percentiles are of all operations together (`latency`).
 //!
 //! What must not pass for a result:
 //! * a job that failed: fio still counts what it read before;
 //! * a client that could not be reached: fio reports the others as if there were no more;
 //! * nothing read at all.
 
+mod latency;
+
 use serde::Deserialize;
 
+use self::latency::Completion;
 use crate::record::{Client, Cpu, Latency, Outcome};
 
 /// The name of fio's own sum over clients.
@@ -80,8 +82,8 @@ pub fn outcome(output: &[u8], clients: u32) -> Result<Outcome, OutcomeError> {
         operations,
         bytes: entries.iter().map(|entry| entry.read.io_bytes).sum(),
         seconds: entries.iter().map(|entry| entry.read.runtime).fold(0.0, f64::max) / 1e3,
-        latency: latency(&entries),
-        cpu: Cpu { machine: 0.0, fio },
+        latency: latency_of(&entries),
+        cpu: Cpu { fio, ..Cpu::default() },
         origin_bytes: None,
         clients: by_client,
     })
@@ -147,37 +149,10 @@ struct Direction {
     clat_ns: Completion,
 }
 
-#[derive(Debug, Deserialize)]
-struct Completion {
-    max: f64,
-    mean: f64,
-    /// Not there when there was no operation.
-    #[serde(default)]
-    percentile: std::collections::BTreeMap<String, f64>,
-}
-
-impl Completion {
-    fn percentile(&self, name: &str) -> f64 {
-        self.percentile.get(name).copied().unwrap_or(0.0)
-    }
-}
-
 /// In microseconds.
-fn latency(entries: &[&Entry]) -> Latency {
-    let operations: u64 = entries.iter().map(|entry| entry.read.total_ios).sum();
-    let weighted = |figure: &dyn Fn(&Completion) -> f64| {
-        let sum: f64 = entries.iter().map(|entry| figure(&entry.read.clat_ns) * entry.read.total_ios as f64).sum();
-        sum / operations.max(1) as f64 / 1e3
-    };
-    Latency {
-        mean: weighted(&|latency| latency.mean),
-        p50: weighted(&|latency| latency.percentile("50.000000")),
-        p90: weighted(&|latency| latency.percentile("90.000000")),
-        p95: weighted(&|latency| latency.percentile("95.000000")),
-        p99: weighted(&|latency| latency.percentile("99.000000")),
-        p999: weighted(&|latency| latency.percentile("99.900000")),
-        max: entries.iter().map(|entry| entry.read.clat_ns.max).fold(0.0, f64::max) / 1e3,
-    }
+fn latency_of(entries: &[&Entry]) -> Latency {
+    let completions: Vec<_> = entries.iter().map(|entry| (&entry.read.clat_ns, entry.read.total_ios)).collect();
+    latency::latency(&completions)
 }
 
 /// What each client did, in the order of their names. A name that several servers have (of one machine, on ports of their own) is
@@ -194,7 +169,7 @@ fn by_client(entries: &[&Entry]) -> Vec<Client> {
             host: if alone { host.clone() } else { format!("{host}:{port}") },
             bytes_per_second: own.iter().map(|entry| entry.read.bw_bytes).sum(),
             operations: own.iter().map(|entry| entry.read.total_ios).sum(),
-            latency: latency(&own),
+            latency: latency_of(&own),
         }
     };
     keys.iter().map(client).collect()

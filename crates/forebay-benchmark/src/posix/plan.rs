@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn the_full_plan_warms_each_layout_once_and_then_goes_cold() {
         let planned = plan(&Settings::full(), &targets(&["forebay"]), 1, 3);
-        // One file has one pattern, the other layouts two; in two orders and two states, ten numbers of jobs each.
-        assert_eq!(planned.len(), (1 + 2 + 2) * 2 * 2 * 10);
+        // One file has one pattern, the other layouts two; in two orders and two states, ten numbers of jobs each, three times.
+        assert_eq!(planned.len(), (1 + 2 + 2) * 2 * 2 * 10 * 3);
         let states: Vec<_> = planned.iter().map(|planned| (planned.case.state, planned.case.layout)).collect();
         let changes = states.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert_eq!(changes, 5);
@@ -168,6 +168,7 @@ mod tests {
             accesses: vec![Access::Sequential],
             states: vec![State::Warm],
             jobs: vec![1, 3, 4, 5, 7, 8],
+            repeat: 1,
             ..Settings::full()
         };
         let settings = Settings { sizes: Sizes { files: 4, ..settings.sizes }, ..settings };
@@ -189,6 +190,7 @@ mod tests {
             shared_depths: vec![1, 8],
             distinct_depths: vec![32],
             jobs: vec![1],
+            repeat: 1,
             ..Settings::full()
         };
         let planned = plan(&settings, &targets(&["forebay"]), 1, 1);
@@ -202,7 +204,7 @@ mod tests {
     fn sweeps_differ_in_everything_but_the_jobs() {
         let planned = plan(&Settings::full(), &targets(&["a", "b"]), 1, 0);
         let of = |wanted: &Case| planned.iter().filter(|planned| same_sweep(&planned.case, wanted)).count();
-        assert!(planned.iter().all(|planned| of(&planned.case) == 10));
+        assert!(planned.iter().all(|planned| of(&planned.case) == 10 * 3));
         let other = Case { clients: 2, ..planned[0].case.clone() };
         assert!(!same_sweep(&other, &planned[0].case));
     }

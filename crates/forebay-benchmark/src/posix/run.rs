@@ -24,6 +24,7 @@ mod hosts;
 mod journal;
 mod machine;
 mod mounts;
+mod neighbours;
 mod page_cache;
 mod prerequisites;
 mod processors;

@@ -1,13 +1,14 @@
 //! What is to be measured: the axes of the sweep, the sizes of the files, the time of a step.
 //!
 //! [`Settings::full`] has the figures of the published benchmark that this one repeats: 100 GiB, 20 files of 5 GiB, a minute a step,
-//! jobs from 1 to 512. It takes hours. [`Settings::reference`] is its table of one client and one worker, and [`Settings::quick`] asks all
+//! jobs from 1 to 512, three rounds of each. It takes hours. [`Settings::reference`] is its table of one client and one worker, and [`Settings::quick`] asks all
 //! questions of a laptop in some minutes. All are starting points: every field may be changed, and [`Settings::check`] says what cannot be run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use super::quality::Quality;
 use super::sizes::Sizes;
 use super::words::block;
 use crate::record::{Access, Layout, Pattern, State};
@@ -17,8 +18,6 @@ use crate::record::{Access, Layout, Pattern, State};
 pub const LARGEST_SOUND_BLOCK: u64 = 1 << 20;
 /// Jobs of one fio at most: it has a table of so many.
 const MOST_JOBS: u32 = 4096;
-/// Steps that are shorter say little of p99.
-const LONG_ENOUGH: Duration = Duration::from_secs(10);
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -104,7 +103,7 @@ impl Settings {
             distinct_depths: vec![32],
             engine: Engine::IoUring,
             direct: true,
-            repeat: 1,
+            repeat: 3,
             sizes: Sizes {
                 single_bytes: 100 * GIB,
                 files: 20,
@@ -116,7 +115,7 @@ impl Settings {
     }
 
     /// The published table of one client and one worker: one file of 100 GiB, warm, from front to back and anywhere, in blocks of 1 MiB and
-    /// of 4 KiB, with 1, 32 and 128 jobs; and with 256 and 512, where published sweeps go to. Twenty minutes, once the file is there.
+    /// of 4 KiB, with 1, 32 and 128 jobs; and with 256 and 512, where published sweeps go to. An hour, once the file is there.
     #[must_use]
     pub fn reference() -> Self {
         let blocks = vec![1 << 20, 4 << 10];
@@ -131,12 +130,13 @@ impl Settings {
         }
     }
 
-    /// The same questions as [`Settings::full`], of 1.6 GiB, two seconds a step: some minutes. A step that is shorter says little of p99.
+    /// The same questions as [`Settings::full`], of 1.6 GiB, two seconds a step, once each: some minutes, and figures that are called quick.
     #[must_use]
     pub fn quick() -> Self {
         Self {
             jobs: vec![1, 2, 4, 8, 16, 32],
             runtime: Duration::from_secs(2),
+            repeat: 1,
             sizes: Sizes { single_bytes: GIB, files: 20, file_bytes: 25 * MIB, small_files: 100, small_bytes: MIB },
             ..Self::full()
         }
@@ -242,12 +242,7 @@ impl Settings {
             let what = "the reader's own page cache answers what is read again, at the memory's speed";
             warnings.push(format!("Without direct reads {what}."));
         }
-        if self.runtime < LONG_ENOUGH {
-            let seconds = self.runtime.as_secs();
-            warnings.push(format!(
-                "Steps of {seconds} s show orders of magnitude: for figures to publish take 60 s and rounds."
-            ));
-        }
+        warnings.extend(Quality::of(&self.named()).warning().map(|(text, next)| format!("{text} {next}")));
         warnings
     }
 
@@ -357,7 +352,11 @@ mod tests {
             })
         };
         assert_eq!(published.iter().filter(|cell| is_planned(cell)).count(), 12);
-        assert_eq!(planned.len(), 2 * 2 * 5, "two orders, two sizes of blocks, and 256 and 512 jobs besides");
+        assert_eq!(
+            planned.len(),
+            2 * 2 * 5 * 3,
+            "two orders, two sizes of blocks, 256 and 512 jobs besides, three rounds"
+        );
     }
 
     #[test]

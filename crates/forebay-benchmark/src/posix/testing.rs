@@ -32,7 +32,7 @@ pub(super) fn step(case: Case, gigabytes: f64, p99: f64) -> Step {
         bytes: 100_000 * case.block_bytes,
         seconds: 100_000.0 / operations_per_second,
         latency: Latency { mean: p99 / 2.0, p50: p99 / 2.0, p99, max: p99 * 2.0, ..Latency::default() },
-        cpu: Cpu { machine: 300.0, fio: 50.0 },
+        cpu: Cpu { machine: 300.0, fio: 50.0, ..Cpu::default() },
         origin_bytes: None,
         clients: Vec::new(),
     };

@@ -1,28 +1,46 @@
 //! Figures as people read them, for sentences.
 
 use crate::record::{Case, Pattern};
+use crate::spread::{Spread, written};
+
+/// Digits of what is known exactly.
+const DIGITS: usize = 3;
 
 /// Reads of so many bytes are for throughput; of smaller ones it counts how many there are.
 pub(super) const LARGE: u64 = 64 << 10;
 
 /// `9.52 GB/s`, `866 MB/s`.
 pub(super) fn rate(bytes_per_second: f64) -> String {
-    match bytes_per_second {
-        rate if rate >= 1e10 => format!("{:.1} GB/s", rate / 1e9),
-        rate if rate >= 1e9 => format!("{:.2} GB/s", rate / 1e9),
-        rate if rate >= 1e7 => format!("{:.0} MB/s", rate / 1e6),
-        rate => format!("{:.1} MB/s", rate / 1e6),
-    }
+    rate_in(bytes_per_second, DIGITS)
 }
 
-/// `83 µs`, `2.01 ms`, `1.3 s`.
-pub(super) fn time(micros: f64) -> String {
-    match micros {
-        micros if micros >= 1e6 => format!("{:.1} s", micros / 1e6),
-        micros if micros >= 1e4 => format!("{:.0} ms", micros / 1e3),
-        micros if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),
-        micros if micros >= 10.0 => format!("{micros:.0} µs"),
-        micros => format!("{micros:.1} µs"),
+/// The same of what was measured, in as many digits as are known.
+pub(super) fn measured_rate(bytes_per_second: &Spread) -> String {
+    rate_in(bytes_per_second.middle, bytes_per_second.digits())
+}
+
+fn rate_in(bytes_per_second: f64, digits: usize) -> String {
+    in_units(bytes_per_second, digits, &[(1e9, "GB/s"), (1e6, "MB/s")])
+}
+
+/// `83 µs`, `2.01 ms`, `1.3 s`, in as many digits as are known.
+pub(super) fn measured_time(micros: &Spread) -> String {
+    in_units(micros.middle, micros.digits(), &[(1e6, "s"), (1e3, "ms"), (1.0, "µs")])
+}
+
+/// In the largest unit of which it is one.
+fn in_units(value: f64, digits: usize, units: &[(f64, &str)]) -> String {
+    // 999.6 would be written with four digits.
+    let fitting = units.iter().find(|(size, _)| value >= size * 0.9995).or(units.last());
+    let (size, unit) = fitting.copied().unwrap_or((1.0, ""));
+    format!("{} {unit}", written(value / size, digits))
+}
+
+/// ` ±3 % of 3 rounds`; ` (one round)`.
+pub(super) fn rounds(spread: &Spread) -> String {
+    match spread.part() {
+        Some(part) => format!("±{} of {} rounds", percent(part), spread.rounds),
+        None => "one round".to_owned(),
     }
 }
 
@@ -42,12 +60,10 @@ pub(super) fn jobs(count: u32) -> String {
 }
 
 /// `70.1k operations/s`.
-pub(super) fn operations(per_second: f64) -> String {
-    match per_second {
-        rate if rate >= 1e6 => format!("{:.2}M operations/s", rate / 1e6),
-        rate if rate >= 1e3 => format!("{:.1}k operations/s", rate / 1e3),
-        rate => format!("{rate:.0} operations/s"),
-    }
+fn measured_operations(per_second: &Spread) -> String {
+    let units = [(1e6, "M operations/s"), (1e3, "k operations/s"), (1.0, "operations/s")];
+    let text = in_units(per_second.middle, per_second.digits(), &units);
+    text.replace(" k", "k").replace(" M", "M")
 }
 
 /// `200 Gb/s`.
@@ -87,8 +103,19 @@ pub(super) fn depth(case: &Case) -> Option<String> {
 }
 
 /// What is told of reads: operations of small blocks, bytes of large ones.
-pub(super) fn speed(case: &Case, bytes_per_second: f64, operations_per_second: f64) -> String {
-    if case.block_bytes < LARGE { operations(operations_per_second) } else { rate(bytes_per_second) }
+pub(super) fn speed(case: &Case, bytes_per_second: &Spread, operations_per_second: &Spread) -> String {
+    if case.block_bytes < LARGE { measured_operations(operations_per_second) } else { measured_rate(bytes_per_second) }
+}
+
+/// How a figure compares: `40 % more`, `29 % less`, `3.0 times as much`, `the same`. All ratios of a sentence are of the same by the
+/// same, so that each says which way it points.
+pub(super) fn more_or_less(ratio: f64, [more, less, much]: [&str; 3]) -> String {
+    match (ratio - 1.0) * 100.0 {
+        percent if percent >= 100.0 => format!("{} as {much}", times(ratio)),
+        percent if percent >= 0.5 => format!("{percent:.0} % {more}"),
+        percent if percent <= -0.5 => format!("{:.0} % {less}", -percent),
+        _ => "the same".to_owned(),
+    }
 }
 
 /// Which sweep it is: `forebay, warm, multiple files, shared, sequential, 256 KiB`.

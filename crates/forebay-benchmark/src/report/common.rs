@@ -4,6 +4,7 @@ use chrono::{DateTime, FixedOffset};
 
 use super::document::{Cell, Section, Table};
 use super::units::{link, rate, size};
+use crate::posix::quality::Quality;
 use crate::record::{Machine, Record};
 
 /// Settings that are bytes: written as sizes.
@@ -21,8 +22,19 @@ pub(super) fn begun(record: &Record) -> String {
     time.map_or_else(|_| record.begun.clone(), shown)
 }
 
-/// What to know first about a run that did not end.
+/// What all of its figures are to be seen with: that they are of a quick run.
+pub(super) fn mark(record: &Record) -> Option<String> {
+    Quality::of(&record.settings).mark()
+}
+
+/// What to know first: about a run that did not end, and about one that was quick.
 pub(super) fn caution(record: &Record) -> Option<String> {
+    let quick = Quality::of(&record.settings).warning().map(|(text, next)| format!("{text} {next}"));
+    let words = [unfinished(record), quick].into_iter().flatten().collect::<Vec<_>>().join(" ");
+    (!words.is_empty()).then_some(words)
+}
+
+fn unfinished(record: &Record) -> Option<String> {
     let words = "This run did not come to its end: what is missing was not measured. The same command with the same --output goes on.";
     (!record.finished).then(|| words.to_owned())
 }

@@ -5,8 +5,10 @@
 use super::document::{Cell, Document, Headline, Section, Table, Tone};
 use super::load::RecordError;
 use super::sweeps::topology;
+use super::units::Common;
 use super::{common, published};
 use crate::record::{Measured, Record};
+use crate::spread::Spread;
 
 mod posix;
 mod read;
@@ -37,7 +39,7 @@ pub(super) fn document(records: &[(String, Record)]) -> Result<Document, RecordE
         }
         Measured::Read { .. } => vec![read::section(records)],
     };
-    let headlines = tally(records, &same);
+    let headlines = tally(records, &same, first);
     let same: Vec<Section> = same.into_iter().filter(|section| !section.tables.is_empty()).collect();
     let unfinished: Vec<_> =
         records.iter().filter(|(_, record)| !record.finished).map(|(name, _)| name.as_str()).collect();
@@ -45,21 +47,32 @@ pub(super) fn document(records: &[(String, Record)]) -> Result<Document, RecordE
         ([], _) => {
             Some("Nothing was measured in all of them: no case has the same files, order, block and jobs.".to_owned())
         }
-        (_, []) => None,
-        (_, unfinished) => Some(format!("Not complete: {}.", unfinished.join(", "))),
+        (_, unfinished) => {
+            let told = (!unfinished.is_empty()).then(|| format!("Not complete: {}.", unfinished.join(", ")));
+            let marked = records.iter().filter_map(|(name, record)| Some(format!("{name} is {}", of_mark(record)?)));
+            let marked = marked.collect::<Vec<_>>().join("; ");
+            let marked = (!marked.is_empty()).then(|| format!("Not to be published: {marked}."));
+            Some([told, marked].into_iter().flatten().collect::<Vec<_>>().join(" ")).filter(|words| !words.is_empty())
+        }
     };
     Ok(Document {
         title: names(records).join(" beside "),
         lead: format!(
-            "Ratios are to {first_name}: 2.00× is twice its figure. The records were measured at different times: small differences may be the \
-             machine's."
+            "Ratios are to {first_name}: 2.00× is twice its figure. The records were measured at different times, so that a difference is one \
+             only where the rounds of both sides are further apart than those of each."
         ),
+        mark: records.iter().find_map(|(_, record)| common::mark(record)),
         caution,
         headlines,
         sections: [vec![conditions], same].concat(),
         notes: "GB is decimal (10⁹), MiB binary. Figures are of all rounds of a record, ratios are of those.",
         ..Document::default()
     })
+}
+
+/// What is left to chance in a record, as one says it of it.
+fn of_mark(record: &Record) -> Option<String> {
+    common::mark(record).map(|mark| if mark == "quick" { "a quick run".to_owned() } else { format!("of {mark}") })
 }
 
 /// `records`, which are of several topologies, in one table for each way of reading.
@@ -82,6 +95,7 @@ pub(super) fn scaling(records: &[(String, Record)]) -> Result<Document, RecordEr
     let document = Document {
         title: "More workers, more clients".to_owned(),
         lead: names(records).join(", "),
+        mark: records.iter().find_map(|(_, record)| common::mark(record)),
         sections: [vec![section], conditions].concat(),
         notes: super::posix::NOTES,
         ..Document::default()
@@ -90,19 +104,27 @@ pub(super) fn scaling(records: &[(String, Record)]) -> Result<Document, RecordEr
 }
 
 /// In how many of the cases each record but the first is better, for each figure.
-fn tally(records: &[(String, Record)], sections: &[Section]) -> Vec<Headline> {
+fn tally(records: &[(String, Record)], sections: &[Section], base: &Record) -> Vec<Headline> {
+    let figures: &[&str] = match base.measured {
+        Measured::Posix { .. } => &["Throughput", "p99 latency", "CPU for each GB/s"],
+        Measured::Read { .. } => &["Time of a file", "CPU"],
+    };
+    let names = || records[1..].iter().map(|(name, _)| name);
+    let mut names = figures.iter().flat_map(|figure| names().map(move |name| format!("{figure}, {name}")));
     let mut headlines = Vec::new();
     let Some(first) = sections.iter().flat_map(|section| &section.tables).next() else { return headlines };
     for (column, _) in first.headings.iter().enumerate().filter(|(_, heading)| *heading == RATIO) {
         let tables = sections.iter().flat_map(|section| &section.tables);
         let cells: Vec<&Cell> = tables.flat_map(|table| &table.rows).filter_map(|row| row.get(column)).collect();
         let count = |tone| cells.iter().filter(|cell| cell.tone == tone).count();
-        let (better, worse) = (count(Tone::Better), count(Tone::Worse));
-        let name = first.headings.get(column - 1).cloned().unwrap_or_default();
+        let (better, worse, unjudged) = (count(Tone::Better), count(Tone::Worse), count(Tone::Unjudged));
+        let unjudged =
+            if unjudged > 0 { format!("; {unjudged} are of one round, and not judged") } else { String::new() };
+        let name = names.next().unwrap_or_default();
         headlines.push(Headline {
             name: format!("{name} against {}", records[0].0),
             value: format!("{better} better, {worse} worse"),
-            of: format!("of {} cases; the rest is within 5 %", cells.len()),
+            of: format!("of {} cases; the rest is within what rounds differ by, or 5 %{unjudged}", cells.len()),
         });
     }
     headlines
@@ -202,12 +224,12 @@ fn headings_with_ratios(figures: &[&str], records: &[(String, Record)]) -> Vec<S
 }
 
 /// A figure of each record; behind each but the first its ratio to that.
-fn with_ratios(values: Vec<Option<f64>>, write: fn(f64) -> Cell, more_is_better: bool) -> Vec<Cell> {
+fn with_ratios(values: Vec<Option<Spread>>, unit: Common, more_is_better: bool) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (number, value) in values.iter().enumerate() {
-        cells.push(value.map_or_else(|| Cell::written("-"), write));
+        cells.push(Cell::spread(*value, unit));
         if number > 0 {
-            let ratio = values[0].filter(|first| *first > 0.0).and_then(|first| Some((*value)? / first));
+            let ratio = values[0].and_then(|first| (*value)?.over(&first));
             cells.push(Cell::ratio(ratio, more_is_better));
         }
     }
@@ -319,7 +341,9 @@ mod tests {
         let document = document(&named([testing::read(), faster(testing::read(), 2.0)])).unwrap();
         let section = &document.sections[1];
         assert!(
-            cells(&section.tables[0], "ratio").iter().all(|cell| cell.text == "0.50×" && cell.tone == Tone::Better)
+            cells(&section.tables[0], "ratio")
+                .iter()
+                .all(|cell| cell.text.starts_with("0.50") && cell.tone == Tone::Better)
         );
         assert_eq!(section.plots.len(), 4);
         assert_eq!(section.plots[0].lines.len(), 4);

@@ -3,7 +3,7 @@
 
 use crate::record::{Cell, Measured, Record, Step};
 
-const POSIX: [&str; 28] = [
+const POSIX: [&str; 30] = [
     "target",
     "state",
     "layout",
@@ -29,6 +29,8 @@ const POSIX: [&str; 28] = [
     "latency_max_us",
     "cpu_machine_percent",
     "cpu_fio_percent",
+    "cpu_others_percent",
+    "cpu_stolen_percent",
     "cpu_percent_per_gigabyte_per_second",
     "origin_bytes",
     "begun",
@@ -95,6 +97,8 @@ fn posix(Step { case, round, outcome }: &Step, begun: &str) -> [String; POSIX.le
         number(latency.max),
         known(outcome.cpu.machine),
         known(outcome.cpu.fio),
+        known(outcome.cpu.others),
+        known(outcome.cpu.stolen),
         known(outcome.cpu.per_gigabyte(outcome.bytes_per_second)),
         outcome.origin_bytes.map(|received| received.to_string()).unwrap_or_default(),
         begun.to_owned(),

@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use super::document::{Cell, Document, Section, Table, Tone};
+use super::document::{Attached, Cell, Document, Group, Section, Table, Tone};
 use super::plot::Drawn;
 use crate::record::{Finding, Level};
 
@@ -11,16 +11,30 @@ use crate::record::{Finding, Level};
 struct Page<'a> {
     document: &'a Document,
     findings: Vec<Shown<'a>>,
+    /// Those that can wait until somebody asks.
+    more_findings: Vec<Shown<'a>>,
+    /// Whether some of those trouble.
+    more_urgent: bool,
+    attached: Vec<Saved>,
     sections: Vec<Part<'a>>,
     version: &'static str,
 }
 
-/// A finding with its word and its colour.
+/// The findings of a rule.
 struct Shown<'a> {
     word: &'static str,
     class: &'static str,
-    text: &'a str,
-    next: &'a Option<String>,
+    title: &'a str,
+    first: &'a str,
+    findings: &'a [Finding],
+}
+
+/// A file in the page.
+struct Saved {
+    name: &'static str,
+    size: String,
+    /// A `data:` address, as a link has it.
+    address: String,
 }
 
 /// A section, with its plots on paper.
@@ -29,28 +43,69 @@ struct Part<'a> {
     heading: &'a str,
     paragraphs: &'a [String],
     plots: Vec<Drawn>,
-    tables: &'a [Table],
+    tables: Vec<&'a Table>,
+    /// Tables of which only captions are seen.
+    folded_tables: Vec<&'a Table>,
+    folded: bool,
 }
+
+/// So many rules' findings stand above the first plot, at least and at most: all of it is on one screen.
+const FINDINGS_AT_ONCE: (usize, usize) = (3, 4);
 
 /// `document` as one page.
 pub(super) fn page(document: &Document) -> String {
     let sections = document.sections.iter().enumerate();
+    let mut findings: Vec<Shown<'_>> = document.findings.iter().map(shown).collect();
+    let urgent = document.findings.iter().take_while(|group| group.level == Level::Warn).count();
+    let at_once = urgent.clamp(FINDINGS_AT_ONCE.0, FINDINGS_AT_ONCE.1).min(findings.len());
     let page = Page {
         document,
-        findings: document.findings.iter().map(shown).collect(),
+        more_urgent: urgent > at_once,
+        more_findings: findings.split_off(at_once),
+        findings,
+        attached: document.attached.iter().map(saved).collect(),
         sections: sections.map(|(number, section)| part(number, section)).collect(),
         version: env!("CARGO_PKG_VERSION"),
     };
     page.render().expect("a template of strings, written to memory")
 }
 
-fn shown(finding: &Finding) -> Shown<'_> {
-    let (word, class) = match finding.level {
+fn shown(group: &Group) -> Shown<'_> {
+    let (word, class) = in_words(group.level);
+    let first = group.findings.first().map_or("", |finding| finding.text.as_str());
+    Shown { word, class, title: &group.title, first, findings: &group.findings }
+}
+
+fn in_words(level: Level) -> (&'static str, &'static str) {
+    match level {
         Level::Warn => ("Look into", "warn"),
         Level::Good => ("Good", "good"),
         Level::Info => ("Note", "info"),
-    };
-    Shown { word, class, text: &finding.text, next: &finding.next }
+    }
+}
+
+impl Finding {
+    /// Its class in the style sheet.
+    fn class(&self) -> &'static str {
+        in_words(self.level).1
+    }
+}
+
+fn saved(attached: &Attached) -> Saved {
+    let Attached { name, kind, text } = attached;
+    Saved { name, size: super::units::size(text.len() as u64), address: format!("data:{kind},{}", escaped(text)) }
+}
+
+/// As a part of an address (RFC 3986): all but letters, digits and some marks by their numbers.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() * 5 / 4);
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b',' => out.push(byte as char),
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 fn part(number: usize, section: &Section) -> Part<'_> {
@@ -59,7 +114,9 @@ fn part(number: usize, section: &Section) -> Part<'_> {
         heading: &section.heading,
         paragraphs: &section.paragraphs,
         plots: section.plots.iter().map(super::plot::Plot::drawn).collect(),
-        tables: &section.tables,
+        tables: section.tables.iter().filter(|table| !table.folded).collect(),
+        folded_tables: section.tables.iter().filter(|table| table.folded).collect(),
+        folded: section.folded,
     }
 }
 
@@ -83,7 +140,9 @@ impl Cell {
             Tone::Plain => "",
             Tone::Better => "better",
             Tone::Worse => "worse",
+            Tone::Unjudged => "unjudged",
             Tone::Marked => "marked",
+            Tone::Doubtful => "doubtful",
         };
         let figure = if self.is_figure { "figure" } else { "" };
         [figure, tone].into_iter().filter(|class| !class.is_empty()).collect::<Vec<_>>().join(" ")
@@ -117,11 +176,15 @@ mod tests {
             title: HOSTILE.into(),
             lead: HOSTILE.into(),
             caution: Some(HOSTILE.into()),
-            headlines: Vec::new(),
-            findings: vec![finding],
-            notes: "",
-            sections: vec![Section::new(HOSTILE).says(HOSTILE).plot(plot).table(table)],
+            mark: Some(HOSTILE.into()),
+            attached: vec![Attached { name: "steps.csv", kind: "text/csv", text: HOSTILE.into() }],
+            sections: vec![
+                Section::new(HOSTILE).says(HOSTILE).plot(plot).table(table.clone()).table(table.clone().folded()),
+                Section::new(HOSTILE).table(table).folded(),
+            ],
+            ..Document::default()
         }
+        .with_findings(&[finding])
     }
 
     #[test]
@@ -129,6 +192,14 @@ mod tests {
         let page = page(&hostile());
         assert!(!page.contains("<script") && !page.contains("alert(1)<"), "{page}");
         assert!(page.contains("alert(1)"));
+    }
+
+    #[test]
+    fn what_is_attached_is_in_the_page_and_every_heading_has_the_mark() {
+        let page = page(&hostile());
+        assert!(page.contains("data:text/csv,%3Cscript%3Ealert%281%29%3C%2Fscript%3E%26%22%27"), "{page}");
+        assert_eq!(page.matches("class=\"mark\"").count(), 1 + 2, "the title's and both sections'");
+        assert_eq!(escaped("a,b\r\n1.5 µs"), "a,b%0D%0A1.5%20%C2%B5s");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! style sheet fills in; both axes are numbers, often logarithmic; and a reader of the page is to get nothing but the page. The
 //! libraries that draw SVG write colours, and text in a font of their own, into it.
 //!
-//! No line is told from another by its colour alone: each has a shape at its points, and may be dashed.
+//! No line is told from another by its colour alone: each has a shape at its points, which may be hollow, and may be dashed. What was
+//! measured and counts for nothing is grey and dashed. From the lowest to the highest round a bar goes through a point. All marks of an
+//! axis are in one unit.
 
 use super::axis::{Axis, Scale};
 use super::units::Unit;
@@ -24,6 +26,8 @@ const LETTER: f64 = 6.4;
 const GAP: f64 = 7.0;
 /// From the middle of a point to its edge.
 const POINT: f64 = 3.8;
+/// Half of how wide the ends of a bar are.
+const CAP: f64 = 3.0;
 /// A level that is this much higher than everything else would press the lines to the ground: it is left out.
 const WITHIN_SIGHT: f64 = 2.5;
 /// Colours that the style sheet has.
@@ -80,6 +84,12 @@ pub(super) struct Line {
     pub(super) colour: usize,
     pub(super) shape: usize,
     pub(super) dashed: bool,
+    /// Points that are outlines.
+    pub(super) hollow: bool,
+    /// Shown, but nothing follows from it.
+    pub(super) discounted: bool,
+    /// `x`, and the lowest and the highest `y` there.
+    pub(super) bars: Vec<(f64, f64, f64)>,
     /// `x` and `y`.
     pub(super) points: Vec<(f64, f64)>,
     /// The `x` of the point that stands out, and why it does.
@@ -117,6 +127,7 @@ impl Plot {
         let highest = ys.iter().copied().fold(0.0, f64::max);
         let levels: Vec<&Level> = self.levels.iter().filter(|level| level.y <= highest * WITHIN_SIGHT).collect();
         ys.extend(levels.iter().map(|level| level.y));
+        ys.extend(self.lines.iter().flat_map(|line| &line.bars).flat_map(|(_, low, high)| [*low, *high]));
         let right = WIDTH - if self.right.is_some() { RIGHT_AXIS } else { RIGHT };
         let paper = Paper { x: Axis::at(&xs, self.x.scale), y: Axis::around(&ys, self.y.scale), right };
 
@@ -124,7 +135,7 @@ impl Plot {
             title: self.title.clone(),
             along: self.along.clone(),
             words: self.words(),
-            across: paper.y.marks.iter().filter_map(|value| paper.mark_y(*value, self.y.unit)).collect(),
+            across: paper.marks_y(self.y.unit),
             down: paper.marks_x(self.x.unit),
             right: self.right.map(|right| paper.marks_right(right)).unwrap_or_default(),
             levels: levels
@@ -140,9 +151,19 @@ impl Plot {
         let mut points = Vec::new();
         let mut path = String::new();
         let mut marked = None;
+        let bar = |(x, low, high): &(f64, f64, f64)| {
+            let (across, bottom, top) = (paper.across(*x)?, paper.up(*low)?, paper.up(*high)?);
+            let (left, right) = (px(across - CAP), px(across + CAP));
+            let (bottom, top) = (px(bottom), px(top));
+            Some(format!("M{left} {bottom}H{right}M{} {bottom}V{top}M{left} {top}H{right}", px(across)))
+        };
+        let bars = line.bars.iter().filter(|(_, low, high)| high > low).filter_map(bar).collect();
         for (x, y) in &line.points {
             let (Some(across), Some(up)) = (paper.across(*x), paper.up(*y)) else { continue };
             let mut text = format!("{}: {} at {}", line.name, self.y.unit.write(*y), self.x.unit.write(*x));
+            if let Some((_, low, high)) = line.bars.iter().find(|bar| bar.0 == *x && bar.2 > bar.1) {
+                text = format!("{text} (rounds: {} to {})", self.y.unit.write(*low), self.y.unit.write(*high));
+            }
             if let Some((_, why)) = line.marked.as_ref().filter(|(at, _)| at == x) {
                 text = format!("{text} ({why})");
                 marked = Some(Place { x: px(across), y: px(up) });
@@ -156,9 +177,16 @@ impl Plot {
         };
         DrawnLine {
             name,
-            class: format!("c{}{}", line.colour % COLOURS, if line.dashed { " dashed" } else { "" }),
+            class: [
+                format!("c{}", line.colour % COLOURS),
+                if line.dashed || line.discounted { " dashed" } else { "" }.to_owned(),
+                if line.hollow { " hollow" } else { "" }.to_owned(),
+                if line.discounted { " discounted" } else { "" }.to_owned(),
+            ]
+            .concat(),
             swatch: shape(line.shape, 14.0, 6.0),
             path,
+            bars,
             points,
             marked,
         }
@@ -181,8 +209,10 @@ impl Paper {
         self.y.place(y).map(|place| HEIGHT - BOTTOM - place * (HEIGHT - BOTTOM - TOP))
     }
 
-    fn mark_y(&self, value: f64, unit: Unit) -> Option<Mark> {
-        Some(Mark { at: px(self.up(value)?), text: unit.write(value) })
+    fn marks_y(&self, unit: Unit) -> Vec<Mark> {
+        let common = unit.common(self.y.marks.iter().copied());
+        let mark = |value: &f64| Some(Mark { at: px(self.up(*value)?), text: common.write(*value) });
+        self.y.marks.iter().filter_map(mark).collect()
     }
 
     /// As many as there is room for.
@@ -202,10 +232,10 @@ impl Paper {
     fn marks_right(&self, right: Right) -> Vec<Mark> {
         let highest = self.y.marks.last().copied().unwrap_or_default();
         let values = Axis::around(&[highest / right.of], Scale::Linear).marks;
-        let within = values.into_iter().filter(|value| value * right.of <= highest * 1.000_001);
-        within
-            .filter_map(|value| Some(Mark { at: px(self.up(value * right.of)?), text: right.unit.write(value) }))
-            .collect()
+        let within: Vec<f64> = values.into_iter().filter(|value| value * right.of <= highest * 1.000_001).collect();
+        let common = right.unit.common(within.iter().copied());
+        let mark = |value: f64| Some(Mark { at: px(self.up(value * right.of)?), text: common.write(value) });
+        within.into_iter().filter_map(mark).collect()
     }
 }
 
@@ -264,6 +294,8 @@ pub(super) struct DrawnLine {
     /// The shape of its points, for the legend.
     pub(super) swatch: String,
     pub(super) path: String,
+    /// From the lowest to the highest round, with an end at both.
+    pub(super) bars: Vec<String>,
     pub(super) points: Vec<DrawnPoint>,
     pub(super) marked: Option<Place>,
 }
@@ -381,8 +413,8 @@ mod tests {
             mark.at.parse::<f64>().unwrap()
         };
         // 2000 operations of 4 KiB are 8.192 MB.
-        let per_megabyte = (at(&drawn.across, "0 B/s") - at(&drawn.across, "8 MB/s")) / 8.0;
-        assert!((at(&drawn.right, "0") - at(&drawn.right, "2k") - per_megabyte * 8.192).abs() < 0.3);
+        let per_megabyte = (at(&drawn.across, "0 MB/s") - at(&drawn.across, "8 MB/s")) / 8.0;
+        assert!((at(&drawn.right, "0k") - at(&drawn.right, "2k") - per_megabyte * 8.192).abs() < 0.3);
     }
 
     #[test]
@@ -401,6 +433,26 @@ mod tests {
         let line = plot.drawn().lines.remove(0);
         assert_eq!(line.points.len(), 1);
         assert!(!line.path.contains("NaN"));
+    }
+
+    #[test]
+    fn bars_go_from_the_lowest_to_the_highest_round_and_have_room() {
+        let mut plot = throughput(&[(1.0, 1e9), (2.0, 2e9)]);
+        plot.lines[0].bars = vec![(1.0, 1e9, 1e9), (2.0, 1.5e9, 7e9)];
+        let drawn = plot.drawn();
+        let line = &drawn.lines[0];
+        assert_eq!(line.bars.len(), 1, "rounds that are the same have none");
+        assert!(line.points[1].text.ends_with("2 GB/s at 2 (rounds: 1.5 GB/s to 7 GB/s)"), "{}", line.points[1].text);
+        assert_eq!(drawn.across.last().unwrap().text, "8 GB/s");
+    }
+
+    #[test]
+    fn what_does_not_count_looks_otherwise() {
+        let mut plot = throughput(&[(1.0, 1e9), (2.0, 2e9)]);
+        plot.lines[0].discounted = true;
+        assert_eq!(plot.drawn().lines[0].class, "c0 dashed discounted");
+        (plot.lines[0].discounted, plot.lines[0].hollow) = (false, true);
+        assert_eq!(plot.drawn().lines[0].class, "c0 hollow");
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! about: how much of TCP's time the other transport saves.
 
 use super::common;
-use super::document::{Cell as Shown, Document, Headline, Section, Table};
+use super::document::{Attached, Cell as Shown, Document, Headline, Section, Table, grouped};
 use super::plot::{Kind, Line, Plot};
 use super::units::{Unit, counted, size, times};
-use crate::median;
 use crate::read::statistics::{Mean, Pair, mean, pairs};
 use crate::record::{Cell, Record};
+use crate::spread::Spread;
 
 /// What others are compared with.
 pub(super) const BASE: &str = "tcp";
@@ -24,6 +24,8 @@ pub(super) struct Point {
     pub(super) cell: Cell,
     /// Their means, as the study has it.
     pub(super) mean: Mean,
+    /// The rounds' times of a file, and their use of processors.
+    pub(super) rounds: [Spread; 2],
     /// Against [`BASE`], of the rounds that both have.
     pub(super) pair: Option<Pair>,
 }
@@ -81,7 +83,7 @@ pub(super) fn document(record: &Record, cells: &[Cell]) -> Document {
         .plot(plot("Time saved against TCP", Kind::linear(Unit::Percent), Point::time_saved))
         .plot(plot("CPU saved against TCP", Kind::linear(Unit::Percent), Point::cpu_saved))
         .table(figures(&points));
-    let mut sections = vec![common::conditions(record, ways(cells)), section];
+    let mut sections = vec![section, common::conditions(record, ways(cells)).folded()];
     sections.retain(|section| !section.is_empty());
     Document {
         title: format!("Reading whole files: {}", compared.join(" against ")),
@@ -89,9 +91,11 @@ pub(super) fn document(record: &Record, cells: &[Cell]) -> Document {
         caution: common::caution(record),
         headlines: headlines(&points),
         // In the order of the study's conclusions.
-        findings: record.findings.clone(),
+        findings: grouped(&record.findings),
         sections,
         notes: NOTES,
+        attached: vec![Attached { name: "cells.csv", kind: "text/csv", text: super::csv::csv(record) }],
+        ..Document::default()
     }
 }
 
@@ -110,7 +114,15 @@ pub(super) fn points(cells: &[Cell]) -> Vec<Point> {
             client: mean(|cell| cell.client_percent_seconds),
             worker: mean(|cell| cell.worker_percent_seconds),
         };
-        points.push(Point { cell: cell.clone(), mean, pair: None });
+        let spread = |middle: f64, figure: fn(&Cell) -> f64| {
+            let spread = Spread::of(rounds.iter().map(|cell| figure(cell))).unwrap_or_default();
+            Spread { middle, ..spread }
+        };
+        let rounds = [
+            spread(mean.milliseconds_per_file, |cell| cell.milliseconds_per_file),
+            spread(mean.processors(), |cell| cell.client_percent_seconds + cell.worker_percent_seconds),
+        ];
+        points.push(Point { cell: cell.clone(), mean, rounds, pair: None });
     }
     for point in points.iter_mut().filter(|point| point.cell.transport != BASE) {
         let cell = &point.cell;
@@ -207,8 +219,8 @@ fn figures(points: &[Point]) -> Table {
             Shown::number(point.mean.milliseconds_per_file),
             Shown::number(point.mean.client),
             Shown::number(point.mean.worker),
-            Shown::ratio(point.time_ratio(), false),
-            Shown::ratio(point.cpu_ratio(), false),
+            Shown::ratio_of_means(point.time_ratio(), false),
+            Shown::ratio_of_means(point.cpu_ratio(), false),
         ]);
     }
     table
@@ -225,11 +237,12 @@ fn headlines(points: &[Point]) -> Vec<Headline> {
     let best = |name: &str, ratio: fn(&Point) -> Option<f64>| {
         let known = own.iter().filter_map(|point| Some((point, ratio(point)?)));
         let (point, ratio) = known.min_by(|one, other| one.1.total_cmp(&other.1))?;
-        let value = if ratio < 1.0 { format!("{:.0} % less", (1.0 - ratio) * 100.0) } else { times(ratio) };
+        let value =
+            if ratio < 1.0 { format!("{:.0} % less", (1.0 - ratio) * 100.0) } else { times(&Spread::once(ratio)) };
         Some(Headline { name: format!("{name} against TCP, at best"), value, of: of(point) })
     };
     let middle = |name: &str, ratio: fn(&Point) -> Option<f64>| {
-        let value = times(median(own.iter().filter_map(|point| ratio(point)))?);
+        let value = times(&Spread::of(own.iter().filter_map(|point| ratio(point)))?);
         Some(Headline { name: format!("{name} against TCP, median"), value, of: "of all cells".to_owned() })
     };
     let figures = [

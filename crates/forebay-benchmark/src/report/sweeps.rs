@@ -2,9 +2,10 @@
 
 use super::units::{counted, size};
 use crate::median;
-use crate::posix::knee::{self, Knee};
+use crate::posix::knee::{self, Certainty, Knee, SHORTEST_STEP};
 use crate::posix::plan::same_sweep;
-use crate::record::{Access, Case, Cpu, Latency, Layout, Machine, Outcome, Pattern, Record, State, Step};
+use crate::record::{Access, Case, Cpu, Latency, Layout, Machine, Measured, Outcome, Pattern, Record, State, Step};
+use crate::spread::Spread;
 
 /// A sweep.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub(super) struct Sweep {
     pub(super) knee: Option<Knee>,
     /// With more jobs, cold, some read what others have just brought: those are no figures of the origin.
     most_jobs: u32,
+    /// Why none of it counts.
+    discounted: Option<&'static str>,
 }
 
 /// What so many jobs did: the medians of the rounds.
@@ -23,8 +26,8 @@ pub(super) struct Sweep {
 pub(super) struct Point {
     pub(super) jobs: u32,
     pub(super) outcome: Outcome,
-    /// Half of what lies between the lowest and the highest throughput of the rounds, as a part of the median. None of one round.
-    pub(super) spread: Option<f64>,
+    /// What each round found.
+    pub(super) rounds: Vec<Outcome>,
 }
 
 /// The sweeps in `steps`, in the order in which they began.
@@ -41,44 +44,78 @@ pub(super) fn sweeps(steps: &[Step], record: &Record) -> Vec<Sweep> {
         let mut once = knee::points(steps, &step.case);
         once.retain(|point| point.jobs <= most_jobs);
         let knee = knee::knee(&once, &step.case, &record.machine);
-        sweeps.push(Sweep { case: step.case.clone(), points, knee, most_jobs });
+        let discounted = discounted(&step.case, record);
+        sweeps.push(Sweep { case: step.case.clone(), points, knee, most_jobs, discounted });
     }
     sweeps
 }
 
+/// Why nothing follows from a sweep, if so.
+fn discounted(case: &Case, record: &Record) -> Option<&'static str> {
+    let Measured::Posix { targets, .. } = &record.measured else { return None };
+    let of_memory = targets.iter().any(|target| target.name == case.target && target.cold_is_memory.is_some());
+    match case.state {
+        State::Partial => Some("not all of it was in the cache, which is why it is called partial"),
+        State::Cold if of_memory => Some("the origin that it was to be read from is in memory"),
+        State::Warm | State::Cold => None,
+    }
+}
+
 impl Sweep {
+    /// Why a point counts for nothing, if it does not.
+    pub(super) fn discounts(&self, jobs: u32) -> Option<&'static str> {
+        self.discounted.or((jobs > self.most_jobs)
+            .then_some("of more jobs than one, or than files, each is counted what the first of them brings"))
+    }
+
     /// The point to look at if it is one only: the knee; without one, the highest throughput.
     pub(super) fn best(&self) -> Option<&Point> {
-        let knee = self.knee.as_ref().and_then(|knee| self.points.iter().find(|point| point.jobs == knee.jobs));
+        let knee = self.told_knee().and_then(|knee| self.points.iter().find(|point| point.jobs == knee.jobs));
         knee.or_else(|| self.highest()).or(self.points.first())
     }
 
     /// The point with the highest throughput, of those in which each byte is read once.
     pub(super) fn highest(&self) -> Option<&Point> {
         let throughput = |point: &&Point| point.outcome.bytes_per_second;
+        let any_long = self.points.iter().any(|point| point.jobs <= self.most_jobs && !point.is_short());
         let once = self.points.iter().filter(|point| point.jobs <= self.most_jobs);
+        let once = once.filter(|point| !any_long || !point.is_short());
         once.max_by(|one, other| throughput(one).total_cmp(&throughput(other)))
     }
 
     /// Why it has no knee.
     pub(super) fn no_knee(&self) -> &'static str {
-        if self.points.iter().any(|point| point.jobs > self.most_jobs) {
+        if self.knee.is_some() {
+            "None can be told: rounds of the same differ by as much as the best number of jobs does from those that follow."
+        } else if self.points.iter().any(|point| point.jobs > self.most_jobs) {
             "Cold it has none to be seen: of more jobs, each is counted what the first of them brings."
         } else {
             "There is none in sight: more jobs were always worth it."
         }
     }
 
+    /// The knee, unless it is within what rounds differ by.
+    pub(super) fn told_knee(&self) -> Option<&Knee> {
+        self.knee.as_ref().filter(|knee| knee.certainty != Certainty::WithinSpread)
+    }
+
     /// Whether this is the knee.
     pub(super) fn is_knee(&self, jobs: u32) -> bool {
-        self.knee.as_ref().is_some_and(|knee| knee.jobs == jobs)
+        self.told_knee().is_some_and(|knee| knee.jobs == jobs)
+    }
+
+    /// Where a plot marks it, and as what.
+    pub(super) fn mark(&self) -> Option<(f64, String)> {
+        let words = |certainty| if certainty == Certainty::OneRound { "knee (one round)" } else { "knee" };
+        self.told_knee().map(|knee| (f64::from(knee.jobs), words(knee.certainty).to_owned()))
     }
 }
 
 impl Point {
-    fn of(rounds: &[&Step]) -> Self {
-        let middle =
-            |figure: fn(&Outcome) -> f64| median(rounds.iter().map(|step| figure(&step.outcome))).unwrap_or(f64::NAN);
+    fn of(steps: &[&Step]) -> Self {
+        let clamped = |step: &&Step| Outcome { latency: step.outcome.latency.clamped(), ..step.outcome.clone() };
+        let rounds: Vec<Outcome> = steps.iter().map(clamped).collect();
+        let middle = |figure: fn(&Outcome) -> f64| median(rounds.iter().map(figure)).unwrap_or(f64::NAN);
         let outcome = Outcome {
             bytes_per_second: middle(|outcome| outcome.bytes_per_second),
             operations_per_second: middle(|outcome| outcome.operations_per_second),
@@ -94,20 +131,32 @@ impl Point {
                 p999: middle(|outcome| outcome.latency.p999),
                 max: middle(|outcome| outcome.latency.max),
             },
-            cpu: Cpu { machine: middle(|outcome| outcome.cpu.machine), fio: middle(|outcome| outcome.cpu.fio) },
-            origin_bytes: rounds.iter().filter_map(|step| step.outcome.origin_bytes).max(),
+            cpu: Cpu::median_of(rounds.iter().map(|outcome| outcome.cpu)),
+            origin_bytes: rounds.iter().filter_map(|outcome| outcome.origin_bytes).max(),
             clients: Vec::new(),
         };
-        let rates = || rounds.iter().map(|step| step.outcome.bytes_per_second);
-        let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(f64::NEG_INFINITY, f64::max));
-        let spread = (rounds.len() > 1).then(|| (high - low) / 2.0 / outcome.bytes_per_second);
-        Self { jobs: rounds.first().map_or(0, |step| step.case.jobs), outcome, spread }
+        Self { jobs: steps.first().map_or(0, |step| step.case.jobs), outcome, rounds }
+    }
+
+    /// A figure of all rounds.
+    pub(super) fn spread(&self, figure: impl Fn(&Outcome) -> f64) -> Option<Spread> {
+        Spread::of(self.rounds.iter().map(figure))
+    }
+
+    /// Its throughput.
+    pub(super) fn throughput(&self) -> Option<Spread> {
+        self.spread(|outcome| outcome.bytes_per_second)
+    }
+
+    /// Whether one of the rounds read for less than a second.
+    pub(super) fn is_short(&self) -> bool {
+        self.rounds.iter().any(|outcome| outcome.seconds < SHORTEST_STEP)
     }
 
     /// What serving cost, if this machine saw all of it.
-    pub(super) fn cpu_per_gigabyte(&self, case: &Case) -> Option<f64> {
-        let cpu = self.outcome.cpu.per_gigabyte(self.outcome.bytes_per_second);
-        (case.clients <= 1 && self.outcome.cpu.machine > 0.0).then_some(cpu).filter(|cpu| cpu.is_finite())
+    pub(super) fn cpu_per_gigabyte(&self, case: &Case) -> Option<Spread> {
+        let known = self.rounds.iter().filter(|outcome| case.clients <= 1 && outcome.cpu.machine > 0.0);
+        Spread::of(known.map(|outcome| outcome.cpu.per_gigabyte(outcome.bytes_per_second)))
     }
 
     /// The part of each client's network that it fills.
@@ -117,14 +166,26 @@ impl Point {
     }
 
     /// Its latencies, in the order of [`super::units::PERCENTILES`].
-    pub(super) fn percentiles(&self) -> [f64; 6] {
-        let Latency { p50, p90, p95, p99, p999, max, .. } = self.outcome.latency;
-        [p50, p90, p95, p99, p999, max]
+    pub(super) fn percentiles(&self) -> [Option<Spread>; 6] {
+        let of = |figure: fn(&Latency) -> f64| self.spread(|outcome| figure(&outcome.latency));
+        [
+            of(|all| all.p50),
+            of(|all| all.p90),
+            of(|all| all.p95),
+            of(|all| all.p99),
+            of(|all| all.p999),
+            of(|all| all.max),
+        ]
     }
 }
 
-/// How `one` compares with `other`, measured in turn: the median of the rounds' own ratios. The jobs are those of `one`.
-pub(super) fn paired(steps: &[Step], one: &Case, other: &Case, figure: impl Fn(&Step) -> Option<f64>) -> Option<f64> {
+/// How `one` compares with `other`, measured in turn: the rounds' own ratios. The jobs are those of `one`.
+pub(super) fn paired(
+    steps: &[Step],
+    one: &Case,
+    other: &Case,
+    figure: impl Fn(&Step) -> Option<f64>,
+) -> Option<Spread> {
     let other = Case { jobs: one.jobs, ..other.clone() };
     let of = |case: &Case, round: u32| {
         steps
@@ -134,7 +195,7 @@ pub(super) fn paired(steps: &[Step], one: &Case, other: &Case, figure: impl Fn(&
             .filter(|value| *value > 0.0)
     };
     let rounds = steps.iter().filter(|step| step.case == *one).map(|step| step.round);
-    median(rounds.filter_map(|round| Some(of(one, round)? / of(&other, round)?)))
+    Spread::of(rounds.filter_map(|round| Some(of(one, round)? / of(&other, round)?)))
 }
 
 /// What is paired.
@@ -227,7 +288,6 @@ pub(super) fn names(sweeps: &[&Sweep]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Measured;
     use crate::report::testing;
 
     fn steps(record: &Record) -> &[Step] {
@@ -248,7 +308,7 @@ mod tests {
         let of_round =
             |round| steps(&record).iter().find(|step| step.round == round && step.case == first.case).unwrap();
         assert_eq!(first.points[0].outcome.latency, of_round(1).outcome.latency);
-        let spread = first.points[0].spread.unwrap();
+        let spread = first.points[0].throughput().unwrap().part().unwrap();
         assert!((spread - 0.02 / 1.02).abs() < 1e-9, "{spread}");
         assert!(first.best().is_some() && first.knee.is_some());
     }
@@ -265,7 +325,7 @@ mod tests {
         }
         let ratio = paired(&steps, &one, &other, figures::throughput).unwrap();
         let expected = steps[0].outcome.bytes_per_second / steps[1].outcome.bytes_per_second;
-        assert!((ratio - expected).abs() < 0.01, "{ratio} {expected}");
+        assert!((ratio.middle - expected).abs() < 0.01 && ratio.rounds == 3, "{ratio:?} {expected}");
         // A round that the other target lacks has no ratio.
         steps.retain(|step| step.case.target == "forebay" || step.round == 1);
         assert!(paired(&steps, &one, &other, figures::throughput).is_some());

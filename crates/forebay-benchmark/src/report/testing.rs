@@ -83,7 +83,11 @@ fn outcome(case: &Case, speed: f64) -> Outcome {
         bytes: (bytes_per_second * 60.0) as u64,
         seconds: 60.0,
         latency,
-        cpu: Cpu { machine: 40.0 + bytes_per_second / 1e9 * (95.0 + deep / 8.0), fio: bytes_per_second / 1e9 * 30.0 },
+        cpu: Cpu {
+            machine: 40.0 + bytes_per_second / 1e9 * (95.0 + deep / 8.0),
+            fio: bytes_per_second / 1e9 * 30.0,
+            ..Cpu::default()
+        },
         origin_bytes: None,
         clients: Vec::new(),
     }

@@ -7,7 +7,9 @@ use crate::record::{Finding, Level};
 
 /// `document` in lines.
 pub(super) fn text(document: &Document) -> String {
-    let mut out = format!("{}\n{}\n", printable(&document.title), printable(&document.lead));
+    // Whoever copies a part of it copies that as well.
+    let mark = document.mark.as_ref().map(|mark| format!(" [{}]", printable(mark))).unwrap_or_default();
+    let mut out = format!("{}{mark}\n{}\n", printable(&document.title), printable(&document.lead));
     if let Some(caution) = &document.caution {
         let _ = writeln!(out, "\n{}", printable(caution));
     }
@@ -17,17 +19,18 @@ pub(super) fn text(document: &Document) -> String {
     let width = document.headlines.iter().map(|headline| headline.name.chars().count()).max().unwrap_or(0);
     let figures = document.headlines.iter().map(|headline| headline.value.chars().count()).max().unwrap_or(0);
     for headline in &document.headlines {
-        let _ = writeln!(out, "{:width$}  {:>figures$}  {}", headline.name, headline.value, printable(&headline.of));
+        let of = format!("{}{mark}", printable(&headline.of));
+        let _ = writeln!(out, "{:width$}  {:>figures$}  {of}", headline.name, headline.value);
     }
     if !document.findings.is_empty() {
         out.push('\n');
     }
-    for finding in &document.findings {
+    for finding in document.findings.iter().flat_map(|group| &group.findings) {
         finding_lines(&mut out, finding);
     }
     for section in document.sections.iter().filter(|section| !section.tables.is_empty()) {
         // Not in capitals: units are in headings.
-        let heading = printable(&section.heading);
+        let heading = format!("{}{mark}", printable(&section.heading));
         let _ = writeln!(out, "\n{heading}\n{}", "-".repeat(heading.chars().count()));
         for paragraph in &section.paragraphs {
             let _ = writeln!(out, "{}", printable(paragraph));
@@ -83,7 +86,11 @@ fn table_lines(out: &mut String, table: &Table) {
 }
 
 fn marked(text: &str, tone: Tone) -> String {
-    if tone == Tone::Marked { format!("*{text}") } else { text.to_owned() }
+    match tone {
+        Tone::Marked => format!("*{text}"),
+        Tone::Doubtful => format!("!{text}"),
+        Tone::Plain | Tone::Better | Tone::Worse | Tone::Unjudged => text.to_owned(),
+    }
 }
 
 /// Names come from paths and other machines: what would steer the terminal is written out.
@@ -139,7 +146,23 @@ mod tests {
             text: "p99 is 12 × the mean.".into(),
             next: Some("Look at the origin.".into()),
         };
-        let document = Document { title: "T".into(), lead: "L".into(), findings: vec![finding], ..Document::default() };
+        let document =
+            Document { title: "T".into(), lead: "L".into(), ..Document::default() }.with_findings(&[finding]);
         assert_eq!(text(&document), "T\nL\n\nwarn  p99 is 12 × the mean.\n      Look at the origin.\n");
+    }
+
+    #[test]
+    fn every_heading_of_a_quick_run_says_so() {
+        let mut table = Table::new("", &["", ""]);
+        table.row(vec![Cell::words("a"), Cell::words("b")]);
+        let section = || Section::new("S").table(table.clone());
+        let document = Document {
+            title: "T".into(),
+            mark: Some("quick".into()),
+            sections: vec![section(), section()],
+            ..Document::default()
+        };
+        let text = text(&document);
+        assert!(text.starts_with("T [quick]\n") && text.matches("\nS [quick]\n---------\n").count() == 2, "{text}");
     }
 }

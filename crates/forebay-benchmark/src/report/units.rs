@@ -1,9 +1,12 @@
-//! Figures as people read them: three significant digits and a unit. Rates are decimal, as those of networks are.
+//! Figures as people read them: a unit, and no more than three significant digits. Rates are decimal, as those of networks are.
+
+use crate::spread::Spread;
 
 const MICROS: [(f64, &str); 3] = [(1.0, "µs"), (1e3, "ms"), (1e6, "s")];
 const MILLIS: [(f64, &str); 2] = [(1.0, "ms"), (1e3, "s")];
 const COUNTS: [(f64, &str); 4] = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G")];
 const BYTES: [(f64, &str); 5] = [(1.0, " B"), (1e3, " kB"), (1e6, " MB"), (1e9, " GB"), (1e12, " TB")];
+const RATES: [(f64, &str); 5] = [(1.0, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s")];
 const BINARY: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
 
 /// Three significant digits, and all of those before the point: `0.0123`, `1.23`, `123`, `1234`. A dash for what is no number.
@@ -74,6 +77,62 @@ impl Unit {
     }
 }
 
+/// The unit that all of a column, or of an axis, are written in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Common {
+    unit: Unit,
+    /// How much one is, and its name. None where the unit has no larger and smaller ones.
+    one: Option<(f64, &'static str)>,
+}
+
+impl Unit {
+    /// One for all of these values: for what is compared by differences the one that fits the largest, for what is compared by ratios, as
+    /// times from microseconds to seconds are, the one that fits the middle.
+    pub(super) fn common(self, values: impl IntoIterator<Item = f64>) -> Common {
+        let units: &[(f64, &'static str)] = match self {
+            Self::Rate => &RATES,
+            Self::Count => &COUNTS,
+            Self::Micros => &MICROS,
+            Self::Millis => &MILLIS,
+            Self::Number | Self::Size | Self::Percent | Self::PercentSeconds | Self::Percentile => {
+                return Common { unit: self, one: None };
+            }
+        };
+        let usable = values.into_iter().filter(|value| value.is_finite() && *value > 0.0);
+        let ends = usable.fold(None, |ends: Option<(f64, f64)>, value| {
+            Some(ends.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
+        });
+        let fitted = match (self, ends) {
+            (_, None) => 0.0,
+            (Self::Micros | Self::Millis, Some((low, high))) => (low * high).sqrt(),
+            (_, Some((_, high))) => high,
+        };
+        let one = units.iter().rev().find(|(size, _)| fitted >= size * 0.9995).or(units.first()).copied();
+        Common { unit: self, one }
+    }
+}
+
+impl Common {
+    /// A value with the unit.
+    pub(super) fn write(&self, value: f64) -> String {
+        match self.one {
+            None => self.unit.write(value),
+            Some((size, name)) if self.unit == Unit::Count => format!("{}{name}", short(value / size)),
+            Some((size, name)) => format!("{} {name}", short(value / size)),
+        }
+    }
+
+    /// What a value is to be divided by.
+    pub(super) fn size(&self) -> f64 {
+        self.one.map_or(1.0, |(size, _)| size)
+    }
+
+    /// For the heading of a column.
+    pub(super) fn name(&self) -> &'static str {
+        self.one.map_or("", |(_, name)| name)
+    }
+}
+
 fn scaled(value: f64, units: &[(f64, &str)], write: fn(f64) -> String) -> String {
     // 999.6 would be written with four digits.
     let fitting = units.iter().rev().find(|(size, _)| value.abs() >= size * 0.9995);
@@ -97,11 +156,6 @@ pub(super) fn count(value: f64) -> String {
     scaled(value, &COUNTS, short)
 }
 
-/// `1.50 ms`, of microseconds.
-pub(super) fn micros(value: f64) -> String {
-    spaced(value, &MICROS, figure)
-}
-
 fn spaced(value: f64, units: &[(f64, &'static str)], write: fn(f64) -> String) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -118,9 +172,9 @@ pub(super) fn percent(fraction: f64) -> String {
     if percent.abs() < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// `1.32×`. Hundredths are what measurements can bear, where there are any.
-pub(super) fn times(ratio: f64) -> String {
-    if (0.1..10.0).contains(&ratio) { format!("{ratio:.2}×") } else { format!("{}×", figure(ratio)) }
+/// `1.32×`, in as many digits as rounds have in common.
+pub(super) fn times(ratio: &Spread) -> String {
+    format!("{}×", ratio.written(1.0))
 }
 
 /// Bytes as somebody wrote them: `256 KiB` and `1 GiB` where they are that, else `50 MB`.
@@ -160,16 +214,31 @@ mod tests {
     }
 
     #[test]
-    fn ratios_have_hundredths() {
-        assert_eq!([0.5, 1.0, 9.87, 12.34, 0.012].map(times), ["0.50×", "1.00×", "9.87×", "12.3×", "0.0120×"]);
+    fn ratios_have_the_digits_that_are_known() {
+        let of = |values: &[f64]| times(&Spread::of(values.iter().copied()).unwrap());
+        assert_eq!([of(&[1.316]), of(&[1.316, 1.316]), of(&[12.34, 12.9, 11.9])], ["1.3×", "1.32×", "12.3×"]);
     }
 
     #[test]
     fn times_have_the_unit_that_fits() {
-        assert_eq!([0.5, 85.0, 1500.0, 2e6, f64::NAN].map(micros), ["0.500 µs", "85.0 µs", "1.50 ms", "2.00 s", "-"]);
-        assert_eq!([0.5, 85.0, 1500.0].map(|value| Unit::Micros.write(value)), ["0.5 µs", "85 µs", "1.5 ms"]);
+        let micros = |value| Unit::Micros.write(value);
+        assert_eq!([0.5, 85.0, 1500.0, 2e6, f64::NAN].map(micros), ["0.5 µs", "85 µs", "1.5 ms", "2 s", "-"]);
         assert_eq!([0.25, 12.0, 61_000.0].map(|value| Unit::Millis.write(value)), ["0.25 ms", "12 ms", "61 s"]);
         assert_eq!([0.002, 0.62, 1.0].map(percent), ["0.2 %", "62 %", "100 %"]);
+    }
+
+    #[test]
+    fn a_column_or_an_axis_has_one_unit() {
+        let written = |unit: Unit, values: &[f64]| {
+            let common = unit.common(values.iter().copied());
+            values.iter().map(|value| common.write(*value)).collect::<Vec<_>>()
+        };
+        assert_eq!(written(Unit::Micros, &[10.0, 1000.0, 100_000.0]), ["0.01 ms", "1 ms", "100 ms"]);
+        assert_eq!(written(Unit::Rate, &[0.0, 5e8, 2e9]), ["0 GB/s", "0.5 GB/s", "2 GB/s"]);
+        assert_eq!(written(Unit::Count, &[0.0, 20_000.0, 40_000.0]), ["0k", "20k", "40k"]);
+        assert_eq!(written(Unit::Percent, &[20.0, f64::NAN]), ["20 %", "- %"]);
+        let common = Unit::Micros.common([]);
+        assert_eq!((common.name(), common.size()), ("µs", 1.0));
     }
 
     #[test]

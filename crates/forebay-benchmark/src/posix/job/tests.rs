@@ -47,7 +47,7 @@ fn the_shared_pattern_is_the_published_command() {
     assert_eq!(made.job_file, None);
     let files: Vec<_> = (0..20).map(|file| format!("/mnt/forebay/s3/testdata/file{file:02}")).collect();
     let expected = format!(
-        "fio --readonly --output-format=json --eta=never --name=shared --ioengine=io_uring --direct=1 --iodepth=1 --rw=read \
+        "fio --readonly --output-format=json+ --eta=never --name=shared --ioengine=io_uring --direct=1 --iodepth=1 --rw=read \
          --bs=262144 --numjobs=256 --runtime=60 --time_based --group_reporting --filename={}",
         files.join(":")
     );
@@ -68,7 +68,7 @@ fn the_distinct_pattern_with_fewer_jobs_than_files_is_the_published_generator_s(
     }
     let made = made(&case(Pattern::Distinct, 8), "/mnt/forebay", &Settings::full());
     assert_eq!(made.job_file.as_deref(), Some(expected.as_str()));
-    assert_eq!(made.line("/tmp/a job.fio"), "fio --readonly --output-format=json --eta=never '/tmp/a job.fio'");
+    assert_eq!(made.line("/tmp/a job.fio"), "fio --readonly --output-format=json+ --eta=never '/tmp/a job.fio'");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn several_machines_get_the_job_in_a_file_and_their_addresses_from_one() {
     let hosts = Path::new("/tmp/hosts");
     let shared = case(Pattern::Shared, 4);
     let made = command(&shared, Path::new("/mnt/forebay"), &Settings::full(), Some(hosts)).unwrap();
-    assert_eq!(made.arguments, ["--client=/tmp/hosts", "--readonly", "--output-format=json", "--eta=never"]);
+    assert_eq!(made.arguments, ["--client=/tmp/hosts", "--readonly", "--output-format=json+", "--eta=never"]);
     let sections = parsed(&made.job_file.unwrap());
     assert_eq!((sections.len(), sections[0].0.as_str(), sections[0].1["numjobs"].as_str()), (1, "shared", "4"));
     assert!(sections[0].1.contains_key("time_based") && sections[0].1.contains_key("group_reporting"));
@@ -116,7 +116,7 @@ fn several_machines_get_the_job_in_a_file_and_their_addresses_from_one() {
 fn files_are_written_whole_by_one_job_each() {
     let settings = Settings { engine: Engine::Libaio, ..Settings::full() };
     let single = preparation(Layout::Single, Path::new("/mnt/forebay"), &settings, |_| true).unwrap();
-    let line = "fio --name=data_prep --ioengine=libaio --direct=1 --rw=write --bs=1048576 --numjobs=1 --size=107374182400 \
+    let line = "fio --name=data_prep --ioengine=psync --direct=1 --rw=write --bs=1048576 --numjobs=1 --size=107374182400 \
                 --create_on_open=1 --fallocate=none --fsync_on_close=1 --filename=/mnt/forebay/single";
     assert_eq!(single.iter().map(|command| command.line("")).collect::<Vec<_>>(), [line]);
     let multiple = preparation(Layout::Multiple, Path::new("/mnt/forebay"), &settings, |_| true).unwrap();

@@ -2,10 +2,11 @@
 
 use crate::median;
 use crate::record::{Access, Case, Finding, Layout, Level, Pattern, State, Target};
+use crate::spread::Verdict;
 
 use super::super::knee::Point;
 use super::super::scaling::peak;
-use super::super::words::{self, LARGE, bits, jobs, percent, rate, speed, times};
+use super::super::words::{self, LARGE, bits, jobs, measured_rate, more_or_less, percent, rounds, speed};
 use super::{Evidence, Next as _, Sweep, finding};
 
 /// What a well-tuned FUSE client reaches of its card at its peak, from a warm cache in memory.
@@ -14,7 +15,9 @@ const OF_THE_CARD: std::ops::RangeInclusive<f64> = 0.55..=0.65;
 const CROSSES: f64 = 1.1;
 /// How many times as fast as cold warm is, usually.
 const COLD_TO_WARM: std::ops::RangeInclusive<f64> = 10.0..=50.0;
-/// Ratios within this are the same.
+/// The words of how much is read.
+const AS_MUCH: [&str; 3] = ["more", "less", "much"];
+/// Ratios of one round each within this are the same.
 const SAME: f64 = 1.05;
 
 /// The sweeps of a target that are so, each with its peak; of cold ones, where each byte is read once.
@@ -33,7 +36,7 @@ fn highest<'a>(peaks: &[(&'a Sweep<'a>, &'a Point)]) -> Option<(&'a Sweep<'a>, &
 
 /// What reads of this size are measured in.
 fn figure(case: &Case, point: &Point) -> String {
-    speed(case, point.bytes_per_second, point.operations_per_second)
+    speed(case, &point.spreads.bytes, &point.spreads.operations)
 }
 
 /// `headline`.
@@ -48,12 +51,13 @@ pub(super) fn headline(evidence: &Evidence<'_>) -> Vec<Finding> {
                 });
                 let Some((sweep, point)) = highest(&all) else { continue };
                 let text = format!(
-                    "Highest {} {}: {} with {} ({}).",
+                    "Highest {} {}: {} with {} ({}; {}).",
                     state.name(),
                     access.name(),
                     figure(sweep.case, point),
                     jobs(point.jobs),
-                    words::sweep(sweep.case)
+                    words::sweep(sweep.case),
+                    rounds(&point.spreads.bytes)
                 );
                 findings.push(finding("headline", Level::Info, text));
             }
@@ -85,9 +89,9 @@ fn ratio(evidence: &Evidence<'_>, other: &str, state: State, access: Access) -> 
         let Some(theirs) = evidence.sweeps.iter().find(|sweep| super::same_sweep(sweep.case, &same)) else { continue };
         for point in sweep.once() {
             let Some(their) = theirs.points.iter().find(|their| their.jobs == point.jobs) else { continue };
-            if their.bytes_per_second > 0.0 && point.p99 > 0.0 {
+            if their.bytes_per_second > 0.0 && their.p99 > 0.0 {
                 ratios.push(point.bytes_per_second / their.bytes_per_second);
-                tails.push(their.p99 / point.p99);
+                tails.push(point.p99 / their.p99);
             }
         }
     }
@@ -96,11 +100,18 @@ fn ratio(evidence: &Evidence<'_>, other: &str, state: State, access: Access) -> 
     }
     let (low, high) = ratios.iter().fold((f64::MAX, 0.0_f64), |(low, high), ratio| (low.min(*ratio), high.max(*ratio)));
     let (cases, middle, tail) = (ratios.len(), median(ratios).unwrap_or_default(), median(tails).unwrap_or_default());
+    let as_much = |ratio: f64| more_or_less(ratio, AS_MUCH);
+    let cases = match cases {
+        1 => "one case".to_owned(),
+        cases if as_much(low) == as_much(high) => format!("all of {cases} cases"),
+        cases => format!("median of {cases} cases, from {} to {}", as_much(low), as_much(high)),
+    };
     let text = format!(
-        "{} {}: {first} reads {middle:.2} × what {other} reads (median of {cases} cases, {low:.2} to {high:.2}); {other}'s p99 is \
-         {tail:.2} × {first}'s.",
+        "{} {}, {first} against {other}: it reads {} ({cases}), and its p99 is {}.",
         state.name(),
-        access.name()
+        access.name(),
+        as_much(middle),
+        more_or_less(tail, ["longer", "shorter", "long"])
     );
     Some(finding("against", if middle * SAME >= 1.0 { Level::Good } else { Level::Info }, text))
 }
@@ -119,7 +130,7 @@ pub(super) fn network(evidence: &Evidence<'_>) -> Vec<Finding> {
     let usual = format!("{} to {}", percent(*OF_THE_CARD.start()), percent(*OF_THE_CARD.end()));
     let text = format!(
         "The peak of one client, {}, is {} of {} ({}). A FUSE client with a warm cache in memory reaches {usual} of its card.",
-        rate(point.bytes_per_second),
+        measured_rate(&point.spreads.bytes),
         percent(used),
         link.name,
         bits(link.bits_per_second)
@@ -157,10 +168,12 @@ pub(super) fn patterns(evidence: &Evidence<'_>) -> Vec<Finding> {
                 continue;
             };
             let said = |point: &Point| format!("{} with {}", figure(sweep.case, point), jobs(point.jobs));
-            let better = match distinct.bytes_per_second / shared.bytes_per_second.max(f64::MIN_POSITIVE) {
-                ratio if ratio > SAME => format!("files of their own give {} as much", times(ratio)),
-                ratio if ratio * SAME < 1.0 => format!("shared files give {} as much", times(1.0 / ratio)),
-                _ => "that is the same".to_owned(),
+            let ratio = distinct.bytes_per_second / shared.bytes_per_second.max(f64::MIN_POSITIVE);
+            let spread = distinct.spreads.bytes.over(&shared.spreads.bytes);
+            let better = match spread.map_or(Verdict::Unknown, |spread| spread.verdict()) {
+                Verdict::Same => "rounds of the same differ by as much".to_owned(),
+                Verdict::Unknown if (1.0 / SAME..=SAME).contains(&ratio) => "that is the same".to_owned(),
+                _ => format!("files of their own give {}", more_or_less(ratio, AS_MUCH)),
             };
             let text = format!(
                 "Warm {}, {} files: shared files peak at {}, files of their own at {}; {better}. What counts is the pattern that \
@@ -189,10 +202,11 @@ pub(super) fn layouts(evidence: &Evidence<'_>) -> Vec<Finding> {
     };
     let ratio = multiple.bytes_per_second / single.bytes_per_second.max(f64::MIN_POSITIVE);
     let text = format!(
-        "Warm sequential: multiple files peak at {}, a single one at {}: {ratio:.2} ×. 1.10 to 1.15 is usual; much more says that \
-         one file has a limit of its own.",
-        rate(multiple.bytes_per_second),
-        rate(single.bytes_per_second)
+        "Warm sequential: multiple files peak at {}, a single one at {}: the first give {}. 10 to 15 % more is usual; much more says \
+         that one file has a limit of its own.",
+        measured_rate(&multiple.spreads.bytes),
+        measured_rate(&single.spreads.bytes),
+        more_or_less(ratio, AS_MUCH)
     );
     vec![finding("layouts", Level::Info, text)]
 }
@@ -223,12 +237,12 @@ pub(super) fn cold_and_warm(evidence: &Evidence<'_>) -> Vec<Finding> {
 fn ratio_of_states(evidence: &Evidence<'_>, case: &Case, warm: &Point, cold: &Point) -> Finding {
     let ratio = warm.bytes_per_second / cold.bytes_per_second;
     let text = format!(
-        "{} with {}: {}; cold {}: {} as fast. 10 to 50 times is usual.",
+        "{} with {}: {}; cold {}. Warm is {}; 10 to 50 times is usual.",
         words::sweep(case),
         jobs(warm.jobs),
         figure(case, warm),
         figure(case, cold),
-        times(ratio)
+        more_or_less(ratio, ["faster", "slower", "fast"])
     );
     if ratio >= *COLD_TO_WARM.start() {
         let level = if COLD_TO_WARM.contains(&ratio) { Level::Good } else { Level::Info };

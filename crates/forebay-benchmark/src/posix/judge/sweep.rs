@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{Finding, Layout, Level, Pattern, State};
+use crate::median;
+use crate::record::{Cpu, Finding, Layout, Level, Pattern, State};
+use crate::spread::Spread;
 
-use super::super::knee::{Knee, Reason, knee};
+use super::super::knee::{Certainty, Knee, Reason, SHORTEST_STEP, knee};
 use super::super::scaling::peak;
 use super::super::settings::oversized;
-use super::super::words::{self, jobs, percent, rate, time, times};
+use super::super::words::{self, jobs, measured_rate, measured_time, percent, rate, times};
 use super::{Evidence, Next as _, Sweep, finding};
-use crate::median;
 
 /// p99 is at most so many times the mean.
 const TAIL: f64 = 10.0;
@@ -17,6 +18,8 @@ const TAIL: f64 = 10.0;
 const ENOUGH_OPERATIONS: u64 = 1000;
 /// Rounds of the same that are further apart than this part of their median.
 const NOISE: f64 = 0.2;
+/// Percent of a processor that may go elsewhere.
+const MUCH_ELSE: f64 = 25.0;
 
 /// `knee` and `flat`.
 pub(super) fn knees(evidence: &Evidence<'_>) -> Vec<Finding> {
@@ -51,8 +54,18 @@ fn one_knee(evidence: &Evidence<'_>, sweep: &Sweep<'_>) -> Finding {
         let text = format!("{title}: no knee up to {}; more may give more.", jobs(last));
         return finding("knee", Level::Info, text).next(format!("Go on: `--numjobs {},{}`.", last * 2, last * 4));
     };
+    if found.certainty == Certainty::WithinSpread {
+        let text = format!(
+            "{title}: no knee can be told. By the medians {} would be it, and rounds of the same differ by as much as it does from \
+             what follows.",
+            jobs(found.jobs)
+        );
+        return finding("knee", Level::Info, text)
+            .next("Longer steps and more rounds (`--runtime`, `--repeat`), on a quiet machine.");
+    }
     let flat = found.jobs == sweep.points[0].jobs && !at_ceiling(&found);
-    let text = format!("{title}: {}", found.text);
+    let once = if found.certainty == Certainty::OneRound { ", one round each" } else { "" };
+    let text = format!("{title}{once}: {}", found.text);
     match (flat, found.reason) {
         (_, Reason::Network | Reason::Disk) => finding("knee", Level::Good, text).next(remedy(sweep, &found)),
         (true, _) => finding("flat", Level::Warn, text).next(remedy(sweep, &found)),
@@ -108,13 +121,14 @@ pub(super) fn tails(evidence: &Evidence<'_>) -> Vec<Finding> {
             continue;
         }
         let latency = step.outcome.latency;
+        let once = |micros| measured_time(&Spread::once(micros));
         let text = format!(
             "{} with {}: p99 is {}, {} the mean of {}.",
             words::sweep(sweep.case),
             jobs(step.case.jobs),
-            time(latency.p99),
+            once(latency.p99),
             times(ratio),
-            time(latency.mean)
+            once(latency.mean)
         );
         findings.push(match sweep.case.state {
             State::Cold | State::Partial => {
@@ -186,6 +200,50 @@ pub(super) fn blocks(evidence: &Evidence<'_>) -> Vec<Finding> {
     blocks.into_iter().filter_map(oversized).map(warn).collect()
 }
 
+/// `short`: steps that ended before there was much to measure.
+pub(super) fn short(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let all = || evidence.sweeps.iter().flat_map(|sweep| &sweep.steps);
+    let short: Vec<f64> = all().map(|step| step.outcome.seconds).filter(|seconds| *seconds < SHORTEST_STEP).collect();
+    let Some(shortest) = short.iter().copied().reduce(f64::min) else { return Vec::new() };
+    let text = format!(
+        "{} of {} steps read for less than a second, the shortest for {}: starting is a good part of what they measured. None of them \
+         is a highest figure where a longer one is.",
+        short.len(),
+        all().count(),
+        measured_time(&Spread::once(shortest * 1e6))
+    );
+    let next = "Cold steps end when all is read once: measure more data (`--size`, `--file-size`, `--scale`).";
+    vec![finding("short", Level::Warn, text).next(next)]
+}
+
+/// One of the figures of processors.
+type Figure = fn(Cpu) -> f64;
+
+/// `neighbours`: steps beside which the machine, or another one on the same hardware, did much else.
+pub(super) fn neighbours(evidence: &Evidence<'_>) -> Vec<Finding> {
+    let all = || evidence.sweeps.iter().flat_map(|sweep| &sweep.steps).map(|step| step.outcome.cpu);
+    let kinds = [
+        (
+            (|cpu| cpu.others) as Figure,
+            "other programs went on with what they did before, which is not counted as the cost of serving",
+            "End them, or read those steps with care: they slow readers down all the same.",
+        ),
+        (
+            |cpu| cpu.stolen,
+            "the hypervisor ran other machines on its processors",
+            "Measure where processors are not shared, or compare rounds: a slow one may be theirs.",
+        ),
+    ];
+    let of = |(load, what, next): (Figure, &str, &str)| {
+        let much = all().map(load).filter(|percent| *percent > MUCH_ELSE);
+        let (count, most) = much.fold((0, 0.0_f64), |(count, most), percent| (count + 1, most.max(percent)));
+        let steps = if count == 1 { "step" } else { "steps" };
+        let text = format!("During {count} {steps} of {} {what}: up to {most:.0} % of a processor.", all().count());
+        (count > 0).then(|| finding("neighbours", Level::Warn, text).next(next))
+    };
+    kinds.into_iter().filter_map(of).collect()
+}
+
 /// `cpu`: for each target, at the peak of its best warm sequential sweep.
 pub(super) fn processors(evidence: &Evidence<'_>) -> Vec<Finding> {
     use crate::record::Access;
@@ -202,10 +260,10 @@ pub(super) fn processors(evidence: &Evidence<'_>) -> Vec<Finding> {
             return None;
         }
         let text = format!(
-            "{} with {}: {} cost {:.0} % of a processor for each GB/s besides fio's own {:.0} %.",
+            "{} with {}: {} cost {:.0} % of a processor for each GB/s, besides fio's own {:.0} % and what the machine did anyway.",
             words::sweep(sweep.case),
             jobs(point.jobs),
-            rate(point.bytes_per_second),
+            measured_rate(&point.spreads.bytes),
             point.cpu.per_gigabyte(point.bytes_per_second),
             point.cpu.fio / (point.bytes_per_second / 1e9)
         );

@@ -59,7 +59,7 @@ mod tests {
         let found = findings(&record(&["forebay"], vec![warm, partial]));
         let of = |rule: &str| found.iter().filter(|finding| finding.rule == rule).collect::<Vec<_>>();
         let [headline] = of("headline")[..] else { panic!("{found:?}") };
-        assert!(headline.text.starts_with("Highest warm sequential: 2.00 GB/s"), "{}", headline.text);
+        assert!(headline.text.starts_with("Highest warm sequential: 2.0 GB/s"), "{}", headline.text);
         let [bad, good] = of("warm")[..] else { panic!("{found:?}") };
         assert_eq!((bad.level, good.level), (Level::Warn, Level::Good));
         assert!(bad.text.contains("partial") && bad.text.contains("3.0 GiB came from the origin"), "{}", bad.text);

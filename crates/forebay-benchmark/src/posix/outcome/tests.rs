@@ -10,6 +10,7 @@ const UNGROUPED: &str = include_str!("../recorded/one_machine_ungrouped.json");
 const MISSING: &str = include_str!("../recorded/one_machine_failed.json");
 const ONE_CLIENT: &str = include_str!("../recorded/one_client.json");
 const TWO_CLIENTS: &str = include_str!("../recorded/two_clients.json");
+const TWO_COUNTED: &str = include_str!("../recorded/two_clients_histograms.json");
 const TWO_UNGROUPED: &str = include_str!("../recorded/two_clients_ungrouped.json");
 const ONE_OF_TWO: &str = include_str!("../recorded/one_client_of_two.json");
 const TWO_FAILED: &str = include_str!("../recorded/two_clients_failed.json");
@@ -55,12 +56,13 @@ fn the_sections_of_a_job_file_are_one_group() {
 }
 
 #[test]
-fn jobs_that_were_not_grouped_are_added_up_and_their_latencies_weighted() {
+fn jobs_that_were_not_grouped_are_added_up_and_their_means_weighted() {
     let ungrouped = read(UNGROUPED, 1);
     near(ungrouped.bytes_per_second, 9_371_123_712.0);
     assert_eq!(ungrouped.operations, 8944);
     near(ungrouped.latency.mean, 196.269);
-    near(ungrouped.latency.p99, 2498.451);
+    // Without counts: the highest of both.
+    near(ungrouped.latency.p99, 2899.968);
     near(ungrouped.latency.max, 93_681.324);
 }
 
@@ -71,12 +73,23 @@ fn clients_are_added_up_without_fio_s_own_sum_of_them() {
     near(both.bytes_per_second, 9_463_329_919.0);
     assert_eq!(both.operations, 36_208);
     near(both.latency.mean, 108.908);
-    near(both.latency.p99, 2736.146);
+    near(both.latency.p99, 3063.808);
     near(both.latency.max, 16_888.435);
     // Two servers of one machine are told from each other by their ports.
     let hosts: Vec<_> = both.clients.iter().map(|client| (client.host.as_str(), client.operations)).collect();
     assert_eq!(hosts, [("127.0.0.1:28765", 18_103), ("127.0.0.1:28766", 18_105)]);
     near(both.clients.iter().map(|client| client.bytes_per_second).sum(), both.bytes_per_second);
+}
+
+#[test]
+fn percentiles_of_clients_are_of_what_all_of_them_counted_and_never_above_the_highest() {
+    let both = read(TWO_COUNTED, 2);
+    assert_eq!(both.operations, 36_955 + 36_915);
+    // 61.7 and 60.7 µs, of as many operations each.
+    near(both.latency.p99, 61.696);
+    assert!(both.clients.iter().all(|client| client.latency.p99 <= client.latency.max));
+    // fio's buckets go up to 8.09 ms, of which the middle is above everything that was counted.
+    assert!(both.latency.p999 <= both.latency.max && both.latency.max < 8079.764, "{:?}", both.latency);
 }
 
 #[test]

@@ -100,6 +100,11 @@ pub trait Cache {
         Ok(())
     }
 
+    /// Why what was written below `directory` did not arrive, where that is known: fio hears a number of an error, at most.
+    fn not_arrived(&self, _directory: &Path, _stop: &Stop) -> Option<String> {
+        None
+    }
+
     /// Removes what was written below `directory`, did not arrive, and is kept for another try. What is left, each with the command
     /// that removes it.
     fn discard(&mut self, _directory: &Path, _stop: &Stop) -> Vec<String> {

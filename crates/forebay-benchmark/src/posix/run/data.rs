@@ -8,7 +8,7 @@
 //! Nothing is followed to another place: a link where a file or a directory of ours belongs is refused, and left when the rest
 //! is removed.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -168,6 +168,24 @@ impl Data {
         let missing =
             files.filter(|(path, bytes)| !std::fs::symlink_metadata(path).is_ok_and(|found| is_right(found, *bytes)));
         missing.map(|(_, bytes)| bytes).collect()
+    }
+
+    /// Has what was written of a layout synced once more, by ourselves: a file that could not be kept says so now, and not to whoever
+    /// looks for it later.
+    ///
+    /// # Errors
+    /// What the first of them says.
+    pub(super) fn sync(&self, layout: Layout, journal: &Journal) -> Result<(), (PathBuf, io::Error)> {
+        let ours = self.files(layout).into_iter().map(|(path, _)| path);
+        for path in ours.filter(|path| journal.made.files.contains(path)) {
+            match File::open(&path).and_then(|file| file.sync_all()) {
+                // It has no such thing as a sync.
+                Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {}
+                Err(error) => return Err((path, error)),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Whether the files of a layout are there as they should be.

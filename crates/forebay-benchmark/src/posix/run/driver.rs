@@ -9,6 +9,7 @@ use super::data::{self, Data};
 use super::error::{CacheError, RunError};
 use super::fio::{self, quoted};
 use super::journal::Journal;
+use super::neighbours::{self, Processes};
 use super::page_cache;
 use super::prerequisites::{self, Writing};
 use super::processors::Watch;
@@ -17,9 +18,10 @@ use super::stop::Stop;
 use super::{Measure, Run};
 use crate::posix::job::{self, Command};
 use crate::posix::plan::Planned;
-use crate::posix::words::{bytes, depth, speed};
+use crate::posix::words::{bytes, depth, measured_time, speed};
 use crate::posix::{judge, knee, outcome};
 use crate::record::{Case, Finding, Layout, Level, Outcome, Pattern, Record, State, Step};
+use crate::spread::Spread;
 
 /// What a fio may take beside its time of reading: to start, to open its files, to wait for a last operation.
 const BESIDE_READING: Duration = Duration::from_secs(60);
@@ -184,11 +186,12 @@ impl<'a> Driver<'a> {
                     self.progress.now(&what);
                     let within = BESIDE_READING + Duration::from_secs(data.bytes(layout) / SLOWEST_WRITING);
                     let ended = self.fio(&command, None, &what, within, &place, &mut || ())?;
-                    self.succeeded(&ended, &what)?;
+                    self.succeeded(&ended, &what).map_err(|error| self.with_cause(error, &target, &data))?;
                     self.progress.done(&what, "done");
                 }
                 self.progress.end();
-                data.check(layout)?;
+                let synced = data.sync(layout, &self.journal).map_err(|(path, error)| self.not_kept(&path, error));
+                synced.and_then(|()| data.check(layout)).map_err(|error| self.with_cause(error, &target, &data))?;
                 if self.run.settings.direct
                     && let Some(file) = data.cached(layout).paths().first()
                 {
@@ -211,19 +214,26 @@ impl<'a> Driver<'a> {
         self.progress.now(&name);
         let within = BESIDE_READING + self.run.settings.runtime + FOR_EACH_JOB * case.jobs;
         let mut watch = Watch::default();
+        let here = self.run.hosts.is_empty();
+        let before = here.then(Processes::now);
+        let load_before = here.then(|| Watch::look_for(neighbours::LOOK_FOR)).flatten();
+        let begin = here.then(Processes::now);
         let received = || self.measure_of(&case.target)?.cache.received(&directory);
-        let before = received();
+        let received_before = received();
         let ended = self.fio(&command, Some(number), &name, within, &directory, &mut || watch.look())?;
+        let others =
+            before.zip(begin).map_or(0.0, |(before, begin)| neighbours::went_on(&before, &begin, &Processes::now()));
         // One that counts less than before was started anew.
-        let origin_bytes = before.zip(received()).and_then(|(before, after)| after.checked_sub(before));
+        let origin_bytes = received_before.zip(received()).and_then(|(before, after)| after.checked_sub(before));
         let said = self.journal.of_fio(number, "json");
         std::fs::write(&said, &ended.stdout).map_err(RunError::io("write", &said))?;
         self.succeeded(&ended, &name)?;
         let failed = |reason: String| RunError::Fio { what: name.clone(), reason, log: said.clone() };
         let mut outcome = outcome::outcome(&ended.stdout, case.clients).map_err(|error| failed(error.to_string()))?;
         outcome.origin_bytes = origin_bytes;
-        if self.run.hosts.is_empty() {
-            outcome.cpu = watch.busiest(outcome.seconds, outcome.cpu.fio).unwrap_or_default();
+        if here {
+            outcome.cpu = watch.busiest(outcome.seconds, outcome.cpu.fio, others).unwrap_or_default();
+            self.journal.keep_load(number, load_before, &watch.samples())?;
         }
         Ok(outcome)
     }
@@ -299,10 +309,37 @@ impl<'a> Driver<'a> {
         }
         let (what, log) = (what.to_owned(), self.journal.directory().join("run.log"));
         Err(match fio::cause(ended) {
-            Some((error, _)) if is_full(error) => RunError::NoSpace { what, log },
+            Some((error, _)) if is_full(error) => RunError::NoSpace { what, why: None, log },
             Some((_, reason)) => RunError::Fio { what, reason, log },
             None => RunError::Fio { what, reason: quoted(ended), log },
         })
+    }
+
+    /// A file that was written and could not be synced.
+    fn not_kept(&self, path: &Path, error: std::io::Error) -> RunError {
+        let (what, log) = (format!("writing {}", path.display()), self.journal.directory().join("run.log"));
+        match error.raw_os_error() {
+            Some(number) if is_full(number) => RunError::NoSpace { what, why: None, log },
+            _ => RunError::io("sync", path)(error),
+        }
+    }
+
+    /// The error with what the mount says of it, which was asked to write and knows where to: that is the cause, whatever fio, or who
+    /// looked for the file, has made of it.
+    fn with_cause(&self, error: RunError, target: &str, data: &Data) -> RunError {
+        let said = self.measure_of(target).and_then(|measure| measure.cache.not_arrived(data.root(), &self.stop));
+        let Some(why) = said else { return error };
+        self.journal.log(&why);
+        let what = match &error {
+            RunError::NoSpace { what, .. } | RunError::Fio { what, .. } => what.clone(),
+            RunError::Io { path, .. } => format!("writing {}", path.display()),
+            _ => format!("writing {}", data.root().display()),
+        };
+        let log = self.journal.directory().join("run.log");
+        match FULL.iter().any(|full| why.contains(full)) {
+            true => RunError::NoSpace { what, why: Some(why), log },
+            false => RunError::Fio { what, reason: why, log },
+        }
     }
 
     /// Gives back the room in the caches, and removes what was made.
@@ -317,7 +354,10 @@ impl<'a> Driver<'a> {
             let data = Data::new(Path::new(&measure.target.path), &self.run.settings);
             for layout in &self.run.settings.layouts {
                 let files = data.cached(*layout);
-                let made = files.paths().iter().any(|path| self.journal.made.files.contains(path));
+                // What did not arrive is in no cache.
+                let is_made =
+                    |path: &PathBuf| self.journal.made.files.contains(path) && path.symlink_metadata().is_ok();
+                let made = files.paths().iter().any(is_made);
                 // A file that is gone has nothing to be found by: the room is given back first.
                 let released = if made { measure.cache.release(&files, &stop) } else { Ok(()) };
                 if let Err(error) = released {
@@ -365,6 +405,9 @@ impl<'a> Driver<'a> {
     }
 }
 
+/// How a full disk is told in words.
+const FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
+
 /// Whether a number of an error says that there is no room.
 fn is_full(error: i32) -> bool {
     [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT].iter().any(|full| full.raw_os_error() == error)
@@ -401,9 +444,9 @@ fn result_of(case: &Case, outcome: &Outcome) -> String {
     let origin = outcome.origin_bytes.map(|received| format!(", {} from the origin", bytes(received)));
     let origin = origin.unwrap_or_default();
     format!(
-        "{}, p50 {:.0} µs, p99 {:.0} µs{cpu}{origin}",
-        speed(case, outcome.bytes_per_second, outcome.operations_per_second),
-        latency.p50,
-        latency.p99,
+        "{}, p50 {}, p99 {}{cpu}{origin}",
+        speed(case, &Spread::once(outcome.bytes_per_second), &Spread::once(outcome.operations_per_second)),
+        measured_time(&Spread::once(latency.p50)),
+        measured_time(&Spread::once(latency.p99)),
     )
 }

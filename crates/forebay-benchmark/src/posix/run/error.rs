@@ -37,12 +37,14 @@ pub enum RunError {
     },
     /// There is no room for the data.
     #[error(
-        "{what} failed: no space left on device; make room where it is written to, or measure less (--size, --file-size, \
-         --scale): {} has what fio said", .log.display()
+        "{what} failed: no space left on device{}; make room where it is written to, or measure less (--size, --file-size, \
+         --scale): {} has what fio said", .why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(), .log.display()
     )]
     NoSpace {
         /// Which run of fio.
         what: String,
+        /// What the mount says of it, which knows where it was written to.
+        why: Option<String>,
         /// Where all that it said is.
         log: PathBuf,
     },

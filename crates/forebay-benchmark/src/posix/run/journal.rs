@@ -5,6 +5,7 @@
 //! made.json     which files and directories the run has made where it measures, written before they are
 //! run.log       what was told, and fio's command lines
 //! fio/NNN.json  what fio itself said of each step; NNN.fio is its job file, where it had one
+//! load.csv      what else this machine did: a line before each step, and one for each second of it
 //! report.html, steps.csv
 //! ```
 //!
@@ -20,21 +21,27 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::RunError;
+use super::processors::{Load, Sample};
 use crate::record::{FORMAT, Measured, Record, Step};
 use crate::report;
 
 const RECORD: &str = "record.json";
 const MADE: &str = "made.json";
 const LOG: &str = "run.log";
+const LOAD: &str = "load.csv";
 const OF_FIO: &str = "fio";
 /// What a run writes beside its record and its log.
-const OTHERS: [&str; 4] = [MADE, "report.html", "steps.csv", OF_FIO];
+const OTHERS: [&str; 5] = [MADE, "report.html", "steps.csv", LOAD, OF_FIO];
+
+/// How far apart samples of the load are.
+const SAMPLED: Duration = Duration::from_secs(1);
 
 /// A name for the directory of a run that begins now: `forebay-bench-20260131-235959`.
 #[must_use]
@@ -172,6 +179,23 @@ impl Journal {
     /// The place of something that fio said or is told in step `number`.
     pub(super) fn of_fio(&self, number: usize, extension: &str) -> PathBuf {
         self.directory.join(OF_FIO).join(format!("{number:03}.{extension}"))
+    }
+
+    /// Adds what this machine's processors did before step `number`, and during it.
+    pub(super) fn keep_load(&self, number: usize, before: Option<Load>, during: &[Sample]) -> Result<(), RunError> {
+        let path = self.directory.join(LOAD);
+        let mut lines =
+            if path.exists() { String::new() } else { "time,step,phase,busy_percent,stolen_percent\r\n".to_owned() };
+        let now = chrono::Utc::now();
+        let mut line = |ago: Duration, phase: &str, load: Load| {
+            let time = (now - ago).to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+            lines.push_str(&format!("{time},{number},{phase},{:.1},{:.1}\r\n", load.busy, load.stolen));
+        };
+        let looked = during.first().map_or(Duration::ZERO, |first| first.ago);
+        before.into_iter().for_each(|load| line(looked + SAMPLED, "before", load));
+        during.iter().for_each(|sample| line(sample.ago, "reading", sample.load));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(lines.as_bytes())).map_err(RunError::io("write", &path))
     }
 
     /// Adds lines to the log. A log that cannot be written, as on a full disk, ends no run: the record will.

@@ -62,6 +62,12 @@ pub(super) fn check(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Res
             }
         }
     }
+    let of = |measure: &Measure| {
+        let place = Path::new(&measure.target.path);
+        let missing = missing(&Data::new(place, &run.settings), &layouts(&measure.target.name));
+        (measure.cache.rooms(place), missing)
+    };
+    failures.extend(room::lacking_together(&run.targets.iter().map(of).collect::<Vec<_>>()));
     for host in &run.hosts {
         failures.extend(host.check().err().map(|error| error.to_string()));
         notes.extend(host.warning().map(|warning| told(Level::Warn, &warning)));
@@ -72,7 +78,7 @@ pub(super) fn check(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Res
     notes.push(network(run.machine.network.as_ref(), run.way.as_ref()));
     notes.extend(Watch::idle_load().filter(|percent| *percent > MOST_OTHER_WORK).map(|percent| {
         let text = format!("this machine does other things, which take {percent:.0} % of a processor");
-        note(Level::Warn, text, "end them: they slow the readers down, and are counted as the cost of serving these")
+        note(Level::Warn, text, "end them: they slow the readers down, though what goes on during a step is not counted as the cost of serving it")
     }));
     notes.extend(
         run.settings.warnings().into_iter().map(|warning| Finding { next: None, ..told(Level::Warn, &warning) }),
@@ -156,7 +162,7 @@ fn is_a_mount(place: &Path) -> Option<Finding> {
 /// Why the data cannot be written, if not.
 fn has_room(measure: &Measure, data: &Data, layouts: &[Layout]) -> Vec<String> {
     let place = Path::new(&measure.target.path);
-    let missing: Vec<u64> = layouts.iter().flat_map(|layout| data.missing_sizes(*layout)).collect();
+    let missing = missing(data, layouts);
     if missing.is_empty() {
         return Vec::new();
     }
@@ -173,6 +179,11 @@ fn has_room(measure: &Measure, data: &Data, layouts: &[Layout]) -> Vec<String> {
     }
     failures.extend(room::lacking(&measure.cache.rooms(place), &missing));
     failures
+}
+
+/// The sizes of what is to be written.
+fn missing(data: &Data, layouts: &[Layout]) -> Vec<u64> {
+    layouts.iter().flat_map(|layout| data.missing_sizes(*layout)).collect()
 }
 
 /// Why what is called warm would not be, if the cache is too small for it.

@@ -70,6 +70,40 @@ pub(super) fn lacking(rooms: &[Room], files: &[u64]) -> Vec<String> {
     told
 }
 
+/// Why what several directories are to hold does not fit where they share a file system, though what each of them is to hold would: the rooms
+/// and the files of each.
+pub(super) fn lacking_together(all: &[(Vec<Room>, Vec<u64>)]) -> Vec<String> {
+    let mut devices: Vec<u64> = all.iter().flat_map(|(rooms, _)| rooms).filter_map(|room| room.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let told = |device: u64| {
+        let on_it =
+            |rooms: &'_ Vec<Room>| rooms.iter().filter(|room| room.device == Some(device)).cloned().collect::<Vec<_>>();
+        let sharing: Vec<(Vec<Room>, &Vec<u64>)> =
+            all.iter().map(|(rooms, files)| (on_it(rooms), files)).filter(|(rooms, _)| !rooms.is_empty()).collect();
+        let needed = |(rooms, files): &(Vec<Room>, &Vec<u64>)| {
+            rooms.iter().fold(0_u64, |sum, room| sum.saturating_add(room.takes.of(files)))
+        };
+        let together = sharing.iter().map(needed).fold(0_u64, u64::saturating_add);
+        let free = sharing.iter().flat_map(|(rooms, _)| rooms).filter_map(|room| room.free).min()?;
+        // What does not fit by itself is told already.
+        let alone = sharing.iter().any(|each| needed(each) > free);
+        let mut places: Vec<&str> =
+            sharing.iter().flat_map(|(rooms, _)| rooms).map(|room| room.place.as_str()).collect();
+        places.dedup();
+        (sharing.len() > 1 && !alone && together > free).then(|| {
+            format!(
+                "{} is one file system for several directories: it has room for {}, and the data takes {} there; make room, or choose smaller --size, \
+                 --file-size or --scale",
+                places.join(", and "),
+                bytes(free),
+                bytes(together)
+            )
+        })
+    };
+    devices.into_iter().filter_map(told).collect()
+}
+
 /// Where the files go, with the room there: `the origin file:///bucket (83 GiB free)`.
 pub(super) fn shown(rooms: &[Room]) -> String {
     let one = |room: &Room| match room.free {
@@ -107,6 +141,22 @@ mod tests {
             both.len() == 1
                 && both[0].starts_with("the origin, and staging has room for 25 GiB, and the data takes 26 GiB")
         );
+        let shared = |free| {
+            let one = (vec![room("a tmpfs", Some(free), Some(1), Takes::All)], vec![10 * GIB]);
+            let other = (vec![origin(free), staging(free, 2)], vec![10 * GIB]);
+            lacking_together(&[one, other])
+        };
+        // Each would fit: one takes 10 GiB, the other 20.
+        assert_eq!(shared(30 * GIB), Vec::<String>::new());
+        let told = shared(29 * GIB);
+        assert!(
+            told.len() == 1
+                && told[0].starts_with(
+                    "a tmpfs, and the origin is one file system for several directories: it has room for 29 GiB, and the data takes 30 GiB"
+                ),
+            "{told:?}"
+        );
+        assert_eq!(shared(19 * GIB), Vec::<String>::new(), "the other alone does not fit, which is told of it");
         let unknown = [room("the origin s3://b", None, None, Takes::All)];
         assert_eq!(lacking(&unknown, &files), Vec::<String>::new());
         assert_eq!(shown(&unknown), "the origin s3://b (how much room it has is not known)");

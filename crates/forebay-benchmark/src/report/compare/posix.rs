@@ -5,9 +5,10 @@ use crate::posix::plan::same_sweep;
 use crate::record::{Case, Measured, Outcome, Record, State, Step};
 use crate::report::document::{Cell, Section, Table};
 use crate::report::plot::{Kind, Line, Plot};
-use crate::report::posix::groups;
-use crate::report::sweeps::{Sweep, reading, sweeps};
+use crate::report::posix::{groups, lines_of};
+use crate::report::sweeps::{Point, Sweep, reading, sweeps};
 use crate::report::units::Unit;
+use crate::spread::Spread;
 
 /// A section for each way of reading that all records have, and which targets are compared if that is not plain.
 pub(super) fn sections(records: &[(String, Record)]) -> (Vec<Section>, Option<String>) {
@@ -18,10 +19,10 @@ pub(super) fn sections(records: &[(String, Record)]) -> (Vec<Section>, Option<St
         let sides: Vec<Vec<&Sweep>> = group.iter().filter_map(|sweep| alike(sweep, &all)).collect();
         let section = Section::new(reading(&group[0].case))
             .plot(over_jobs("Throughput", Kind::linear(Unit::Rate), records, &sides, |sweep, jobs| {
-                Some(at(sweep, jobs)?.bytes_per_second)
+                at(sweep, jobs)?.throughput()
             }))
             .plot(over_jobs("p99 latency", Kind::log(Unit::Micros), records, &sides, |sweep, jobs| {
-                Some(at(sweep, jobs)?.latency.p99)
+                at(sweep, jobs)?.spread(p99)
             }))
             .table(side_by_side(records, &sides));
         sections.push(section);
@@ -35,8 +36,12 @@ fn alike<'a>(sweep: &Sweep, all: &'a [Vec<Sweep>]) -> Option<Vec<&'a Sweep>> {
     all.iter().map(own).collect()
 }
 
-fn at(sweep: &Sweep, jobs: u32) -> Option<&Outcome> {
-    sweep.points.iter().find(|point| point.jobs == jobs).map(|point| &point.outcome)
+fn at(sweep: &Sweep, jobs: u32) -> Option<&Point> {
+    sweep.points.iter().find(|point| point.jobs == jobs)
+}
+
+fn p99(outcome: &Outcome) -> f64 {
+    outcome.latency.p99
 }
 
 fn over_jobs(
@@ -44,7 +49,7 @@ fn over_jobs(
     y: Kind,
     records: &[(String, Record)],
     sides: &[Vec<&Sweep>],
-    figure: impl Fn(&Sweep, u32) -> Option<f64>,
+    figure: impl Fn(&Sweep, u32) -> Option<Spread>,
 ) -> Plot {
     let cases: Vec<&Case> = sides.iter().map(|side| &side[0].case).collect();
     let several_targets = cases.iter().any(|case| case.target != cases[0].target);
@@ -60,12 +65,11 @@ fn over_jobs(
             if several_states {
                 name = format!("{name}, {}", case.state.name());
             }
-            let marked = sweep.knee.as_ref().map(|knee| (f64::from(knee.jobs), "knee".to_owned()));
             let shape = cases.iter().position(|other| other.target == case.target).unwrap_or(0) + number;
-            let points =
-                sweep.points.iter().filter_map(|point| Some((f64::from(point.jobs), figure(sweep, point.jobs)?)));
-            let dashed = case.state != State::Warm;
-            lines.push(Line { name, colour: number, shape, dashed, points: points.collect(), marked });
+            let points = sweep.points.iter().filter_map(|point| Some((point.jobs, figure(sweep, point.jobs)?)));
+            let hollow = case.state != State::Warm;
+            let line = Line { name, colour: number, shape, hollow, marked: sweep.mark(), ..Line::default() };
+            lines.extend(lines_of(line, sweep, &points.collect::<Vec<_>>()));
         }
     }
     let along = "jobs (numjobs)".to_owned();
@@ -75,7 +79,11 @@ fn over_jobs(
 /// Every number of jobs that all records have.
 fn side_by_side(records: &[(String, Record)], sides: &[Vec<&Sweep>]) -> Table {
     let mut headings = vec!["target".to_owned(), "cache".to_owned(), "jobs".to_owned()];
-    headings.extend(headings_with_ratios(&["GB/s", "p99", "CPU % per GB/s"], records));
+    let points = || sides.iter().flatten().flat_map(|sweep| &sweep.points);
+    let rates = Unit::Rate.common(points().map(|point| point.outcome.bytes_per_second));
+    let times = Unit::Micros.common(points().map(|point| point.outcome.latency.p99));
+    let tails = format!("p99, {}", times.name());
+    headings.extend(headings_with_ratios(&[rates.name(), &tails, "CPU % per GB/s"], records));
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = Table::new("", &headings);
     for side in sides {
@@ -86,12 +94,12 @@ fn side_by_side(records: &[(String, Record)], sides: &[Vec<&Sweep>]) -> Table {
             let case = &side[0].case;
             let mut cells =
                 vec![Cell::words(&case.target), Cell::words(case.state.name()), Cell::written(point.jobs.to_string())];
-            let throughput = outcomes.iter().map(|point| Some(point.outcome.bytes_per_second / 1e9));
-            cells.extend(with_ratios(throughput.collect(), Cell::number, true));
-            let p99 = outcomes.iter().map(|point| Some(point.outcome.latency.p99));
-            cells.extend(with_ratios(p99.collect(), Cell::micros, false));
+            let throughput = outcomes.iter().map(|point| point.throughput());
+            cells.extend(with_ratios(throughput.collect(), rates, true));
+            let tails = outcomes.iter().map(|point| point.spread(p99));
+            cells.extend(with_ratios(tails.collect(), times, false));
             let cpu = outcomes.iter().map(|point| point.cpu_per_gigabyte(case));
-            cells.extend(with_ratios(cpu.collect(), Cell::number, false));
+            cells.extend(with_ratios(cpu.collect(), Unit::Percent.common([]), false));
             table.row(cells);
         }
     }

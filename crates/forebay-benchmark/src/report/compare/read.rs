@@ -38,13 +38,13 @@ pub(super) fn section(records: &[(String, Record)]) -> Section {
             Cell::written(size(cell.file_bytes)),
         ];
         cells.extend(with_ratios(
-            same.iter().map(|point| Some(point.mean.milliseconds_per_file)).collect(),
-            Cell::number,
+            same.iter().map(|point| Some(point.rounds[0])).collect(),
+            Unit::Number.common([]),
             false,
         ));
         cells.extend(with_ratios(
-            same.iter().map(|point| Some(point.mean.processors())).collect(),
-            Cell::number,
+            same.iter().map(|point| Some(point.rounds[1])).collect(),
+            Unit::Number.common([]),
             false,
         ));
         table.row(cells);

@@ -45,7 +45,7 @@ use crate::{logging, runtime};
 /// and a JSON document in a directory of results. On a Forebay mount the cache is filled and emptied by jobs of the coordinator.
 /// Without DIRECTORY it measures the only mount of this machine.
 ///
-/// It takes some minutes as it is, half an hour with --plan reference, hours with --plan full. It goes on when the terminal is lost; Ctrl-C ends it, keeps
+/// It takes some minutes as it is, and its figures are called quick; an hour with --plan reference, ten with --plan full. It goes on when the terminal is lost; Ctrl-C ends it, keeps
 /// what was measured, and removes the files; once more, and it ends without. The same command with --output DIR then goes on after the last step.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("mode"))]

@@ -125,6 +125,10 @@ impl Cache for Mounted {
         self.inner.release(files, stop)
     }
 
+    fn not_arrived(&self, directory: &Path, stop: &Stop) -> Option<String> {
+        self.unfinished.as_ref()?.reason_below(&in_namespace(&self.mountpoint, directory).ok()?, stop)
+    }
+
     fn discard(&mut self, directory: &Path, stop: &Stop) -> Vec<String> {
         let (Some(unfinished), Ok(below)) = (&self.unfinished, in_namespace(&self.mountpoint, directory)) else {
             return Vec::new();

@@ -22,8 +22,9 @@ const ACCESSES: [Access; 2] = [Access::Sequential, Access::Random];
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "What is measured")]
 pub(super) struct PlanArgs {
-    /// What to begin with: quick asks everything of small files, two seconds a step; reference is the published table of one client
-    /// (100 GiB in one file, warm, 1 MiB and 4 KiB, 1 to 512 jobs, a minute a step); full is all that was published: 200 GiB, hours
+    /// What to begin with: quick asks everything of small files, two seconds a step, once each, and its figures are called quick; reference
+    /// is the published table of one client (100 GiB in one file, warm, 1 MiB and 4 KiB, 1 to 512 jobs, a minute a step, three rounds);
+    /// full is all that was published: 200 GiB, ten hours
     #[arg(long, value_name = "PLAN", default_value = "quick", value_parser = ["quick", "reference", "full"])]
     plan: String,
     /// The one large file [default: 1GiB]
@@ -62,7 +63,7 @@ pub(super) struct PlanArgs {
     /// Measure all of them, also past the knee; else a sweep ends two points after it, but for --plan reference
     #[arg(long)]
     full_sweep: bool,
-    /// How long a step reads [default: 2s]
+    /// How long a step reads; under 30s, figures are called quick [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     runtime: Option<Duration>,
     /// Bytes of a sequential read, a sweep for each [default: 1MiB of the large file, 256KiB of others]
@@ -80,7 +81,7 @@ pub(super) struct PlanArgs {
     /// How fio reads; auto takes the first of the others that works here
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = ["auto", "io_uring", "libaio", "psync"])]
     ioengine: String,
-    /// How often each step is measured; several directories take turns
+    /// How often each step is measured; several directories take turns [default: 1; 3 of the other plans]
     #[arg(long, value_name = "N")]
     repeat: Option<u32>,
     /// What the network card of this machine carries, as in 200Gbps [default: what the card says]

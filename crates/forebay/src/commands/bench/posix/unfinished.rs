@@ -32,13 +32,30 @@ impl Unfinished {
         Some(Self { directory: state.staging.clone()?, owner: staged::owner(&state.source, &state.mountpoint) })
     }
 
-    /// Drops those below a directory, and aborts their uploads. What is left, each with the command that removes it.
-    pub(super) fn drop_below(&self, below: &FsPath, workers: Option<&Workers>, stop: &Stop) -> Vec<String> {
+    /// Why the first of those below a directory was not uploaded, once no process works with it any more.
+    pub(super) fn reason_below(&self, below: &FsPath, stop: &Stop) -> Option<String> {
+        self.settle(below, stop);
+        let reason = |staged: Staged| match staged.state {
+            StagedState::Failed { reason } => Some(reason),
+            StagedState::Open { .. } | StagedState::Unfinished => None,
+        };
+        let reason = self.below(below).into_iter().find_map(reason)?;
+        // What to do about it is said of all errors alike.
+        Some(reason.split_once("; ").map_or(reason.as_str(), |(what, _)| what).to_owned())
+    }
+
+    /// Waits until no process works with what is below a directory.
+    fn settle(&self, below: &FsPath, stop: &Stop) {
         let deadline = Instant::now() + SETTLES_WITHIN;
         let is_open = |staged: &Staged| matches!(staged.state, StagedState::Open { .. });
         while self.below(below).iter().any(is_open) && Instant::now() < deadline && !stop.is_asked() {
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// Drops those below a directory, and aborts their uploads. What is left, each with the command that removes it.
+    pub(super) fn drop_below(&self, below: &FsPath, workers: Option<&Workers>, stop: &Stop) -> Vec<String> {
+        self.settle(below, stop);
         let mut left = Vec::new();
         for staged in self.below(below) {
             let what = format!("{} of {} in {}", output::human(staged.bytes), staged.path, staged.file.display());
