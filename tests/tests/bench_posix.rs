@@ -195,6 +195,25 @@ fn warm_is_in_the_cache_before_it_is_read_and_cold_is_not() {
 }
 
 #[test]
+fn layouts_that_fit_one_by_one_are_each_wholly_in_the_cache_when_their_turn_comes() {
+    let Some((bucket, mount)) = mounted() else { return };
+    let (results, output) = (TempDir::new().unwrap(), "r");
+    // Of 64 MiB.
+    let sizes = ["--size", "40MiB", "--files", "10", "--file-size", "4MiB", "--layouts", "single,multiple"];
+    let arguments = [&sizes[..], &["--accesses", "sequential", "--states", "warm", "--numjobs", "1,2"]].concat();
+    let output = results.path().join(output);
+    let told = run(&mount.root(), &output, &arguments).succeeded().stderr;
+    let record = record(&output).unwrap();
+    let state = |step: &Value| step["case"]["state"].as_str().map(str::to_owned);
+    assert!(
+        steps(&record).len() == 6 && steps(&record).iter().all(|step| state(step).as_deref() == Some("warm")),
+        "{record}"
+    );
+    assert!(told.contains("all of it is removed"), "{told}");
+    drop(bucket);
+}
+
+#[test]
 fn another_directory_is_measured_in_turns_and_compared() {
     let Some((_bucket, mount)) = mounted() else { return };
     let (results, other) = (TempDir::new().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::cache::CachedFiles;
 use super::child::{ChildError, Ended};
 use super::data::{self, Data};
 use super::error::{CacheError, RunError};
@@ -241,6 +242,11 @@ impl<'a> Driver<'a> {
     fn bring_into_state(&mut self, case: &Case, data: &Data) -> Result<(), RunError> {
         let key = (case.target.clone(), case.layout);
         let files = data.cached(case.layout);
+        let layouts = &self.run.settings.layouts;
+        let all = layouts.iter().map(|layout| data.bytes(*layout)).sum();
+        let is_there = |files: &CachedFiles| files.paths().iter().any(|path| path.symlink_metadata().is_ok());
+        let others = layouts.iter().filter(|layout| **layout != case.layout);
+        let others: Vec<_> = others.map(|layout| (*layout, data.cached(*layout))).collect();
         let found = self.run.targets.iter_mut().find(|measure| measure.target.name == case.target);
         let Some(measure) = found else { return Ok(()) };
         let (cache, progress, what) = (&mut measure.cache, &mut self.progress, format!("{}: ", case.target));
@@ -248,6 +254,14 @@ impl<'a> Driver<'a> {
         match case.state {
             State::Warm | State::Partial if self.warm.contains(&key) => {}
             State::Warm | State::Partial => {
+                // What is read often stays: without room for all, it would be this that is evicted while it is loaded.
+                if cache.capacity().is_some_and(|capacity| capacity.usable < all) {
+                    for (layout, other) in others.iter().filter(|(_, other)| is_there(other)) {
+                        tell("making room");
+                        self.warm.remove(&(case.target.clone(), *layout));
+                        cache.release(other, &self.stop).map_err(interrupted)?;
+                    }
+                }
                 cache.warm(&files, &self.stop, &mut tell).map_err(interrupted)?;
                 self.warm.insert(key);
             }
