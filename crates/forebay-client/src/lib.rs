@@ -46,7 +46,7 @@ pub use changes::Refreshed;
 pub use client::{BlockLocation, Client, ClientOptions};
 pub use connector::Connector;
 pub use landing::Lend;
-pub use members::Loaded;
+pub use members::{Loaded, OriginRoom};
 pub use open_file::{Arrived, OpenFile};
 pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};

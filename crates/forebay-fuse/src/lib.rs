@@ -37,6 +37,7 @@ mod opening;
 mod options;
 mod orders;
 mod renaming;
+mod room;
 mod serving;
 mod stale;
 mod stats;
