@@ -350,7 +350,9 @@ impl Shared {
             let grown = state.frames.count() + 1;
             (grown <= self.max_frames).then(|| state.frames.grow(grown))?;
             state.frames.alloc(class)
-        })?;
+        });
+        // Without a frame of its own, rather than wait for one.
+        let slot = slot.or_else(|| state.frames.alloc_larger(class))?;
         self.used.fetch_add(slot.size(), Ordering::Relaxed);
         Some(slot)
     }
