@@ -22,6 +22,7 @@ mod changes;
 mod claims;
 mod client;
 mod connector;
+mod crossing;
 mod downloads;
 mod glance;
 mod landing;
