@@ -133,6 +133,40 @@ fn lists_of_files_are_written_read_and_checked_wherever_they_are_and_the_ratio_i
 }
 
 #[test]
+fn all_files_are_checked_and_each_wrong_byte_is_shown_with_what_belongs_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().to_str().unwrap();
+    let _ = finish(&mut bench(&[at, "--write", "a,b,c", "--size", "100KB"]), LIMIT).succeeded();
+    let spoil = |name: &str, offsets: &[usize]| {
+        let path = directory.path().join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        offsets.iter().for_each(|at| bytes[*at] ^= 1);
+        std::fs::write(&path, &bytes).unwrap();
+        (bytes[offsets[0]], bytes[offsets[0]] ^ 1)
+    };
+    let (got, expected) = spoil("a", &[77_777]);
+    spoil("c", &(0..100_000).step_by(10).collect::<Vec<_>>());
+    let check = |more: &[&str]| finish(bench(&[at, "--files", "a,b,c", "--check", "--clients", "2"]).args(more), LIMIT);
+    let (a, c) = (
+        format!("offset 77777: got 0x{got:02x}, expected 0x{expected:02x}"),
+        "and 9992 more, the last at offset 99990",
+    );
+    check(&[]).failed(1, &["2 of 3 files are not", "a is wrong from byte 77777", &a, "c is wrong from byte 0", c]);
+    check(&["--size", "1MB"]).failed(1, &["3 of 3 files", "100000 bytes where 1000000 were expected", &a, c]);
+    let text = check(&[]).text();
+    let lines = |end: &str| text.lines().filter(|line| line.ends_with(end)).count();
+    assert_eq!((lines("  not as written"), lines("  as written")), (4, 2), "{text}");
+    let told = json_lines(&check(&["--json"]));
+    assert_eq!(told.len(), 6);
+    assert_eq!(told[0]["differences"]["shown"][0]["offset"], 77_777);
+    assert_eq!(
+        (&told[0]["differences"]["shown"][0]["got"], &told[2]["differences"]["bytes"]),
+        (&got.into(), &10_000.into())
+    );
+    assert_eq!(told[1]["differences"]["bytes"], 0);
+}
+
+#[test]
 fn a_wrong_byte_another_size_and_a_missing_file_end_it_with_the_name() {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path().to_str().unwrap();
@@ -192,6 +226,24 @@ fn the_matrix_is_measured_over_tcp_and_ucx_in_turn_and_leaves_nothing_behind_and
         }
     }
     assert!(!told.contains(&"not-warm".to_owned()), "{record}");
+    // What the finding `bytes` says, the table says too, and each cell; small as these are, their processor time counts for little.
+    let text = finished.text();
+    assert!(text.contains("all, before and in the time measured") && !text.contains("  no\n"), "{text}");
+    assert!(cells.iter().all(|cell| cell["compared"] == "while"), "{cells:?}");
+    let html = std::fs::read_to_string(place.output().join("report.html")).unwrap();
+    for cell in &cells {
+        assert_eq!(
+            cell["origin_bytes"].is_null(),
+            !["tcp", "ucx"].contains(&cell["transport"].as_str().unwrap()),
+            "{cell}"
+        );
+        for reason in cell["not_counted"].as_array().into_iter().flatten() {
+            assert!(
+                text.contains(reason.as_str().unwrap()) && html.contains(reason.as_str().unwrap()),
+                "{reason}: {text}"
+            );
+        }
+    }
     for file in ["report.html", "cells.csv", "run.log"] {
         assert!(place.output().join(file).is_file(), "{file}");
     }
@@ -210,7 +262,14 @@ fn the_matrix_is_measured_over_tcp_and_ucx_in_turn_and_leaves_nothing_behind_and
     cut["cells"].as_array_mut().unwrap().pop();
     std::fs::write(place.output().join("record.json"), cut.to_string()).unwrap();
     let _ = run().succeeded();
-    let (now, whole) = (place.cells(), cells.len() - ways);
+    // What does not count follows from all rounds, as findings do, and is reckoned anew.
+    let measured = |mut cells: Vec<Value>| {
+        for cell in &mut cells {
+            cell.as_object_mut().unwrap().remove("not_counted");
+        }
+        cells
+    };
+    let (now, cells, whole) = (measured(place.cells()), measured(cells.clone()), cells.len() - ways);
     assert_eq!((now.len(), &now[..whole]), (cells.len(), &cells[..whole]));
     place.assert_nothing_is_left();
 }
@@ -294,10 +353,19 @@ fn workers_that_have_no_room_for_the_files_are_known_not_to_be_warm() {
     let place = Place::new();
     let workers = worker.address().to_string();
     let arguments = ["--sizes", "16MB", "--clients", "1", "--file-counts", "2", "--repeat", "1", "--workers", &workers];
-    let _ = finish(place.matrix(&arguments).args(["--transports", "tcp"]), LIMIT).succeeded();
+    let text = finish(place.matrix(&arguments).args(["--transports", "tcp"]), LIMIT).succeeded().text();
     let record = place.record();
     assert!(rules(&record).contains(&"not-warm".to_owned()), "{record}");
     assert!(record["findings"].to_string().contains("somebody else"), "{record}");
+    // Which was cold is said beside it, and that bytes were compared before.
+    let cells = place.cells();
+    let why = |cell: &Value| cell["not_counted"].to_string().contains("came from the origin meanwhile");
+    assert!(cells.iter().any(why), "{cells:?}");
+    assert!(cells.iter().all(|cell| cell["compared"] == "before" && cell["checked"] == false), "{cells:?}");
+    assert!(
+        text.contains("came from the origin meanwhile") && text.contains("all, before they were measured"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -6,7 +6,9 @@
 //! * [`plan()`] (pure): which of it is measured, in which order;
 //! * [`pattern`] (pure): what the files hold, so that every byte can be checked;
 //! * [`files`]: writing and reading one file, [`together()`]: several clients that read at once;
+//! * [`differences`]: where a file is not what was written, offset by offset;
 //! * [`processor`]: what processes used of the processors;
+//! * [`counted`] (pure): which cells count, and why others do not;
 //! * [`statistics`] (pure): from cells to pairs of the same cell over two transports;
 //! * [`conclusions()`] (pure): the study's four conclusions, held against those pairs;
 //! * [`Kept`]: the record on disk, so that a run that was cut off can go on, and [`Made`]: what is to be cleaned up after it.
@@ -14,6 +16,8 @@
 //! Who starts workers and mounts is not known here: a client is a directory to read in.
 
 mod conclusions;
+pub mod counted;
+pub mod differences;
 pub mod files;
 mod kept;
 mod made;

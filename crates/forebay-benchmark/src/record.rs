@@ -347,8 +347,28 @@ pub struct Cell {
     /// The worker's. Where it is not known it is no number, and `null` in the document.
     #[serde(deserialize_with = "number_or_unknown")]
     pub worker_percent_seconds: f64,
-    /// Whether every byte was compared with what was written.
+    /// Whether every byte was compared with what was written in the time that was measured: see `compared`.
     pub checked: bool,
+    /// When every byte of these files was compared with what was written.
+    #[serde(default)]
+    pub compared: Compared,
+    /// Bytes that came from origins meanwhile, where the workers say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_bytes: Option<u64>,
+    /// What of it does not count, and why: `CPU: the workers did not say what they used`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_counted: Vec<String>,
+}
+
+/// When the bytes of a measurement were compared with what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compared {
+    /// In a reading of their own, by the same way, before they were measured: it is always done.
+    #[default]
+    Before,
+    /// And in the time that was measured, too.
+    While,
 }
 
 fn number_or_unknown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {

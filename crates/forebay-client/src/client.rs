@@ -82,8 +82,8 @@ pub(crate) struct Shared {
     pub(crate) prefetches: Arc<Semaphore>,
     /// Blocks that are fetched for materialised files at once: what readers wait for soon does not queue behind them.
     pub(crate) fills: Semaphore,
-    /// Reads across blocks that may wait for memory at once. Each holds the bytes of one block while it waits for those
-    /// of the next: too many of them would hold all the memory that they wait for.
+    /// Reads across blocks that may be under way at once. Each holds the bytes of one block while it waits for those of the next, beside
+    /// the pool where memory is short ([`crate::crossing`]): so they hold no more than the pool does.
     pub(crate) crossings: Semaphore,
     /// How many reads wait.
     pub(crate) waiting: AtomicUsize,
@@ -141,7 +141,8 @@ impl Client {
         };
         let router = Arc::new(router);
         let frames = buffers.pool().capacity().as_u64() / u64::from(MAX_BLOCK_SIZE);
-        let crossings = Semaphore::new((frames / 4).clamp(1, 1 << 10) as usize);
+        // The largest read has as many bytes as a frame.
+        let crossings = Semaphore::new(frames.clamp(1, 1 << 10) as usize);
         let engine_options = EngineOptions { policy: FetchPolicy::peer(), deadline: options.request_timeout };
         let engine = ReadEngine::new(buffers, Arc::new(Workers(Arc::clone(&router))), engine_options);
         let prefetches = Arc::new(Semaphore::new(options.max_prefetches));

@@ -22,6 +22,17 @@ pub struct Loaded {
     pub fetched: u64,
 }
 
+/// The room of the origin that is mounted somewhere in the namespace, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginRoom {
+    /// Where it is mounted.
+    pub path: FsPath,
+    /// What is free.
+    pub free: u64,
+    /// What there is.
+    pub total: u64,
+}
+
 impl Client {
     /// Brings a whole block into the caches of the `replicas` workers that own it. One after the other, so that the first
     /// asks the origin and the others ask it.
@@ -127,6 +138,16 @@ impl Client {
         futures::future::join_all(asks).await
     }
 
+    /// The room of those origins whose room is known, by the account of one worker.
+    ///
+    /// # Errors
+    /// When no worker answers.
+    pub async fn origin_rooms(&self) -> Result<Vec<OriginRoom>, Failure> {
+        let key = PlacementKey::from(&FsPath::root());
+        let told = self.shared.router.ask(key, Op::Stats, bytes::Bytes::new(), Flags::default()).await?;
+        Ok(rooms_in(&told))
+    }
+
     /// Every worker's counters, as JSON text, or why it did not say.
     pub async fn worker_stats(&self) -> Vec<(Arc<str>, Result<String, Failure>)> {
         let router = &self.shared.router;
@@ -138,6 +159,17 @@ impl Client {
         });
         futures::future::join_all(asks).await
     }
+}
+
+/// The room of origins in the counters of a worker.
+fn rooms_in(told: &[u8]) -> Vec<OriginRoom> {
+    let counters: serde_json::Value = serde_json::from_slice(told).unwrap_or_default();
+    let room = |origin: &serde_json::Value| {
+        let path = FsPath::new(origin["path"].as_str()?).ok()?;
+        let bytes = |name| origin.pointer(name)?.as_u64();
+        Some(OriginRoom { path, free: bytes("/room/free")?, total: bytes("/room/total")? })
+    };
+    counters["origins"].as_array().into_iter().flatten().filter_map(room).collect()
 }
 
 /// How many bytes of a block of `length` bytes are covered, in memory or on disk.
@@ -158,6 +190,16 @@ fn bytes_of(coverage: &CoverageReply, length: u32) -> u32 {
 mod tests {
     use super::*;
     use forebay_types::SectorRange;
+
+    #[test]
+    fn the_room_of_origins_is_read_where_it_is_known() {
+        let told = r#"{ "origins": [
+            { "path": "/", "url": "s3://b", "room": null },
+            { "path": "/d", "url": "file:///d", "room": { "free": 3, "total": 7, "in_memory": false } } ] }"#;
+        let path = FsPath::new("/d").unwrap();
+        assert_eq!(rooms_in(told.as_bytes()), [OriginRoom { path, free: 3, total: 7 }]);
+        assert_eq!(rooms_in(b"no counters"), []);
+    }
 
     #[test]
     fn what_is_in_memory_and_on_disk_counts_once() {

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::claims::Claim;
 use crate::client::Shared;
+use crate::crossing::together;
 use crate::glance::Glance;
 use crate::landing::{Landing, Lend};
 use crate::pace::{Pace, Whence};
@@ -283,9 +284,10 @@ impl OpenFile {
             return self.read_piece(*piece, sequential, lend).await;
         }
         let _crossing = self.turn(&self.client.crossings).await?;
-        let reads = pieces.iter().map(|piece| async move { self.read_piece(*piece, sequential, &mut || None).await });
-        let read = futures::future::try_join_all(reads).await?;
-        Ok(Arrived::Shared(read.into_iter().flat_map(Arrived::into_spans).collect()))
+        let reads = pieces
+            .iter()
+            .map(|piece| async move { Ok(self.read_piece(*piece, sequential, &mut || None).await?.into_spans()) });
+        Ok(Arrived::Shared(together(reads, self.client.engine.store().pool()).await?))
     }
 
     async fn read_piece(&self, piece: Piece, sequential: bool, lend: &mut Lend<'_>) -> Result<Arrived, Failure> {

@@ -210,11 +210,15 @@ async fn nearness_that_ends_between_the_question_and_the_call_is_no_error_and_no
         let scene = Scene::new(Shows::InTurns(every)).await;
         let file = scene.client.open(version());
         let readers = (0..4_u64).map(|reader| {
-            let file = Arc::clone(&file);
+            let (file, link) = (Arc::clone(&file), Arc::clone(&scene.link));
             async move {
                 let mut at = reader + 1;
                 for round in 0..100_u64 {
                     at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    // Others ask, too, so that a read meets its turns in any order.
+                    if (at >> 40).is_multiple_of(3) {
+                        link.shares_memory();
+                    }
                     // Half of them jump about, some across blocks; the others go on.
                     let jump = (at >> 16) % SIZE;
                     let offset = if round % 2 == 0 { jump } else { (round * u64::from(READ)) % SIZE };

@@ -17,8 +17,10 @@ use crate::flight::{Departure, Flight, Flights, Landed};
 use crate::plan::FetchPolicy;
 
 /// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
-/// looking and reading. The last one fetches everything and holds on to it, whatever the store has, so it needs no luck.
-const ROUNDS: u32 = 3;
+/// looking and reading. The second one fetches everything at once, whatever the store has, so it needs no luck: where memory is
+/// scarce, what lands is evicted before the rest of it has come. In one piece, so that a reader holds nothing while it waits for
+/// memory: several that held some of it, and waited for what others were to fetch, waited for one another.
+const ROUNDS: u32 = 2;
 
 /// What to fetch.
 #[derive(Clone, Debug)]
@@ -208,8 +210,11 @@ impl ReadEngine {
                 return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source, from_cache });
             }
             let is_kept = self.shared.source.keeping(key.file, version) != Keeping::Not;
-            let flights = self.take_off(version, key, layout, wanted, round == ROUNDS, is_kept);
-            if flights.len() > 1 && round < ROUNDS && is_kept {
+            let flights = match round {
+                ROUNDS => vec![self.take_whole(version, key, layout, wanted)],
+                _ => self.take_off(version, key, layout, wanted, is_kept),
+            };
+            if flights.len() > 1 && is_kept {
                 let wanted =
                     flights.iter().map(|flight| overlap(&layout, key, flight.sectors, offset..offset + length));
                 let wanted = wanted.sum();
@@ -243,7 +248,7 @@ impl ReadEngine {
             return Ok(EngineFill::default());
         }
         let deadline = Instant::now() + self.shared.options.deadline;
-        let flights = self.take_off(version, key, layout, wanted, false, true);
+        let flights = self.take_off(version, key, layout, wanted, true);
         let fetched = self.all_landed(key, flights, deadline).await?;
         // What is on disk only is read now, so that the store brings it up to memory before the reader comes. What is in
         // memory is not: to check its bytes here and again for the reader doubled the cost of a warm sequential read.
@@ -253,16 +258,29 @@ impl ReadEngine {
         Ok(fetched)
     }
 
-    /// Joins the fetches under way that `wanted` needs, and starts those that it lacks; with `all`, as if nothing were
-    /// cached. What is not kept is fetched in one piece: its reader holds on to all of it, and whoever holds some and waits
-    /// for more may wait for itself.
+    /// Joins a fetch under way that brings all of `wanted`, or starts one, as if nothing were cached.
+    fn take_whole(
+        &self,
+        version: &Arc<FileVersion>,
+        key: BlockKey,
+        layout: BlockLayout,
+        wanted: SectorRange,
+    ) -> Flight {
+        let (flight, departure) = self.shared.flights.board_whole(key, wanted);
+        if let Some(departure) = departure {
+            self.depart(Fetch { version: Arc::clone(version), key, sectors: wanted, layout }, departure);
+        }
+        flight
+    }
+
+    /// Joins the fetches under way that `wanted` needs, and starts those that it lacks. What is not kept is fetched in one piece: its
+    /// reader holds on to all of it, and whoever holds some and waits for more may wait for itself.
     fn take_off(
         &self,
         version: &Arc<FileVersion>,
         key: BlockKey,
         layout: BlockLayout,
         wanted: SectorRange,
-        all: bool,
         is_kept: bool,
     ) -> Vec<Flight> {
         let shared = &self.shared;
@@ -271,9 +289,6 @@ impl ReadEngine {
             policy.max = MAX_SECTORS;
         }
         let cached = || {
-            if all {
-                return Vec::new();
-            }
             let coverage = shared.store.coverage(&key);
             coverage.memory.into_iter().chain(coverage.disk).collect()
         };

@@ -117,6 +117,19 @@ impl Flights {
         (waits, departures)
     }
 
+    /// One fetch that brings all of `wanted`, whatever is cached: one that is under way, or that the caller must now carry out.
+    pub(crate) fn board_whole(self: &Arc<Self>, key: BlockKey, wanted: SectorRange) -> (Flight, Option<Departure>) {
+        let mut shard = self.shard(&key).lock();
+        let under_way = shard.get(&key).into_iter().flatten();
+        if let Some(flight) = under_way.into_iter().find(|flight| flight.sectors.contains(wanted)) {
+            return (flight.clone(), None);
+        }
+        let (sender, landed) = watch::channel(None);
+        let flight = Flight { sectors: wanted, landed };
+        shard.entry(key).or_default().push(flight.clone());
+        (flight, Some(Departure { flights: Arc::clone(self), key, sectors: wanted, landed: sender }))
+    }
+
     fn forget(&self, key: BlockKey, sectors: SectorRange) {
         let mut shard = self.shard(&key).lock();
         if let Some(flights) = shard.get_mut(&key) {
@@ -158,6 +171,28 @@ mod tests {
         departures.remove(0).land(Err(failure.clone()));
         assert_eq!(joined[0].clone().landed().await.unwrap_err(), failure);
         drop(rest);
+        assert_eq!(flights.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn all_of_a_range_comes_by_one_fetch_which_is_joined_where_it_brings_all() {
+        let flights = Flights::new();
+        let (_, first) = flights.board(KEY, range(0, 4), 128, &POLICY, Vec::new);
+        // It brings less, so it is not waited for.
+        let (whole, departure) = flights.board_whole(KEY, range(2, 6));
+        assert_eq!(
+            (whole.sectors, departure.as_ref().map(|departure| departure.sectors)),
+            (range(2, 6), Some(range(2, 6)))
+        );
+        for wanted in [range(2, 6), range(4, 5)] {
+            let (joined, none) = flights.board_whole(KEY, wanted);
+            assert!(joined.sectors == range(2, 6) && none.is_none());
+        }
+        let failure = Failure::new(FailureKind::Unavailable, "no");
+        departure.unwrap().land(Err(failure.clone()));
+        assert_eq!(whole.landed().await.unwrap_err(), failure);
+        assert_eq!(flights.count(), 1);
+        drop(first);
         assert_eq!(flights.count(), 0);
     }
 

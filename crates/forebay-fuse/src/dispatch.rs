@@ -6,11 +6,12 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_fuse_io::{
-    Answer, Dispatch, Errno, Header, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request, Statfs,
+    Answer, Dispatch, Errno, Header, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request,
 };
+use forebay_types::FsPath;
 use tracing::debug;
 
 use crate::access_log::{Seen, What};
@@ -20,15 +21,10 @@ use crate::inode::How;
 use crate::inodes::ROOT;
 use crate::interrupts::Waiter;
 use crate::materialised::Pinned;
+use crate::room::{Seen as SeenRoom, WAITS, shown};
 use crate::serving::{Shared, send, send_bytes, tell};
 use crate::stats::Operation;
 use crate::virtual_files::{FOR_EVER, Opened, VirtualFile, part};
-
-/// A petabyte, all of it free: nobody knows how large an object store is, and tools that watch for full disks shall
-/// not see one.
-const TOTAL_BLOCKS: u64 = (1 << 50) / STATFS_BLOCK as u64;
-const STATFS_BLOCK: u32 = 4096;
-const TOTAL_FILES: u64 = 1 << 32;
 
 /// What the kernel's requests are handed to.
 pub(crate) struct Dispatcher {
@@ -280,17 +276,37 @@ impl Dispatcher {
     }
 
     fn statfs(&self, request: Request<'_>) {
-        request.now().statfs(&Statfs {
-            blocks: TOTAL_BLOCKS,
-            free_blocks: TOTAL_BLOCKS,
-            available_blocks: TOTAL_BLOCKS,
-            files: TOTAL_FILES,
-            free_files: TOTAL_FILES,
-            block_size: STATFS_BLOCK,
-            name_length: forebay_types::MAX_NAME_LEN as u32,
-            fragment_size: STATFS_BLOCK,
+        let header = *request.header();
+        let Some(staging) = self.shared.files.staging() else {
+            request.now().statfs(&shown(&SeenRoom::default(), &FsPath::root()));
+            return self.shared.counters.answered(Operation::Other, Duration::ZERO);
+        };
+        let inode = self.shared.files.inodes.get(header.node);
+        let path = inode.map_or_else(FsPath::root, |inode| inode.path());
+        let (mut ended, look) = match self.shared.rooms.ask(Instant::now()) {
+            Ok(seen) => {
+                request.now().statfs(&shown(&seen, &path));
+                return self.shared.counters.answered(Operation::Other, Duration::ZERO);
+            }
+            Err(unseen) => unseen,
+        };
+        if let Some(look) = look {
+            let look = look.look(self.shared.files.client().clone(), staging.clone());
+            let ended = self.shared.ended.clone();
+            let task = async move { ended.run_until_cancelled(look).await };
+            self.shared.tasks.spawn_on(task, &self.shared.runtime);
+        }
+        let (shared, reply) = (self.shared(), request.keep());
+        let work = async move {
+            // Later it is told of to the next one.
+            let _ = tokio::time::timeout(WAITS, ended.changed()).await;
+            Ok(shown(&shared.rooms.last(), &path))
+        };
+        self.shared.serve(Waiter::of(&header), Operation::Other, None, work, |_, shown| {
+            let shown = shown?;
+            reply.statfs(&shown);
+            Ok(())
         });
-        self.shared.counters.answered(Operation::Other, Duration::ZERO);
     }
 
     fn access(&self, request: Request<'_>, mask: i32) {

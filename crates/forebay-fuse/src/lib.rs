@@ -8,6 +8,7 @@
 //! * `filesystem` and `directories`: the file system itself; `inode`, `inodes`, `handles` and `listing` are what it holds;
 //! * `opening`, with `mode` and `materialised`: how files are opened for reading: served by us, or passed through by the kernel;
 //!   `orders`: what somebody asks to be materialised;
+//! * `room`: what `statfs` shows;
 //! * `writing`, `changing` and `renaming`: what changes it: bytes, names, and where names lead; `writers`: whose closes count;
 //! * `dispatch`, `changes` and `serving`: feed it with requests, whoever carries them ([`forebay_fuse_io`]); `interrupts`: those
 //!   whose program is killed;
@@ -37,6 +38,7 @@ mod opening;
 mod options;
 mod orders;
 mod renaming;
+mod room;
 mod serving;
 mod stale;
 mod stats;

@@ -32,7 +32,7 @@ use crate::serving::Shared;
 use crate::stale::{StaleNames, stale_names};
 use crate::stats::MountStats;
 
-/// `statfs` is answered without any worker, so this is only about our own threads having started.
+/// `statfs` waits for a worker for a quarter of a second at most, so this is only about our own threads having started.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// How long an unmount waits for requests under way, when nothing is open any more.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);

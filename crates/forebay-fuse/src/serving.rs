@@ -34,6 +34,7 @@ use crate::inode::Inode;
 use crate::interrupts::{Interrupts, Waiter};
 use crate::mount_table::{FS_TYPE, entry_at};
 use crate::options::{MountOptions, ReportSource};
+use crate::room::Rooms;
 use crate::stats::{Counters, MountStats, Operation, carrier_report};
 use crate::virtual_files::{VirtualFile, VirtualFiles};
 
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) files: FileSystem,
     pub(crate) counters: Counters,
     pub(crate) virtual_files: VirtualFiles,
+    /// What was seen of the room for what is written.
+    pub(crate) rooms: Arc<Rooms>,
     /// Requests that wait.
     pub(crate) tasks: TaskTracker,
     /// Which of them may be ended early.
@@ -93,6 +96,7 @@ impl Shared {
             files,
             counters: Counters::new(),
             virtual_files: VirtualFiles::new(),
+            rooms: Rooms::new(),
             tasks: TaskTracker::new(),
             interrupts: Interrupts::new(options.interrupts),
             ended: CancellationToken::new(),

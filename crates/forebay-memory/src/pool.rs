@@ -12,7 +12,7 @@ use forebay_types::ByteSize;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::frames::{FRAME_SIZE, Frames, Slot, class_of};
+use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
 use crate::mapping::{Mapping, PageKind};
 use crate::region::Region;
 use crate::shared::Sharing;
@@ -350,7 +350,11 @@ impl Shared {
             let grown = state.frames.count() + 1;
             (grown <= self.max_frames).then(|| state.frames.grow(grown))?;
             state.frames.alloc(class)
-        })?;
+        });
+        // Without a frame of its own, rather than wait for one. A larger pool has a frame for each size, and what it holds would only
+        // become less by that.
+        let borrows = self.max_frames <= FEW_FRAMES;
+        let slot = slot.or_else(|| borrows.then(|| state.frames.alloc_larger(class)).flatten())?;
         self.used.fetch_add(slot.size(), Ordering::Relaxed);
         Some(slot)
     }

@@ -4,11 +4,14 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
+use forebay_types::ByteSize;
+use rustix::mm::MapFlags;
 use smallvec::SmallVec;
 
 use crate::frames::Slot;
 use crate::place::Place;
-use crate::pool::Extent;
+use crate::pool::{Extent, PoolError};
+use crate::region::Region;
 
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
 pub type Spans = SmallVec<[Span; 2]>;
@@ -81,6 +84,21 @@ impl Span {
     pub(crate) fn lent(extent: Extent) -> Self {
         let end = extent.size();
         Self { extent: Arc::new(extent), start: 0, end }
+    }
+
+    /// The same bytes in memory of their own, which is of no pool and given back to the system when the last view of it is gone.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub fn copied(&self) -> Result<Self, PoolError> {
+        let failed = |error| PoolError::Map { size: ByteSize::bytes(self.len() as u64), error };
+        // An extent's length, at most, which is far less than 4 GiB.
+        let (length, flags) = (self.len() as u32, MapFlags::PRIVATE);
+        let region = Arc::new(Region::anonymous(self.len().max(1), flags).map_err(failed)?);
+        let base = region.base();
+        // SAFETY: a new mapping of at least as many bytes, which nobody else knows of.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), base.as_ptr(), self.len()) };
+        Ok(Self::lent(Extent::lent(base, length, region, Arc::new(()))))
     }
 
     /// The bytes `range` of this view.

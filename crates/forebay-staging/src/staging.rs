@@ -191,11 +191,35 @@ impl Staging {
         }
     }
 
+    /// What the directory holds at most, in bytes, once all that is under way has arrived at the origin: what its file system has left,
+    /// and its options allow, but for files that could not be uploaded. `None` when the file system does not say. Asks it, which may
+    /// take as long as the disk does.
+    pub async fn holds(&self) -> Option<u64> {
+        let shared = Arc::clone(&self.shared);
+        let look = move || {
+            let found = rustix::fs::statvfs(shared.journal.dir()).ok().filter(|found| found.f_blocks > 0)?;
+            let (size, used, _) = shared.room.occupancy();
+            Some(at_most(size, used, shared.kept().1, found.f_bavail.saturating_mul(found.f_frsize)))
+        };
+        self.shared.blocking(look).await.ok().flatten()
+    }
+
+    /// What the directory must hold so that a file of any size goes through it: its largest part.
+    #[must_use]
+    pub fn least(&self) -> u64 {
+        self.shared.schedule.largest()
+    }
+
     /// What is staged and under way, in numbers.
     #[must_use]
     pub fn report(&self) -> StagingReport {
         StagingReport::of(&self.shared)
     }
+}
+
+/// `used` of the `size` bytes of room are taken, `kept` of them for ever, and the file system has `available` bytes left.
+fn at_most(size: u64, used: u64, kept: u64, available: u64) -> u64 {
+    size.min(available.saturating_add(used)).saturating_sub(kept)
 }
 
 impl Shared {
@@ -359,5 +383,17 @@ impl Shared {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("owner", &self.owner).field("journal", &self.journal).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_its_way_is_no_loss_of_room_and_what_cannot_be_uploaded_is() {
+        // Of 100, on a disk with enough room, and on one that has less than is allowed.
+        assert_eq!((at_most(100, 0, 0, 1000), at_most(100, 60, 0, 1000), at_most(100, 60, 50, 1000)), (100, 100, 50));
+        assert_eq!((at_most(100, 60, 0, 10), at_most(100, 60, 60, 10), at_most(100, 0, 0, 0)), (70, 10, 0));
     }
 }

@@ -28,8 +28,9 @@ use crate::window::NearConnector;
 const LOCAL: &str = "local";
 /// Attempts at an origin when something starts: about 3 s of them if it refuses connections.
 const PROBE_ATTEMPTS: u32 = 6;
-/// How long a reader waits for a client's buffer before it lets go of those that it holds and tries again.
-const BUFFERS_WITHIN: Duration = Duration::from_secs(1);
+/// A reader stands in line for a client's buffer for this part of what it may wait in all. Nobody holds one while it waits for another, so
+/// the line moves, and who left it early would only stand at its end again: at 1 s, readers of a small pool and a slow origin starved.
+const BUFFERS_WITHIN: u32 = 3;
 /// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
 /// several writers would go up more than once.
 const QUIET: Duration = Duration::from_millis(200);
@@ -294,8 +295,8 @@ async fn client(
         small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
         ..ClientOptions::default()
     };
-    let buffers =
-        StoreOptions { eviction: Eviction::Fifo, alloc_deadline: BUFFERS_WITHIN, ..StoreOptions::in_memory(buffers) };
+    let alloc_deadline = config.client_request_timeout / BUFFERS_WITHIN;
+    let buffers = StoreOptions { eviction: Eviction::Fifo, alloc_deadline, ..StoreOptions::in_memory(buffers) };
     let buffers = Store::open(buffers).await?;
     Ok(Client::with_resort(membership, connector, buffers, options, away, tokio::runtime::Handle::current()))
 }

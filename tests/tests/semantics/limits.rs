@@ -6,7 +6,60 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, XattrFlags};
 
-use super::{One, Two, close, errno};
+use forebay_e2e::{Bucket, Setup, eventually};
+
+use super::{One, SOON, Two, bytes, close, errno};
+
+/// Bytes that are free below a path, and all of them.
+fn room(path: &std::path::Path) -> (u64, u64) {
+    let found = rustix::fs::statvfs(path).unwrap();
+    (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+}
+
+const PETABYTE: u64 = 1 << 50;
+
+/// > `statfs(2)`, and so `df`, shows below an origin that is a directory the room of its file system, as a worker sees it; elsewhere, and on a mount that refuses changes, a petabyte that is all free.
+#[test]
+fn the_room_of_a_directory_is_shown_and_that_of_an_object_store_is_not_known() {
+    let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mounts = format!("mounts=/s3={},/dir=file://{}", bucket.url(), directory.path().display());
+    let worker = Setup::of(&bucket).option(&mounts).member("w1");
+    let mount = super::staged(Setup::without_origin(), staging.path()).mount([&worker]);
+    std::fs::write(mount.path("dir/f"), b"text").unwrap();
+    let (_, total) = room(directory.path());
+    eventually("the room is known", SOON, || room(&mount.path("dir")).1 == total);
+    // Others use that file system meanwhile.
+    let free = room(&mount.path("dir/f")).0;
+    assert!(free <= total && free.abs_diff(room(directory.path()).0) < total / 4, "{free} of {total}");
+    for unknown in ["", "s3"] {
+        assert_eq!(room(&mount.path(unknown)), (PETABYTE, PETABYTE), "{unknown:?}");
+    }
+    let read_only = Setup::without_origin().flag("--read-only").mount([&worker]);
+    for any in ["", "dir"] {
+        assert_eq!(room(&read_only.path(any)), (PETABYTE, PETABYTE), "{any:?}");
+    }
+}
+
+/// > The staging directory is in that only while it cannot hold one part of a file: then what it still holds is all that is free.
+#[test]
+fn a_staging_directory_that_holds_no_part_any_more_is_shown() {
+    let one = One::with(|setup| {
+        let setup = setup.options(&["write.staging_size=128MiB", "write.timeout=2s"]);
+        setup.options(&["origin.retry.deadline=1s", "client.request_timeout=3s"])
+    });
+    let content = bytes(5, 70 << 20);
+    let file = File::create(one.path("f")).unwrap();
+    one.bucket.proxy().stop();
+    file.write_all_at(&content, 0).unwrap();
+    // What is on its way is no loss of room.
+    assert_eq!(room(&one.mount.root()), (PETABYTE, PETABYTE));
+    assert_eq!(errno(close(file)), libc::EIO);
+    // It was not uploaded, and stays.
+    eventually("less is left than a part takes", SOON, || {
+        let (free, total) = room(&one.mount.root());
+        total == PETABYTE && free == (128 << 20) - content.len() as u64
+    });
+}
 
 /// > Hard links, symbolic links, sockets, pipes and devices cannot be made: `EPERM`.
 #[test]

@@ -17,14 +17,12 @@
 
 use std::collections::BTreeMap;
 
-use super::statistics::{Mean, Pair, pairs};
+use super::statistics::{Pair, pairs};
 use crate::median;
 use crate::record::{Cell, Finding, Level};
 
 /// A best cell that is better by less is none.
 const NOTABLE: f64 = 0.05;
-/// Percent × seconds below which processor time says nothing: five ticks of the kernel's.
-const LEAST_PROCESSORS: f64 = 5.0;
 /// A difference of a trend below this is none.
 const TREND: f64 = 0.01;
 /// Rounds that lie farther apart than this hide what is to be seen.
@@ -117,10 +115,7 @@ fn single_client(pairs: &[Pair], ways: &Ways<'_>) -> Option<Finding> {
 
 fn several_clients(pairs: &[Pair], ways: &Ways<'_>) -> Option<Finding> {
     let several: Vec<&Pair> = pairs.iter().filter(|pair| pair.clients > 1).collect();
-    // One that is not known is not less, either.
-    let counted = |mean: &Mean| mean.processors() >= LEAST_PROCESSORS;
-    let pairs: Vec<&Pair> =
-        several.iter().filter(|pair| counted(&pair.base) && counted(&pair.other)).copied().collect();
+    let pairs: Vec<&Pair> = several.iter().filter(|pair| pair.has_processors()).copied().collect();
     if pairs.is_empty() {
         let is_known = several.iter().any(|pair| (pair.base.processors() + pair.other.processors()).is_finite());
         let (why, next) = match is_known {

@@ -4,7 +4,8 @@
 //! allows that (`O_DIRECT`), since otherwise the second reader would measure memory. Where it does not, the kernel is asked to
 //! forget the file first, which it need not do.
 //!
-//! Checking is part of the time, as it was in ReadTest: [`Pattern`] costs a fraction of what the bytes do.
+//! Checking is part of the time, as it was in ReadTest: [`Pattern`] costs a fraction of what the bytes do. A file that differs is read
+//! to its end all the same: all that differs is told.
 //!
 //! What is written over nobody must miss: a file that is there is one of ours, which its contents tell, or it stays.
 
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 
+use super::differences::Differences;
 use super::pattern::Pattern;
 
 /// What direct reads want memory and length to be multiples of.
@@ -37,7 +39,7 @@ pub struct How {
 }
 
 /// A file that was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// From before it was opened until its last byte was there.
     pub took: Duration,
@@ -45,9 +47,11 @@ pub struct Reading {
     pub bytes: u64,
     /// Whether it was read past the page cache.
     pub direct: bool,
+    /// What of it is not as it was written, if that was looked at.
+    pub differences: Differences,
 }
 
-/// Why a file could not be written, read, or believed.
+/// Why a file could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The system refused.
@@ -70,14 +74,6 @@ pub enum FileError {
         expected: u64,
         /// What it has.
         found: u64,
-    },
-    /// It holds something else than what was written.
-    #[error("{} is wrong from byte {offset} on: it is not what `bench read --write` wrote under this name", path.display())]
-    Wrong {
-        /// The file.
-        path: PathBuf,
-        /// The first byte that differs.
-        offset: u64,
     },
     /// There is one already, and not of ours.
     #[error("{} is there, and is not what `bench read --write` writes", .0.display())]
@@ -152,7 +148,7 @@ pub fn write(
     Ok(began.elapsed())
 }
 
-/// Reads a file of `expected` bytes, or of any size.
+/// Reads a file of `expected` bytes, or of any size. Where it is checked, what differs is no error: it is told in [`Reading`].
 ///
 /// # Errors
 /// [`FileError`].
@@ -168,7 +164,9 @@ pub fn read(
     let began = Instant::now();
     let (mut file, direct) = open(path, how.direct).map_err(failed)?;
     let size = file.metadata().map_err(failed)?.len();
-    if let Some(expected) = expected.filter(|expected| *expected != size) {
+    let mut differences =
+        Differences { expected_size: expected.filter(|expected| *expected != size), ..Differences::default() };
+    if let Some(expected) = differences.expected_size.filter(|_| !how.check) {
         return Err(FileError::Size { path: path.to_owned(), expected, found: size });
     }
     let mut at = 0;
@@ -184,12 +182,12 @@ pub fn read(
         if count == 0 {
             return Err(FileError::Size { path: path.to_owned(), expected: size, found: at });
         }
-        if let Some(offset) = how.check.then(|| pattern.mismatch(at, &bytes[..count])).flatten() {
-            return Err(FileError::Wrong { path: path.to_owned(), offset });
+        if how.check {
+            differences.look(pattern, at, &bytes[..count]);
         }
         at += count as u64;
     }
-    Ok(Reading { took: began.elapsed(), bytes: at, direct })
+    Ok(Reading { took: began.elapsed(), bytes: at, direct, differences })
 }
 
 /// Whether nothing is lost with a file, or what is lost was given up.
@@ -262,22 +260,39 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_a_short_file_and_a_copy_under_another_name_are_errors() {
+    fn what_differs_is_told_of_the_whole_file_and_a_copy_under_another_name_differs() {
         let directory = tempfile::tempdir().unwrap();
         let (path, copy) = (directory.path().join("a"), directory.path().join("b"));
         let mut buffer = Buffer::new(4096);
         write(&path, 10_000, false, &mut buffer, &go()).unwrap();
         std::fs::copy(&path, &copy).unwrap();
-        let error = read(&copy, None, HOW, &mut buffer, &go()).unwrap_err();
-        assert!(matches!(error, FileError::Wrong { offset: 0, .. }), "{error}");
-        assert!(read(&copy, None, How { check: false, ..HOW }, &mut buffer, &go()).is_ok());
-        let error = read(&path, Some(10_001), HOW, &mut buffer, &go()).unwrap_err();
-        assert!(matches!(error, FileError::Size { expected: 10_001, found: 10_000, .. }), "{error}");
+        let mut reading = |path: &Path, expected| read(path, expected, HOW, &mut buffer, &go()).unwrap();
+        let found = reading(&copy, None).differences;
+        // Three bytes of the two names' hashes differ.
+        assert_eq!((found.bytes, found.shown[0].offset), (10_000 / 8 * 3, 0), "{found:?}");
+        assert!(reading(&path, None).differences.is_none());
+        // In two reads, and the last byte.
         let mut bytes = std::fs::read(&path).unwrap();
-        bytes[9_999] ^= 1;
-        std::fs::write(&path, bytes).unwrap();
-        let error = read(&path, None, HOW, &mut buffer, &go()).unwrap_err();
-        assert!(matches!(error, FileError::Wrong { offset: 9_999, .. }), "{error}");
+        for at in [100, 9_999] {
+            bytes[at] ^= 1;
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let found = reading(&path, Some(10_001));
+        let offsets: Vec<u64> = found.differences.shown.iter().map(|shown| shown.offset).collect();
+        assert_eq!((offsets, found.differences.bytes, found.bytes), (vec![100, 9_999], 2, 10_000));
+        assert_eq!(found.differences.expected_size, Some(10_001));
+    }
+
+    #[test]
+    fn unless_it_is_checked_contents_do_not_matter_and_a_size_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        std::fs::write(&path, vec![0; 10_000]).unwrap();
+        let unchecked = How { check: false, ..HOW };
+        let mut buffer = Buffer::new(4096);
+        assert!(read(&path, None, unchecked, &mut buffer, &go()).unwrap().differences.is_none());
+        let error = read(&path, Some(10_001), unchecked, &mut buffer, &go()).unwrap_err();
+        assert!(matches!(error, FileError::Size { expected: 10_001, found: 10_000, .. }), "{error}");
         let error = read(&directory.path().join("none"), None, HOW, &mut buffer, &go()).unwrap_err();
         assert!(error.to_string().contains("cannot read") && error.to_string().contains("none"), "{error}");
     }

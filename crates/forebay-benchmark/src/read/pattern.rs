@@ -59,14 +59,16 @@ impl Pattern {
         self.mismatch_in_part(index.wrapping_mul(WORD), whole.remainder())
     }
 
+    /// What belongs at `offset`.
+    #[must_use]
+    pub fn byte(self, offset: u64) -> u8 {
+        self.word(offset / WORD)[(offset % WORD) as usize]
+    }
+
     fn word(self, index: u64) -> [u8; WORD as usize] {
         let spread = index.wrapping_mul(SPREAD);
         // The low bits of a product know only those of its factors: the high ones are mixed in.
         (spread ^ (spread >> 32) ^ self.seed).to_le_bytes()
-    }
-
-    fn byte(self, offset: u64) -> u8 {
-        self.word(offset / WORD)[(offset % WORD) as usize]
     }
 
     /// Less than a word, which lies in one.

@@ -1,9 +1,10 @@
 //! From cells to what is compared: the same cell by two ways, each the mean of its rounds.
 //!
-//! A pair is made of the rounds that both have, since only those are neighbours in time.
+//! A pair is made of the rounds that both have, since only those are neighbours in time; and of what [`counts`](super::counted).
 
 use std::collections::BTreeMap;
 
+use super::counted::{doubt, has_processors};
 use crate::record::Cell;
 
 /// Means over the rounds.
@@ -18,7 +19,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    fn of(cells: &[&Cell]) -> Self {
+    pub(crate) fn of(cells: &[&Cell]) -> Self {
         let mean = |of: fn(&Cell) -> f64| mean(cells.iter().map(|cell| of(cell))).unwrap_or_default();
         Self {
             milliseconds_per_file: mean(|cell| cell.milliseconds_per_file),
@@ -60,6 +61,12 @@ impl Pair {
         less(self.base.milliseconds_per_file, self.other.milliseconds_per_file)
     }
 
+    /// Whether both used so much of the processors that they can be compared.
+    #[must_use]
+    pub fn has_processors(&self) -> bool {
+        has_processors(&self.base) && has_processors(&self.other)
+    }
+
     /// How much less of the processors was used.
     #[must_use]
     pub fn cheaper(&self) -> f64 {
@@ -78,7 +85,7 @@ type Shape = (u32, u32, u64);
 #[must_use]
 pub fn pairs(cells: &[Cell], base: &str, other: &str) -> Vec<Pair> {
     let mut rounds: BTreeMap<Shape, BTreeMap<u32, [Option<&Cell>; 2]>> = BTreeMap::new();
-    for cell in cells {
+    for cell in cells.iter().filter(|cell| doubt(cell).is_none()) {
         let Some(way) = [base, other].iter().position(|way| *way == cell.transport) else { continue };
         let shape = (cell.clients, cell.files, cell.file_bytes);
         rounds.entry(shape).or_default().entry(cell.round).or_default()[way] = Some(cell);
@@ -116,6 +123,7 @@ pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::record::Compared;
 
     /// A cell of one client, one file of 1 MB, round 0, by this way.
     pub(crate) fn cell(transport: &str, milliseconds: f64) -> Cell {
@@ -131,6 +139,9 @@ pub(crate) mod tests {
             client_percent_seconds: milliseconds,
             worker_percent_seconds: milliseconds,
             checked: false,
+            compared: Compared::Before,
+            origin_bytes: None,
+            not_counted: Vec::new(),
         }
     }
 

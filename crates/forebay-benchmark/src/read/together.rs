@@ -1,10 +1,12 @@
 //! Several clients that read at once, each its files one after the other.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::differences::{Wrong, WrongFiles};
 use super::files::{self, Buffer, FileError, How, Reading};
 
 /// What clients read at once.
@@ -28,6 +30,24 @@ impl Together {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.clients.iter().flatten().all(|reading| reading.direct)
+    }
+
+    /// Those that differ from what was written, of the lists that were given to [`together()`]: a file that several clients have read
+    /// is one.
+    ///
+    /// # Errors
+    /// All that do.
+    pub fn right(&self, clients: &[Vec<PathBuf>]) -> Result<(), WrongFiles> {
+        let mut found = WrongFiles::default();
+        let mut paths = BTreeSet::new();
+        for (path, reading) in clients.iter().zip(&self.clients).flat_map(|(list, readings)| list.iter().zip(readings))
+        {
+            found.files += usize::from(paths.insert(path));
+            found.wrong.extend(
+                Wrong::of(path, reading.bytes, &reading.differences).filter(|wrong| !found.wrong.contains(wrong)),
+            );
+        }
+        if found.wrong.is_empty() { Ok(()) } else { Err(found) }
     }
 
     /// All bytes.
@@ -112,6 +132,30 @@ mod tests {
         assert_eq!((read.clients.len(), read.clients[0].len(), read.bytes()), (2, 3, 60_000));
         assert!(read.milliseconds_per_file() > 0.0 && !read.is_direct());
         assert!(read.took >= read.clients[0].iter().map(|reading| reading.took).sum());
+    }
+
+    #[test]
+    fn all_files_of_all_clients_are_checked_and_each_that_differs_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..4).map(|number| directory.path().join(format!("{number}"))).collect();
+        let stop = AtomicBool::new(false);
+        for path in &paths {
+            files::write(path, 10_000, false, &mut Buffer::new(4096), &stop).unwrap();
+        }
+        for at in [0, 2] {
+            let mut bytes = std::fs::read(&paths[at]).unwrap();
+            bytes[5000 + at] ^= 0xff;
+            std::fs::write(&paths[at], bytes).unwrap();
+        }
+        let lists = [paths[..2].to_vec(), paths[2..].to_vec()];
+        let (read, ..) = together(&lists, Some(10_000), HOW, &stop, || ()).unwrap();
+        assert_eq!(read.clients.iter().map(Vec::len).sum::<usize>(), 4);
+        let error = read.right(&lists).unwrap_err();
+        let wrong: Vec<_> = error.wrong.iter().map(|wrong| wrong.path.clone()).collect();
+        assert_eq!(wrong, [paths[0].clone(), paths[2].clone()]);
+        let text = error.to_string();
+        assert!(text.starts_with("2 of 4 files are not what"), "{text}");
+        assert!(text.contains("offset 5000: got 0x") && text.contains("offset 5002: got 0x"), "{text}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Everything that was measured as CSV (RFC 4180): one heading, one line for each run. For spreadsheets and scripts; each client's own
 //! part is in the record only, since sums over lines would count it twice.
 
-use crate::record::{Cell, Measured, Record, Step};
+use crate::record::{Cell, Compared, Measured, Record, Step};
 
 const POSIX: [&str; 30] = [
     "target",
@@ -35,7 +35,7 @@ const POSIX: [&str; 30] = [
     "origin_bytes",
     "begun",
 ];
-const READ: [&str; 12] = [
+const READ: [&str; 15] = [
     "transport",
     "carried_by",
     "clients",
@@ -47,6 +47,9 @@ const READ: [&str; 12] = [
     "client_percent_seconds",
     "worker_percent_seconds",
     "checked",
+    "compared",
+    "origin_bytes",
+    "not_counted",
     "begun",
 ];
 
@@ -118,6 +121,13 @@ fn read(cell: &Cell, begun: &str) -> [String; READ.len()] {
         number(cell.client_percent_seconds),
         number(cell.worker_percent_seconds),
         cell.checked.to_string(),
+        match cell.compared {
+            Compared::Before => "before",
+            Compared::While => "while",
+        }
+        .to_owned(),
+        cell.origin_bytes.map(|bytes| bytes.to_string()).unwrap_or_default(),
+        cell.not_counted.join("; "),
         begun.to_owned(),
     ]
 }

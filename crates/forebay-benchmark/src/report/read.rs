@@ -7,15 +7,16 @@ use super::common;
 use super::document::{Attached, Cell as Shown, Document, Headline, Section, Table, grouped};
 use super::plot::{Kind, Line, Plot};
 use super::units::{Unit, counted, size, times};
-use crate::read::statistics::{Mean, Pair, mean, pairs};
-use crate::record::{Cell, Record};
+use crate::read::counted::doubt;
+use crate::read::statistics::{Mean, Pair, pairs};
+use crate::record::{Cell, Compared, Record};
 use crate::spread::Spread;
 
 /// What others are compared with.
 pub(super) const BASE: &str = "tcp";
 /// How figures are made.
-const NOTES: &str = "MB and GB are decimal, MiB and GiB binary. Figures are means of the rounds, as in the study; ratios are of the rounds that \
-                     both transports have, which ran in turn.";
+const NOTES: &str = "MB and GB are decimal, MiB and GiB binary. Figures are means of the rounds that count, as in the study; ratios are of the \
+                     rounds that both transports have, which ran in turn. What does not count, and why, is in the last column of the figures.";
 
 /// Cells that differ in their round only.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,8 @@ pub(super) struct Point {
     pub(super) rounds: [Spread; 2],
     /// Against [`BASE`], of the rounds that both have.
     pub(super) pair: Option<Pair>,
+    /// What of it does not count, of any round, and why.
+    not_counted: Vec<String>,
 }
 
 impl Point {
@@ -39,7 +42,7 @@ impl Point {
     /// The same of what clients and worker used of the processors. None where that was too little to be counted.
     fn cpu_ratio(&self) -> Option<f64> {
         let pair = self.pair.as_ref()?;
-        (pair.base.processors() > 0.0).then(|| 1.0 - pair.cheaper())
+        pair.has_processors().then(|| 1.0 - pair.cheaper())
     }
 
     fn time_saved(&self) -> Option<f64> {
@@ -108,21 +111,19 @@ pub(super) fn points(cells: &[Cell]) -> Vec<Point> {
             continue;
         }
         let rounds: Vec<&Cell> = cells.iter().filter(|other| key(other) == key(cell)).collect();
-        let mean = |figure: fn(&Cell) -> f64| mean(rounds.iter().map(|cell| figure(cell))).unwrap_or_default();
-        let mean = Mean {
-            milliseconds_per_file: mean(|cell| cell.milliseconds_per_file),
-            client: mean(|cell| cell.client_percent_seconds),
-            worker: mean(|cell| cell.worker_percent_seconds),
-        };
+        let counted: Vec<&Cell> = rounds.iter().copied().filter(|cell| doubt(cell).is_none()).collect();
+        let not_counted = not_counted(&rounds);
+        let counted = if counted.is_empty() { &rounds } else { &counted };
+        let mean = Mean::of(counted);
         let spread = |middle: f64, figure: fn(&Cell) -> f64| {
-            let spread = Spread::of(rounds.iter().map(|cell| figure(cell))).unwrap_or_default();
+            let spread = Spread::of(counted.iter().map(|cell| figure(cell))).unwrap_or_default();
             Spread { middle, ..spread }
         };
         let rounds = [
             spread(mean.milliseconds_per_file, |cell| cell.milliseconds_per_file),
             spread(mean.processors(), |cell| cell.client_percent_seconds + cell.worker_percent_seconds),
         ];
-        points.push(Point { cell: cell.clone(), mean, rounds, pair: None });
+        points.push(Point { cell: cell.clone(), mean, rounds, pair: None, not_counted });
     }
     for point in points.iter_mut().filter(|point| point.cell.transport != BASE) {
         let cell = &point.cell;
@@ -131,6 +132,26 @@ pub(super) fn points(cells: &[Cell]) -> Vec<Point> {
             .find(|pair| (pair.clients, pair.files, pair.file_bytes) == (cell.clients, cell.files, cell.file_bytes));
     }
     points
+}
+
+/// Why some of the rounds, or all, do not count.
+fn not_counted(rounds: &[&Cell]) -> Vec<String> {
+    let mut told: Vec<String> = Vec::new();
+    for reason in rounds.iter().flat_map(|cell| &cell.not_counted) {
+        let of: Vec<String> = rounds
+            .iter()
+            .filter(|cell| cell.not_counted.contains(reason))
+            .map(|cell| (cell.round + 1).to_string())
+            .collect();
+        let whole = match of.len() == rounds.len() {
+            true => reason.clone(),
+            false => format!("round {}, {reason}", of.join(" and ")),
+        };
+        if !told.contains(&whole) {
+            told.push(whole);
+        }
+    }
+    told
 }
 
 /// The transports, in the order in which they were measured.
@@ -183,13 +204,12 @@ fn ways(cells: &[Cell]) -> Table {
             continue;
         }
         seen.push(way);
-        let own = || cells.iter().filter(|other| (other.transport.as_str(), other.carried_by.as_str()) == way);
-        let checked = match (own().all(|cell| cell.checked), own().any(|cell| cell.checked)) {
-            (true, _) => "all",
-            (false, true) => "in part",
-            (false, false) => "no",
+        let mut own = cells.iter().filter(|other| (other.transport.as_str(), other.carried_by.as_str()) == way);
+        let compared = match own.all(|cell| cell.compared == Compared::While || cell.checked) {
+            true => "all, before and in the time measured",
+            false => "all, before they were measured",
         };
-        table.row([way.0, way.1, checked].map(Shown::words).to_vec());
+        table.row([way.0, way.1, compared].map(Shown::words).to_vec());
     }
     table
 }
@@ -205,13 +225,17 @@ fn figures(points: &[Point]) -> Table {
         "worker CPU %·s",
         "time, of TCP's",
         "CPU, of TCP's",
+        "does not count",
     ];
-    let mut table = Table::new("Figures", &headings);
+    // A column of nothing is none.
+    let has_reasons = points.iter().any(|point| !point.not_counted.is_empty());
+    let headings = if has_reasons { &headings[..] } else { &headings[..headings.len() - 1] };
+    let mut table = Table::new("Figures", headings);
     let mut ordered: Vec<&Point> = points.iter().collect();
     ordered.sort_by_key(|point| (point.cell.clients, point.cell.files, point.cell.file_bytes));
     for point in ordered {
         let cell = &point.cell;
-        table.row(vec![
+        let mut row = vec![
             Shown::written(cell.clients.to_string()),
             Shown::written(cell.files.to_string()),
             Shown::written(size(cell.file_bytes)),
@@ -221,7 +245,11 @@ fn figures(points: &[Point]) -> Table {
             Shown::number(point.mean.worker),
             Shown::ratio_of_means(point.time_ratio(), false),
             Shown::ratio_of_means(point.cpu_ratio(), false),
-        ]);
+        ];
+        if has_reasons {
+            row.push(Shown::words(point.not_counted.join("; ")));
+        }
+        table.row(row);
     }
     table
 }
@@ -278,6 +306,47 @@ mod tests {
         // No pair, no ratio.
         let alone: Vec<Cell> = cells().into_iter().filter(|cell| cell.transport == "ucx").collect();
         assert!(super::points(&alone).iter().all(|point| point.time_ratio().is_none()));
+    }
+
+    #[test]
+    fn what_does_not_count_is_said_beside_it_and_is_in_no_mean() {
+        let mut cells = cells();
+        let is_cold = |cell: &Cell| cell.transport == "ucx" && cell.file_bytes == 10_000_000_000 && cell.round == 1;
+        for cell in cells.iter_mut().filter(|cell| is_cold(cell)) {
+            cell.origin_bytes = Some(cell.file_bytes);
+            cell.milliseconds_per_file *= 100.0;
+        }
+        crate::read::counted::judge(&mut cells, BASE);
+        let points = points(&cells);
+        let cold = points.iter().find(|point| is_cold(&Cell { round: 1, ..point.cell.clone() })).unwrap();
+        assert_eq!(cold.mean.milliseconds_per_file, cold.cell.milliseconds_per_file, "the first round alone");
+        let record = Record { measured: Measured::Read { cells: cells.clone() }, ..testing::read() };
+        let why = "round 2, all: 10 GB came from the origin meanwhile, of 10 GB";
+        for told in [crate::report::text(&record), crate::report::html(&record)] {
+            assert!(told.contains("does not count") && told.contains(why), "{told}");
+        }
+        assert!(crate::report::csv(&record).contains(why.trim_start_matches("round 2, ")));
+        let json = serde_json::to_string(&record).unwrap();
+        assert!(json.contains(r#""not_counted":["all: 10 GB came from the origin"#), "{json}");
+        // Where all counts there is no such column.
+        assert!(!crate::report::text(&testing::read()).contains("does not count  "));
+    }
+
+    #[test]
+    fn a_report_says_when_bytes_were_compared() {
+        let said = |compared, checked| {
+            let one = |cell: Cell| Cell { compared, checked, ..cell };
+            let cells: Vec<Cell> = cells().into_iter().map(one).collect();
+            ways(&cells).rows.into_iter().map(|row| row[2].text.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(said(Compared::Before, false), ["all, before they were measured"; 2]);
+        assert_eq!(said(Compared::While, true), ["all, before and in the time measured"; 2]);
+        // A record of an earlier version: it compared, too, and did not write it down.
+        let mut old = serde_json::to_value(&cells()[0]).unwrap();
+        old.as_object_mut().unwrap().remove("compared");
+        old["checked"] = false.into();
+        let old: Cell = serde_json::from_value(old).unwrap();
+        assert_eq!(ways(&[old]).rows[0][2].text, "all, before they were measured");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::record::{
-    Access, Case, Cell, Client, Cpu, FORMAT, Finding, Latency, Layout, Level, Link, Machine, Measured, Outcome,
-    Pattern, Record, State, Step, Target,
+    Access, Case, Cell, Client, Compared, Cpu, FORMAT, Finding, Latency, Layout, Level, Link, Machine, Measured,
+    Outcome, Pattern, Record, State, Step, Target,
 };
 
 const MIB: u64 = 1 << 20;
@@ -142,6 +142,9 @@ pub(crate) fn read() -> Record {
                         client_percent_seconds: seconds * 90.0 * f64::from(clients),
                         worker_percent_seconds: seconds * 60.0,
                         checked: true,
+                        compared: Compared::While,
+                        origin_bytes: Some(0),
+                        not_counted: Vec::new(),
                     });
                 }
             }

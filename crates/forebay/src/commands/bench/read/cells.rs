@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
+use forebay_benchmark::read::differences::WrongFiles;
 use forebay_benchmark::read::files::{self, Buffer};
 use forebay_benchmark::read::{Batch, How, Kept, Step, file_name, remove_files, size, together};
-use forebay_benchmark::record::{Cell, Finding, Level, Measured};
+use forebay_benchmark::record::{Cell, Compared, Finding, Level, Measured};
 
 use super::carried::Carried;
 use super::matrix::{Bar, By, Plan, kind_of, line, rounds, worker_memory};
@@ -176,13 +177,24 @@ impl Cells<'_> {
 
     fn measure_steps(&mut self, steps: &[Step], files: &Files, batch: &Batch) -> anyhow::Result<()> {
         self.write(files, batch)?;
-        for way in 0..self.plan.ways.len() {
-            self.read_once(way, files, batch)?;
+        // By which ways files are wrong tells what is: all are tried.
+        let mut told = Vec::new();
+        for (number, way) in self.plan.ways.iter().enumerate() {
+            let wrong = self.read_once(number, files, batch)?.err();
+            told.extend(wrong.map(|wrong| format!("over {}, {wrong}", way.name)));
         }
-        let before = self.site.fetched();
+        anyhow::ensure!(told.is_empty(), "{}", told.join("\n"));
+        let mut fetched = Some(0.0);
         let measured = steps.iter().try_for_each(|step| {
             self.site.unless_stopped()?;
-            let cell = self.cell(step, files, batch)?;
+            let before = self.site.fetched();
+            let mut cell = self.cell(step, files, batch)?;
+            let meanwhile = before.zip(self.site.fetched()).and_then(|(before, after)| after.since(&before));
+            // Nobody's worker is in another file system's way.
+            if matches!(self.plan.ways[step.way].by, By::Mounts(_)) {
+                cell.origin_bytes = meanwhile.map(|bytes| bytes as u64);
+                fetched = fetched.zip(meanwhile).map(|(all, bytes)| all + bytes);
+            }
             self.kept.log(&line(&cell));
             self.bar.done(&cell);
             if let Measured::Read { cells } = &mut self.kept.record.measured {
@@ -191,7 +203,6 @@ impl Cells<'_> {
             Ok(self.kept.save()?)
         });
         // Also of those that were measured before an end that came early: a run that goes on keeps them.
-        let fetched = before.zip(self.site.fetched()).and_then(|(before, after)| after.since(&before));
         let own = self.plan.workers.is_empty();
         self.kept.record.findings.extend(warmth(batch, fetched, own));
         measured
@@ -241,14 +252,14 @@ impl Cells<'_> {
     }
 
     /// Reads every file once, with every byte checked.
-    fn read_once(&self, way: usize, files: &Files, batch: &Batch) -> anyhow::Result<()> {
+    fn read_once(&self, way: usize, files: &Files, batch: &Batch) -> anyhow::Result<Result<(), WrongFiles>> {
         let name = &self.plan.ways[way].name;
         self.bar.now(format!("checking {} of {} over {name}", files.count, size(batch.file_bytes)));
         let mounts = self.mounts(way, 1)?;
         let list = self.lists(way, &mounts, files, 1, files.count);
         let how = How { check: true, ..self.plan.how };
-        together(&list, Some(batch.file_bytes), how, &self.stop, || ())?;
-        Ok(())
+        let (read, ..) = together(&list, Some(batch.file_bytes), how, &self.stop, || ())?;
+        Ok(read.right(&list))
     }
 
     fn mounts(&self, way: usize, clients: u32) -> anyhow::Result<Vec<Mount>> {
@@ -276,6 +287,7 @@ impl Cells<'_> {
         let mut meter = Meter::new(&self.site, &mounts);
         let (read, before, after) =
             together(&lists, Some(batch.file_bytes), self.plan.how, &self.stop, || meter.read())?;
+        read.right(&lists).with_context(|| format!("over {}", way.name))?;
         let (client_percent_seconds, worker_percent_seconds) = before.until(&after);
         let carried_by = match &way.by {
             By::Mounts(_) => {
@@ -299,6 +311,9 @@ impl Cells<'_> {
             client_percent_seconds,
             worker_percent_seconds,
             checked: self.plan.how.check,
+            compared: if self.plan.how.check { Compared::While } else { Compared::Before },
+            origin_bytes: None,
+            not_counted: Vec::new(),
         })
     }
 }

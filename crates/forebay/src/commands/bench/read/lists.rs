@@ -1,10 +1,14 @@
 //! Lists of files on any mount: ReadTest's `write` and `read`.
+//!
+//! What differs from what was written ends it, once all files of all places were read: with the time of each is told what differs
+//! in it, and all of that again in the error.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use forebay_benchmark::median;
+use forebay_benchmark::read::differences::WrongFiles;
 use forebay_benchmark::read::files::{self, Buffer, FileError, Reading};
 use forebay_benchmark::read::processor::used;
 use forebay_benchmark::read::statistics::mean;
@@ -87,6 +91,7 @@ fn read(args: &Args, places: &[PathBuf], clients: u32) -> anyhow::Result<()> {
     let (how, stop) = (args.how(), AtomicBool::new(false));
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); places.len()];
     for round in 0..repeat {
+        let mut wrong = WrongFiles::default();
         // Neighbours in time are compared; every other round goes backwards.
         let mut order: Vec<usize> = (0..places.len()).collect();
         if round % 2 == 1 {
@@ -99,6 +104,12 @@ fn read(args: &Args, places: &[PathBuf], clients: u32) -> anyhow::Result<()> {
             let percent_seconds = before.until(after) * 100.0;
             print(args, &lists[0], &read, how, round, percent_seconds)?;
             times[index].push(read.milliseconds_per_file());
+            wrong.files += lists[0].len();
+            wrong.wrong.extend(read.right(&lists).err().into_iter().flat_map(|found| found.wrong));
+        }
+        // What it takes to read the wrong bytes nobody wants to know.
+        if !wrong.wrong.is_empty() {
+            return Err(wrong.into());
         }
     }
     compare(args, places, &times)
@@ -142,15 +153,22 @@ fn print(
 ) -> anyhow::Result<()> {
     let mut out = output::stdout();
     for (client, readings) in read.clients.iter().enumerate() {
-        for (path, Reading { took, bytes, direct }) in list.iter().zip(readings) {
+        for (path, Reading { took, bytes, direct, differences }) in list.iter().zip(readings) {
             if args.json.json {
-                let line = json!({
+                let mut line = json!({
                     "operation": "read", "file": path.display().to_string(), "bytes": bytes, "nanoseconds": took.as_nanos() as u64,
                     "client": client, "round": round, "checked": how.check, "direct": direct,
                 });
+                if how.check {
+                    line["differences"] = serde_json::to_value(differences)?;
+                }
                 output::json_line(&mut out, &line)?;
             } else {
-                let checked = if how.check { "  as written" } else { "" };
+                let checked = match (how.check, differences.is_none()) {
+                    (true, true) => "  as written",
+                    (true, false) => "  not as written",
+                    (false, _) => "",
+                };
                 writeln!(out, "read {}{checked}", line(path, *bytes, took.as_secs_f64()))?;
             }
         }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use forebay_benchmark::posix::run::{MountPoint, default_output, machine};
+use forebay_benchmark::read::counted::judge;
 use forebay_benchmark::read::{
     self as reading, Batch, How, KeepError, Kept, Settings, Step, against, conclusions, milliseconds, size,
 };
@@ -328,7 +329,8 @@ fn measure(
 
 /// What it means, after what was found on the way.
 fn findings(record: &mut Record, plan: &Plan, missing: Option<&str>) {
-    let Measured::Read { cells } = &record.measured else { return };
+    let Measured::Read { cells } = &mut record.measured else { return };
+    judge(cells, "tcp");
     let mut found = conclusions(cells, "tcp", "ucx");
     for way in plan.ways.iter().filter(|way| matches!(way.by, By::Directory(_))) {
         found.extend(["tcp", "ucx"].iter().filter_map(|ours| against(cells, ours, &way.name)));
