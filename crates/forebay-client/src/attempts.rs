@@ -95,7 +95,7 @@ impl<'a> Attempts<'a> {
         }
         let admitted = loop {
             let Some(at) = self.order.next(&self.routes) else { break None };
-            if self.judge.admits(&self.routes.links[at], now.into_std()) {
+            if self.judge.admits(&self.routes.links[at]) {
                 break Some(at);
             }
             self.passed_over.push(at);

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_cluster::PlacementKey;
@@ -222,7 +222,7 @@ impl Client {
         let owner = router.routes().owners(key, 1).next().map(Arc::clone);
         let Some(owner) = owner.filter(|owner| by.is_none_or(|by| !Arc::ptr_eq(by, owner))) else { return };
         // One that does not answer is not waited for by each change, and makes up for all of them when it is back.
-        let is_worth_it = router.judge.admits(&owner, Instant::now());
+        let is_worth_it = router.judge.admits(&owner);
         let told = match is_worth_it {
             true => router.refresh(&owner, path, Flags::default()).await,
             false => Err(Failure::new(FailureKind::Unavailable, "it did not answer lately")),

@@ -1,11 +1,11 @@
 //! What an answer, or that there was none, says of the worker that was asked.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use forebay_cluster::Backoff;
 use forebay_transport::{CallError, LinkError, Reply};
 use forebay_types::Failure;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::outage::Outage;
@@ -33,13 +33,13 @@ impl Judge {
     }
 
     /// Whether it is worth asking now.
-    pub(crate) fn admits(&self, link: &Link, now: Instant) -> bool {
-        link.health.lock().admit(now, &self.backoff)
+    pub(crate) fn admits(&self, link: &Link) -> bool {
+        link.health.lock().admit(Instant::now().into_std(), &self.backoff)
     }
 
     /// It did not answer.
     pub(crate) fn unreachable(&self, link: &Link, error: &LinkError) {
-        if link.health.lock().failed(Instant::now(), &self.backoff) {
+        if link.health.lock().failed(Instant::now().into_std(), &self.backoff) {
             warn!(worker = %link.member, %error, "worker cannot be reached");
         }
     }

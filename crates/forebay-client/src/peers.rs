@@ -5,7 +5,7 @@
 //! computed when it got them from the origin, and the worker that asked checks them against these (invariant 2).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_cluster::{Backoff, Membership, PlacementKey};
 use forebay_engine::{Fetch, Fetched};
@@ -88,7 +88,7 @@ impl Peers {
         block_length: u32,
         buffers: &Store,
     ) -> Result<Option<Fetched>, Failure> {
-        if !self.router.judge.admits(link, Instant::now()) {
+        if !self.router.judge.admits(link) {
             return Ok(None);
         }
         let (offset, length) = (sectors.byte_offset(), sectors.byte_len(block_length));
