@@ -71,7 +71,9 @@ async fn what_is_answered_at_once_is_answered_on_a_lane_and_everything_else_on_t
     assert_eq!(service.at_once.lock().unwrap().len(), 2);
     assert_eq!(lanes_alive(), 2);
     within("close", server.close()).await;
-    assert_eq!((server.connections(), lanes_alive()), (0, 0));
+    assert_eq!(server.connections(), 0);
+    // The kernel lists a thread that was joined for a moment longer.
+    until("the lanes are gone", || lanes_alive() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
