@@ -185,8 +185,8 @@ impl<'a> Attempts<'a> {
     }
 
     /// Nobody is left to ask.
-    pub(crate) fn exhausted(self) -> Failure {
-        self.last.unwrap_or_else(|| {
+    pub(crate) fn exhausted(&mut self) -> Failure {
+        self.last.take().unwrap_or_else(|| {
             if self.routes.links.is_empty() {
                 return no_workers();
             }

@@ -59,16 +59,6 @@ pub(crate) struct Router {
     away: Away,
 }
 
-/// What is done when nobody is left to ask.
-enum Next {
-    /// Workers are asked again.
-    Again,
-    /// This is asked in their place, within so long.
-    Origin(Arc<dyn Transport>, Duration),
-    /// The request fails.
-    GiveUp,
-}
-
 /// What becomes of requests while no worker can be reached. Changes are tried again in either case.
 #[derive(Clone, Default)]
 pub enum Away {
@@ -182,13 +172,10 @@ impl Router {
         let mut attempts = self.attempts(key, 1, self.timeout);
         loop {
             let Some((link, left)) = attempts.next() else {
-                match Box::pin(self.when_all_are_silent(&mut attempts)).await {
-                    Next::Again => continue,
-                    Next::Origin(origin, left) => {
-                        request.deadline = left;
-                        return self.ask_origin(&*origin, &request, None).await;
-                    }
-                    Next::GiveUp => return Err(attempts.exhausted()),
+                (into, request.length) = (None, 0);
+                match Box::pin(self.when_all_are_silent(&mut attempts, &request)).await {
+                    None => continue,
+                    Some(settled) => return settled,
                 }
             };
             if let Some(changes) = link.missed.due()
@@ -294,13 +281,10 @@ impl Router {
         let mut attempts = self.attempts(PlacementKey::from(&request.block), replicas, self.timeout);
         loop {
             let Some((link, left)) = attempts.next() else {
-                match Box::pin(self.when_all_are_silent(&mut attempts)).await {
-                    Next::Again => continue,
-                    Next::Origin(origin, left) => {
-                        request.deadline = left;
-                        return complete(self.ask_origin(&*origin, &request, Some(version)).await?, &request);
-                    }
-                    Next::GiveUp => return Err(attempts.exhausted()),
+                let described = request.clone().with_body(version.encode().into());
+                match Box::pin(self.when_all_are_silent(&mut attempts, &described)).await {
+                    None => continue,
+                    Some(settled) => return complete(settled?, &request),
                 }
             };
             let (_turn, left) = self.downloads.turn(&link, left).await?;
@@ -317,41 +301,32 @@ impl Router {
         }
     }
 
-    /// Nobody is left to ask. When that is because no worker can be reached, it may be worth waiting for one.
+    /// Nobody is left to ask. When that is because no worker can be reached, it may be worth waiting for one: `None`, when workers are
+    /// to be asked again. Otherwise what comes of the request, which `request` describes for who has never heard of its file.
     #[cold]
-    async fn when_all_are_silent(&self, attempts: &mut Attempts<'_>) -> Next {
-        if matches!(self.away, Away::Fail) || !attempts.reached_nobody() {
-            return Next::GiveUp;
-        }
-        let outage = &self.judge.outage;
-        if let Away::Origin(origin) = &self.away {
-            outage.begin(attempts.cause(), Remedy::Origin, &self.stats);
-            return Next::Origin(Arc::clone(origin), attempts.left());
-        }
-        if outage.is_first() {
-            return Next::GiveUp;
-        }
-        outage.begin(attempts.cause(), Remedy::Wait(self.timeout), &self.stats);
-        if !outage.pause(attempts.pauses(), &self.stats).await {
-            return Next::GiveUp;
-        }
-        attempts.renew(Arc::clone(&self.routes()), self.turn(attempts.replicas()));
-        Next::Again
-    }
-
-    /// Asks what reads the origin in the place of workers, with the description of a file version.
-    async fn ask_origin(
+    async fn when_all_are_silent(
         &self,
-        origin: &dyn Transport,
+        attempts: &mut Attempts<'_>,
         request: &Request,
-        version: Option<&FileVersion>,
-    ) -> Result<Reply, Failure> {
-        self.stats.direct_requests.fetch_add(1, Ordering::Relaxed);
-        let request = match version {
-            Some(version) => request.clone().with_body(version.encode().into()),
-            None => request.clone(),
-        };
-        origin.call(request, None).await.map_err(Failure::from)
+    ) -> Option<Result<Reply, Failure>> {
+        let outage = &self.judge.outage;
+        match &self.away {
+            Away::Origin(origin) if attempts.reached_nobody() => {
+                outage.begin(attempts.cause(), Remedy::Origin, &self.stats);
+                self.stats.direct_requests.fetch_add(1, Ordering::Relaxed);
+                let request = Request { deadline: attempts.left(), ..request.clone() };
+                Some(origin.call(request, None).await.map_err(Failure::from))
+            }
+            Away::Wait if attempts.reached_nobody() && !outage.is_first() => {
+                outage.begin(attempts.cause(), Remedy::Wait(self.timeout), &self.stats);
+                if !outage.pause(attempts.pauses(), &self.stats).await {
+                    return Some(Err(attempts.exhausted()));
+                }
+                attempts.renew(Arc::clone(&self.routes()), self.turn(attempts.replicas()));
+                None
+            }
+            _ => Some(Err(attempts.exhausted())),
+        }
     }
 
     /// A request on a block to one member, with the description of its file version if it asks for that. It is not sent with
