@@ -33,6 +33,7 @@ use crate::service::Service;
 use crate::web;
 
 use fault::Fault;
+pub(crate) use fault::NO_LEADER;
 
 pub use cluster::{ClusterStatus, Drain, HotFile, OneWorker, StoreStatus, Version, WorkerStats};
 pub use fault::{ErrorBody, ErrorDetail};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ClusterStatus, Drain, ErrorBody, JobList, Mount, MountList, Policy, PolicyList, Submitted, Version, WorkerStats,
+    ClusterStatus, Drain, ErrorBody, JobList, Mount, MountList, NO_LEADER, Policy, PolicyList, Submitted, Version, WorkerStats,
 };
 use crate::jobs::{JobKind, JobReport, JobSpec};
 use crate::series::{Plot, Window};
@@ -38,6 +38,19 @@ pub enum ApiError {
     Unreachable {
         /// Where it was looked for.
         address: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The leader, to which the one that was asked sent us, does not answer.
+    #[error(
+        "the coordinator at {leader}, which leads for all that {address} knows, cannot be reached ({reason}): try again in a few \
+         seconds, when another one leads"
+    )]
+    LeaderUnreachable {
+        /// Who was asked.
+        address: String,
+        /// Where the leader is said to be.
+        leader: String,
         /// The cause.
         reason: String,
     },
@@ -78,9 +91,19 @@ impl ApiError {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::TimedOut { .. } => true,
+            Self::Unreachable { .. } | Self::LeaderUnreachable { .. } | Self::TimedOut { .. } => true,
             Self::Refused { status, .. } => matches!(status, 429 | 503 | 504),
             Self::Address(_) | Self::NotUnderstood { .. } => false,
+        }
+    }
+
+    /// Whether no coordinator leads now. One will: the state store elects it.
+    #[must_use]
+    pub fn is_without_leader(&self) -> bool {
+        match self {
+            Self::LeaderUnreachable { .. } => true,
+            Self::Refused { code, .. } => code == NO_LEADER,
+            _ => false,
         }
     }
 
@@ -95,6 +118,8 @@ impl ApiError {
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     address: String,
+    /// The address as URLs have it.
+    authority: String,
     http: reqwest::Client,
 }
 
@@ -122,7 +147,7 @@ impl ApiClient {
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
         let http =
             http.local_address(source).redirect(reqwest::redirect::Policy::limited(3)).build().map_err(|_| bad())?;
-        Ok(Self { address: address.to_owned(), http })
+        Ok(Self { address: address.to_owned(), authority: url.authority().to_owned(), http })
     }
 
     /// Submits a job, or finds the one that is under way.
@@ -292,7 +317,13 @@ impl ApiClient {
         while let Some(deeper) = cause.source() {
             cause = deeper;
         }
-        ApiError::Unreachable { address, reason: cause.to_string() }
+        let reason = cause.to_string();
+        match error.url().map(|url| url.authority()) {
+            Some(leader) if leader != self.authority => {
+                ApiError::LeaderUnreachable { address, leader: leader.to_owned(), reason }
+            }
+            _ => ApiError::Unreachable { address, reason },
+        }
     }
 
     fn not_understood(&self, reason: String) -> ApiError {

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use forebay_metrics::{HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -121,7 +122,7 @@ impl Coordinator {
             view,
             mount_check: options.mount_check.clone(),
             mounts: options.mounts.clone(),
-            runner: RwLock::default(),
+            runner: watch::Sender::default(),
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),
         });
@@ -150,6 +151,12 @@ impl Coordinator {
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.service.runner().is_some()
+    }
+
+    /// Waits until it leads.
+    pub async fn leads(&self) {
+        // The sender is in `self`, so there will be one who leads, or no end of the waiting.
+        let _ = self.service.runner.subscribe().wait_for(Option::is_some).await;
     }
 
     /// The jobs that it runs or ran, if it leads.
@@ -205,13 +212,13 @@ async fn reign(
         }
     };
     tracing::info!(name = options.name, "this coordinator leads");
-    *service.runner.write() = Some(Arc::clone(&runner));
+    service.runner.send_replace(Some(Arc::clone(&runner)));
     tokio::select! {
         () = leadership.lost() => tracing::warn!("the leadership is lost"),
         () = runner.ended() => {}
         () = stop.cancelled() => {}
     }
-    *service.runner.write() = None;
+    service.runner.send_replace(None);
     runner.close().await;
     leadership.resign().await;
     Ok(())

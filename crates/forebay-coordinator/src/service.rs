@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use forebay_cluster::records::mounts::MountRecord;
 use forebay_state::{StateError, StateStore};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::watch;
 use utoipa::ToSchema;
 
 use crate::api::{HotFile, Mount, OneWorker, WorkerStats};
@@ -55,7 +56,7 @@ pub(crate) struct Service {
     /// Those that no one can remove.
     pub(crate) mounts: Vec<Mount>,
     /// While this coordinator leads.
-    pub(crate) runner: RwLock<Option<Arc<Runner>>>,
+    pub(crate) runner: watch::Sender<Option<Arc<Runner>>>,
     pub(crate) series: Mutex<Series>,
     pub(crate) stats: Mutex<WorkerStats>,
 }
@@ -78,7 +79,7 @@ impl Service {
     }
 
     pub(crate) fn runner(&self) -> Option<Arc<Runner>> {
-        self.runner.read().clone()
+        self.runner.borrow().clone()
     }
 
     pub(crate) fn worker_stats(&self) -> WorkerStats {

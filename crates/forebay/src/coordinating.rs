@@ -23,6 +23,7 @@ use forebay_registry::{Members, Table};
 use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath};
 use serde_json::{Value, json};
+use tracing::warn;
 
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
@@ -124,6 +125,13 @@ impl Coordinating {
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.coordinator.address()
+    }
+
+    /// Waits until it leads, or says for how long it did not.
+    pub(crate) async fn leads(&self, within: Duration) {
+        if tokio::time::timeout(within, self.coordinator.leads()).await.is_err() {
+            warn!(?within, "the coordinator does not lead yet: `forebay job` waits until it does");
+        }
     }
 
     /// Lets go of its jobs, for others to take over, and ends.

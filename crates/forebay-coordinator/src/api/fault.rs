@@ -9,6 +9,9 @@ use utoipa::ToSchema;
 
 use crate::runner::RunnerError;
 
+/// The code of a refusal because no coordinator leads at the moment.
+pub(crate) const NO_LEADER: &str = "NO_LEADER";
+
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
@@ -19,7 +22,7 @@ pub struct ErrorBody {
 /// What went wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
-    /// What a program can act on: `INVALID_ARGUMENT`, `NOT_FOUND`, `CONFLICT`, `UNAVAILABLE` …
+    /// What a program can act on: `INVALID_ARGUMENT`, `NOT_FOUND`, `CONFLICT`, `NO_LEADER`, `UNAVAILABLE` …
     pub code: String,
     /// What a person reads.
     pub message: String,
@@ -54,6 +57,11 @@ impl Fault {
     /// There is one already.
     pub(crate) fn conflict(message: impl ToString, remedy: &str) -> Self {
         Self::new(StatusCode::CONFLICT, "CONFLICT", message, remedy)
+    }
+
+    /// Nobody runs jobs now; somebody will.
+    pub(crate) fn no_leader(message: impl ToString) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, NO_LEADER, message, "try again in a few seconds")
     }
 
     /// Another try may work.
@@ -97,7 +105,7 @@ impl From<RunnerError> for Fault {
                 let status = StatusCode::TOO_MANY_REQUESTS;
                 Self::new(status, "TOO_MANY", error, "wait until some have ended, or stop some")
             }
-            RunnerError::Deposed => Self::unavailable(error, "try again"),
+            RunnerError::Deposed => Self::no_leader(error),
             RunnerError::Unclear { .. } => Self::unavailable(
                 error,
                 "it is listed, and runs when the state store answers again; stop it if it is not wanted any more",

@@ -153,9 +153,8 @@ async fn leading(service: &Service, uri: &axum::http::Uri) -> Result<Leading, Fa
     if let Some(runner) = service.runner() {
         return Ok(Leading::Here(runner));
     }
-    let no_leader = "no coordinator leads at the moment";
     let leader = service.leader().await?.filter(|leader| leader.name != service.name());
-    let leader = leader.ok_or_else(|| Fault::unavailable(no_leader, "try again in a few seconds"))?;
+    let leader = leader.ok_or_else(|| Fault::no_leader("no coordinator leads at the moment"))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let location = format!("http://{}{path}", leader.address);
     let headers: [(HeaderName, String); 1] = [(header::LOCATION, location)];

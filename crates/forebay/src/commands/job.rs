@@ -4,10 +4,11 @@ mod progress;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Subcommand, ValueEnum};
-use forebay_coordinator::ApiClient;
+use forebay_coordinator::{ApiClient, ApiError};
 use forebay_coordinator::jobs::{FreeSpec, JobKind, JobReport, JobSpec, LoadSpec};
 use forebay_types::{ByteSize, FsPath};
 
@@ -97,6 +98,9 @@ struct Common {
     /// With --submit or --progress: stay until it has ended, with a live bar on a terminal
     #[arg(long, conflicts_with = "stop")]
     watch: bool,
+    /// With --submit or --stop: how long to wait for a coordinator that leads, where none does; 0s does not wait
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    wait: Duration,
     /// Text for people, or JSON
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -183,6 +187,20 @@ impl Common {
         Ok((of_namespace(path)?, index_file))
     }
 
+    /// What the coordinator that leads answers, when there is one.
+    async fn once_led<T, F>(&self, ask: impl FnMut() -> F) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, ApiError>>,
+    {
+        let within = self.wait;
+        let say = |error: &ApiError| {
+            let (error, within) = (error.to_string(), humantime::format_duration(within));
+            let what = error.rsplit_once(": ").map_or(&*error, |(what, _)| what);
+            output::say(&format!("waiting for a coordinator that leads, for up to {within} (--wait): {what}"));
+        };
+        Ok(forebay_coordinator::once_led(within, say, ask).await?)
+    }
+
     fn client(&self) -> anyhow::Result<ApiClient> {
         let path = self.path.as_deref().or(self.index_file.as_deref());
         self.coordinator.client(path.map(from_here).transpose()?.as_deref())
@@ -220,7 +238,7 @@ fn from_here(path: &Path) -> anyhow::Result<PathBuf> {
 async fn job(args: &Common, spec: &JobSpec) -> anyhow::Result<()> {
     let client = args.client()?;
     if args.submit {
-        let submitted = client.submit(spec).await?;
+        let submitted = args.once_led(|| client.submit(spec)).await?;
         if !args.watch {
             return tell_submitted(args, &submitted.job, submitted.created);
         }
@@ -228,7 +246,7 @@ async fn job(args: &Common, spec: &JobSpec) -> anyhow::Result<()> {
     }
     let job = latest(&client, spec).await?;
     if args.stop {
-        let job = client.stop(&job.id).await?;
+        let job = args.once_led(|| client.stop(&job.id)).await?;
         return tell(args, &job);
     }
     if args.watch {

@@ -6,6 +6,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::Client;
 use forebay_cluster::records::members::Capacity;
@@ -25,6 +26,9 @@ use crate::node::{Node, NodeOptions};
 use crate::signals::Signals;
 use crate::state::{self, Role};
 use crate::{assembly, rdma, runtime};
+
+/// How long the mount waits for its coordinator, which nobody runs against: it leads when the state's files are written.
+const LEADS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Mount an object store or a directory, cached by this machine
 ///
@@ -186,7 +190,10 @@ async fn coordinator(
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let known = Known { mounts: vec![root(origin)], own: Some(own) };
         match Coordinating::start(loaded, cluster, client.clone(), known, address, None).await {
-            Ok(coordinating) => return Some(coordinating),
+            Ok(coordinating) => {
+                coordinating.leads(LEADS_WITHIN).await;
+                return Some(coordinating);
+            }
             Err(error) => problem = Some(error),
         }
     }

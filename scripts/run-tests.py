@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Runs the test programs of the workspace, several at once.
+
+`cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
+end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
+end-to-end tests first, because they take longest. Nothing is run a second time. A program that hangs is ended, and named with
+what it had not finished.
+
+Prints a line for each program, all of what a failed one said, the reasons of skipped tests (they print `skipped: …`; ignored
+ones have theirs from libtest), and the counts last. `--list`, `--only` and arguments after `--` are for people.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+FEATURES = ["--workspace", "--all-features"]
+RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
+# The tests that have ended, and those that libtest knows to be slow. What is skipped says so in the middle of such a line.
+ENDED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:ok|FAILED|ignored)", re.M)
+SLOW = re.compile(r"^test (\S+) has been running for over", re.M)
+SKIPPED = re.compile(r"skipped: (.*)")
+IGNORED = re.compile(r"^test \S+ \.\.\. ignored, (.*)$", re.M)
+
+
+@dataclasses.dataclass
+class Program:
+    """A test program, as cargo built it."""
+
+    package: str
+    target: str
+    kind: str
+    executable: str
+    directory: pathlib.Path
+
+    @property
+    def name(self) -> str:
+        return self.package if self.kind in ("lib", "bin") else f"{self.package}::{self.target}"
+
+    @property
+    def rank(self) -> tuple:
+        """End-to-end tests first, then tests of whole crates, unit tests last."""
+        return (self.package != "forebay-e2e", self.kind != "test", self.name)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one."""
+
+    program: Program
+    seconds: float
+    status: int
+    output: str
+    hung: bool
+
+    def counts(self) -> tuple[int, int]:
+        found = RESULT.findall(self.output)
+        # The last one is the program's; others are of programs that it ran. One that was ended, or died, has none of its own.
+        if not found or self.hung or self.status not in (0, 101):
+            return (0, 1)
+        return (int(found[-1][0]), int(found[-1][1]))
+
+    @property
+    def failed(self) -> bool:
+        return self.status != 0 or self.hung
+
+    def reasons(self) -> list[str]:
+        return SKIPPED.findall(self.output) + IGNORED.findall(self.output)
+
+
+def build() -> list[Program]:
+    """Builds all that tests need, in one command: the programs that end-to-end tests start have the same features."""
+    command = ["cargo", "build", *FEATURES, "--lib", "--bins", "--examples", "--tests"]
+    command += ["--message-format=json-render-diagnostics"]
+    built = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if built.returncode:
+        sys.exit(built.returncode)
+    programs = []
+    for line in built.stdout.splitlines():
+        message = json.loads(line)
+        if message["reason"] != "compiler-artifact" or not message.get("executable") or not message["profile"]["test"]:
+            continue
+        directory = pathlib.Path(message["manifest_path"]).parent
+        # `path+file:///…/forebay-e2e#0.1.0`, or `…/tests#forebay-e2e@0.1.0` where the directory has another name.
+        place, _, version = message["package_id"].partition("#")
+        package = version.split("@")[0] if "@" in version else place.rsplit("/", 1)[-1]
+        target = message["target"]
+        programs.append(Program(package, target["name"], target["kind"][0], message["executable"], directory))
+    return sorted(programs, key=lambda program: program.rank)
+
+
+def run(program: Program, arguments: list[str], within: float) -> Outcome:
+    """Runs one, in a process group of its own so that all of it can be ended."""
+    began, hung = time.monotonic(), False
+    environment = dict(os.environ, CARGO_MANIFEST_DIR=str(program.directory), CARGO_PKG_NAME=program.package)
+    with tempfile.TemporaryFile(mode="w+", errors="replace") as said:
+        process = subprocess.Popen(
+            [program.executable, *arguments],
+            cwd=program.directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        with LOCK:
+            RUNNING.add(process.pid)
+        try:
+            process.wait(within)
+        except subprocess.TimeoutExpired:
+            hung = True
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        finally:
+            with LOCK:
+                RUNNING.discard(process.pid)
+        said.seek(0)
+        output = said.read()
+    return Outcome(program, time.monotonic() - began, process.returncode, output, hung)
+
+
+RUNNING: set[int] = set()
+LOCK = threading.Lock()
+
+
+def end_all(*_: object) -> None:
+    """Ends what runs: Ctrl-C, or CI's."""
+    with LOCK:
+        for group in RUNNING:
+            os.killpg(group, signal.SIGTERM)
+    time.sleep(2)
+    os._exit(130)
+
+
+def say_of(outcome: Outcome, at: int, of: int) -> None:
+    passed, failed = outcome.counts()
+    words = [f"{passed} passed"] + [f"{failed} FAILED"] * bool(failed)
+    words += [f"{len(outcome.reasons())} skipped"] * bool(outcome.reasons())
+    if outcome.hung:
+        words = ["HUNG"]
+    elif outcome.status not in (0, 101):
+        words = [f"ended by signal {-outcome.status}" if outcome.status < 0 else f"ended with {outcome.status}"]
+    print(f"[{at:3}/{of}] {outcome.program.name:<44} {outcome.seconds:6.1f} s  {', '.join(words)}", flush=True)
+
+
+def tell_failure(outcome: Outcome, within: float) -> None:
+    print(f"\n==> {outcome.program.name} failed. It said:")
+    print(outcome.output, end="" if outcome.output.endswith("\n") else "\n")
+    if outcome.hung:
+        ended, slow = set(ENDED.findall(outcome.output)), SLOW.findall(outcome.output)
+        unfinished = [name for name in slow if name not in ended] or ["it says nothing of it"]
+        print(f"==> it had not ended after {within:.0f} s and was killed; not finished: {', '.join(unfinished)}")
+    print(f"==> alone: (cd {outcome.program.directory} && {outcome.program.executable})")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=max(2, 2 * len(os.sched_getaffinity(0))), help="programs at once")
+    parser.add_argument("--within", type=float, default=1200, help="seconds that one program may take")
+    parser.add_argument("--only", default="", help="a regular expression for CRATE::TARGET")
+    parser.add_argument("--list", action="store_true", help="name the programs, and run none")
+    parser.add_argument("arguments", nargs="*", help="for each program, after `--`")
+    options = parser.parse_args()
+
+    programs = [program for program in build() if re.search(options.only, program.name)]
+    if options.list:
+        print("\n".join(program.name for program in programs))
+        return 0
+    signal.signal(signal.SIGINT, end_all)
+    signal.signal(signal.SIGTERM, end_all)
+    ended = []
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        runs = [pool.submit(run, program, options.arguments, options.within) for program in programs]
+        for done in concurrent.futures.as_completed(runs):
+            ended.append(done.result())
+            say_of(ended[-1], len(ended), len(programs))
+
+    failures = [outcome for outcome in ended if outcome.failed]
+    for outcome in failures:
+        tell_failure(outcome, options.within)
+    reasons = [reason for outcome in ended for reason in outcome.reasons()]
+    for reason in sorted(set(reasons)):
+        print(f"{reasons.count(reason):7} skipped: {reason}")
+    passed, failed = (sum(outcome.counts()[at] for outcome in ended) for at in (0, 1))
+    print(f"{passed} passed, {failed} failed, {len(reasons)} skipped")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
