@@ -5,7 +5,7 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-long test-rdma instructions lint fmt clippy doc deny bench peers simulate
+.PHONY: help setup build demo test test-all test-long test-rdma instructions lint fmt clippy doc deny bench peers simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,11 +20,14 @@ demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-demo
 	"$(BINARIES)/forebay-demo"
 
-test: setup ## Unit, property, conformance and end-to-end tests, and those of test-rdma
-	scripts/test.sh
+test: setup ## Unit, property, conformance and end-to-end tests
+	@scripts/test.py
 
-test-long: setup ## What takes too long for `make test`
-	FOREBAY_TEST_LONG=1 scripts/test.sh
+test-all: setup ## Those, and those of test-rdma at the same time: what CI runs
+	@scripts/test.py --machine
+
+test-long: setup ## What takes too long for `make test` or needs a machine that does nothing else: one program after the other
+	@FOREBAY_TEST_LONG=1 scripts/test.py --machine --jobs 1
 
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
 	@scripts/rdma-test.sh

@@ -19,7 +19,7 @@ needs=(
     "tar|tar|tar|the test that unpacks an archive into a mount"
     "script|bsdutils|util-linux|the test of a benchmark that loses its terminal"
     "valgrind|valgrind|valgrind|counting the instructions of a read that hits (make instructions)"
-    "python3|python3|python3|the benchmark's generator of fio's job files, which a test runs"
+    "python3|python3|python3|running the tests, and the benchmark's generator of fio's job files"
 )
 
 # crate, version, what for. Programs that others wrote to test file systems, in a directory of the user's cache; where they
@@ -29,6 +29,11 @@ suites=(
     "pjdfstest|0.2.2|what POSIX says of every system call on files, tried on a mount"
 )
 suites_at=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/suites
+
+# UCX for the tests, from a wheel, in the user's cache: what distributions have may be older than 1.18, which can abort a process that
+# makes connections over sockets (docs/adr/0008), and tests make no others. Optional.
+ucx=libucx-cu12==1.22.0
+ucx_at=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/ucx
 
 # library, Debian package, Fedora package, what for. Optional: everything builds and runs without.
 libraries=(
@@ -97,6 +102,23 @@ for suite in "${suites[@]}"; do
         echo "setup: $crate cannot be installed: the tests that need it will be skipped" >&2
 done
 rm -rf "$suites_at/target"
+
+has_sound_ucx() { # The distribution's, or what was installed here.
+    local version
+    version=$(ucx_info -v 2>/dev/null | sed -nE 's/^# Library version: ([0-9]+)\.([0-9]+).*/\1 \2/p')
+    [[ -f $ucx_at/$ucx ]] || awk '{ exit !($1 > 1 || $2 >= 18) }' <<<"${version:-0 0}"
+}
+if ! has_sound_ucx; then
+    echo "setup: installing $ucx into $ucx_at: this system's UCX is older than 1.18, and the tests need one that is not"
+    wheel=$(mktemp -d)
+    trap 'rm -rf "$imports" "$wheel"' EXIT
+    if python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$wheel" "$ucx" &&
+        rm -rf "$ucx_at" && python3 -m zipfile -e "$wheel"/*.whl "$ucx_at"; then
+        touch "$ucx_at/$ucx"
+    else
+        echo "setup: $ucx cannot be installed (python3 -m pip): tests over UCX will be skipped" >&2
+    fi
+fi
 
 if [[ ! -e /dev/fuse ]]; then
     echo "setup: /dev/fuse is missing: load the kernel module with \`modprobe fuse\`; mounts will not work without it" >&2

@@ -16,7 +16,7 @@ use crate::fixture::{Fixture, LARGE};
 use crate::mount::{counter, start_worker};
 use crate::progress::Progress;
 use crate::reading::{Reach, read_at_random, read_to_end};
-use crate::report::{Report, Table};
+use crate::report::{Report, Table, number};
 
 /// Bytes fetched for each byte of reads of 4 KiB here and there: the least that is fetched is 64 KiB.
 const SMALL_TARGET: f64 = 16.0;
@@ -174,7 +174,7 @@ fn judge(read: Read, how: &str, bytes: u64, fetched: u64, report: &mut Report) -
         let what = format!("read amplification, {how}, {}", read.name());
         report.times_target(&what, target, (amplified * 100.0).round() / 100.0);
     }
-    format!("{amplified:.2}")
+    number(amplified, 2, "")
 }
 
 /// Waits until nothing is being fetched.

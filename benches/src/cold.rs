@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, LARGE, SMALL_SIZE};
 use crate::gets::{PARTS_AT_ONCE, Source};
 use crate::progress::Progress;
 use crate::reading::{READERS, read_each, read_to_end};
-use crate::report::{Report, Table, percent, rate};
+use crate::report::{Report, Table, number, percent, rate};
 use crate::rounds::{self, Case, Outcome, Sample};
 
 /// What a cold read through the mount is to reach of plain GETs.
@@ -129,7 +129,7 @@ fn compare(outcomes: &[Outcome], small_files: usize, report: &mut Report) -> any
         }
         table.row(vec![format!("{name}, GB/s"), rate(ours), rate(theirs), percent(ratio)]);
     }
-    let a_second = |of: &Outcome| format!("{:.0}", of.median(|sample| sample.operations));
+    let a_second = |of: &Outcome| number(of.median(|sample| sample.operations), 0, "");
     for (name, ours, theirs) in [("small files", small, files), (&format!("small files, {away}"), far_small, far_files)]
     {
         let ratio = percent(ours.ratio(theirs, |sample| sample.operations));

@@ -9,6 +9,10 @@ use crate::rounds::Sample;
 pub(crate) struct Latencies(Vec<u32>);
 
 impl Latencies {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn add(&mut self, latency: Duration) {
         self.0.push(u32::try_from(latency.as_nanos()).unwrap_or(u32::MAX));
     }

@@ -18,7 +18,7 @@ use crate::materialised;
 use crate::peer::peers_directory;
 use crate::progress::Progress;
 use crate::reading::read_to_end;
-use crate::report::{Report, Table, percent, rate};
+use crate::report::{Report, Table, percent, rate, seconds};
 use crate::rounds::{self, Case, Sample};
 
 /// The file.
@@ -93,7 +93,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     );
     let mut table = Table::new("Loading a model", text, &["from", "seconds", "GB/s", "of tmpfs"]);
     for (name, outcome) in names.iter().zip(&outcomes) {
-        let took = format!("{:.2}", outcome.median(|sample| sample.extra));
+        let took = seconds(outcome.median(|sample| sample.extra));
         let of_tmpfs = outcomes.first().map_or(f64::NAN, |tmpfs| outcome.ratio(tmpfs, |sample| sample.rate));
         table.row(vec![(*name).to_owned(), took, rate(outcome), percent(of_tmpfs)]);
     }

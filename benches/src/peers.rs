@@ -10,7 +10,7 @@ use crate::fixture::{Fixture, LARGE};
 use crate::peer::{self, Mounted, Ours, Peer, Place};
 use crate::progress::Progress;
 use crate::reading::read_to_end;
-use crate::report::{Report, Table, kilo, latency, rate, seconds};
+use crate::report::{Report, Table, kilo, latency, rate, seconds, times};
 use crate::rounds::{self, Outcome, Sample};
 use crate::through::Target;
 use rustix::fs::OFlags;
@@ -136,7 +136,7 @@ fn speeds(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], text: String) -> Table {
     for (fio, of) in lines().iter().zip(rows) {
         let shown = of.iter().map(if fio.access == Access::Sequential { rate } else { kilo });
         let (name, ahead) = match (of.first(), best(peers, of, |sample| sample.rate)) {
-            (Some(ours), Some((name, best))) => (name, format!("{:.2} ×", ours.ratio(best, |sample| sample.rate))),
+            (Some(ours), Some((name, best))) => (name, times(ours.ratio(best, |sample| sample.rate), 2)),
             _ => ("", String::new()),
         };
         table.row(std::iter::once(fio.name()).chain(shown).chain([name.to_owned(), ahead]).collect());

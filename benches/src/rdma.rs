@@ -17,7 +17,7 @@ use crate::fixture::Fixture;
 use crate::perftest::{self, Wait};
 use crate::process::cpu_seconds;
 use crate::progress::Progress;
-use crate::report::{Report, Table, latency, percent, rate};
+use crate::report::{Report, Table, latency, number, percent, rate, seconds, times};
 use crate::rounds::{self, Case, Outcome, Sample};
 use crate::server::{CLUSTER, ServerProcess, lane_options};
 use crate::transport::{SIZES, call, calls};
@@ -218,7 +218,7 @@ fn against_perftest(rows: &[Row]) -> Table {
     for (fabric, (name, _)) in FABRICS.iter().enumerate() {
         for &((_, size), row) in rows {
             let [one, polling, sleeping, many, theirs] = of_fabric(row, fabric) else { continue };
-            let trip = |outcome: &Outcome| format!("{:.1}", outcome.median(|sample| sample.p50));
+            let trip = |outcome: &Outcome| number(outcome.median(|sample| sample.p50), 1, "");
             let ratio = percent(many.ratio(theirs, |sample| sample.rate));
             let cells = [
                 (*name).to_owned(),
@@ -246,10 +246,9 @@ fn against_tcp(rows: &[Row]) -> Table {
         let ucx = FABRICS.iter().enumerate().map(|(fabric, (name, _))| (*name, &of_fabric(row, fabric)[3]));
         for (name, outcome) in ucx.chain([("TCP", tcp)]) {
             let ratio = percent(outcome.ratio(tcp, |sample| sample.rate));
-            let seconds = |of: fn(&Sample) -> f64| format!("{:.2}", outcome.median(of));
-            let cells = [size.to_owned(), name.to_owned(), rate(outcome), ratio];
-            table
-                .row(cells.into_iter().chain([seconds(|sample| sample.cpu), seconds(|sample| sample.extra)]).collect());
+            let [worker, client] =
+                [outcome.median(|sample| sample.cpu), outcome.median(|sample| sample.extra)].map(seconds);
+            table.row(vec![size.to_owned(), name.to_owned(), rate(outcome), ratio, worker, client]);
         }
     }
     table
@@ -266,8 +265,8 @@ fn connections(names: &[&str], outcomes: &[Outcome], count: u32) -> Table {
         let [each, one] = pair else { continue };
         let micros = |outcome: &Outcome| 1e6 / outcome.median(|sample| sample.operations);
         let gain = one.ratio(each, |sample| sample.operations);
-        let cells = [micros(each), micros(one), micros(each) - micros(one)].map(|micros| format!("{micros:.0}"));
-        table.row([(*name).to_owned()].into_iter().chain(cells).chain([format!("{gain:.1} ×")]).collect());
+        let cells = [micros(each), micros(one), micros(each) - micros(one)].map(|micros| number(micros, 0, ""));
+        table.row([(*name).to_owned()].into_iter().chain(cells).chain([times(gain, 1)]).collect());
     }
     table
 }

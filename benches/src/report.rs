@@ -105,7 +105,8 @@ impl Report {
     }
 
     fn target(&mut self, what: &str, goal: String, measured: String, met: bool) {
-        let met = self.not_judged.is_none().then_some(met);
+        // What was not measured is neither met nor missed.
+        let met = (self.not_judged.is_none() && !measured.contains(NOTHING)).then_some(met);
         self.targets.push(Target { what: what.to_owned(), goal, measured, met });
     }
 
@@ -121,18 +122,18 @@ impl Report {
 
     /// A target for bytes a second.
     pub(crate) fn rate_target(&mut self, what: &str, goal: f64, measured: f64) {
-        let gigabytes = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
+        let gigabytes = |rate: f64| number(rate / 1e9, 2, " GB/s");
         self.target(what, format!("≥ {}", gigabytes(goal)), gigabytes(measured), measured >= goal);
     }
 
     /// A target for how many times as much is at most taken.
     pub(crate) fn times_target(&mut self, what: &str, goal: f64, measured: f64) {
-        self.target(what, format!("≤ {goal} ×"), format!("{measured:.2} ×"), measured <= goal);
+        self.target(what, format!("≤ {goal} ×"), times(measured, 2), measured <= goal);
     }
 
     /// A target for a time in µs.
     pub(crate) fn time_target(&mut self, what: &str, goal: f64, measured: f64) {
-        self.target(what, format!("≤ {goal:.0} µs"), format!("{measured:.1} µs"), measured <= goal);
+        self.target(what, format!("≤ {goal:.0} µs"), number(measured, 1, " µs"), measured <= goal);
     }
 
     /// Memory over a section, and whether it was flat.
@@ -188,36 +189,57 @@ impl Report {
     }
 }
 
+/// What stands for a number where nothing was measured.
+const NOTHING: &str = "—";
+
+/// A number with so many digits behind the point, and its unit.
+pub(crate) fn number(value: f64, digits: usize, unit: &str) -> String {
+    if value.is_finite() { format!("{value:.digits$}{unit}") } else { NOTHING.to_owned() }
+}
+
+/// How many times as much: `1.53 ×`.
+pub(crate) fn times(ratio: f64, digits: usize) -> String {
+    number(ratio, digits, " ×")
+}
+
+/// A median, and how far the rounds lie apart from it.
+pub(crate) fn with_spread(median: f64, digits: usize, spread: f64) -> String {
+    if !median.is_finite() {
+        return NOTHING.to_owned();
+    }
+    format!("{} ±{}", number(median, digits, ""), percent(spread))
+}
+
 /// `5.91 ±3 %`: the median in GB/s, and how far the rounds lie apart.
 pub(crate) fn rate(outcome: &Outcome) -> String {
     let rate = |sample: &crate::rounds::Sample| sample.rate;
-    format!("{:.2} ±{:.0} %", outcome.median(rate) / 1e9, outcome.spread(rate) * 100.0)
+    with_spread(outcome.median(rate) / 1e9, 2, outcome.spread(rate))
 }
 
 /// Thousands of operations a second.
 pub(crate) fn kilo(outcome: &Outcome) -> String {
     let operations = |sample: &crate::rounds::Sample| sample.operations;
-    format!("{:.1} ±{:.0} %", outcome.median(operations) / 1e3, outcome.spread(operations) * 100.0)
+    with_spread(outcome.median(operations) / 1e3, 1, outcome.spread(operations))
 }
 
 /// `13/27`: the median of medians and of 99th percentiles, in µs.
 pub(crate) fn latency(outcome: &Outcome) -> String {
-    let micros = |value: f64| if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") };
+    let micros = |value: f64| number(value, usize::from(value < 10.0), "");
     format!("{}/{}", micros(outcome.median(|sample| sample.p50)), micros(outcome.median(|sample| sample.p99)))
 }
 
 /// Seconds of processor time for each GiB.
 pub(crate) fn seconds(value: f64) -> String {
-    format!("{value:.2}")
+    number(value, 2, "")
 }
 
 /// The mean latency, in µs.
 pub(crate) fn mean(outcome: &Outcome) -> String {
-    format!("{:.1}", outcome.median(|sample| sample.mean))
+    number(outcome.median(|sample| sample.mean), 1, "")
 }
 
 pub(crate) fn percent(ratio: f64) -> String {
-    format!("{:.0} %", ratio * 100.0)
+    number(ratio * 100.0, 0, " %")
 }
 
 fn mebibytes(bytes: u64) -> String {

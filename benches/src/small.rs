@@ -18,7 +18,7 @@ use crate::peer::{self, Mounted, Ours, Peer, Place};
 use crate::process::cpu_seconds;
 use crate::progress::Progress;
 use crate::reading::{READERS, read_each};
-use crate::report::{Report, Table, seconds};
+use crate::report::{Report, Table, seconds, times, with_spread};
 use crate::rounds::{self, Case, Outcome, Sample};
 
 /// What Forebay is to reach of the best of the others.
@@ -130,9 +130,8 @@ fn tabulate(files: usize, peers: &[Box<dyn Peer>], outcomes: &[Outcome], report:
     let pairs: Vec<&[Outcome]> = pairs.collect();
     let Some([our_cold, our_warm]) = pairs.first() else { return };
     let files_a_second = |sample: &Sample| sample.operations;
-    let a_second =
-        |of: &Outcome| format!("{:.0} ±{:.0} %", of.median(files_a_second), of.spread(files_a_second) * 100.0);
-    let ahead = |ours: &Outcome, theirs: &Outcome| format!("{:.2} ×", ours.ratio(theirs, files_a_second));
+    let a_second = |of: &Outcome| with_spread(of.median(files_a_second), 0, of.spread(files_a_second));
+    let ahead = |ours: &Outcome, theirs: &Outcome| times(ours.ratio(theirs, files_a_second), 2);
     for (peer, pair) in peers.iter().zip(&pairs) {
         let [cold, warm] = pair else { continue };
         table.row(vec![

@@ -13,7 +13,7 @@ use crate::fixture::{Fixture, LARGE};
 use crate::machine;
 use crate::progress::Progress;
 use crate::reading::read_to_end;
-use crate::report::{Report, Table, kilo, percent, rate};
+use crate::report::{Report, Table, kilo, percent, rate, times};
 use crate::rounds::{self, Case, Outcome, Sample};
 use crate::through::Target;
 
@@ -106,7 +106,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
             Some(if number == 0 { shown } else { percent(ratio) })
         });
         let touched = rows.get(RANDOM_MMAP).and_then(|of| of.get(number));
-        let asked = touched.map_or_else(String::new, |of| format!("{:.0} ×", of.median(|sample| sample.extra)));
+        let asked = touched.map_or_else(String::new, |of| times(of.median(|sample| sample.extra), 0));
         let name =
             if setting.is_empty() { "default, GB/s or thousands a second".to_owned() } else { format!("`{setting}`") };
         table.row(std::iter::once(name).chain(cells).chain([asked]).collect());

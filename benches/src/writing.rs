@@ -25,7 +25,7 @@ use crate::fixture::{BUCKET, Fixture};
 use crate::mount::start_worker;
 use crate::process::{MemoryWatch, cpu_seconds};
 use crate::progress::Progress;
-use crate::report::{Report, Table, percent, rate};
+use crate::report::{Report, Table, percent, rate, seconds};
 use crate::rounds::{self, Case, Sample};
 
 /// What a write is to reach of a plain upload.
@@ -142,7 +142,7 @@ pub(crate) fn measure(
             TARGET,
             ratio,
         );
-        let cpu = format!("{:.2}", ours.median(|sample| sample.cpu));
+        let cpu = seconds(ours.median(|sample| sample.cpu));
         table.row(vec![what.to_owned(), plain.to_owned(), rate(ours), rate(theirs), percent(ratio), cpu]);
     }
     report.table(table);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::{Finished, finish, forebay};
 
 /// No run in tests takes longer, on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(150);
+const LIMIT: Duration = Duration::from_secs(600);
 /// Files that are written, and read, in a moment.
 const TINY: [&str; 12] = [
     "--size",

@@ -10,7 +10,7 @@ use crate::finish;
 use crate::suites::installed;
 
 /// `fio` starts up to some hundred processes and lets each run for some seconds.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// An installed `fio`.
 #[derive(Debug)]

@@ -62,7 +62,7 @@ pub fn skipped(reason: &str) {
 /// Whether the tests that take long are to run; says so if not.
 #[must_use]
 pub fn is_long_run() -> bool {
-    let long = std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1");
+    let long = forebay_testkit::is_long_run();
     if !long {
         skipped("needs FOREBAY_TEST_LONG=1");
     }
@@ -78,6 +78,14 @@ pub fn has_ucx() -> bool {
     let found = version["ucx"]["version"].is_string();
     if !found {
         skipped(&format!("UCX: {}", version["ucx"]["error"]));
+        return false;
     }
-    found
+    // `1.22.0`. An older one can abort a process with connections over sockets (docs/adr/0008).
+    let text = version["ucx"]["version"].as_str().unwrap_or_default();
+    let mut numbers = text.split('.').map(|number| number.parse().unwrap_or(0));
+    let is_sound = (numbers.next(), numbers.next()) >= (Some(1), Some(18));
+    if !is_sound {
+        skipped(&format!("UCX {text} can abort a process with connections over sockets"));
+    }
+    is_sound
 }

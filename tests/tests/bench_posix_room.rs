@@ -7,7 +7,7 @@ use forebay_testkit::DataSet;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(150);
+const LIMIT: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// No run in these tests takes longer, on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(600);
 /// Mounts of tests need little memory for UCX.
 const SMALL_POOL: [&str; 6] = [
     "-o",

@@ -7,7 +7,7 @@ use forebay_e2e::reading::{self, read_while};
 use forebay_e2e::{Bucket, Cluster, Mount, Setup, Tree, TreeFile, eventually};
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// A mount that is a worker of the group `g`, too.

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// Small blocks, so that each of three workers owns some of every file.
 const BLOCKS: &str = "block.size=1MiB";
 /// The same in bytes.

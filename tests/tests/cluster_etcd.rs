@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_e2e::reading::{self, read_while};
 use forebay_e2e::{Cluster, Mount, Setup, Tree, Worker, eventually};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// Waits until a name is there, or no longer is.

@@ -7,7 +7,7 @@ use forebay_e2e::reading::{self, read_while};
 use forebay_e2e::{BLOCK, Cluster, Running, Tree, eventually};
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 /// Of the one file that is read: some 200 blocks.
 const SIZE: u64 = 48 * MIB + 1;

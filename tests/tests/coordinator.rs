@@ -8,7 +8,7 @@ use forebay_e2e::{
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// A cluster with one worker that holds nothing yet of these files.

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tempfile::TempDir;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 /// What the tree of a [`Warm`] worker has.
 const CACHED: u64 = 24 * MIB;

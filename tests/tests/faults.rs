@@ -11,10 +11,16 @@ use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually};
 use forebay_testkit::{CannedRequest, CannedResponse, CannedServer, DataSet, Fault};
 use rustix::io::Errno;
 
-const SOON: Duration = Duration::from_secs(20);
+/// When something does not happen: many times what it takes.
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
-/// Attempts that are given up soon.
-const IMPATIENT: [&str; 3] = ["origin.request_timeout=1s", "origin.connect_timeout=1s", "origin.retry.deadline=15s"];
+/// Attempts that are given up soon, and not soon enough that a busy machine has each of them given up.
+const IMPATIENT: [&str; 4] = [
+    "origin.request_timeout=2s",
+    "origin.connect_timeout=2s",
+    "origin.retry.deadline=50s",
+    "origin.retry.max_attempts=20",
+];
 
 fn errno_of(error: &std::io::Error) -> Option<Errno> {
     Errno::from_io_error(error)
@@ -93,7 +99,7 @@ fn an_origin_that_stays_broken_is_an_error_in_time_and_only_for_as_long_as_it_is
     // A file for each: what the kernel still asks for when a read has failed arrives once the origin is well.
     let tree = Tree::of_equal_files(faults.len(), MIB);
     tree.put_into(&bucket, "");
-    let bounds = ["origin.request_timeout=1s", "origin.connect_timeout=1s", "origin.retry.deadline=2s"];
+    let bounds = ["origin.request_timeout=3s", "origin.connect_timeout=3s", "origin.retry.deadline=4s"];
     let mount = Setup::of(&bucket).options(&bounds).up(&bucket);
     for (index, fault) in faults.into_iter().enumerate() {
         let path = mount.path(&format!("file{index:02}"));

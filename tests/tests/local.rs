@@ -6,7 +6,7 @@ use forebay_e2e::{Bucket, Mount, Setup, eventually, finish, forebay, skipped};
 use forebay_testkit::DataSet;
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 const DATA: DataSet = DataSet::new(11);
 

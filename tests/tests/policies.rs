@@ -7,7 +7,7 @@ use forebay_e2e::reading::{read_while, verify_backwards};
 use forebay_e2e::{Cluster, Coordinator, Running, Setup, Tree, eventually};
 use forebay_testkit::DataSet;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 /// A cluster with one worker, whose memory is this and which believes attributes for an hour.

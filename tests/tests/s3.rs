@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use rustix::fs::StatVfsMountFlags;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(90);
 
 /// Everything that holds of any mounted tree.

@@ -7,7 +7,7 @@ use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually, reading, signa
 use rustix::process::Signal;
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4 * MIB;
 /// Also where there are no huge pages to share.

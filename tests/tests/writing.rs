@@ -12,7 +12,7 @@ use forebay_e2e::{Bucket, Fio, Mount, Setup, TwoMounts, eventually};
 use forebay_testkit::DataSet;
 use rustix::io::Errno;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
 fn errno_of(error: &std::io::Error) -> Option<Errno> {

@@ -77,7 +77,7 @@ rm /mnt/alluxio/s3/testdata/*
 const MIB: u64 = 1 << 20;
 const LARGE: u64 = 64 * MIB;
 const SMALL: u64 = 6 * MIB;
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What is another here than in the guide.
 fn fitted(command: &str, mount: &Mount) -> String {

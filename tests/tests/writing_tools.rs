@@ -9,7 +9,7 @@ use forebay_e2e::{Mount, TwoMounts, installed, script};
 use forebay_testkit::DataSet;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 const MIB: u64 = 1 << 20;
 
 /// Files of all sizes and names, in directories, one of which is empty.

@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::api::{
-    ClusterStatus, Drain, ErrorBody, JobList, Mount, MountList, NO_LEADER, Policy, PolicyList, Submitted, Version, WorkerStats,
+    ClusterStatus, Drain, ErrorBody, JobList, Mount, MountList, NO_LEADER, Policy, PolicyList, Submitted, Version,
+    WorkerStats,
 };
 use crate::jobs::{JobKind, JobReport, JobSpec};
 use crate::series::{Plot, Window};

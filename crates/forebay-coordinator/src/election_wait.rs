@@ -54,12 +54,16 @@ mod tests {
     /// Asks with `answers` in turn, the last one for ever; says what came of it, after how long and how many waits were told.
     async fn asked(within: u64, answers: &[Result<u8, &str>]) -> (Result<u8, ApiError>, Duration, u32) {
         let (tries, told, began) = (RefCell::new(0), Cell::new(0), Instant::now());
-        let answer = once_led(Duration::from_secs(within), |_| told.set(told.get() + 1), || {
-            let mut tries = tries.borrow_mut();
-            let answer = answers[answers.len().min(*tries + 1) - 1].map_err(refused);
-            *tries += 1;
-            async { answer }
-        });
+        let answer = once_led(
+            Duration::from_secs(within),
+            |_| told.set(told.get() + 1),
+            || {
+                let mut tries = tries.borrow_mut();
+                let answer = answers[answers.len().min(*tries + 1) - 1].map_err(refused);
+                *tries += 1;
+                async { answer }
+            },
+        );
         (answer.await, began.elapsed(), told.get())
     }
 

@@ -13,7 +13,7 @@ use forebay_state::{FileOptions, FileStore, StateStore, Transaction};
 use forebay_types::FsPath;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 struct View;
 

@@ -28,6 +28,7 @@ use crate::RdmaError;
 use crate::connection::Connection;
 use crate::lent::{Lent, LentMemory};
 use crate::options::FabricOptions;
+use crate::sockets;
 use crate::trace::Trace;
 
 /// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
@@ -393,7 +394,12 @@ fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, 
     for (key, value) in options.fabric.settings() {
         settings = settings.set(key, &value);
     }
+    let version = library.version();
+    if let Some((key, value)) = sockets::setting(version, &options.transports) {
+        settings = settings.set(key, value);
+    }
     let (context, fabric) = Fabric::context(library, settings)?;
+    sockets::check(fabric, version, &options.transports)?;
     if fabric == Fabric::Efa {
         tracing::info!(card = options.name, "the card is EFA: it is polled, and payload is sent eagerly");
     }

@@ -22,6 +22,7 @@ mod options;
 mod peers;
 mod server;
 mod serving;
+mod sockets;
 pub mod trace;
 pub mod wire;
 
@@ -54,6 +55,15 @@ pub enum RdmaError {
         settings: String,
         /// What it found.
         found: String,
+    },
+    /// A card whose connections UCX makes over sockets, which this version cannot do safely.
+    #[error(
+        "UCX {version} can abort the process where connections are made over its sockets, as EFA's are; install UCX 1.18 or newer, \
+         or name its library as ucx.library"
+    )]
+    Sockets {
+        /// That of UCX.
+        version: forebay_ucx::Version,
     },
     /// The port is still taken, after all attempts.
     #[error("cannot listen on {address}: {} (tried for {waited:?})", why(reason))]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::raw::{Heard, Raw, announce, by_hand, noise, send};
 use common::*;
 use forebay_memory::Pool;
-use forebay_rdma::{Lane, RdmaTransport, wire};
+use forebay_rdma::{ClientOptions, Lane, RdmaTransport, wire};
 use forebay_transport::conformance::{Behaviour, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, MAX_PAYLOAD, MAX_REPLY_BODY, ReplyHeader};
 use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Transport};
@@ -40,7 +40,9 @@ impl Scene {
         let listener = raw.worker.listen(address(0)).unwrap();
         let buffers = pool(64);
         let lane = lane_of(library, "client", buffers.clone());
-        let link = Arc::new(RdmaTransport::new(listener.address().to_string(), Arc::clone(&lane), client_options()));
+        // A ping among the messages is nothing that the server by hand expects, however slow the machine.
+        let patient = ClientOptions { keepalive: LONG, dead_after: 2 * LONG, ..client_options() };
+        let link = Arc::new(RdmaTransport::new(listener.address().to_string(), Arc::clone(&lane), patient));
         Some(Self { raw, listener, link, memory: pool(32), buffers, _lane: lane })
     }
 

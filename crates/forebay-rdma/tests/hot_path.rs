@@ -217,23 +217,26 @@ async fn a_hit_makes_no_system_call() {
     let Some(library) = library() else { return };
     let server = hot_server(library, 0).await;
     let address = server.local_addr();
-    let mut fewest = u64::MAX;
-    // On a machine that does a lot else the client may be stopped, and the lane has reason to sleep: not each time.
-    for _ in 0..8 {
-        match tokio::task::spawn_blocking(move || system_calls(library, address)).await.unwrap() {
-            Ok(calls) => fewest = fewest.min(calls),
-            Err(reason) => return skipped(reason),
-        }
-        if fewest <= HITS / 20 {
-            break;
-        }
+    let calls = match tokio::task::spawn_blocking(move || system_calls(library, address)).await.unwrap() {
+        Ok(calls) => calls,
+        Err(reason) => return skipped(reason),
+    };
+    // On a machine that does a lot else the client is stopped now and then, and the lane has reason to sleep: that is no hit's.
+    let of_hits = calls.iter().filter(|(name, _)| !OF_SLEEP.contains(&name.as_str()));
+    let of_hits: u64 = of_hits.map(|(_, count)| count).sum();
+    assert!(of_hits <= HITS / 100, "{of_hits} system calls for {HITS} hits: {calls:?}");
+    if forebay_testkit::is_long_run() {
+        let all: u64 = calls.values().sum();
+        assert!(all <= HITS / 20, "on a machine that does nothing else: {calls:?}");
     }
-    assert!(fewest <= HITS / 20, "{fewest} system calls for {HITS} hits");
     server.close().await;
 }
 
-/// What the server's lane asks of the kernel during [`HITS`] hits, or why that cannot be counted.
-fn system_calls(library: &'static Library, server: SocketAddr) -> Result<u64, String> {
+/// What a lane calls before it sleeps, while, and when it is woken.
+const OF_SLEEP: [&str; 7] = ["epoll_wait", "epoll_pwait", "futex", "poll", "read", "recvfrom", "write"];
+
+/// What the server's lane asks of the kernel during [`HITS`] hits and how often, or why that cannot be counted.
+fn system_calls(library: &'static Library, server: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
     let strace = RefCell::new(None);
     let attached = || {
         let mut strace = strace.borrow_mut();
@@ -246,7 +249,8 @@ fn system_calls(library: &'static Library, server: SocketAddr) -> Result<u64, St
             calls = strace.and_then(Strace::detach);
         }
     });
-    let calls = calls?;
-    println!("system calls for {HITS} hits: {calls:?}");
-    Ok(calls.values().sum())
+    if let Ok(calls) = &calls {
+        println!("system calls for {HITS} hits: {calls:?}");
+    }
+    calls
 }

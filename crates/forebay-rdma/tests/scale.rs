@@ -221,9 +221,7 @@ fn dropping_a_lane_ends_its_thread() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let lane = lane_of(library, "dropped", pool(8));
-        let start = Instant::now();
         drop(lane);
-        assert!(start.elapsed() < Duration::from_secs(1), "tasks of a runtime are not held up");
         until("it ends all the same", || named("rdma-dropped") == 0).await;
     });
 }

@@ -10,7 +10,7 @@ use forebay_state::{FileOptions, FileStore, StateStore, Transaction, encode_segm
 
 const OPTIONS: RegisteredOptions =
     RegisteredOptions { ttl: Duration::from_secs(5), warmup: Duration::from_millis(300) };
-const WITHIN: Duration = Duration::from_secs(10);
+const WITHIN: Duration = Duration::from_secs(60);
 
 struct Scene {
     store: Arc<dyn StateStore>,

@@ -37,3 +37,16 @@ pub fn skipped(reason: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
+
+/// Whether this is `make test-long`, on a machine that does nothing else: what takes long runs, and bounds on time are tight.
+#[must_use]
+pub fn is_long_run() -> bool {
+    std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1")
+}
+
+/// How long something may take that takes `tight` on a machine which does nothing else, and for ever, or much longer than `loose`, where
+/// it is broken: a busy machine stretches every time, and a test that is about the defect must not be about the machine.
+#[must_use]
+pub fn bound(tight: std::time::Duration, loose: std::time::Duration) -> std::time::Duration {
+    if is_long_run() { tight } else { loose }
+}

@@ -14,13 +14,13 @@ use forebay_ucx::{Data, Error, Message, Payload, Protocol, Registration};
 const DEPTH: u64 = 8;
 
 #[test]
-#[ignore = "run as a child by the tests of this file"]
+#[ignore = "a process of other tests"]
 fn a_peer_that_echoes() {
     Peer::play(|worker| echo(worker, pool(64), None));
 }
 
 #[test]
-#[ignore = "run as a child by the tests of this file"]
+#[ignore = "a process of other tests"]
 fn a_peer_that_keeps_what_it_is_offered() {
     let kept = Rc::new(RefCell::new(Vec::new()));
     Peer::play(|worker| {

@@ -39,7 +39,7 @@ fn a_missing_library_is_named_with_the_remedy() {
 }
 
 #[test]
-#[ignore = "run by a_missing_library_is_named_with_the_remedy"]
+#[ignore = "a process of other tests"]
 fn a_process_without_a_library() {
     if let Err(error) = Library::load(None) {
         println!("{error}");

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 /// How long a mount of [`Two`] believes what it was told.
 const TTL: Duration = Duration::from_millis(800);
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A bucket, mounted by `forebay up`.
 struct One {

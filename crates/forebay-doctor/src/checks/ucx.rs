@@ -8,6 +8,8 @@ use crate::text::listed;
 
 /// From here on: EFA, and the fixes that large installations wanted.
 const RECOMMENDED: (u32, u32) = (1, 20);
+/// From here on a process with several UCX workers survives connections over sockets (openucx#9942).
+const SOUND_SOCKETS: (u32, u32) = (1, 18);
 /// The oldest rdma-core that is recommended.
 pub(super) const RDMA_CORE: u32 = 35;
 
@@ -33,6 +35,7 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     if ucx.version.is_some() && ucx.error.is_none() {
         checks.push(transports(facts, config));
         checks.extend(connection_manager(facts, config));
+        checks.extend(sockets(ucx, config));
     }
     checks.extend(environment(facts, config));
     checks.extend(ucx.rdma_core.map(|release| rdma_core(release, config)));
@@ -90,6 +93,29 @@ fn transports(facts: &Facts, config: &Config) -> Check {
     };
     let what = format!("no RDMA, though {} is active; {others}", listed(&active));
     row("transports", cards::broken(config), what).remedy(reason)
+}
+
+/// Connections over UCX's sockets: before 1.18 they can end the process.
+fn sockets(ucx: &Ucx, config: &Config) -> Option<Check> {
+    if ucx.release().is_none_or(|release| release >= SOUND_SOCKETS) {
+        return None;
+    }
+    let version = ucx.version.as_deref().unwrap_or_default();
+    let chosen = &config.network_rdma_data_transports;
+    Some(if config.network_rdma_data_enabled && !chosen.is_empty() {
+        let what = format!(
+            "UCX {version} can abort the process when connections over its sockets come and go, and network.rdma.data.transports = {} \
+             may make such",
+            listed(chosen)
+        );
+        row("sockets", Verdict::Warn, what).remedy(format!(
+            "install UCX {}.{} or newer, or leave network.rdma.data.transports unset",
+            SOUND_SOCKETS.0, SOUND_SOCKETS.1
+        ))
+    } else {
+        let what = format!("UCX {version} is used with rdmacm only, and not with EFA: its sockets can abort a process");
+        row("sockets", Verdict::Info, what)
+    })
 }
 
 /// UCX's own connection manager for RDMA, which connections by address are made through.

@@ -13,10 +13,12 @@ use forebay_rdma::{ClientOptions, Lane, LaneOptions, RdmaServer, RdmaTransport, 
 use forebay_transport::wire::Hello;
 use forebay_transport::{CallError, Reply, Request, Service, Transport, conformance};
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
-use forebay_ucx::Library;
+use forebay_ucx::{Library, sockets_are_sound};
 
 pub(crate) const CLUSTER: &str = "test";
 pub(crate) const BLOCK_SIZE: u32 = MAX_BLOCK_SIZE;
+/// Names UCX's transports, where they are not to be shared memory with connections over sockets.
+const TLS: &str = "FOREBAY_TEST_UCX_TLS";
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The hello that all of ours say.
@@ -27,6 +29,10 @@ pub(crate) fn ours() -> Hello {
 /// The library, or `None` with a word about why not.
 pub(crate) fn library() -> Option<&'static Library> {
     match Library::load(None) {
+        Ok(library) if std::env::var_os(TLS).is_none() && !sockets_are_sound(library.version()) => {
+            skipped(format!("UCX {} can abort a process with connections over sockets", library.version()));
+            None
+        }
         Ok(library) => Some(library),
         Err(error) => {
             skipped(&error);
@@ -60,7 +66,7 @@ pub(crate) fn lane_options(name: &str, pool: Pool) -> LaneOptions {
     let registered = pool.capacity();
     LaneOptions {
         devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), ""),
-        transports: setting("FOREBAY_TEST_UCX_TLS", "posix,cma,tcp,self"),
+        transports: setting(TLS, "posix,cma,tcp,self"),
         ..LaneOptions::new(name, pool, registered)
     }
 }

@@ -9,7 +9,7 @@ const FILE: u64 = 1 << 28;
 const PIECE: usize = 1 << 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement"]
+#[ignore = "a measurement: run it by name"]
 async fn a_writer_is_as_fast_as_its_disk() {
     for _ in 0..5 {
         for piece in [PIECE, 128 << 10, 4 << 10] {

@@ -25,7 +25,7 @@ use tokio::task::{JoinHandle, LocalSet};
 
 pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// No wait in these tests takes longer, on a loaded machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 /// The transports that need no NIC, by what they are called in a message. The connection manager is tcp's in both.
 pub(crate) const FABRICS: [(&str, &[&str]); 2] = [("tcp", &["tcp"]), ("shared memory", &["posix", "cma", "tcp"])];
 
@@ -37,6 +37,12 @@ const GREETING_BACK: u16 = 4;
 /// The library; `None`, after saying so, where there is none.
 pub(crate) fn library() -> Option<&'static Library> {
     match Library::load(None) {
+        Ok(library) if !forebay_ucx::sockets_are_sound(library.version()) => {
+            let version = library.version();
+            let _ =
+                writeln!(std::io::stderr(), "skipped: UCX {version} can abort a process with connections over sockets");
+            None
+        }
         Ok(library) => Some(library),
         Err(forebay_ucx::Error::Load(forebay_ucx::LoadError::NotFound { .. })) => {
             // Past the test harness, which shows what it captured of failed tests only.
@@ -270,10 +276,9 @@ impl Peer {
         Self { child, address: address.expect("the child says where it listens") }
     }
 
-    /// The other side of [`Peer::start`]: listens, says where, and serves until it is killed. Does nothing when the test was
-    /// started by hand.
+    /// The other side of [`Peer::start`]: listens, says where, and serves until it is killed.
     pub(crate) fn play(serve: impl Fn(&Worker)) {
-        let Ok(transports) = std::env::var(TRANSPORTS) else { return };
+        let transports = std::env::var(TRANSPORTS).expect("another test starts this");
         let context = context(library().unwrap(), &transports.split(',').collect::<Vec<_>>());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgGroup, Subcommand, ValueEnum};
-use forebay_coordinator::{ApiClient, ApiError};
 use forebay_coordinator::jobs::{FreeSpec, JobKind, JobReport, JobSpec, LoadSpec};
+use forebay_coordinator::{ApiClient, ApiError};
 use forebay_types::{ByteSize, FsPath};
 
 use crate::commands::fs::target::names_below;

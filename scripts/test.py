@@ -3,11 +3,11 @@
 
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
 end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
-end-to-end tests first, because they take longest. Nothing is run a second time. A program that hangs is ended, and named with
-what it had not finished.
+end-to-end tests first, because they take longest. With `--machine` the tests of RDMA over real verbs run in a virtual machine at
+the same time. Nothing is run a second time. A program that hangs is ended, and named with what it had not finished.
 
 Prints a line for each program, all of what a failed one said, the reasons of skipped tests (they print `skipped: …`; ignored
-ones have theirs from libtest), and the counts last. `--list`, `--only` and arguments after `--` are for people.
+ones have theirs from libtest), and the counts last.
 """
 
 import argparse
@@ -25,7 +25,15 @@ import threading
 import time
 
 FEATURES = ["--workspace", "--all-features"]
-RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
+# How libtest ends, and how the virtual machine does.
+RESULT = re.compile(r"^(?:test result: \w+\. )?(\d+) passed[;,] (\d+) failed", re.M)
+# What other tests start as a process of their own is no test that was left out.
+NO_TEST = "a process of other tests"
+# Where `make setup` puts a UCX whose connections over sockets are sound, if the system's are not.
+CACHE = os.environ.get("FOREBAY_CACHE") or os.path.join(
+    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "forebay"
+)
+UCX = os.path.join(CACHE, "ucx/libucx/lib/libucp.so.0")
 # The tests that have ended, and those that libtest knows to be slow. What is skipped says so in the middle of such a line.
 ENDED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:ok|FAILED|ignored)", re.M)
 SLOW = re.compile(r"^test (\S+) has been running for over", re.M)
@@ -35,22 +43,17 @@ IGNORED = re.compile(r"^test \S+ \.\.\. ignored, (.*)$", re.M)
 
 @dataclasses.dataclass
 class Program:
-    """A test program, as cargo built it."""
+    """A program that tests, and where it runs."""
 
-    package: str
-    target: str
-    kind: str
-    executable: str
+    name: str
+    command: list[str]
     directory: pathlib.Path
-
-    @property
-    def name(self) -> str:
-        return self.package if self.kind in ("lib", "bin") else f"{self.package}::{self.target}"
+    package: str = ""
 
     @property
     def rank(self) -> tuple:
         """End-to-end tests first, then tests of whole crates, unit tests last."""
-        return (self.package != "forebay-e2e", self.kind != "test", self.name)
+        return (self.package != "forebay-e2e", "::" not in self.name, self.name)
 
 
 @dataclasses.dataclass
@@ -75,7 +78,14 @@ class Outcome:
         return self.status != 0 or self.hung
 
     def reasons(self) -> list[str]:
-        return SKIPPED.findall(self.output) + IGNORED.findall(self.output)
+        ignored = IGNORED.findall(self.output)
+        return SKIPPED.findall(self.output) + [reason for reason in ignored if reason != NO_TEST]
+
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MACHINE = Program("virtual machine", ["scripts/rdma-test.sh"], ROOT)
+# Of the few crates that have some.
+EXAMPLES = Program("examples in documentation", ["cargo", "test", "--quiet", *FEATURES, "--doc"], ROOT)
 
 
 def build() -> list[Program]:
@@ -85,7 +95,7 @@ def build() -> list[Program]:
     built = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if built.returncode:
         sys.exit(built.returncode)
-    programs = []
+    programs = [EXAMPLES]
     for line in built.stdout.splitlines():
         message = json.loads(line)
         if message["reason"] != "compiler-artifact" or not message.get("executable") or not message["profile"]["test"]:
@@ -95,17 +105,22 @@ def build() -> list[Program]:
         place, _, version = message["package_id"].partition("#")
         package = version.split("@")[0] if "@" in version else place.rsplit("/", 1)[-1]
         target = message["target"]
-        programs.append(Program(package, target["name"], target["kind"][0], message["executable"], directory))
+        name = f"{package}::{target['name']}" if target["kind"][0] == "test" else package
+        programs.append(Program(name, [message["executable"]], directory, package))
     return sorted(programs, key=lambda program: program.rank)
 
 
 def run(program: Program, arguments: list[str], within: float) -> Outcome:
     """Runs one, in a process group of its own so that all of it can be ended."""
     began, hung = time.monotonic(), False
-    environment = dict(os.environ, CARGO_MANIFEST_DIR=str(program.directory), CARGO_PKG_NAME=program.package)
+    environment = dict(os.environ)
+    # Where a test failed says enough, and the traces of panics on purpose would bury it.
+    environment.setdefault("RUST_BACKTRACE", "0")
+    if os.path.exists(UCX):
+        environment.setdefault("FOREBAY_UCX_LIBRARY", UCX)
     with tempfile.TemporaryFile(mode="w+", errors="replace") as said:
         process = subprocess.Popen(
-            [program.executable, *arguments],
+            [*program.command, *arguments],
             cwd=program.directory,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -160,14 +175,15 @@ def tell_failure(outcome: Outcome, within: float) -> None:
         ended, slow = set(ENDED.findall(outcome.output)), SLOW.findall(outcome.output)
         unfinished = [name for name in slow if name not in ended] or ["it says nothing of it"]
         print(f"==> it had not ended after {within:.0f} s and was killed; not finished: {', '.join(unfinished)}")
-    print(f"==> alone: (cd {outcome.program.directory} && {outcome.program.executable})")
+    print(f"==> alone: (cd {outcome.program.directory} && {' '.join(outcome.program.command)})")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=max(2, 2 * len(os.sched_getaffinity(0))), help="programs at once")
-    parser.add_argument("--within", type=float, default=1200, help="seconds that one program may take")
+    parser.add_argument("--within", type=float, default=1500, help="seconds that one program may take")
     parser.add_argument("--only", default="", help="a regular expression for CRATE::TARGET")
+    parser.add_argument("--machine", action="store_true", help="run those of the virtual machine, too")
     parser.add_argument("--list", action="store_true", help="name the programs, and run none")
     parser.add_argument("arguments", nargs="*", help="for each program, after `--`")
     options = parser.parse_args()
@@ -179,11 +195,13 @@ def main() -> int:
     signal.signal(signal.SIGINT, end_all)
     signal.signal(signal.SIGTERM, end_all)
     ended = []
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        runs = [pool.submit(run, program, options.arguments, options.within) for program in programs]
+    # The machine takes one processor, and few of the programs do.
+    with concurrent.futures.ThreadPoolExecutor(options.jobs + options.machine) as pool:
+        runs = [pool.submit(run, MACHINE, [], options.within)] if options.machine else []
+        runs += [pool.submit(run, program, options.arguments, options.within) for program in programs]
         for done in concurrent.futures.as_completed(runs):
             ended.append(done.result())
-            say_of(ended[-1], len(ended), len(programs))
+            say_of(ended[-1], len(ended), len(runs))
 
     failures = [outcome for outcome in ended if outcome.failed]
     for outcome in failures:
