@@ -6,8 +6,8 @@ end. Here `--jobs` programs run beside each other, each as cargo runs it (its pa
 end-to-end tests first, because they take longest. With `--machine` the tests of RDMA over real verbs run in a virtual machine at
 the same time. Nothing is run a second time. A program that hangs is ended, and named with what it had not finished.
 
-Prints a line for each program, all of what a failed one said, the reasons of skipped tests (they print `skipped: …`; ignored
-ones have theirs from libtest), and the counts last.
+Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
+`skipped: …`; ignored ones have theirs from libtest), and the counts last.
 """
 
 import argparse
@@ -36,6 +36,7 @@ CACHE = os.environ.get("FOREBAY_CACHE") or os.path.join(
 UCX = os.path.join(CACHE, "ucx/libucx/lib/libucp.so.0")
 # The tests that have ended, and those that libtest knows to be slow. What is skipped says so in the middle of such a line.
 ENDED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:ok|FAILED|ignored)", re.M)
+FAILED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. FAILED", re.M)
 SLOW = re.compile(r"^test (\S+) has been running for over", re.M)
 SKIPPED = re.compile(r"skipped: (.*)")
 IGNORED = re.compile(r"^test \S+ \.\.\. ignored, (.*)$", re.M)
@@ -202,10 +203,13 @@ def main() -> int:
         for done in concurrent.futures.as_completed(runs):
             ended.append(done.result())
             say_of(ended[-1], len(ended), len(runs))
+            if ended[-1].failed:
+                tell_failure(ended[-1], options.within)
 
     failures = [outcome for outcome in ended if outcome.failed]
     for outcome in failures:
-        tell_failure(outcome, options.within)
+        names = FAILED.findall(outcome.output)
+        print(f"failed: {outcome.program.name}: {', '.join(names) or 'the program itself'}")
     reasons = [reason for outcome in ended for reason in outcome.reasons()]
     for reason in sorted(set(reasons)):
         print(f"{reasons.count(reason):7} skipped: {reason}")

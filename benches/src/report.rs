@@ -272,6 +272,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_not_measured_is_a_dash_in_tables_null_in_json_and_no_target_that_was_missed() {
+        let mut report = report(None);
+        let sample = crate::rounds::Sample { p50: f64::NAN, p99: f64::NAN, rate: f64::NAN, ..Default::default() };
+        let empty = Outcome { name: "nobody read".into(), samples: vec![sample] };
+        assert_eq!([rate(&empty), latency(&empty), kilo(&empty)], ["—", "—/—", "0.0 ±—"]);
+        let none = Outcome { name: "no round".into(), samples: Vec::new() };
+        assert_eq!([rate(&none), mean(&none), kilo(&none)], ["—"; 3]);
+        let ratio = empty.ratio(&none, |sample| sample.rate);
+        assert_eq!([percent(ratio), times(f64::INFINITY, 1), seconds(f64::NAN)], ["—"; 3]);
+        report.ratio_target("nobody read", "tmpfs", 0.75, ratio);
+        report.samples("empty", vec![empty]);
+        let (text, json) = (report.markdown(), serde_json::to_value(&report).unwrap());
+        assert!(text.contains("| nobody read | ≥ 75 % of tmpfs | — |  |") && !text.contains("NaN"), "{text}");
+        assert!(json["samples"][0][1][0]["samples"][0]["p50"].is_null(), "{json}");
+    }
+
+    #[test]
     fn an_update_keeps_what_stands_around_the_tables() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("numbers.md");

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use forebay_types::FsPath;
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::header::LOCATION;
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,6 +23,8 @@ use crate::series::{Plot, Window};
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long a request may take: longer than the coordinator gives itself, so that it says what it waited for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(35);
+/// Coordinators that are asked until one answers: between two elections, each may think of another one as the leader.
+const MOST_REDIRECTS: usize = 4;
 /// Bytes of an answer, at most: a thousand jobs, or a day of plots of hundreds of workers.
 const MOST_ANSWER: usize = 64 << 20;
 
@@ -146,8 +149,8 @@ impl ApiClient {
         }
         // A proxy of the environment is for the world outside, not for the cluster.
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        let http =
-            http.local_address(source).redirect(reqwest::redirect::Policy::limited(3)).build().map_err(|_| bad())?;
+        // Redirects are followed here, so that it is known who did not answer.
+        let http = http.local_address(source).redirect(reqwest::redirect::Policy::none()).build().map_err(|_| bad())?;
         Ok(Self { address: address.to_owned(), authority: url.authority().to_owned(), http })
     }
 
@@ -279,9 +282,26 @@ impl ApiClient {
         self.answer(request).await.map(|_| ())
     }
 
+    /// The answer of who is asked, or of whom that one sends us to.
+    async fn send(&self, request: RequestBuilder) -> Result<Response, ApiError> {
+        let mut request = request.build().map_err(|error| self.failed(&error))?;
+        for _ in 0..MOST_REDIRECTS {
+            let again = request.try_clone();
+            let response = self.http.execute(request).await.map_err(|error| self.failed(&error))?;
+            let (Some(mut next), StatusCode::TEMPORARY_REDIRECT) = (again, response.status()) else {
+                return Ok(response);
+            };
+            let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
+            let location = location.and_then(|location| next.url().join(location).ok());
+            *next.url_mut() = location.ok_or_else(|| self.not_understood("a redirect to nowhere".to_owned()))?;
+            request = next;
+        }
+        Err(self.not_understood(format!("more than {MOST_REDIRECTS} redirects")))
+    }
+
     /// The body of a success.
     async fn answer(&self, request: RequestBuilder) -> Result<Vec<u8>, ApiError> {
-        let mut response = request.send().await.map_err(|error| self.failed(&error))?;
+        let mut response = self.send(request).await?;
         let status = response.status();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(&error))? {

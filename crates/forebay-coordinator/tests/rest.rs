@@ -144,6 +144,42 @@ async fn who_does_not_lead_answers_reads_and_sends_writers_to_the_leader() {
 }
 
 #[tokio::test]
+async fn who_submits_while_the_leader_is_dead_waits_for_the_next_one_to_lead() {
+    let cluster = Cluster::new().await;
+    let leader_is = async |name: &str| {
+        let record = json!({ "name": name, "address": "127.0.0.1:1" }).to_string();
+        cluster.store.commit(Transaction::new().put("leader", record)).await.unwrap();
+    };
+    // Of this one's own name: it led before it was started again.
+    leader_is("next").await;
+    let (next, client) = cluster.coordinator("next").await;
+    let refused = client.submit(&load()).await.unwrap_err();
+    assert!(refused.is_without_leader() && refused.is_unavailable(), "{refused:?}");
+    assert_eq!(refusal(refused).1, "NO_LEADER");
+    // Of another one, where nobody listens.
+    leader_is("dead").await;
+    let unreachable = client.submit(&load()).await.unwrap_err();
+    assert!(
+        matches!(&unreachable, ApiError::LeaderUnreachable { leader, .. } if leader == "127.0.0.1:1"),
+        "{unreachable}"
+    );
+    assert!(unreachable.is_without_leader() && !next.is_leading());
+
+    let (job, (waits, waiting)) = (load(), tokio::sync::oneshot::channel());
+    let submitted = forebay_coordinator::once_led(PATIENCE, |_| waits.send(()).unwrap(), || client.submit(&job));
+    let lease_ends = async {
+        waiting.await.unwrap();
+        cluster.store.commit(Transaction::new().delete("leader")).await.unwrap();
+    };
+    let job = load();
+    let (submitted, ()) = tokio::join!(submitted, lease_ends);
+    assert_eq!(submitted.unwrap().job.spec, job);
+    next.leads().await;
+    assert!(next.is_leading());
+    next.close().await;
+}
+
+#[tokio::test]
 async fn a_job_is_stopped_by_any_coordinator() {
     let cluster = Cluster::new().await;
     cluster.cache.slow_down(Duration::from_millis(100));

@@ -366,6 +366,20 @@ fn the_reason_why_ucx_offers_no_rdma_is_found() {
 }
 
 #[test]
+fn sockets_of_an_old_ucx_are_warned_of_where_somebody_has_chosen_them() {
+    let mut facts = roce();
+    let chosen = config(&[RDMA, "network.rdma.data.transports=[\"posix\", \"tcp\"]"]);
+    for (release, left_to_ucx, by_hand) in [("1.13.1", Some(Info), Some(Warn)), ("1.18.0", None, None)] {
+        facts.ucx.version = Some(release.into());
+        for (config, expected) in [(&config(&[RDMA]), left_to_ucx), (&chosen, by_hand)] {
+            let found = is_there(&facts, config, "ucx sockets").then(|| find(&facts, config, "ucx sockets"));
+            assert_eq!(found.as_ref().map(|check| check.verdict), expected, "{release}");
+            assert!(expected != Some(Warn) || found.unwrap().remedy.unwrap().contains("1.18"));
+        }
+    }
+}
+
+#[test]
 fn a_libucp_that_cannot_be_used_matters_to_who_wants_it() {
     let mut facts = roce();
     facts.ucx.error = Some("libucp is not installed (looked for libucp.so.0); install UCX 1.13.0 or newer".into());
