@@ -38,7 +38,7 @@ UCX = os.path.join(CACHE, "ucx/libucx/lib/libucp.so.0")
 ENDED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (?:ok|FAILED|ignored)", re.M)
 FAILED = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. FAILED", re.M)
 SLOW = re.compile(r"^test (\S+) has been running for over", re.M)
-SKIPPED = re.compile(r"skipped: (.*)")
+SKIPPED = re.compile(r"(?<!\w)skipped: (.*)")
 IGNORED = re.compile(r"^test \S+ \.\.\. ignored, (.*)$", re.M)
 
 

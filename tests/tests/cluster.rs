@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_e2e::reading::{self, DirectFile, read_while};
 use forebay_e2e::{Bucket, Setup, Tree, Worker, eventually};
-use forebay_testkit::{CannedResponse, CannedServer};
+use forebay_testkit::{CannedResponse, CannedServer, bound};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, PROTOCOL};
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
@@ -94,7 +94,7 @@ fn a_worker_that_is_killed_in_the_middle_of_reads_costs_no_reader_an_error() {
         }
         eventually("the workers are used again", SOON, || workers.iter().all(|worker| worker.bytes_served() > 1 << 20));
     });
-    assert!(longest < Duration::from_secs(5), "a read took {longest:?}");
+    assert!(longest < bound(Duration::from_secs(5), Duration::from_secs(30)), "a read took {longest:?}");
     assert!(mount.log_text().contains("worker is back"));
     reading::verify(&mount.path("file00"), file.data, file.size);
 }
@@ -119,7 +119,7 @@ fn a_worker_that_is_silent_costs_a_read_no_more_than_the_liveness_bound() {
         eventually("the worker is used again", SOON, || workers[0].bytes_served() > before + (1 << 20));
     });
     // `dead_after`, and what else a read on a busy machine takes; and 3 s for a connection to it that is only tried.
-    assert!(longest < Duration::from_secs(6), "a read took {longest:?}");
+    assert!(longest < bound(Duration::from_secs(6), Duration::from_secs(30)), "a read took {longest:?}");
 }
 
 #[test]
@@ -128,14 +128,14 @@ fn with_all_workers_gone_a_read_fails_in_time_and_works_when_one_is_back() {
     let tree = Tree::of_equal_files(1, 8 << 20);
     tree.put_into(&bucket, "");
     let mut workers = workers(&bucket, 2);
-    let mount = Setup::without_origin().options(&IMPATIENT).option("client.request_timeout=2s").mount(&workers);
+    let mount = Setup::without_origin().options(&IMPATIENT).option("client.request_timeout=5s").mount(&workers);
     let path = mount.path("file00");
     assert_eq!(path.metadata().unwrap().len(), 8 << 20);
     workers[0].kill();
     workers[1].kill();
     let started = Instant::now();
     let error = reading::read_error(&path);
-    assert!(started.elapsed() < Duration::from_secs(10), "{error} after {:?}", started.elapsed());
+    assert!(started.elapsed() < SOON, "{error} after {:?}", started.elapsed());
     workers[1].start_again();
     let file = tree.file("file00");
     eventually("reads work again", SOON, || reading::read_at(&path, 0, 4096).is_ok());
@@ -167,10 +167,7 @@ fn what_is_cached_is_read_when_the_origin_is_gone() {
     let bucket = Bucket::new();
     let tree = Tree::of_equal_files(2, 8 << 20);
     tree.put_into(&bucket, "");
-    let workers = [(), ()].map(|()| {
-        let bounds = ["origin.retry.deadline=2s", "origin.request_timeout=1s", "origin.connect_timeout=1s"];
-        Setup::of(&bucket).options(&bounds).worker(&bucket)
-    });
+    let workers = [(), ()].map(|()| Setup::of(&bucket).option("origin.retry.max_attempts=2").worker(&bucket));
     let mount = Setup::without_origin().mount(&workers);
     tree.verify_names(&mount.root());
     let (cached, not_cached) = (tree.file("file00"), mount.path("file01"));
@@ -181,7 +178,7 @@ fn what_is_cached_is_read_when_the_origin_is_gone() {
     reading::verify(&another.path("file00"), cached.data, cached.size);
     let started = Instant::now();
     let error = reading::read_error(&not_cached);
-    assert!(started.elapsed() < Duration::from_secs(20), "{error} after {:?}", started.elapsed());
+    assert!(started.elapsed() < SOON, "{error} after {:?}", started.elapsed());
     bucket.proxy().resume().unwrap();
     tree.verify(&mount.root());
 }
@@ -356,7 +353,7 @@ fn garbage_on_the_data_port_costs_its_sender_the_connection_and_no_reader_anythi
         let target = progress.reads() + 100;
         eventually("readers go on", SOON, || progress.reads() >= target);
     });
-    assert!(longest < Duration::from_secs(5), "a read took {longest:?}");
+    assert!(longest < bound(Duration::from_secs(5), Duration::from_secs(30)), "a read took {longest:?}");
     assert_eq!(worker.pid(), pid);
     assert!(worker.bytes_served() > 0, "it is the same process, and it answers");
     assert!(!worker.log_text().contains("panic"));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use forebay_e2e::reading::{self, read_while};
 use forebay_e2e::{BLOCK, Cluster, Running, Tree, eventually};
+use forebay_testkit::bound;
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -188,7 +189,7 @@ fn a_worker_that_is_killed_leaves_within_its_lease_and_comes_back_warm() {
         progress.reads_on(100);
         assert_eq!(running.cluster.bucket.gets(), gets, "all is cached: by one of them, or on the disk");
     });
-    assert!(longest < Duration::from_secs(10), "a read took {longest:?}");
+    assert!(longest < bound(Duration::from_secs(10), Duration::from_secs(30)), "a read took {longest:?}");
     assert!(second.counter("/worker/bytes_disk") > 0);
     assert_eq!(second.counter("/worker/bytes_origin"), 0, "what it had is on its disk");
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually, reading, signal, skipped};
+use forebay_testkit::bound;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -243,7 +244,7 @@ fn a_worker_that_is_silent_while_its_memory_is_read_costs_a_read_no_more_than_th
         eventually("its memory is read again", SOON, || read_there() > before + MIB);
     });
     // `dead_after`, what else a read on a busy machine takes, and a connection that is only tried.
-    assert!(longest < Duration::from_secs(6), "a read took {longest:?}");
+    assert!(longest < bound(Duration::from_secs(6), Duration::from_secs(30)), "a read took {longest:?}");
 }
 
 #[test]

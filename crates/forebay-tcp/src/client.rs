@@ -78,9 +78,12 @@ impl Slot {
         }
     }
 
-    /// The attempt to make its connection, while there is one.
-    fn connecting(&self) -> Option<Connecting> {
+    /// Its connection, that there is or that is being made. In one look: between two it may have been made.
+    fn made_or_in_the_making(&self) -> Option<Connecting> {
         match &*self.state.lock() {
+            SlotState::Open(connection) if connection.is_open() => {
+                Some(futures::future::ready(Ok(Arc::clone(connection))).boxed().shared())
+            }
             SlotState::Connecting(connecting) => Some(connecting.clone()),
             _ => None,
         }
@@ -193,7 +196,7 @@ impl Link {
             return Ok((connection, Load::new(&other.load, weight)));
         }
         for other in &self.slots {
-            if let Some(connecting) = other.connecting()
+            if let Some(connecting) = other.made_or_in_the_making()
                 && let Ok(connection) = connecting.await
             {
                 return Ok((connection, Load::new(&other.load, weight)));

@@ -6,13 +6,14 @@
 //! one another until one found nothing that its new owner lacked, or all was taken twice over: then new owners evict what they take. What was done is state apart from what does it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_store::{HeldRun, Store};
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, SectorRange};
 use futures::stream::{self, StreamExt};
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Blocks that are looked at together.

@@ -73,7 +73,19 @@ pub(crate) async fn read(
     offset: u32,
     length: u32,
 ) -> Result<Vec<u8>, Failure> {
-    let request = Request::on_block(Op::Read, block(version, index), offset, length, 10 * SECOND);
+    read_within(10 * SECOND, worker, version, index, offset, length).await
+}
+
+/// The same by a reader who waits as long as that.
+pub(crate) async fn read_within(
+    deadline: Duration,
+    worker: &Worker,
+    version: &FileVersion,
+    index: u64,
+    offset: u32,
+    length: u32,
+) -> Result<Vec<u8>, Failure> {
+    let request = Request::on_block(Op::Read, block(version, index), offset, length, deadline);
     Ok(bytes_of(&ask(worker, request.with_body(version.encode().into())).await?))
 }
 

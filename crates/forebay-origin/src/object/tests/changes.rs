@@ -118,11 +118,11 @@ async fn the_server_checks_of_uploads_what_is_configured() {
 #[tokio::test]
 async fn an_upload_may_take_longer_than_the_longest_silence_of_a_read() {
     let scene = scene(|options| {
-        options.stall_timeout = Duration::from_millis(50);
+        options.stall_timeout = Duration::from_secs(2);
         options.max_attempts = 1;
     });
     let upload = scene.origin.begin_upload(b"slow").await.unwrap();
-    scene.proxy.set_latency(Duration::from_millis(300));
+    scene.proxy.set_latency(Duration::from_secs(4));
     scene.origin.upload_part(b"slow", &upload, 1, some(10)).await.unwrap();
     assert!(scene.origin.stat(b"object").await.is_err(), "a read is given up");
 }
