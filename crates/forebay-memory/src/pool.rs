@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_types::ByteSize;
-use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
@@ -17,6 +15,7 @@ use crate::mapping::{Mapping, PageKind};
 use crate::region::Region;
 use crate::shared::Sharing;
 use crate::span::SpanMut;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, timeout};
 
 /// How much [`Pool::warm_up`] does before it asks whether to go on: some milliseconds' worth.
 const WARM_STEP: usize = 64 << 20;
@@ -244,7 +243,7 @@ impl Pool {
         };
         self.shared.waits.fetch_add(1, Ordering::Relaxed);
         self.shared.pressure.notify_one();
-        match tokio::time::timeout(deadline, granted).await {
+        match timeout(deadline, granted).await {
             Ok(Ok(extent)) => Ok(SpanMut::new(extent, length)),
             // The sender lives in the queue until it grants, so a closed channel cannot be; treat it as no grant.
             Ok(Err(_)) | Err(_) => {
@@ -395,5 +394,5 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -112,6 +112,31 @@ async fn one_who_gives_up_leaves_the_line_and_lets_smaller_ones_through() {
     assert_eq!(pool.occupancy().failures, 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn one_whose_read_is_given_up_lets_those_behind_him_through() {
+    let pool = pool(1);
+    let small = pool.try_alloc(1).unwrap();
+    let first = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.alloc(FRAME, Duration::from_secs(60)).await }
+    });
+    while pool.occupancy().waiting < 1 {
+        tokio::task::yield_now().await;
+    }
+    let behind = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.alloc(1, Duration::from_secs(60)).await }
+    });
+    while pool.occupancy().waiting < 2 {
+        tokio::task::yield_now().await;
+    }
+    first.abort();
+    let given_up = tokio::time::Instant::now();
+    assert!(behind.await.unwrap().is_ok(), "there was room for him all the time");
+    assert_eq!(given_up.elapsed(), Duration::ZERO);
+    drop(small);
+}
+
 #[tokio::test]
 async fn a_grant_to_one_who_left_is_not_lost() {
     let pool = pool(1);
