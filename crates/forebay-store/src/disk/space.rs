@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use forebay_types::{BlockKey, FileId};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::file::DirectoryLock;
 use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
+use crate::sync::Mutex;
 
 /// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.
 #[derive(Debug)]
