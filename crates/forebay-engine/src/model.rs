@@ -4,24 +4,42 @@
 //! a deadlock, and a fetch that is abandoned is told to those who wait and tried again by whoever comes next.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_memory::{FRAME_SIZE, Pool, PoolOptions, Sharing};
 use forebay_types::{BlockKey, ByteSize, FileId, SectorRange};
 use shuttle::future::block_on;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Mutex;
-use shuttle::thread;
+use shuttle::{Config, Runner, thread};
 
 use crate::flight::{Departure, Flights, Landed};
 use crate::plan::FetchPolicy;
 
-/// How many orders of each model are tried, half of them by priorities that change at a few random places, which finds deep bugs.
+/// Says how many orders were tried, also when one of them failed.
+struct Said(String, Arc<AtomicUsize>);
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        println!("model: {}: {} orders", self.0, self.1.load(Ordering::Relaxed));
+    }
+}
+
+/// Tries `model` in some thousand orders, half of them by priorities that change at a few random places, which finds deep bugs.
 fn in_many_orders(name: &str, model: impl Fn() + Send + Sync + 'static) {
     let orders = std::env::var("FOREBAY_MODEL_ORDERS").ok().and_then(|orders| orders.parse().ok()).unwrap_or(5_000);
-    let model = Arc::new(model);
+    let tried = Arc::new(AtomicUsize::new(0));
+    let _said = Said(name.to_owned(), Arc::clone(&tried));
+    let model = Arc::new(move || {
+        tried.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
     let again = Arc::clone(&model);
-    shuttle::check_random(move || model(), orders);
-    shuttle::check_pct(move || again(), orders, 3);
-    println!("model: {name}: {} orders", 2 * orders);
+    let mut config = Config::new();
+    // Coroutines have little otherwise.
+    config.stack_size = 512 << 10;
+    Runner::new(RandomScheduler::new(orders), config.clone()).run(move || model());
+    Runner::new(PctScheduler::new(3, orders), config).run(move || again());
 }
 
 const KEY: BlockKey = BlockKey { file: FileId([1; 16]), index: 0 };

@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_memory::{FRAME_SIZE, Pool, PoolOptions, Sharing, SpanMut};
 use forebay_types::{BlockKey, ByteSize, FileId, SECTOR_SIZE, SectorRange};
 use futures::future::BoxFuture;
 use shuttle::future::{block_on, spawn, yield_now};
+use shuttle::rand::Rng;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::thread;
+use shuttle::{Config, Runner, thread};
 use tempfile::TempDir;
 
 use crate::core::Core;
@@ -21,20 +23,33 @@ use crate::disk::Slab;
 use crate::io::{DiskIo, WriteBuffer};
 use crate::queue::DiskQueue;
 use crate::read::{self, Patience};
-use crate::run::Run;
+use crate::run::{MemoryRun, Run};
 use crate::{Eviction, Keep, StoreOptions, writer};
 
-/// How many orders of each model are tried, half of them by priorities that change at a few random places, which finds deep bugs.
+/// Says how many orders were tried, also when one of them failed.
+struct Said(String, Arc<AtomicUsize>);
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        println!("model: {}: {} orders", self.0, self.1.load(Ordering::Relaxed));
+    }
+}
+
+/// Tries `model` in some thousand orders, half of them by priorities that change at a few random places, which finds deep bugs.
 fn in_many_orders(name: &str, model: impl Fn() + Send + Sync + 'static) {
     let orders = std::env::var("FOREBAY_MODEL_ORDERS").ok().and_then(|orders| orders.parse().ok()).unwrap_or(2_000);
-    let model = Arc::new(model);
+    let tried = Arc::new(AtomicUsize::new(0));
+    let _said = Said(name.to_owned(), Arc::clone(&tried));
+    let model = Arc::new(move || {
+        tried.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
     let again = Arc::clone(&model);
-    let mut config = shuttle::Config::new();
-    // What a disk writes is put together on the stack.
+    let mut config = Config::new();
+    // Coroutines have little otherwise.
     config.stack_size = 512 << 10;
-    shuttle::Runner::new(RandomScheduler::new(orders), config.clone()).run(move || model());
-    shuttle::Runner::new(PctScheduler::new(3, orders), config).run(move || again());
-    println!("model: {name}: {} orders", 2 * orders);
+    Runner::new(RandomScheduler::new(orders), config.clone()).run(move || model());
+    Runner::new(PctScheduler::new(3, orders), config).run(move || again());
 }
 
 const PAGE: usize = 4096;
@@ -151,13 +166,18 @@ impl Rig {
     }
 }
 
-fn publish(core: &Core, key: BlockKey, mut landing: SpanMut) {
+fn publish(core: &Core, key: BlockKey, landing: SpanMut) {
+    if let Some(copy) = publish_to_memory(core, key, landing) {
+        core.offer_to_disk(&copy);
+    }
+}
+
+/// As it is when the queue of the disks is full.
+fn publish_to_memory(core: &Core, key: BlockKey, mut landing: SpanMut) -> Option<Arc<MemoryRun>> {
     landing.fill(key.index as u8 + 1);
     let bytes = landing.freeze();
     let run = Arc::new(Run::of(key, SectorRange { start: 0, end: 1 }, &bytes));
-    if let Some(copy) = core.hold(run, bytes, Keep::default(), None) {
-        core.offer_to_disk(&copy);
-    }
+    core.hold(run, bytes, Keep::default(), None)
 }
 
 /// As eviction does: all that has no reader; or that too.
@@ -165,6 +185,10 @@ fn evict(core: &Core, with_readers: bool) {
     while let Some(copy) = core.memory.evict(Eviction::Fifo, |copy| with_readers || !copy.has_readers()) {
         core.let_go(copy);
     }
+}
+
+fn wait_a_while() {
+    (0..shuttle::rand::thread_rng().gen_range(0..60)).for_each(|_| thread::yield_now());
 }
 
 fn is_of(key: BlockKey, bytes: &[u8]) -> bool {
@@ -175,14 +199,22 @@ fn is_of(key: BlockKey, bytes: &[u8]) -> bool {
 fn what_was_removed_is_nowhere_whatever_eviction_and_the_writer_were_doing() {
     in_many_orders("the store: a removal, an eviction and a write to disk", || {
         let rig = Rig::new(1);
-        rig.publish(KEY);
+        // Eviction is what offers it to the disk, and another eviction what lets it go there. What is early gets no further than
+        // to find nothing, so all but the first come at any time.
+        publish_to_memory(&rig.core, KEY, rig.core.pool.try_alloc(LENGTH as usize).unwrap()).unwrap();
         let evictor = rig.thread(|core| evict(core, false));
+        let evictor_from_disk = rig.thread(|core| {
+            wait_a_while();
+            while let Some(copy) = core.slabs[0].residents.evict(Eviction::Fifo, |_| true) {
+                core.let_go_from_disk(&copy);
+            }
+        });
         let remover = rig.thread(|core| {
+            wait_a_while();
             core.remove(&KEY);
             assert!(read::try_read(core, &KEY, 0, LENGTH).is_none());
         });
-        evictor.join().unwrap();
-        remover.join().unwrap();
+        [evictor, evictor_from_disk, remover].into_iter().for_each(|thread| thread.join().unwrap());
         block_on(rig.core.queue.flush());
         assert_eq!(block_on(rig.core.slabs[0].found_again(&rig.core.pool)), 0, "a restart would find it");
         rig.holds((0, 0));

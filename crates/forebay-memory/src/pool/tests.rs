@@ -66,19 +66,16 @@ fn memory_that_goes_from_thread_to_thread_is_written_when_nobody_reads_it() {
     let mut lent = Some(tail);
     for round in 0..3 {
         let mut filled = lent.take().or_else(|| anchor.reclaim(100)).unwrap();
-        let threads: Vec<_> = std::thread::spawn(move || {
+        let filler = std::thread::spawn(move || {
             filled.fill(round);
             filled.freeze()
-        })
-        .join()
-        .map(|view| {
-            (0..3).map(|at| {
-                let view = view.slice(at * 20..at * 20 + 40);
-                std::thread::spawn(move || assert!(view.iter().all(|byte| *byte == round)))
-            })
-        })
-        .unwrap()
-        .collect();
+        });
+        let view = filler.join().unwrap();
+        let readers = [0, 20, 40].map(|at| {
+            let view = view.slice(at..at + 40);
+            std::thread::spawn(move || assert!(view.iter().all(|byte| *byte == round)))
+        });
+        drop(view);
         // Not joined: that they have gone is learnt from the views alone.
         while anchor.views() > 1 {
             std::thread::yield_now();
@@ -86,7 +83,7 @@ fn memory_that_goes_from_thread_to_thread_is_written_when_nobody_reads_it() {
         let mut again = anchor.reclaim(100).unwrap();
         again.fill(99);
         drop(again);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        readers.into_iter().for_each(|thread| thread.join().unwrap());
     }
     drop(anchor);
     assert!(pool.try_alloc(FRAME).is_some());

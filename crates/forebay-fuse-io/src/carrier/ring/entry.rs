@@ -441,3 +441,6 @@ impl Entries {
         (self.headers.read_u64(index, 8), self.headers.read_u32(index, 4) as i32, body)
     }
 }
+
+#[cfg(test)]
+mod tests;
