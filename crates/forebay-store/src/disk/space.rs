@@ -154,7 +154,10 @@ impl Space {
 
     /// The extents that say that they hold a part of `block` and do not, so that they can be told better.
     pub(crate) fn leftovers(self: &Arc<Self>, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
-        let mut state = self.state.lock();
+        self.leftovers_of(&mut self.state.lock(), disk, block)
+    }
+
+    fn leftovers_of(self: &Arc<Self>, state: &mut State, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
         let leftovers = state.leftovers.take(block);
         let extents = leftovers.into_iter().filter_map(|Leftover { slot, extent }| {
             if let Some(extent) = extent.upgrade() {
@@ -303,6 +306,30 @@ fn full(class: u8) -> u128 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Found by shuttle (`model.rs`).
+    #[test]
+    #[cfg(not(shuttle))]
+    fn a_leftover_is_found_while_its_last_holder_is_letting_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::new(Frames::new(1), DirectoryLock::take(dir.path()).unwrap());
+        let block = BlockKey { file: FileId([1; 16]), index: 0 };
+        let extent = Arc::new(space.take(0, 0).unwrap());
+        let (slot, generation) = (extent.slot(), extent.generation());
+        space.left(&extent, block);
+        let still_held = Arc::downgrade(&extent);
+        let mut state = space.state.lock();
+        let letting_go = std::thread::spawn(move || drop(extent));
+        while still_held.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+        // It is nobody's, and cannot say so yet.
+        let found = space.leftovers_of(&mut state, 0, &block);
+        drop(state);
+        letting_go.join().unwrap();
+        let found: Vec<_> = found.iter().map(|extent| (extent.slot(), extent.generation())).collect();
+        assert_eq!(found, [(slot, generation)], "nobody will bury it");
+    }
 
     proptest! {
         #[test]
