@@ -7,7 +7,7 @@
 //! Eviction erases nothing: until its extent is given away again, what was evicted would be found by a restart, with the
 //! right bytes. When its block is removed it must not be, so what each free extent still says is remembered.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use forebay_types::{BlockKey, FileId};
@@ -30,6 +30,9 @@ pub(crate) struct Space {
 struct State {
     frames: Frames,
     leftovers: Leftovers,
+    /// Extents that were given to somebody else while their last holder was letting go: he is not to free them, but whoever lets go
+    /// later. That the two may come in the other order does not matter.
+    passed_on: HashSet<Slot>,
 }
 
 /// The extents that hold nothing any more but say otherwise.
@@ -100,8 +103,12 @@ impl DiskExtent {
 
 impl Drop for DiskExtent {
     fn drop(&mut self) {
-        self.space.state.lock().frames.free(self.slot);
-        self.space.freed.notify_waiters();
+        let mut state = self.space.state.lock();
+        if !state.passed_on.remove(&self.slot) {
+            state.frames.free(self.slot);
+            drop(state);
+            self.space.freed.notify_waiters();
+        }
     }
 }
 
@@ -120,14 +127,14 @@ pub(crate) struct Usage {
 
 impl Space {
     pub(crate) fn new(frames: Frames, lock: DirectoryLock) -> Arc<Self> {
-        let state = State { frames, leftovers: Leftovers::default() };
+        let state = State { frames, leftovers: Leftovers::default(), passed_on: HashSet::new() };
         Arc::new(Self { state: Mutex::new(state), freed: Notify::new(), _lock: lock })
     }
 
     /// A free extent of `class`, if there is one. `disk` is the number that the extent will tell.
     pub(crate) fn take(self: &Arc<Self>, disk: usize, class: u8) -> Option<DiskExtent> {
         let mut state = self.state.lock();
-        let State { frames, leftovers } = &mut *state;
+        let State { frames, leftovers, .. } = &mut *state;
         let slot = frames.take(class, |number, class_before| {
             // What older generations left in a frame counts no more once a newer one is in it.
             (0..extents(class_before)).for_each(|index| {
@@ -163,7 +170,13 @@ impl Space {
             if let Some(extent) = extent.upgrade() {
                 return Some(extent);
             }
-            let generation = state.frames.take_slot(slot)?;
+            let generation = state.frames.take_slot(slot).or_else(|| {
+                // Somebody is letting go of it, and waits for the lock. Nobody else can have it: whoever takes an extent has what it
+                // said forgotten.
+                let generation = state.frames.generation_in_use(slot)?;
+                state.passed_on.insert(slot);
+                Some(generation)
+            })?;
             Some(Arc::new(DiskExtent { slot, generation, disk, space: Arc::clone(self) }))
         });
         extents.collect()
@@ -265,6 +278,12 @@ impl Frames {
         Some(generation)
     }
 
+    /// The generation of an extent that is in use.
+    fn generation_in_use(&self, slot: Slot) -> Option<u64> {
+        let frame = self.frames.get(slot.frame as usize)?;
+        (frame.class == slot.class && frame.used & (1 << slot.index) != 0).then_some(frame.generation)
+    }
+
     fn occupy(&mut self, slot: Slot) {
         let frame = &mut self.frames[slot.frame as usize];
         frame.used |= 1 << slot.index;
@@ -327,8 +346,11 @@ mod tests {
         let found = space.leftovers_of(&mut state, 0, &block);
         drop(state);
         letting_go.join().unwrap();
-        let found: Vec<_> = found.iter().map(|extent| (extent.slot(), extent.generation())).collect();
-        assert_eq!(found, [(slot, generation)], "nobody will bury it");
+        let described: Vec<_> = found.iter().map(|extent| (extent.slot(), extent.generation())).collect();
+        assert_eq!(described, [(slot, generation)], "nobody will bury it");
+        assert_eq!(space.usage().used, slot.stride(), "it is in use until it is buried");
+        drop(found);
+        assert_eq!(space.usage().used, 0);
     }
 
     proptest! {
