@@ -12,7 +12,7 @@ if ! cargo "+$nightly" miri --version >/dev/null 2>&1; then
     echo "skipped: Miri: rustup component add miri rust-src --toolchain $nightly"
     exit 0
 fi
-export CARGO_TARGET_DIR=target/miri PROPTEST_CASES=${PROPTEST_CASES:-4} PROPTEST_DISABLE_FAILURE_PERSISTENCE=true
+export CARGO_TARGET_DIR=target/miri PROPTEST_CASES=${PROPTEST_CASES:-2} PROPTEST_DISABLE_FAILURE_PERSISTENCE=true
 # Without isolation the clock and the environment are those of the machine.
 flags="-Zmiri-disable-isolation -Zmiri-strict-provenance -Zmiri-symbolic-alignment-check"
 seeds=${FOREBAY_MIRI_SEEDS:-16}

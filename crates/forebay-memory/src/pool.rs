@@ -168,6 +168,10 @@ impl Extent {
         self.base.as_ptr()
     }
 
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.base
+    }
+
     /// `length` bytes of another process at `base` in `region`.
     pub(crate) fn lent(base: NonNull<u8>, length: u32, region: Arc<Region>, lease: Arc<dyn Any + Send + Sync>) -> Self {
         Self { base, owner: Owner::Other { length, _lease: lease, _region: region } }

@@ -206,7 +206,7 @@ impl Slot {
     fn new(qid: u16, header: NonNull<u8>, mut span: SpanMut) -> Self {
         let capacity = span.len();
         // From here on the payload is reached through this pointer alone, or through the one `SpanMut`, never both.
-        let payload = NonNull::from(&mut *span).cast::<u8>();
+        let payload = span.pointer();
         span.truncate(0);
         let iovecs = [
             libc::iovec { iov_base: header.as_ptr().cast(), iov_len: HEADER_SIZE },
