@@ -32,7 +32,7 @@ miri forebay-memory "-Zmiri-many-seeds=0..$seeds" memory_that_goes_from_thread_t
 miri forebay-fuse-io "" protocol:: --skip abi
 miri forebay-fuse-io "-Zmiri-many-seeds=0..$seeds" ring::entry::
 miri forebay-transport "" wire:: message::
-miri forebay-store "" header:: geometry:: keep:: sieve:: verify::tests residents:: write_buffer:: space::
+miri forebay-store "" header:: geometry:: keep:: write_buffer:: space::tests::a_ verify::tests
 miri forebay-window "" wire:: pins:: lease::
 
 echo "skipped: memory that processes share, huge pages and nodes: Miri knows no memfd, madvise and mbind"

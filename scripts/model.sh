@@ -2,7 +2,8 @@
 # Models of what threads share: loom tries every order in which the steps of small lock-free parts can come and be seen, shuttle some
 # thousand orders of parts with locks and tasks (docs/VERIFICATION.md). The models run the product's own code.
 #
-# Those of loom are part of the ordinary suite, there with a bound on preemptions where all orders take long; here without.
+# Those of loom are part of the ordinary suite, there with a bound on preemptions or time where all orders take long; here with a
+# larger one.
 # FOREBAY_MODEL_ORDERS says how many orders shuttle tries of each model and scheduler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
