@@ -31,9 +31,10 @@ miri forebay-memory "" --skip shared:: --skip numa:: --skip extents_never_overla
 miri forebay-memory "-Zmiri-many-seeds=0..$seeds" memory_that_goes_from_thread_to_thread what_lies_behind_a_view
 miri forebay-fuse-io "" protocol:: --skip abi
 miri forebay-fuse-io "-Zmiri-many-seeds=0..$seeds" ring::entry::
-miri forebay-transport "" wire:: message::
+miri forebay-transport "" wire:: an_upload_is_sent
 miri forebay-store "" header:: geometry:: keep:: write_buffer:: space::tests::a_ verify::tests
-miri forebay-window "" wire:: pins:: lease::
+# It leaks on purpose, which Miri takes for a fault.
+miri forebay-window "" wire:: pins:: lease:: --skip what_is_shown_is_forgotten
 
 echo "skipped: memory that processes share, huge pages and nodes: Miri knows no memfd, madvise and mbind"
 echo "skipped: sockets, io_uring, slab files, UCX: Miri has no kernel and calls no foreign function"
