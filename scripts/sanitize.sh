@@ -22,11 +22,11 @@ done
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_INCREMENTAL=0
 
 address() {
-    # UCX itself is not compiled with it, but knows its allocations, and what is given to it is looked after.
+    echo "skipped: UCX: it patches functions of the C library in memory, which AddressSanitizer has replaced, and jumps into nowhere"
     FOREBAY_TEST_SLOWNESS=4 ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
         LSAN_OPTIONS="suppressions=$suppressions/leak.supp:print_suppressions=0" \
         CARGO_TARGET_DIR=target/sanitize/address RUSTFLAGS="-Zsanitizer=address" \
-        cargo "+$nightly" test --locked --target "$host" --no-fail-fast --all-features "${packages[@]}" -p forebay-ucx \
+        cargo "+$nightly" test --locked --target "$host" --no-fail-fast --all-features "${packages[@]}" \
         -- --skip model::
 }
 
