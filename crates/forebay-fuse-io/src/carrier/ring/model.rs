@@ -49,6 +49,16 @@ fn in_every_order(name: &str, model: impl Fn() + Sync + Send + 'static) {
     });
 }
 
+fn get(cell: &UnsafeCell<u32>) -> u32 {
+    // SAFETY: loom watches who looks when.
+    cell.with(|value| unsafe { *value })
+}
+
+fn put(cell: &UnsafeCell<u32>, value: u32) {
+    // SAFETY: as above.
+    cell.with_mut(|place| unsafe { *place = value });
+}
+
 /// What an eventfd is to a ring: whoever waits goes on when it was rung since he last did.
 #[derive(Default)]
 struct Bell {
@@ -94,7 +104,7 @@ fn no_answer_is_missed_by_an_owner_that_falls_asleep() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let (answered, bell, answers) = &*shared;
-                answers[entry as usize].with_mut(|answer| unsafe { *answer = 10 + entry });
+                put(&answers[entry as usize], 10 + entry);
                 if answered.set(entry) {
                     bell.ring();
                 }
@@ -104,7 +114,7 @@ fn no_answer_is_missed_by_an_owner_that_falls_asleep() {
         let mut seen = Vec::new();
         serve(answered, bell, |entry| {
             let entry = entry.unwrap();
-            assert_eq!(answers[entry as usize].with(|answer| unsafe { *answer }), 10 + entry);
+            assert_eq!(get(&answers[entry as usize]), 10 + entry);
             seen.push(entry);
             seen.len() == 2
         });
@@ -165,7 +175,7 @@ fn an_entry_is_given_away_when_nobody_looks_at_it_and_with_the_answer() {
         let who_reads = {
             let entry = Arc::clone(&entry);
             thread::spawn(move || {
-                assert_eq!(entry.payload.with(|bytes| unsafe { *bytes }), REQUEST, "it was written over");
+                assert_eq!(get(&entry.payload), REQUEST, "it was written over");
                 entry.let_go();
             })
         };
@@ -173,7 +183,7 @@ fn an_entry_is_given_away_when_nobody_looks_at_it_and_with_the_answer() {
             let entry = Arc::clone(&entry);
             thread::spawn(move || {
                 if entry.turn.is_sole() {
-                    entry.payload.with_mut(|bytes| unsafe { *bytes = ANSWER });
+                    put(&entry.payload, ANSWER);
                 } else {
                     // SAFETY: this one answers, and has its hold.
                     unsafe { entry.turn.leave(ANSWER) };
@@ -186,13 +196,14 @@ fn an_entry_is_given_away_when_nobody_looks_at_it_and_with_the_answer() {
             assert_eq!(which, Some(0));
             times += 1;
             if let Some(late) = entry.turn.take_late() {
-                entry.payload.with_mut(|bytes| unsafe { *bytes = late });
+                put(&entry.payload, late);
             }
             entry.turn.give();
             true
         });
         // The kernel's turn.
-        assert_eq!(entry.payload.with_mut(|bytes| unsafe { std::mem::replace(&mut *bytes, REQUEST) }), ANSWER);
+        assert_eq!(get(&entry.payload), ANSWER);
+        put(&entry.payload, REQUEST);
         assert!(entry.turn.is_with_kernel());
         entry.turn.take();
         entry.turn.answer();
