@@ -5,7 +5,8 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-all test-long test-rdma instructions lint fmt clippy doc deny bench peers simulate
+.PHONY: help setup build demo test test-all test-long test-rdma model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc deny bench peers \
+	simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +32,15 @@ test-long: setup ## What takes too long for `make test` or needs a machine that 
 
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
 	@scripts/rdma-test.sh
+
+model: ## Every order of threads in lock-free parts (loom), thousands in those with locks (shuttle)
+	@scripts/model.sh
+
+miri: ## Memory, spans and parsing under Miri; needs a nightly toolchain
+	@scripts/miri.sh
+
+sanitize: ## Store and transports under AddressSanitizer and ThreadSanitizer; needs a nightly toolchain (ARGS="thread": one of them)
+	@scripts/sanitize.sh $(ARGS)
 
 instructions: ## What a read that hits memory takes, in instructions, against tests/instructions.toml
 	@scripts/instructions.sh

@@ -5,44 +5,28 @@
 //! is made to forget everything before it is asked again. Who leaves the ring and comes back gets a new link and may have its
 //! old memory, so what a worker missed is kept by its name and not with its link.
 
+mod due;
+#[cfg(test)]
+mod model;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_cluster::{PlacementKey, Ring, Topology};
 use parking_lot::Mutex;
+
+pub(crate) use self::due::Missed;
+
+/// What `due` needs of threads.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
 
 /// Directories whose changes are told apart, eight bytes each. Of a client that changes more, each worker is taken to have missed
 /// something whenever the ring changes.
 const MOST_KEYS: usize = 4096;
 /// Workers that are gone and are remembered. When there were more, each that comes is taken to have missed something.
 const MOST_GONE: usize = 1024;
-
-/// Changes of names that a worker should have been told of, and was not.
-#[derive(Default)]
-pub(crate) struct Missed {
-    changes: AtomicU64,
-    /// How many of them it has made up for since.
-    caught_up: AtomicU64,
-}
-
-impl Missed {
-    /// It was not told of a change.
-    pub(crate) fn note(&self) {
-        self.changes.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// How many changes it was not told of in all, if there are some that it has not made up for.
-    pub(crate) fn due(&self) -> Option<u64> {
-        let changes = self.changes.load(Ordering::Acquire);
-        (changes > self.caught_up.load(Ordering::Acquire)).then_some(changes)
-    }
-
-    /// It has made up for the first so many.
-    pub(crate) fn caught_up(&self, changes: u64) {
-        self.caught_up.fetch_max(changes, Ordering::AcqRel);
-    }
-}
 
 /// What a client has changed, and what each worker missed of it.
 #[derive(Default)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use forebay_memory::Span;
 use forebay_types::{BlockKey, Failure, FailureKind, SectorRange};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::plan::FetchPolicy;
+use crate::sync::Mutex;
 
 /// What a fetch brought.
 #[derive(Clone, Debug)]

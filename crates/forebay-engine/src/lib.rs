@@ -10,7 +10,10 @@
 
 mod engine;
 mod flight;
+#[cfg(all(test, shuttle))]
+mod model;
 mod plan;
+mod sync;
 
 pub use engine::{BlockSource, EngineFill, EngineOptions, EngineRead, Fetch, Fetched, Keeping, ReadEngine};
 pub use plan::FetchPolicy;

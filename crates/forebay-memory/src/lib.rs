@@ -23,12 +23,15 @@
 
 mod frames;
 mod mapping;
+#[cfg(all(test, shuttle))]
+mod model;
 mod numa;
 mod place;
 mod pool;
 mod region;
 mod shared;
 mod span;
+mod sync;
 mod window;
 
 pub use frames::{FRAME_SIZE, MIN_EXTENT};

@@ -53,7 +53,7 @@ impl Mapping {
             None => Self::private(length, huge_pages)?,
         };
         // Before anybody touches it: what is there is not moved.
-        let placement = numa::placement();
+        let placement = if cfg!(miri) { Placement::Unsaid } else { numa::placement() };
         match numa::place(mapping.base(), length, &placement) {
             Ok(()) if placement == Placement::Unsaid => {}
             Ok(()) => tracing::info!(bytes = length, %placement, "memory is placed by node"),
@@ -71,7 +71,7 @@ impl Mapping {
         }
         let region = Region::anonymous(length, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
         let mut pages = PageKind::Small;
-        if huge_pages {
+        if huge_pages && !cfg!(miri) {
             // SAFETY: the range is the mapping just made; LinuxHugepage changes no contents.
             let advised = unsafe { rustix::mm::madvise(region.base().as_ptr().cast(), length, Advice::LinuxHugepage) };
             if advised.is_ok() {

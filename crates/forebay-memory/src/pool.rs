@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_types::ByteSize;
-use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
@@ -17,6 +15,7 @@ use crate::mapping::{Mapping, PageKind};
 use crate::region::Region;
 use crate::shared::Sharing;
 use crate::span::SpanMut;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, timeout};
 
 /// How much [`Pool::warm_up`] does before it asks whether to go on: some milliseconds' worth.
 const WARM_STEP: usize = 64 << 20;
@@ -120,6 +119,23 @@ struct Waiter {
     grant: oneshot::Sender<Extent>,
 }
 
+/// One who stands in line. However he leaves it unserved, his deadline over or his read given up, those behind him may fit where
+/// he did not.
+struct InLine<'a> {
+    granted: oneshot::Receiver<Extent>,
+    is_served: bool,
+    pool: &'a Arc<Shared>,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        if !self.is_served {
+            self.granted.close();
+            Shared::serve_waiting(self.pool);
+        }
+    }
+}
+
 /// A piece of a pool's mapping, or of another process's that is lent; given back on drop.
 #[derive(Debug)]
 pub(crate) struct Extent {
@@ -150,6 +166,10 @@ unsafe impl Sync for Extent {}
 impl Extent {
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// `length` bytes of another process at `base` in `region`.
@@ -230,7 +250,7 @@ impl Pool {
     /// [`PoolError::TooLarge`] and [`PoolError::Exhausted`].
     pub async fn alloc(&self, length: usize, deadline: Duration) -> Result<SpanMut, PoolError> {
         let class = class_of(length).ok_or(PoolError::TooLarge(length))?;
-        let granted = {
+        let mut line = {
             let mut state = self.shared.state.lock();
             if !state.anyone_waiting()
                 && let Some(slot) = self.shared.take(&mut state, class)
@@ -240,17 +260,18 @@ impl Pool {
             }
             let (grant, granted) = oneshot::channel();
             state.waiting.push_back(Waiter { class, grant });
-            granted
+            InLine { granted, is_served: false, pool: &self.shared }
         };
         self.shared.waits.fetch_add(1, Ordering::Relaxed);
         self.shared.pressure.notify_one();
-        match tokio::time::timeout(deadline, granted).await {
-            Ok(Ok(extent)) => Ok(SpanMut::new(extent, length)),
+        match timeout(deadline, &mut line.granted).await {
+            Ok(Ok(extent)) => {
+                line.is_served = true;
+                Ok(SpanMut::new(extent, length))
+            }
             // The sender lives in the queue until it grants, so a closed channel cannot be; treat it as no grant.
             Ok(Err(_)) | Err(_) => {
                 self.shared.failures.fetch_add(1, Ordering::Relaxed);
-                // Those behind a waiter that gave up may fit where it did not.
-                Shared::serve_waiting(&self.shared);
                 Err(PoolError::Exhausted { capacity: self.capacity(), waited: deadline })
             }
         }
@@ -395,5 +416,5 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests;

@@ -19,10 +19,21 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Zeros of this process's own, to be read and written.
+    #[cfg(not(miri))]
     pub(crate) fn anonymous(length: usize, flags: MapFlags) -> rustix::io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
         Self::at(unsafe { rustix::mm::mmap_anonymous(null_mut(), length, protection, flags)? }.cast(), length)
+    }
+
+    /// The same of the allocator: Miri knows no mapping with flags.
+    #[cfg(miri)]
+    pub(crate) fn anonymous(length: usize, flags: MapFlags) -> rustix::io::Result<Self> {
+        if flags.contains(MapFlags::HUGETLB) {
+            return Err(rustix::io::Errno::NOMEM);
+        }
+        // SAFETY: mappings have a length.
+        Self::at(unsafe { std::alloc::alloc_zeroed(layout(length)) }, length)
     }
 
     /// The first `length` bytes of `file`, as all who map it see them.
@@ -45,6 +56,20 @@ impl Region {
     }
 }
 
+#[cfg(miri)]
+fn layout(length: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(length, 4096).expect("far below what the address space has")
+}
+
+#[cfg(miri)]
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: it came from there with this layout; every view holds the region alive, so no view is left.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), layout(self.length)) }
+    }
+}
+
+#[cfg(not(miri))]
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the range is the whole mapping; every view holds the region alive, so no view is left. An error would mean that

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use forebay_types::ByteSize;
@@ -48,6 +49,14 @@ impl SpanMut {
         let middle = self.start + mid;
         let head = Self { extent: Arc::clone(&self.extent), start: self.start, end: middle };
         (head, Self { extent: self.extent, start: middle, end: self.end })
+    }
+
+    /// Where the bytes lie. Unlike a pointer that is made of the slice, this one may be used again after the extent was written to
+    /// through another view; who may do so when is the caller's business.
+    #[must_use]
+    pub fn pointer(&self) -> NonNull<u8> {
+        // SAFETY: the view lies in the extent.
+        unsafe { self.extent.pointer().add(self.start) }
     }
 
     /// Keeps the first `length` bytes; no effect when there are fewer.

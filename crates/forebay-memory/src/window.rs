@@ -63,5 +63,6 @@ impl Window {
     }
 }
 
-#[cfg(test)]
+// Miri knows no memory that processes share.
+#[cfg(all(test, not(miri)))]
 mod tests;

@@ -12,16 +12,15 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use forebay_types::{BlockKey, FileId};
 use papaya::HashMap;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::run::{DiskRun, Held, MemoryRun, Run};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The runs of one block, each tier's in no order.
 #[derive(Clone, Debug, Default)]

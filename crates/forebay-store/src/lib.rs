@@ -34,6 +34,8 @@ mod held;
 mod index;
 mod io;
 mod keep;
+#[cfg(all(test, shuttle))]
+mod model;
 mod options;
 mod place;
 mod queue;
@@ -44,6 +46,7 @@ mod sieve;
 mod slice;
 mod stats;
 mod store;
+mod sync;
 mod verify;
 mod writer;
 

@@ -11,11 +11,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::place::{GOING, Place, RANKS, Rank, Standing};
 use crate::run::Held;
 use crate::sieve::{Sieve, Verdict};
+use crate::sync::Mutex;
 use crate::{Account, Eviction, Keep};
 
 /// The copies of one tier: all memory, or one disk.

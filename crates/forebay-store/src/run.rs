@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_memory::Span;
 use forebay_types::{BlockKey, SECTOR_SIZE, SectorRange, SectorSums};
@@ -13,6 +12,7 @@ use tokio::sync::Mutex;
 use crate::Keep;
 use crate::disk::DiskExtent;
 use crate::place::Place;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::verify::Checked;
 
 /// Which bytes a run has, and their checksums.
@@ -92,7 +92,7 @@ pub(crate) trait Held {
 /// What eviction keeps with each copy.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    visited: AtomicBool,
+    visited: std::sync::atomic::AtomicBool,
     /// Where it stands in its tier's order; see `residents.rs`. Hits do not look at it.
     pub(crate) place: parking_lot::Mutex<Place>,
 }
@@ -200,7 +200,7 @@ pub(crate) struct DiskRun {
     /// Removed on request, so a read that is under way does not promote it any more.
     pub(crate) removed: AtomicBool,
     /// One bit for each sector of the run that was read and found right since the store opened.
-    checked: [AtomicU64; 2],
+    checked: [std::sync::atomic::AtomicU64; 2],
     /// Held by the one reader that promotes it to memory; the others wait for the result.
     pub(crate) promotion: Mutex<()>,
 }
@@ -227,7 +227,7 @@ impl DiskRun {
         self.words(sectors).for_each(|(word, bits)| _ = word.fetch_or(bits, Ordering::Relaxed));
     }
 
-    fn words(&self, sectors: SectorRange) -> impl Iterator<Item = (&AtomicU64, u64)> {
+    fn words(&self, sectors: SectorRange) -> impl Iterator<Item = (&std::sync::atomic::AtomicU64, u64)> {
         let positions = sectors.start - self.run.sectors.start..sectors.end - self.run.sectors.start;
         self.checked.iter().zip([0..64, 64..128]).map(move |(word, within)| {
             let bits = positions.clone().filter(|position| within.contains(position));

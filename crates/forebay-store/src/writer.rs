@@ -18,15 +18,18 @@ const TOGETHER: usize = 8;
 pub(crate) async fn run(core: Arc<Core>, disk: usize, mut queue: UnboundedReceiver<Job>, stop: CancellationToken) {
     let core = &*core;
     let jobs = stream::poll_fn(|context| queue.poll_recv(context));
-    let work = jobs.for_each_concurrent(TOGETHER, |job| async move {
-        match job {
-            Job::Write(job) => write(core, disk, &job).await,
-            Job::Bury(extent, _pending) => core.slabs[disk].bury(extent).await,
-        }
-    });
+    let work = jobs.for_each_concurrent(TOGETHER, |job| carry_out(core, disk, job));
     tokio::select! {
         () = stop.cancelled() => {}
         () = work => {}
+    }
+}
+
+/// Does a job of this disk.
+pub(crate) async fn carry_out(core: &Core, disk: usize, job: Job) {
+    match job {
+        Job::Write(job) => write(core, disk, &job).await,
+        Job::Bury(extent, _pending) => core.slabs[disk].bury(extent).await,
     }
 }
 

@@ -81,7 +81,7 @@ async fn a_server_that_is_not_one_of_ours_is_refused_by_name() {
         ([b'H'; 128], "does not speak Forebay"),
     ] {
         let (listener, address) = listener().await;
-        let link = link(address, quick());
+        let link = link(address, ClientOptions { connect_timeout: LONG, ..quick() });
         let (result, _stream) = tokio::join!(call(&link, read(Behaviour::AtOnce, 0, 0, 10, LONG)), async {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&hello).await.unwrap();

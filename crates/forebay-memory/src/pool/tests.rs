@@ -57,7 +57,40 @@ fn a_pool_grows_to_its_limit_and_no_further() {
     assert!(Pool::new(PoolOptions { initial: ByteSize::mib(16), ..options }).is_err());
 }
 
+/// What memory goes through with a mount: filled by a transport, read by several, had again by the entry of a ring that lent it.
 #[test]
+fn memory_that_goes_from_thread_to_thread_is_written_when_nobody_reads_it() {
+    let pool = pool(1);
+    let (head, tail) = pool.try_alloc(100).unwrap().split_at(0);
+    let mut anchor = head.freeze();
+    let mut lent = Some(tail);
+    for round in 0..3 {
+        let mut filled = lent.take().or_else(|| anchor.reclaim(100)).unwrap();
+        let filler = std::thread::spawn(move || {
+            filled.fill(round);
+            filled.freeze()
+        });
+        let view = filler.join().unwrap();
+        let readers = [0, 20, 40].map(|at| {
+            let view = view.slice(at..at + 40);
+            std::thread::spawn(move || assert!(view.iter().all(|byte| *byte == round)))
+        });
+        drop(view);
+        // Not joined: that they have gone is learnt from the views alone.
+        while anchor.views() > 1 {
+            std::thread::yield_now();
+        }
+        let mut again = anchor.reclaim(100).unwrap();
+        again.fill(99);
+        drop(again);
+        readers.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+    drop(anchor);
+    assert!(pool.try_alloc(FRAME).is_some());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri backs no mapping with memory")]
 fn taking_memory_ends_soon_when_nobody_wants_it_any_more() {
     let pool = Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(ByteSize::gib(64)) }).unwrap();
     let mut asked = 0;
@@ -110,6 +143,31 @@ async fn one_who_gives_up_leaves_the_line_and_lets_smaller_ones_through() {
     drop((small, behind));
     assert_eq!(pool.used(), 0);
     assert_eq!(pool.occupancy().failures, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_whose_read_is_given_up_lets_those_behind_him_through() {
+    let pool = pool(1);
+    let small = pool.try_alloc(1).unwrap();
+    let first = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.alloc(FRAME, Duration::from_secs(60)).await }
+    });
+    while pool.occupancy().waiting < 1 {
+        tokio::task::yield_now().await;
+    }
+    let behind = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.alloc(1, Duration::from_secs(60)).await }
+    });
+    while pool.occupancy().waiting < 2 {
+        tokio::task::yield_now().await;
+    }
+    first.abort();
+    let given_up = tokio::time::Instant::now();
+    assert!(behind.await.unwrap().is_ok(), "there was room for him all the time");
+    assert_eq!(given_up.elapsed(), Duration::ZERO);
+    drop(small);
 }
 
 #[tokio::test]

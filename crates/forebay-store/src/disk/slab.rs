@@ -149,6 +149,14 @@ impl Slab {
         })
     }
 
+    /// How many runs somebody who opened the slab anew would find.
+    #[cfg(all(test, shuttle))]
+    pub(crate) async fn found_again(&self, memory: &forebay_memory::Pool) -> usize {
+        let (id, frames) = (self.id, self.usage().frames);
+        let found = recovery::scan(&*self.io, memory, Duration::MAX, id, frames, &self.dir).await;
+        found.map_or(0, |found| found.runs.len())
+    }
+
     pub(crate) fn usage(&self) -> Usage {
         self.space.usage()
     }

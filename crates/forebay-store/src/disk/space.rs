@@ -7,16 +7,16 @@
 //! Eviction erases nothing: until its extent is given away again, what was evicted would be found by a restart, with the
 //! right bytes. When its block is removed it must not be, so what each free extent still says is remembered.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use forebay_types::{BlockKey, FileId};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use super::file::DirectoryLock;
 use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
+use crate::sync::Mutex;
 
 /// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.
 #[derive(Debug)]
@@ -30,6 +30,9 @@ pub(crate) struct Space {
 struct State {
     frames: Frames,
     leftovers: Leftovers,
+    /// Extents that were given to somebody else while their last holder was letting go: he is not to free them, but whoever lets go
+    /// later. That the two may come in the other order does not matter.
+    passed_on: HashSet<Slot>,
 }
 
 /// The extents that hold nothing any more but say otherwise.
@@ -100,8 +103,12 @@ impl DiskExtent {
 
 impl Drop for DiskExtent {
     fn drop(&mut self) {
-        self.space.state.lock().frames.free(self.slot);
-        self.space.freed.notify_waiters();
+        let mut state = self.space.state.lock();
+        if !state.passed_on.remove(&self.slot) {
+            state.frames.free(self.slot);
+            drop(state);
+            self.space.freed.notify_waiters();
+        }
     }
 }
 
@@ -120,14 +127,14 @@ pub(crate) struct Usage {
 
 impl Space {
     pub(crate) fn new(frames: Frames, lock: DirectoryLock) -> Arc<Self> {
-        let state = State { frames, leftovers: Leftovers::default() };
+        let state = State { frames, leftovers: Leftovers::default(), passed_on: HashSet::new() };
         Arc::new(Self { state: Mutex::new(state), freed: Notify::new(), _lock: lock })
     }
 
     /// A free extent of `class`, if there is one. `disk` is the number that the extent will tell.
     pub(crate) fn take(self: &Arc<Self>, disk: usize, class: u8) -> Option<DiskExtent> {
         let mut state = self.state.lock();
-        let State { frames, leftovers } = &mut *state;
+        let State { frames, leftovers, .. } = &mut *state;
         let slot = frames.take(class, |number, class_before| {
             // What older generations left in a frame counts no more once a newer one is in it.
             (0..extents(class_before)).for_each(|index| {
@@ -154,13 +161,22 @@ impl Space {
 
     /// The extents that say that they hold a part of `block` and do not, so that they can be told better.
     pub(crate) fn leftovers(self: &Arc<Self>, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
-        let mut state = self.state.lock();
+        self.leftovers_of(&mut self.state.lock(), disk, block)
+    }
+
+    fn leftovers_of(self: &Arc<Self>, state: &mut State, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
         let leftovers = state.leftovers.take(block);
         let extents = leftovers.into_iter().filter_map(|Leftover { slot, extent }| {
             if let Some(extent) = extent.upgrade() {
                 return Some(extent);
             }
-            let generation = state.frames.take_slot(slot)?;
+            let generation = state.frames.take_slot(slot).or_else(|| {
+                // Somebody is letting go of it, and waits for the lock. Nobody else can have it: whoever takes an extent has what it
+                // said forgotten.
+                let generation = state.frames.generation_in_use(slot)?;
+                state.passed_on.insert(slot);
+                Some(generation)
+            })?;
             Some(Arc::new(DiskExtent { slot, generation, disk, space: Arc::clone(self) }))
         });
         extents.collect()
@@ -262,6 +278,12 @@ impl Frames {
         Some(generation)
     }
 
+    /// The generation of an extent that is in use.
+    fn generation_in_use(&self, slot: Slot) -> Option<u64> {
+        let frame = self.frames.get(slot.frame as usize)?;
+        (frame.class == slot.class && frame.used & (1 << slot.index) != 0).then_some(frame.generation)
+    }
+
     fn occupy(&mut self, slot: Slot) {
         let frame = &mut self.frames[slot.frame as usize];
         frame.used |= 1 << slot.index;
@@ -303,6 +325,33 @@ fn full(class: u8) -> u128 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Found by shuttle (`model.rs`).
+    #[test]
+    #[cfg(not(shuttle))]
+    fn a_leftover_is_found_while_its_last_holder_is_letting_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::new(Frames::new(1), DirectoryLock::take(dir.path()).unwrap());
+        let block = BlockKey { file: FileId([1; 16]), index: 0 };
+        let extent = Arc::new(space.take(0, 0).unwrap());
+        let (slot, generation) = (extent.slot(), extent.generation());
+        space.left(&extent, block);
+        let still_held = Arc::downgrade(&extent);
+        let mut state = space.state.lock();
+        let letting_go = std::thread::spawn(move || drop(extent));
+        while still_held.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+        // It is nobody's, and cannot say so yet.
+        let found = space.leftovers_of(&mut state, 0, &block);
+        drop(state);
+        letting_go.join().unwrap();
+        let described: Vec<_> = found.iter().map(|extent| (extent.slot(), extent.generation())).collect();
+        assert_eq!(described, [(slot, generation)], "nobody will bury it");
+        assert_eq!(space.usage().used, slot.stride(), "it is in use until it is buried");
+        drop(found);
+        assert_eq!(space.usage().used, 0);
+    }
 
     proptest! {
         #[test]

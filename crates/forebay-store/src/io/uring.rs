@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use io_uring::{IoUring, opcode, squeue, types::Fd};
-use rustix::event::{EventfdFlags, PollFlags};
+use rustix::event::EventfdFlags;
 
 use super::Files;
 use super::front::{Back, Front, Kind, Operation};
@@ -122,7 +122,7 @@ impl Driver {
     }
 
     fn await_wake(&mut self) {
-        let readable = u32::from(PollFlags::IN.bits());
+        let readable = libc::POLLIN as u32;
         let entry = opcode::PollAdd::new(Fd(self.wake.as_raw_fd()), readable).build().user_data(WAKE);
         self.push(&entry);
     }

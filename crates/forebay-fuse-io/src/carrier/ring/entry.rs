@@ -22,12 +22,13 @@
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use forebay_memory::{Pool, Span, SpanMut};
 
 use super::headers::{HEADER_SIZE, Headers};
 use super::ready::Ready;
+use super::turn::Turn;
 
 /// Where the first argument of an operation lies in the header.
 const OP_IN: usize = 128;
@@ -41,12 +42,6 @@ const PAYLOAD_SIZE: usize = 272;
 const IN_HEADER_SIZE: usize = 40;
 /// `struct fuse_out_header`.
 const OUT_HEADER_SIZE: usize = 16;
-
-const WITH_KERNEL: u8 = 0;
-const SERVING: u8 = 1;
-const ANSWERED: u8 = 2;
-const KEPT: u8 = 3;
-const READY: u8 = 4;
 
 /// All entries of one ring thread. What answers later holds it by an `Arc`, so the memory outlives every answer.
 #[derive(Debug)]
@@ -68,11 +63,8 @@ struct Slot {
     /// What REGISTER points the kernel to: header and payload.
     iovecs: [libc::iovec; 2],
     qid: u16,
-    state: AtomicU8,
-    /// How many of [`Kept`] and [`KeptBytes`] there are.
-    holds: AtomicU32,
-    /// An answer that waits for the last view of the payload; left by the `Kept`, taken by the owner thread.
-    late: UnsafeCell<Option<Late>>,
+    /// Whose it is. Each [`Kept`] and each [`KeptBytes`] is a hold, and the `Kept` answers.
+    turn: Turn<Late>,
 }
 
 #[derive(Debug)]
@@ -81,8 +73,8 @@ struct Late {
     body: Vec<u8>,
 }
 
-// SAFETY: `payload`, `iovecs` and the two cells point to or hold plain memory; the states above say who may touch it,
-// and every hand-over from thread to thread goes through `state` or `holds` with release and acquire.
+// SAFETY: `payload`, `iovecs` and the anchor point to or hold plain memory; `turn` says who may touch it, and every hand-over from
+// thread to thread goes through it.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -132,13 +124,13 @@ impl Entries {
 
     /// A request has come in entry `index`: the owner thread's view of it.
     pub(crate) fn take(self: &Arc<Self>, index: u32) -> Taken<'_> {
-        self.slot(index).go(WITH_KERNEL, SERVING);
+        self.slot(index).turn.take();
         Taken { entries: self, index }
     }
 
     /// Whether the request of entry `index` was answered before [`Taken`] was let go.
     pub(crate) fn is_answered(&self, index: u32) -> bool {
-        self.slot(index).state.load(Ordering::Relaxed) == ANSWERED
+        self.slot(index).turn.is_answered()
     }
 
     /// Whether an answered entry must still wait, since somebody may write to its payload.
@@ -154,15 +146,11 @@ impl Entries {
     /// The kernel is asked to take entry `index`, with the answer that is in it or for the first time.
     pub(crate) fn give(&self, index: u32) {
         let slot = self.slot(index);
-        if slot.state.load(Ordering::Acquire) == READY {
-            // SAFETY: the entry is ready and not the kernel's yet, so nobody but the owner thread looks at the cell.
-            if let Some(late) = unsafe { (*slot.late.get()).take() } {
-                let body: &[&[u8]] = &[&late.body];
-                self.write(index, if late.error == 0 { Ok(body) } else { Err(late.error) });
-            }
+        if let Some(late) = slot.turn.take_late() {
+            let body: &[&[u8]] = &[&late.body];
+            self.write(index, if late.error == 0 { Ok(body) } else { Err(late.error) });
         }
-        let old = slot.state.swap(WITH_KERNEL, Ordering::Acquire);
-        debug_assert!(matches!(old, ANSWERED | READY | WITH_KERNEL), "entry {index} was given away in state {old}");
+        slot.turn.give();
     }
 
     fn slot(&self, index: u32) -> &Slot {
@@ -208,12 +196,9 @@ impl Entries {
 
     /// Lets go of one hold; the last one hands the entry to its owner thread.
     fn let_go(&self, index: u32) {
-        let slot = self.slot(index);
-        if slot.holds.fetch_sub(1, Ordering::AcqRel) != 1 {
-            return;
+        if self.slot(index).turn.let_go() {
+            self.ready.set(index);
         }
-        slot.state.store(READY, Ordering::Release);
-        self.ready.set(index);
     }
 }
 
@@ -221,22 +206,13 @@ impl Slot {
     fn new(qid: u16, header: NonNull<u8>, mut span: SpanMut) -> Self {
         let capacity = span.len();
         // From here on the payload is reached through this pointer alone, or through the one `SpanMut`, never both.
-        let payload = NonNull::from(&mut *span).cast::<u8>();
+        let payload = span.pointer();
         span.truncate(0);
         let iovecs = [
             libc::iovec { iov_base: header.as_ptr().cast(), iov_len: HEADER_SIZE },
             libc::iovec { iov_base: payload.as_ptr().cast(), iov_len: capacity },
         ];
-        Self {
-            payload,
-            capacity,
-            anchor: UnsafeCell::new(span.freeze()),
-            iovecs,
-            qid,
-            state: AtomicU8::new(WITH_KERNEL),
-            holds: AtomicU32::new(0),
-            late: UnsafeCell::new(None),
-        }
+        Self { payload, capacity, anchor: UnsafeCell::new(span.freeze()), iovecs, qid, turn: Turn::new() }
     }
 
     /// Whether somebody has a view of the payload. Asked by whoever has the entry.
@@ -248,11 +224,6 @@ impl Slot {
         // What was written through a view that is gone was written before this.
         fence(Ordering::Acquire);
         false
-    }
-
-    fn go(&self, from: u8, to: u8) {
-        let old = self.state.swap(to, Ordering::AcqRel);
-        debug_assert_eq!(old, from, "an entry went from {old} to {to}");
     }
 }
 
@@ -286,34 +257,35 @@ impl Taken<'_> {
     /// Answers here and now: a body of some parts, or an errno (positive).
     pub(crate) fn answer(self, answer: Result<&[&[u8]], i32>) {
         self.entries.write(self.index, answer);
-        self.entries.slot(self.index).go(SERVING, ANSWERED);
+        self.entries.slot(self.index).turn.answer();
         std::mem::forget(self);
     }
 
     /// To be answered later, by whomever.
     pub(crate) fn keep(self) -> Kept {
-        let slot = self.entries.slot(self.index);
-        slot.holds.store(1, Ordering::Relaxed);
-        slot.go(SERVING, KEPT);
-        let kept = Kept { entries: Arc::clone(self.entries), index: self.index };
-        std::mem::forget(self);
-        kept
+        self.keep_with(1)
     }
 
     /// As [`Taken::keep`], with the bytes that a WRITE brought, uncopied.
     pub(crate) fn keep_bytes(self) -> (Kept, KeptBytes) {
         let length = self.entries.payload_size(self.index);
-        let kept = self.keep();
-        kept.entries.slot(kept.index).holds.store(2, Ordering::Relaxed);
+        let kept = self.keep_with(2);
         let bytes = KeptBytes { entries: Arc::clone(&kept.entries), index: kept.index, length };
         (kept, bytes)
+    }
+
+    fn keep_with(self, holds: u32) -> Kept {
+        self.entries.slot(self.index).turn.keep(holds);
+        let kept = Kept { entries: Arc::clone(self.entries), index: self.index };
+        std::mem::forget(self);
+        kept
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.entries.write(self.index, Err(libc::EIO));
-        self.entries.slot(self.index).go(SERVING, ANSWERED);
+        self.entries.slot(self.index).turn.answer();
     }
 }
 
@@ -328,7 +300,7 @@ impl Kept {
     /// A body of some parts, or an errno (positive).
     pub(crate) fn answer(self, answer: Result<&[&[u8]], i32>) {
         let slot = self.entries.slot(self.index);
-        if slot.holds.load(Ordering::Acquire) == 1 && !slot.is_lent() {
+        if slot.turn.is_sole() && !slot.is_lent() {
             self.entries.write(self.index, answer);
         } else {
             self.answer_late(answer);
@@ -340,7 +312,7 @@ impl Kept {
     /// somebody else has a view of it.
     pub(crate) fn payload(&mut self) -> Option<&mut [u8]> {
         let slot = self.entries.slot(self.index);
-        if slot.holds.load(Ordering::Acquire) != 1 || slot.is_lent() {
+        if !slot.turn.is_sole() || slot.is_lent() {
             return None;
         }
         // SAFETY: the payload is `capacity` bytes long, and nobody else has a view of it until `self` is consumed or lends it,
@@ -351,7 +323,7 @@ impl Kept {
     /// Answers with the first `length` bytes of the payload as [`Kept::payload`] or a lent span left them.
     pub(crate) fn send_payload(self, length: usize) {
         let slot = self.entries.slot(self.index);
-        if slot.holds.load(Ordering::Acquire) == 1 && length <= slot.capacity {
+        if slot.turn.is_sole() && length <= slot.capacity {
             self.entries.write_header(self.index, 0, length);
         } else {
             self.answer_late(Err(libc::EIO));
@@ -363,7 +335,7 @@ impl Kept {
     /// instead, the answer waits until it is. `None` while it is lent.
     pub(crate) fn lend(&mut self) -> Option<SpanMut> {
         let slot = self.entries.slot(self.index);
-        if slot.holds.load(Ordering::Acquire) != 1 {
+        if !slot.turn.is_sole() {
             return None;
         }
         // SAFETY: only who has the entry looks at the anchor, and `self` is not consumed.
@@ -397,8 +369,8 @@ impl Kept {
             Ok(parts) => Late { error: 0, body: parts.concat() },
             Err(error) => Late { error, body: Vec::new() },
         };
-        // SAFETY: this hold is not let go yet, so the owner thread does not look; and only the `Kept` leaves something.
-        unsafe { *self.entries.slot(self.index).late.get() = Some(late) };
+        // SAFETY: the `Kept` answers, and its hold is not let go yet.
+        unsafe { self.entries.slot(self.index).turn.leave(late) };
     }
 
     fn end(self) {
@@ -445,7 +417,7 @@ impl Entries {
     /// Puts a request into entry `index`.
     pub(crate) fn bring(&self, index: u32, header: &[u8], head: &[u8], tail: &[u8]) {
         let slot = self.slot(index);
-        assert_eq!(slot.state.load(Ordering::Acquire), WITH_KERNEL, "the entry is not the kernel's");
+        assert!(slot.turn.is_with_kernel(), "the entry is not the kernel's");
         assert!(header.len() == IN_HEADER_SIZE && head.len() <= OP_IN_SIZE && tail.len() <= slot.capacity);
         let page = self.headers.at(index as usize).as_ptr();
         // SAFETY: all three fit, as was just checked, and the entry is the kernel's, which this plays.
@@ -469,3 +441,6 @@ impl Entries {
         (self.headers.read_u64(index, 8), self.headers.read_u32(index, 4) as i32, body)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,8 @@
 //! request. So one system call answers, fetches and waits, on the processor on which the program asked.
 //!
 //! * [`cpus`]: which thread serves which queue;
-//! * [`entry`]: the memory of an entry, and who may touch it, with its `headers`; [`ready`]: entries that other threads have answered;
+//! * [`entry`]: the memory of an entry, and who may touch it, with its `headers` and whose [`turn`] it is; [`ready`] and
+//!   [`answered`]: entries that other threads have answered;
 //! * [`queue`]: what becomes of each entry, as a pure machine;
 //! * [`submit`]: what is asked of the kernel; [`thread`]: the loop.
 //!
@@ -17,15 +18,20 @@
 //! without rings; once they are live a thread that fails takes the mount with it, since the requests of its queues would wait for
 //! ever.
 
+mod answered;
 pub(crate) mod cpus;
 pub(crate) mod entry;
 mod headers;
+#[cfg(test)]
+mod model;
 pub(crate) mod queue;
 mod ready;
 pub(crate) mod submit;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod turn;
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,22 +1,19 @@
-//! Which entries are answered and wait to be given to the kernel, and how their owner thread learns of it.
+//! How the owner thread of a ring learns what other threads have answered.
 //!
-//! Only the owner thread may submit to its ring. Another thread that has answered sets the entry's bit and, if the
-//! owner sleeps in the kernel, writes to an eventfd that the ring waits on. One bit an entry is enough: an entry is
-//! answered once before it is given away. One write a sleep is enough: the owner looks at all bits when it wakes. A bit beyond the
-//! entries says that the thread is to end.
+//! Only the owner thread may submit to its ring. Another thread that has answered sets the entry's bit ([`Answered`]) and, if the
+//! owner sleeps in the kernel, writes to an eventfd that the ring waits on.
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use super::answered::Answered;
 
 /// The bits of one ring thread, and its bell.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    words: Box<[AtomicU64]>,
-    count: u32,
-    sleeping: AtomicBool,
+    answered: Answered,
     bell: OwnedFd,
     /// Where the ring reads the bell into; nobody looks.
     counter: UnsafeCell<u64>,
@@ -31,11 +28,8 @@ impl Ready {
     /// # Errors
     /// What `eventfd(2)` says.
     pub(crate) fn new(count: u32) -> std::io::Result<Self> {
-        let words = (0..=count / 64).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
-            words,
-            count,
-            sleeping: AtomicBool::new(false),
+            answered: Answered::new(count),
             bell: eventfd(0, EventfdFlags::CLOEXEC)?,
             counter: UnsafeCell::new(0),
         })
@@ -43,52 +37,36 @@ impl Ready {
 
     /// Entry `index` is answered. On any thread.
     pub(crate) fn set(&self, index: u32) {
-        self.words[index as usize / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
-        self.ring_bell();
+        if self.answered.set(index) {
+            self.ring_bell();
+        }
     }
 
     /// The owner is to end.
     pub(crate) fn end(&self) {
-        self.set(self.count);
+        if self.answered.end() {
+            self.ring_bell();
+        }
     }
 
-    /// Wakes the owner if it sleeps.
     fn ring_bell(&self) {
-        // `SeqCst` here, in `set` and in `fall_asleep`: either the owner sees the bit, or this sees that it sleeps.
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            // It fails only when the counter is about to overflow, and then the owner is awake anyway.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
-        }
+        // It fails only when the counter is about to overflow, and then the owner is awake anyway.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Takes all bits, calling `each` with the number of each entry; `None`: the end. The owner thread only.
-    pub(crate) fn drain(&self, mut each: impl FnMut(Option<u32>)) {
-        for (number, word) in self.words.iter().enumerate() {
-            if word.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            let mut bits = word.swap(0, Ordering::Acquire);
-            while bits != 0 {
-                let entry = number as u32 * 64 + bits.trailing_zeros();
-                each((entry < self.count).then_some(entry));
-                bits &= bits - 1;
-            }
-        }
+    pub(crate) fn drain(&self, each: impl FnMut(Option<u32>)) {
+        self.answered.drain(each);
     }
 
     /// Says that the owner is about to sleep; `false` when there is something to do first.
     pub(crate) fn fall_asleep(&self) -> bool {
-        self.sleeping.store(true, Ordering::SeqCst);
-        let idle = self.words.iter().all(|word| word.load(Ordering::SeqCst) == 0);
-        if !idle {
-            self.wake_up();
-        }
-        idle
+        self.answered.fall_asleep()
     }
 
     /// The owner is awake.
     pub(crate) fn wake_up(&self) {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.answered.wake_up();
     }
 
     /// What to wait for beside the ring's own completions.
@@ -105,7 +83,7 @@ impl Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn drained(ready: &Ready) -> Vec<Option<u32>> {
         let mut all = Vec::new();
