@@ -5,7 +5,7 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-long test-rdma instructions lint fmt clippy doc deny bench peers simulate
+.PHONY: help setup build demo test test-long test-rdma fuzz instructions lint fmt clippy doc deny bench peers simulate
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test-long: setup ## What takes too long for `make test`
 
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches
 	@scripts/rdma-test.sh
+
+fuzz: ## Every parser of what comes from outside, fed by libFuzzer for 60 s (FUZZ_SECONDS=, ARGS="--only NAME --seconds N"); docs/VERIFICATION.md
+	@scripts/fuzz.sh $(ARGS)
 
 instructions: ## What a read that hits memory takes, in instructions, against tests/instructions.toml
 	@scripts/instructions.sh

@@ -17,4 +17,4 @@ mod seal;
 mod support;
 mod targets;
 
-pub use targets::{TARGETS, Target};
+pub use targets::{Seed, TARGETS, Target, run};

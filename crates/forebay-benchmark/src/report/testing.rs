@@ -188,13 +188,3 @@ fn record(measured: Measured, settings: &[(&str, &str)]) -> Record {
         ],
     }
 }
-
-#[test]
-fn zz_dump() {
-    let mut r = posix();
-    if let Measured::Posix { steps, .. } = &mut r.measured { let mut k = 0; steps.retain(|_| { k += 1; k % 40 == 1 }); steps.truncate(6); }
-    let mut q = read();
-    if let Measured::Read { cells, .. } = &mut q.measured { let mut k = 0; cells.retain(|_| { k += 1; k % 7 == 1 }); cells.truncate(4); }
-    std::fs::write("/tmp/read.json", serde_json::to_vec(&q).unwrap()).unwrap();
-    std::fs::write("/tmp/posix.json", serde_json::to_vec(&r).unwrap()).unwrap();
-}

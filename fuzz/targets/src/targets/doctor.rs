@@ -4,7 +4,7 @@ use std::fs;
 
 use forebay_config::Config;
 use forebay_doctor::recording::{self, DOCUMENT};
-use forebay_doctor::{Facts, Report};
+use forebay_doctor::{Facts, Outside, Report, Root};
 
 use crate::input::{Input, Output};
 use crate::support::folder;
@@ -107,9 +107,16 @@ pub(super) mod doctor_recording {
         let files = |output: Output| machine.iter().fold(output, |output, (name, content)| file(output, name, content));
         vec![
             ("by_hand", files(Output::default().piece("")).done()),
-            ("recorded", files(Output::default().piece(RECORDED)).done()),
+            ("recorded", files(Output::default().piece(recorded())).done()),
         ]
     }
 
-    const RECORDED: &str = include_str!("doctor/recorded.json");
+    /// The document of a machine without files.
+    fn recorded() -> Vec<u8> {
+        let (from, to) = (folder(), folder());
+        let root = Root::new(from.path()).recorded_to(to.path()).expect("the folder is empty");
+        let _ = Facts::gather(&root, Outside::default());
+        recording::write(&root, to.path(), Outside::default(), "2026-01-02T03:04:05Z".into()).expect("it is written");
+        fs::read(to.path().join(DOCUMENT)).expect("it is there")
+    }
 }
