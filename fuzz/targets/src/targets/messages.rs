@@ -164,9 +164,8 @@ pub(super) mod bodies {
         if let Some(byte) = body.get_mut(at) {
             *byte ^= flip;
         }
-        if let Ok(read) = UploadRequest::decode(&Request { body: body.into(), tail: Bytes::new(), ..request }) {
+        if UploadRequest::decode(&Request { body: body.into(), tail: Bytes::new(), ..request }).is_ok() {
             assert!(at < first || flip == 0 || upload.bytes.get(at - first).is_none(), "a changed byte has another sum");
-            assert_eq!(read.bytes.len(), upload.bytes.len().max(read.bytes.len()));
         }
     }
 

@@ -54,14 +54,14 @@ pub(super) mod tcp_requests {
         let read = sent(1, Request::on_block(Op::Read, block, 4096, 65536, second));
         let stat = sent(2, Request::on_path(Op::Stat, Bytes::from_static(b"/a/b"), second));
         let ping = sent(0, Request::on_path(Op::Ping, Bytes::new(), second));
-        let upload = UploadRequest { path: b"/up".to_vec(), part: None, bytes: Bytes::from(vec![7; 3000]) };
+        let upload = UploadRequest { path: b"/up".to_vec(), part: None, bytes: Bytes::from(vec![7; 500]) };
         let upload = sent(3, upload.request(second));
         // Over 64 KiB: it needs leave.
         let large = sent(4, Request::on_path(Op::Upload, Bytes::from(vec![1; 65 << 10]), second));
         vec![
             ("ping_read_stat", uncut(&[]).bytes([ping.clone(), read.clone(), stat.clone()].concat()).done()),
             ("in_pieces", uncut(&[1, 63, 64, 65]).bytes([stat, upload, read, ping.clone()].concat()).done()),
-            ("large", uncut(&[4096]).bytes([ping, large[..10_000].to_vec()].concat()).done()),
+            ("large", uncut(&[4096]).bytes([ping, large[..2000].to_vec()].concat()).done()),
         ]
     }
 }
@@ -90,14 +90,14 @@ pub(super) mod tcp_replies {
             [&ReplyHeader { id, failure, body_len, payload_len, provenance }.encode()[..], body, payload].concat()
         };
         let calls = |output: Output| {
-            let calls = [(100, 0), (4096, 0), (0, 0), (5000, 1)];
+            let calls = [(100, 0), (600, 0), (0, 0), (700, 1)];
             let output = output.u8(calls.len() as u8);
             calls.iter().fold(output, |output, (limit, left)| output.u16(*limit).u8(*left))
         };
         let stream = [
             sent(0, None, b"", b""),
-            sent(2, None, b"sums", &[2; 4096]),
-            sent(4, None, b"", &[4; 5000]),
+            sent(2, None, b"sums", &[2; 600]),
+            sent(4, None, b"", &[4; 700]),
             sent(3, Some(FailureKind::NotFound), b"no such file", b""),
             sent(1, None, b"", &[1; 100]),
         ];
