@@ -216,6 +216,12 @@ mod tests {
         }
 
         #[test]
+        fn a_duration_of_any_precision_is_printed_whole(nanos in prop_oneof![0u64..5000, any::<u64>()]) {
+            let duration = Duration::from_nanos(nanos);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+
+        #[test]
         fn no_text_makes_the_parsers_panic(text in ".*") {
             let _ = text.parse::<ByteSize>();
             let _ = parse_duration(&text);
