@@ -74,4 +74,3 @@ pub fn greeting(packet: &[u8]) {
         assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
     }
 }
-

@@ -8,14 +8,24 @@ use super::listing::{Listed, Position, RawPage, is_usable_name, merge, parse};
 /// An object store's listing of a directory arrives in `pages`.
 ///
 /// # Panics
-/// When a name is given out that cannot be shown, or twice where the store named it once; when more is given than was asked for.
+/// When a name is given out that cannot be shown; when more is given than was asked for; when a name comes twice though the store
+/// lists in the order of keys, as the protocol has it.
 pub fn listing(pages: &[&[u8]], prefix: &str, max: usize) {
-    let (mut held, mut named, mut given_out) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut held, mut last, mut given_out) = (Vec::new(), String::new(), Vec::new());
+    let mut is_in_order = true;
     for (number, xml) in pages.iter().enumerate() {
         let Ok(mut page) = parse(xml) else { return };
         // Whether there is a next one.
         page.next = (number + 1 < pages.len()).then(|| "next".to_owned());
-        named.extend(page.objects.iter().map(|object| object.key.clone()).chain(page.prefixes.iter().cloned()));
+        let keys = page.objects.iter().map(|object| &object.key).chain(&page.prefixes);
+        let named: BTreeSet<&String> = keys.clone().collect();
+        is_in_order &= named.len() == keys.count() && named.first().is_none_or(|first| **first > last);
+        // With the delimiter, what lies deeper is told of by its directory alone.
+        let is_here =
+            |key: &&String| key.strip_prefix(prefix).is_some_and(|name| !name.trim_end_matches('/').contains('/'));
+        is_in_order &= named.iter().all(is_here)
+            && page.objects.iter().all(|object| !object.key.ends_with('/') || object.key == prefix);
+        last = named.last().map_or(last, |last| (*last).clone());
         let directories = page.prefixes.len();
         let given = merge(prefix, std::mem::take(&mut held), page, max);
         assert!(given.directories.len() + given.files.len() <= max.max(directories));
@@ -25,11 +35,8 @@ pub fn listing(pages: &[&[u8]], prefix: &str, max: usize) {
         assert_eq!(position(&next), next);
         held = next.held;
     }
-    let different: BTreeSet<&String> = named.iter().collect();
-    if different.len() == named.len() && named.iter().all(|name| name.starts_with(prefix)) {
-        let names: BTreeSet<&String> = given_out.iter().collect();
-        assert_eq!(names.len(), given_out.len(), "a name comes once");
-    }
+    let names: BTreeSet<&String> = given_out.iter().collect();
+    assert!(!is_in_order || names.len() == given_out.len(), "a name comes once: {given_out:?}");
 }
 
 /// A client sends `text` as the token of a page.

@@ -68,7 +68,8 @@ pub(super) mod config {
     /// The settings of the example, without what is said about them.
     fn example() -> String {
         let example = example_toml();
-        let lines = example.lines().map(|line| line.strip_prefix('#').filter(|line| line.contains(" = ")).unwrap_or(line));
+        let lines =
+            example.lines().map(|line| line.strip_prefix('#').filter(|line| line.contains(" = ")).unwrap_or(line));
         let settings = lines.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with(' '));
         settings.map(|line| format!("{line}\n")).take(60).collect()
     }

@@ -91,7 +91,10 @@ pub(super) mod doctor_recording {
             output.u8(number as u8).piece(content)
         };
         let machine = [
-            ("proc/meminfo", "MemTotal: 16000000 kB\nMemAvailable: 8000000 kB\nHugePages_Total: 4\nHugepagesize: 2048 kB\n"),
+            (
+                "proc/meminfo",
+                "MemTotal: 16000000 kB\nMemAvailable: 8000000 kB\nHugePages_Total: 4\nHugepagesize: 2048 kB\n",
+            ),
             ("proc/modules", "mlx5_ib 1 0 - Live 0x0\nfuse 2 1 - Live 0x0\n"),
             ("proc/net/tcp", "  sl  local_address rem_address st\n   0: 0100007F:752F 00000000:0000 0A 0 0 0 0 0 1\n"),
             ("etc/security/limits.conf", "* soft memlock unlimited\nroot hard memlock 64\n"),

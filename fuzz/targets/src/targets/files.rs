@@ -118,7 +118,8 @@ pub(super) mod state_store {
 
     pub(crate) fn seeds() -> Vec<Seed> {
         let log = &log()[LOG.len()..];
-        let seed = |flags: u8, snapshot: &[u8], log: &[u8]| Output::default().u8(flags).piece(snapshot).bytes(log).done();
+        let seed =
+            |flags: u8, snapshot: &[u8], log: &[u8]| Output::default().u8(flags).piece(snapshot).bytes(log).done();
         vec![
             ("log", seed(2, b"", log)),
             ("no_log", seed(8, b"", b"")),

@@ -11,7 +11,9 @@ use forebay_fuse_io::{
     Answer, Attributes, Dispatch, FuseIo, Header, Kind, Opened, Operation, Request, Session, SessionOptions, Statfs,
 };
 use parking_lot::Mutex;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+};
 
 use crate::input::{Input, Output};
 use crate::targets::Seed;
@@ -160,7 +162,14 @@ pub(super) mod fuse_session {
         tell(&message(operation, 2, 0, 0, &body));
         // What does not begin well must not leave anybody waiting for a second message.
         let _ = shutdown_if(&kernel, begins & 3 != 0);
-        let options = SessionOptions { io: FuseIo::Device, threads: 1, clone_fd: false, splice: false, spin: Duration::ZERO, ..SessionOptions::default() };
+        let options = SessionOptions {
+            io: FuseIo::Device,
+            threads: 1,
+            clone_fd: false,
+            splice: false,
+            spin: Duration::ZERO,
+            ..SessionOptions::default()
+        };
         let served = Arc::new(Fake::default());
         let Ok(session) = Session::start(device, Arc::clone(&served), &options) else { return };
         let mut answer = [0; LONGEST];
@@ -179,10 +188,8 @@ pub(super) mod fuse_session {
                 break;
             }
             let has_header = length >= IN_HEADER;
-            let is_notice = matches!(
-                operation,
-                opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY
-            );
+            let is_notice =
+                matches!(operation, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT | opcode::NOTIFY_REPLY);
             if has_header && !is_notice {
                 asked.push(unique);
             }
@@ -248,7 +255,7 @@ pub(super) mod fuse_session {
                 Ok(Operation::ReadDir { size, .. } | Operation::ReadDirPlus { size, .. }) => {
                     let mut names = request.keep().names(size.min(4096));
                     let mut next = 0;
-                    while names.add(9, next, Kind::RegularFile, b"name") {
+                    while !names.add(9, next, Kind::RegularFile, b"name") {
                         next += 1;
                     }
                     names.send();
@@ -281,9 +288,8 @@ pub(super) mod fuse_session {
 
     pub(crate) fn seeds() -> Vec<Seed> {
         let asked = samples().into_iter().filter(|(name, ..)| *name != "init");
-        let all = asked.fold(Output::default().u8(0), |output, (_, operation, body)| {
-            output.u8(operation as u8).u8(1).piece(body)
-        });
+        let all = asked
+            .fold(Output::default().u8(0), |output, (_, operation, body)| output.u8(operation as u8).u8(1).piece(body));
         let some = Output::default().u8(0).u8(opcode::LOOKUP as u8).u8(1).piece(b"x\0");
         let destroyed = some.u8(opcode::DESTROY as u8).u8(0).piece(b"").done();
         vec![

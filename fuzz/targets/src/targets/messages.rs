@@ -165,7 +165,10 @@ pub(super) mod bodies {
             *byte ^= flip;
         }
         if UploadRequest::decode(&Request { body: body.into(), tail: Bytes::new(), ..request }).is_ok() {
-            assert!(at < first || flip == 0 || upload.bytes.get(at - first).is_none(), "a changed byte has another sum");
+            assert!(
+                at < first || flip == 0 || upload.bytes.get(at - first).is_none(),
+                "a changed byte has another sum"
+            );
         }
     }
 
@@ -190,7 +193,8 @@ pub(super) mod bodies {
         let complete = Change::Complete { path: b"/a".to_vec(), upload: "u".into(), size: 9, parts };
         let rename = Change::Copy { from: b"/a".to_vec(), to: b"/b".to_vec() };
         let changed = ChangeReply { attr: Some(attr), token: "t".into() };
-        let upload = UploadRequest { path: b"/a".to_vec(), part: Some(("u".into(), 3)), bytes: Bytes::from_static(b"b") };
+        let upload =
+            UploadRequest { path: b"/a".to_vec(), part: Some(("u".into(), 3)), bytes: Bytes::from_static(b"b") };
         let sent = upload.request(SECOND);
         let seed = |kind: u8, body: &[u8]| Output::default().u8(kind).bytes(body).done();
         vec![
@@ -209,7 +213,10 @@ pub(super) mod bodies {
             ("version", seed(11, &version.encode())),
             ("version_modified", seed(11, &modified.encode())),
             ("upload", seed(12, &[&sent.body[..], &sent.tail].concat())),
-            ("made_upload", Output::default().u8(13).piece(b"/a").u8(1).piece(b"u").u32(3).u16(9).u8(0).bytes(b"b").done()),
+            (
+                "made_upload",
+                Output::default().u8(13).piece(b"/a").u8(1).piece(b"u").u32(3).u16(9).u8(0).bytes(b"b").done(),
+            ),
         ]
     }
 }
@@ -256,7 +263,13 @@ pub(super) mod window {
         let request = RequestHeader::of(1, &Request::on_block(Op::Read, block, 0, 4096, SECOND)).encode();
         let releases = Output::default().bytes(b"FR").u16(2).u32(0).u64(7).u64(8).done();
         let reply = |failure, body: &[u8], payload_len| {
-            let header = ReplyHeader { id: 1, failure, body_len: body.len() as u32, payload_len, provenance: Provenance::default() };
+            let header = ReplyHeader {
+                id: 1,
+                failure,
+                body_len: body.len() as u32,
+                payload_len,
+                provenance: Provenance::default(),
+            };
             Output::default().u8(5).bytes(header.encode()).bytes(body)
         };
         let greeting = Output::default().u8(7).bytes(Hello::ours("prod", BLOCK_SIZE).encode());

@@ -83,8 +83,17 @@ pub(super) mod cluster_records {
                     r#"{"host":"node1","address":"node1:29999","http":"node1:29998","capacity":{"memory":1,"disk":2},"weight":1.5,"version":"0.1.0","state":"active","since":7}"#,
                 ),
             ),
-            ("mount", seed(1, r#"{"path":"/s3","origin":"s3://b/p","options":{"s3.access_key_id":"env:KEY","region":"eu"}}"#)),
-            ("policy", seed(2, r#"{"path":"/s3/models","metadata_ttl":"5m","pin":true,"priority":"high","quota":"10GiB","replicas":2}"#)),
+            (
+                "mount",
+                seed(1, r#"{"path":"/s3","origin":"s3://b/p","options":{"s3.access_key_id":"env:KEY","region":"eu"}}"#),
+            ),
+            (
+                "policy",
+                seed(
+                    2,
+                    r#"{"path":"/s3/models","metadata_ttl":"5m","pin":true,"priority":"high","quota":"10GiB","replicas":2}"#,
+                ),
+            ),
             ("client", seed(3, r#"{"name":"node1:/mnt","capacity_bytes":7}"#)),
             ("order", seed(4, r#"{"job":"load-1","path":"/a"}"#)),
             ("delivery", seed(5, r#"{"files":3,"ready":2,"ready_bytes":9,"first":[["/a","no room"]],"ended":true}"#)),

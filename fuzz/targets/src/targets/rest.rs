@@ -74,7 +74,8 @@ pub(super) mod rest {
         let mount = ask(ask(mount, 0, 3, "", ""), 3, 3, "?path=/s3", "");
         let policy = ask(Output::default(), 2, 4, "", r#"{"path":"/s3","metadata_ttl":"5m","pin":true}"#);
         let policy = ask(ask(policy, 0, 4, "", ""), 3, 4, "?path=/s3", "");
-        let looks = [5, 8, 9, 10, 12, 13, 14].iter().fold(Output::default(), |output, place| ask(output, 0, *place, "", ""));
+        let looks =
+            [5, 8, 9, 10, 12, 13, 14].iter().fold(Output::default(), |output, place| ask(output, 0, *place, "", ""));
         let odd = ask(Output::default(), 9, 255, "/api/v1/nothing%00", "x");
         vec![
             ("jobs", jobs.done()),

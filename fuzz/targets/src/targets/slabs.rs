@@ -69,7 +69,11 @@ pub(super) mod slab_pages {
         if flags & 1 != 0 {
             seal(&mut page);
         }
-        if flags & 2 == 0 { superblock(&page) } else { header(slab, frame, index, class, &page) }
+        if flags & 2 == 0 {
+            superblock(&page)
+        } else {
+            header(slab, frame, index, class, &page)
+        }
         // A page that is not one.
         superblock(rest);
         header(slab, frame, index, class, rest);
@@ -143,19 +147,20 @@ pub(super) mod slab_recovery {
         let is_forged = !is_garbage && damage(&mut content, input);
         let dir = folder();
         fs::write(slab_path(dir.path()), &content).expect("the folder takes a file");
-        let first = block_on(recovered(dir.path(), is_forged));
-        let second = block_on(recovered(dir.path(), is_forged));
+        let first = block_on(recovered(dir.path(), is_forged, Some(&content)));
+        let second = block_on(recovered(dir.path(), is_forged, None));
         assert_eq!(first, second, "what is found once is found again");
         assert_eq!(POOL.with(Pool::used), 0, "memory stays in use");
     }
 
     /// What a store finds: `None` when it refuses the file, which it does not change then.
-    async fn recovered(dir: &Path, is_forged: bool) -> Option<Vec<HeldBlock>> {
-        let before = fs::read(slab_path(dir)).ok();
+    async fn recovered(dir: &Path, is_forged: bool, content: Option<&[u8]>) -> Option<Vec<HeldBlock>> {
         let store = match open(dir).await {
             Ok(store) => store,
             Err(StoreError::NotASlab { .. } | StoreError::SlabVersion { .. }) => {
-                assert!(fs::read(slab_path(dir)).ok() == before, "what is not ours is left alone");
+                let is_left =
+                    content.is_none_or(|content| fs::read(slab_path(dir)).is_ok_and(|found| found == content));
+                assert!(is_left, "what is not ours is left alone");
                 return None;
             }
             Err(error) => unreachable!("damage is no error: {error}"),

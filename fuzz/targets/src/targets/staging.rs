@@ -46,7 +46,12 @@ pub(super) mod staging_journal {
         assert_eq!(look(dir.path()), found, "looking changes nothing");
         if flags & 2 == 0 {
             let remote = Arc::new(Origin::default());
-            let answer = block_on(retry(dir.path(), ID, Arc::clone(&remote) as Arc<dyn Remote>, RetryOptions { memory: MEMORY, on_progress: None }));
+            let answer = block_on(retry(
+                dir.path(),
+                ID,
+                Arc::clone(&remote) as Arc<dyn Remote>,
+                RetryOptions { memory: MEMORY, on_progress: None },
+            ));
             let is_left = path("data").exists();
             match answer {
                 Ok(attr) => {
@@ -79,7 +84,8 @@ pub(super) mod staging_journal {
                  \"schedule\":[[2,4096],[9998,65536]],\"upload\":{upload}}}"
             )
         };
-        let seed = |flags: u8, length: u16, record: String| Output::default().u8(flags).u16(length).bytes(record).done();
+        let seed =
+            |flags: u8, length: u16, record: String| Output::default().u8(flags).u16(length).bytes(record).done();
         let upload = "{\"path_hex\":\"2f61\",\"name\":\"u1\",\"parts\":[[1,4096,\"t1\"]]}";
         vec![
             ("small", seed(0, 100, record(100, true, "null", "[[0,100]]", "[]", "null"))),

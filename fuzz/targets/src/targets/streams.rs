@@ -129,9 +129,9 @@ pub(super) mod perftest {
         let named = ["open", "usage", "stream", "refused"];
         let mut seeds = vec![("requests", Output::default().u8(0).bytes(requests.concat()).done())];
         seeds.push(("offer", Output::default().u8(1).bytes(&answers[0]).done()));
-        seeds.extend(named.iter().zip(&answers[1..]).map(|(name, answer)| {
-            (*name, Output::default().u8(2).bytes(answer).done())
-        }));
+        seeds.extend(
+            named.iter().zip(&answers[1..]).map(|(name, answer)| (*name, Output::default().u8(2).bytes(answer).done())),
+        );
         seeds.push(("read", Output::default().u8(3).bytes([0; STREAM_LEN]).u32(4).done()));
         seeds.push(("write", Output::default().u8(3).bytes([1, 1]).bytes([0; STREAM_LEN - 2]).u32(4).done()));
         seeds
