@@ -265,7 +265,7 @@ mod tests {
 
     use super::super::writer::{Published, Queue, Request, Writer};
     use super::*;
-    use crate::Transaction;
+    use crate::{Revision, Transaction};
 
     /// A descriptor that can be neither written to nor shortened, as a disk that fails.
     fn break_log(disk: &mut Disk) {
@@ -310,5 +310,26 @@ mod tests {
         disk.append(&[change]).unwrap();
         drop(disk);
         assert_eq!(Disk::open(directory.path()).unwrap().1.list("").entries.len(), 1);
+    }
+
+    #[test]
+    fn a_revision_after_which_there_is_none_is_damage() {
+        for (name, magic) in [("log", LOG_MAGIC), ("snapshot", SNAPSHOT_MAGIC)] {
+            let directory = tempfile::tempdir().unwrap();
+            drop(Disk::open(directory.path()).unwrap());
+            let mut bytes = magic.to_vec();
+            let before = Change { revision: Revision(u64::MAX - 1), ..Change::default() };
+            let last = Change { revision: Revision(u64::MAX), ..Change::default() };
+            let changes: &[Change] = if name == "log" { &[last] } else { std::slice::from_ref(&before) };
+            changes.iter().for_each(|change| record::write(change, &mut bytes));
+            std::fs::write(directory.path().join(name), &bytes).unwrap();
+            if name == "snapshot" {
+                let mut log = LOG_MAGIC.to_vec();
+                record::write(&Change { revision: Revision(u64::MAX), ..Change::default() }, &mut log);
+                std::fs::write(directory.path().join("log"), log).unwrap();
+            }
+            let refused = Disk::open(directory.path()).unwrap_err();
+            assert!(matches!(refused, StateError::Corrupted { .. }), "{refused}");
+        }
     }
 }
