@@ -126,6 +126,7 @@ pub(super) mod state_store {
             ("torn", seed(2, b"", &log[..log.len() - 3])),
             ("empty_snapshot", seed(7, &end(0), log)),
             ("snapshot_behind_its_log", seed(7, &end(2), log)),
+            ("last_revision", seed(7, &end(u64::MAX), log)),
         ]
     }
 

@@ -93,6 +93,7 @@ pub(super) mod staging_journal {
             ("over_a_base", seed(0, 5000, record(5000, true, &format!("\"{base}\""), "[[0,10]]", "[]", "null"))),
             ("rough_over_a_base", seed(0, 50, record(50, false, &format!("\"{base}\""), "[]", "[]", "null"))),
             ("begun", seed(0, 9000, record(9000, true, "null", "[[4096,9000]]", "[[0,4096]]", upload))),
+            ("beyond_its_parts", seed(0, 100, record(10_000_000_000, true, "null", "[[0,100]]", "[]", "null"))),
             ("no_data", seed(1, 0, record(5, true, "null", "[]", "[]", "null"))),
             ("no_record", seed(0, 5, "{".to_owned())),
         ]
