@@ -137,7 +137,6 @@ pub fn replies(stream: &[u8], cuts: &[u16], calls: &[(u16, bool)], pool: &Pool) 
 }
 
 /// What becomes of each call, and whether the stream breaks the connection: by a goodbye of this kind, or the protocol.
-#[expect(clippy::type_complexity, reason = "read in one place")]
 fn replies_in(mut stream: &[u8], calls: &[(u16, bool)]) -> (Vec<Outcome>, Option<Option<forebay_types::FailureKind>>) {
     let mut outcomes: Vec<_> = calls.iter().map(|_| Outcome::Waiting).collect();
     while let Some((header, rest)) = stream.split_first_chunk::<HEADER_LEN>() {
