@@ -1,14 +1,14 @@
 //! The targets.
 
 mod benchmark;
-mod config;
 mod doctor;
 mod files;
 mod fuse;
+mod http;
 mod messages;
 mod origin;
 mod records;
-mod rest;
+mod settings;
 mod slabs;
 mod staging;
 mod streams;
@@ -66,11 +66,11 @@ targets![
     staging::staging_journal,
     records::cluster_records,
     records::jobs,
-    config::config,
-    config::quantities,
-    config::import_alluxio,
-    config::import_juicefs,
-    rest::rest,
+    settings::config,
+    settings::quantities,
+    settings::import_alluxio,
+    settings::import_juicefs,
+    http::rest,
     origin::s3_answers,
     benchmark::benchmark_records,
     benchmark::fio_output,

@@ -27,7 +27,7 @@ thread_local! {
 
 /// The one file that there is at first, and what it holds.
 const FILE: &str = "d/file";
-const CONTENT: [u8; 70_000] = {
+static CONTENT: [u8; 70_000] = {
     let mut content = [0; 70_000];
     let mut at = 0;
     while at < content.len() {
