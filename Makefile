@@ -42,6 +42,9 @@ miri: ## Memory, spans and parsing under Miri; needs a nightly toolchain
 sanitize: ## Store and transports under AddressSanitizer and ThreadSanitizer; needs a nightly toolchain (ARGS="thread": one of them)
 	@scripts/sanitize.sh $(ARGS)
 
+fuzz: ## Every parser of what comes from outside, fed by libFuzzer for 60 s (FUZZ_SECONDS=, ARGS="--only NAME --seconds N"); docs/VERIFICATION.md
+	@scripts/fuzz.sh $(ARGS)
+
 instructions: ## What a read that hits memory takes, in instructions, against tests/instructions.toml
 	@scripts/instructions.sh
 

@@ -25,6 +25,16 @@ fn interfaces(config: &Config) -> Vec<&str> {
 }
 
 #[test]
+fn what_ends_up_in_a_comment_stays_in_it() {
+    for odd in ["'/mnt/\u{6}jfs'", "'/mnt/\u{0}'", "'/mnt/jfs\nclient.origin.direct = true'", "'/mnt/\r'"] {
+        let Ok(import) = import(&format!("juicefs mount redis://h {odd} --cache-size 1024\n")) else { continue };
+        let loaded = Config::load(&Sources::new().text("forebay.toml", &import.toml));
+        let config = loaded.unwrap_or_else(|errors| panic!("{errors}\n{}", import.toml)).config;
+        assert!(!config.client_origin_direct, "{}", import.toml);
+    }
+}
+
+#[test]
 fn a_cache_node_becomes_a_mount_that_shares_its_disks() {
     let (config, import) = imported(SERVER);
     assert_eq!(config.cluster_cache_group.as_str(), "cg");

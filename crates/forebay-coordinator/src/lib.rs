@@ -12,6 +12,8 @@
 
 pub mod api;
 pub mod fake;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod jobs;
 
 mod cache;

@@ -41,6 +41,8 @@ mod directory;
 mod error;
 mod file;
 mod fill;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod ground;
 mod local;
 mod memory;

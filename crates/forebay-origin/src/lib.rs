@@ -28,6 +28,8 @@ use std::sync::Arc;
 pub use fake::{FakeCounts, FakeOrigin, Stall};
 pub use file::FileOrigin;
 pub use object::ObjectStoreOrigin;
+#[cfg(feature = "fuzzing")]
+pub use object::fuzzing;
 pub use open::open;
 pub use options::{OriginError, OriginOptions, S3Checksum, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};

@@ -24,6 +24,8 @@ mod changes;
 mod copy;
 mod exchange;
 mod failure;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod listing;
 mod markers;
 mod profile;

@@ -37,6 +37,8 @@ pub mod client;
 mod control;
 mod crew;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod link;
 mod memory;
 pub mod options;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_memory::SpanMut;
 use forebay_transport::connection::{Liveness, Outstanding};
-use forebay_transport::wire::{CONNECTION_ID, Hello, MAX_REPLY_BODY, ReplyHeader, RequestHeader};
+use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
 use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Request};
 use forebay_ucx::{Data, Endpoint, Message, Protocol, Rendezvous};
 use smallvec::smallvec;
@@ -162,12 +162,8 @@ impl Connection {
 
     /// A reply, or a message about the connection; why it breaks the protocol.
     fn on_reply(self: &Rc<Self>, core: &Rc<Core>, header: &[u8], data: Data<'_>) -> Result<(), String> {
-        let (header, inline) = wire::unpack(header).ok_or("a reply's header is cut off")?;
-        let header = ReplyHeader::decode(header).map_err(|error| error.to_string())?;
-        let (body, payload) = body_and_payload(&header, inline, data)?;
-        if payload.is_some() && (header.id == CONNECTION_ID || header.failure.is_some()) {
-            return Err(format!("a reply of {} bytes has nothing to bring", header.payload_len));
-        }
+        let (header, body, has_payload) = wire::reply(header, (&data).into())?;
+        let payload = has_payload.then_some(data);
         if header.id == CONNECTION_ID {
             if let Some(why) = header.failure(&body) {
                 self.break_off(self.refused(why.message().to_owned()));
@@ -299,27 +295,6 @@ impl Connection {
         for id in left {
             calls.abandon(id);
         }
-    }
-}
-
-/// Where a reply's body and payload are.
-fn body_and_payload<'a>(
-    header: &ReplyHeader,
-    inline: &[u8],
-    data: Data<'a>,
-) -> Result<(Bytes, Option<Data<'a>>), String> {
-    let (body_len, payload_len) = (header.body_len as usize, header.payload_len as usize);
-    if inline.len() == body_len {
-        if data.len() != payload_len {
-            return Err(format!("a reply of {payload_len} bytes came with {}", data.len()));
-        }
-        return Ok((Bytes::copy_from_slice(inline), (payload_len > 0).then_some(data)));
-    }
-    match data {
-        Data::Eager(bytes) if inline.is_empty() && payload_len == 0 && bytes.len() == body_len => {
-            Ok((Bytes::copy_from_slice(bytes), None))
-        }
-        _ => Err(format!("a body of {body_len} bytes (at most {MAX_REPLY_BODY}) is not where it should be")),
     }
 }
 

@@ -16,6 +16,8 @@
 
 mod client;
 mod connection;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod lane;
 mod lent;
 mod options;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_metrics::LatencyHistogram;
-use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, RequestHeader};
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader};
 use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
@@ -197,16 +197,7 @@ impl Peers {
         if !peer.greeted.get() {
             return Err("it did not say hello first".to_owned());
         }
-        let (header, inline) = wire::unpack(header).ok_or("a request's header is cut off")?;
-        let header = RequestHeader::decode(header).map_err(|error| error.to_string())?;
-        wire::check_body(header.body_len as usize).map_err(|refused| refused.to_string())?;
-        let body = match data {
-            Data::Eager([]) if inline.len() == header.body_len as usize => Bytes::copy_from_slice(inline),
-            Data::Eager(bytes) if inline.is_empty() && bytes.len() == header.body_len as usize => {
-                Bytes::copy_from_slice(bytes)
-            }
-            _ => return Err(format!("a body of {} bytes is not where it should be", header.body_len)),
-        };
+        let (header, body) = wire::request(header, data.into())?;
         let id = header.id;
         let (limit, waiting) = (self.options.max_requests_per_connection, peer.endpoint.operations());
         if waiting >= 2 * limit {

@@ -13,9 +13,12 @@
 //! fits: sums of the sectors of a block, 512 bytes.
 
 use bytes::Bytes;
-use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, MAX_REQUEST_BODY, WireError};
+use forebay_transport::wire::{
+    CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, MAX_REPLY_BODY, MAX_REQUEST_BODY, ReplyHeader, RequestHeader,
+    WireError,
+};
 use forebay_types::{Failure, FailureKind};
-use forebay_ucx::Version;
+use forebay_ucx::{Data, Version};
 use smallvec::SmallVec;
 
 /// The active message that a client sends first.
@@ -119,6 +122,82 @@ impl Packed {
 /// A received message's header and the body in it; `None` for one that is cut off.
 pub(crate) fn unpack(bytes: &[u8]) -> Option<(&[u8; HEADER_LEN], &[u8])> {
     bytes.split_first_chunk()
+}
+
+/// The data of a message that was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Received<'a> {
+    /// All of it.
+    Here(&'a [u8]),
+    /// Its length: it waits at the sender.
+    Announced(usize),
+}
+
+impl<'a> From<&Data<'a>> for Received<'a> {
+    fn from(data: &Data<'a>) -> Self {
+        match data {
+            Data::Eager(bytes) => Self::Here(bytes),
+            Data::Rendezvous(rendezvous) => Self::Announced(rendezvous.len()),
+        }
+    }
+}
+
+impl Received<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::Announced(length) => *length,
+        }
+    }
+}
+
+/// Reads a request: its header, and its body.
+///
+/// # Errors
+/// How it breaks the protocol.
+pub(crate) fn request(header: &[u8], data: Received<'_>) -> Result<(RequestHeader, Bytes), String> {
+    let (header, inline) = unpack(header).ok_or("a request's header is cut off")?;
+    let header = RequestHeader::decode(header).map_err(|error| error.to_string())?;
+    check_body(header.body_len as usize).map_err(|refused| refused.to_string())?;
+    let body = match data {
+        Received::Here([]) if inline.len() == header.body_len as usize => Bytes::copy_from_slice(inline),
+        Received::Here(bytes) if inline.is_empty() && bytes.len() == header.body_len as usize => {
+            Bytes::copy_from_slice(bytes)
+        }
+        _ => return Err(format!("a body of {} bytes is not where it should be", header.body_len)),
+    };
+    Ok((header, body))
+}
+
+/// Reads a reply: its header, its body, and whether the data is its payload.
+///
+/// # Errors
+/// How it breaks the protocol.
+pub(crate) fn reply(header: &[u8], data: Received<'_>) -> Result<(ReplyHeader, Bytes, bool), String> {
+    let (header, inline) = unpack(header).ok_or("a reply's header is cut off")?;
+    let header = ReplyHeader::decode(header).map_err(|error| error.to_string())?;
+    let (body, has_payload) = body_of_reply(&header, inline, data)?;
+    if has_payload && (header.id == CONNECTION_ID || header.failure.is_some()) {
+        return Err(format!("a reply of {} bytes has nothing to bring", header.payload_len));
+    }
+    Ok((header, body, has_payload))
+}
+
+/// Where a reply's body and payload are.
+fn body_of_reply(header: &ReplyHeader, inline: &[u8], data: Received<'_>) -> Result<(Bytes, bool), String> {
+    let (body_len, payload_len) = (header.body_len as usize, header.payload_len as usize);
+    if inline.len() == body_len {
+        if data.len() != payload_len {
+            return Err(format!("a reply of {payload_len} bytes came with {}", data.len()));
+        }
+        return Ok((Bytes::copy_from_slice(inline), payload_len > 0));
+    }
+    match data {
+        Received::Here(bytes) if inline.is_empty() && payload_len == 0 && bytes.len() == body_len => {
+            Ok((Bytes::copy_from_slice(bytes), false))
+        }
+        _ => Err(format!("a body of {body_len} bytes (at most {MAX_REPLY_BODY}) is not where it should be")),
+    }
 }
 
 #[cfg(test)]

@@ -150,6 +150,11 @@ pub async fn retry(dir: &Path, id: &str, remote: Arc<dyn Remote>, options: Retry
     let path = record.fs_path().map_err(unreadable)?;
     let base = record.base_version().map_err(unreadable)?;
     let schedule = Schedule::of_steps(&record.schedule).ok_or_else(|| unreadable("its parts make no sense".into()))?;
+    let content = content_of(&record, &staged)?;
+    // What is beyond the last part would be left out, and then be gone.
+    if content.size() > schedule.max_size() {
+        return Err(unreadable(format!("its parts hold less than its {} bytes", content.size())));
+    }
     let staging = StagingOptions {
         dir: dir.to_owned(),
         size: ByteSize::bytes(u64::MAX),
@@ -162,7 +167,6 @@ pub async fn retry(dir: &Path, id: &str, remote: Arc<dyn Remote>, options: Retry
     let journal = Journal::at(dir);
     let shared = Shared::new(staging, schedule, journal, Arc::clone(&remote), Handle::current(), options.on_progress);
     let shared = Arc::new(shared);
-    let content = content_of(&record, &staged)?;
     shared.room.take_anyway(content.staged());
     let base = base.map(|version| remote.open(version));
     let inner = Inner::new(&shared, path, content, base);

@@ -10,7 +10,7 @@
 //! * `writer`: the thread that writes, and what readers see.
 
 mod disk;
-mod record;
+pub(crate) mod record;
 mod table;
 mod writer;
 

@@ -18,6 +18,8 @@ mod election;
 mod error;
 mod etcd;
 mod file;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod key;
 mod lease;
 mod seam;

@@ -30,6 +30,8 @@ mod error;
 mod evict;
 #[cfg(test)]
 mod faults;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod held;
 mod index;
 mod io;

@@ -17,6 +17,8 @@
 mod choice;
 mod client;
 mod connection;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod lanes;
 mod lent;
 mod options;

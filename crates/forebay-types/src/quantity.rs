@@ -148,7 +148,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, QuantityError> {
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| QuantityError::TooLarge(text.to_owned()))
 }
 
-/// The shortest text that [`parse_duration`] reads back as the same duration (down to a microsecond).
+/// The shortest text that [`parse_duration`] reads back as the same duration.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
@@ -162,7 +162,9 @@ pub fn format_duration(duration: Duration) -> String {
             return format!("{}{name}", nanos / factor);
         }
     }
-    format!("{}us", nanos / 1_000)
+    // Three digits, of which the last is none: a multiple of a microsecond is above.
+    let fraction = format!("{:03}", nanos % 1_000);
+    format!("{}.{}us", nanos / 1_000, fraction.trim_end_matches('0'))
 }
 
 #[cfg(test)]
@@ -212,6 +214,12 @@ mod tests {
         fn what_is_printed_parses_back(bytes: u64, micros in 0u64..u64::MAX / 1_000_000) {
             prop_assert_eq!(ByteSize::bytes(bytes).to_string().parse(), Ok(ByteSize::bytes(bytes)));
             let duration = Duration::from_micros(micros);
+            prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+
+        #[test]
+        fn a_duration_of_any_precision_is_printed_whole(nanos in prop_oneof![0u64..5000, any::<u64>()]) {
+            let duration = Duration::from_nanos(nanos);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
 

@@ -45,6 +45,8 @@
 
 mod attempts;
 mod connection;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod lease;
 mod near;
 mod options;

@@ -15,7 +15,7 @@ mod latency;
 
 use serde::Deserialize;
 
-use self::latency::Completion;
+use self::latency::{Completion, total};
 use crate::record::{Client, Cpu, Latency, Outcome};
 
 /// The name of fio's own sum over clients.
@@ -71,7 +71,7 @@ pub fn outcome(output: &[u8], clients: u32) -> Result<Outcome, OutcomeError> {
         let answered = u32::try_from(by_client.len()).unwrap_or(u32::MAX);
         return Err(OutcomeError::Clients { asked: clients, answered });
     }
-    let operations = entries.iter().map(|entry| entry.read.total_ios).sum();
+    let operations = total(entries.iter().map(|entry| entry.read.total_ios));
     if operations == 0 {
         return Err(OutcomeError::NothingRead);
     }
@@ -80,7 +80,7 @@ pub fn outcome(output: &[u8], clients: u32) -> Result<Outcome, OutcomeError> {
         bytes_per_second: entries.iter().map(|entry| entry.read.bw_bytes).sum(),
         operations_per_second: entries.iter().map(|entry| entry.read.iops).sum(),
         operations,
-        bytes: entries.iter().map(|entry| entry.read.io_bytes).sum(),
+        bytes: total(entries.iter().map(|entry| entry.read.io_bytes)),
         seconds: entries.iter().map(|entry| entry.read.runtime).fold(0.0, f64::max) / 1e3,
         latency: latency_of(&entries),
         cpu: Cpu { fio, ..Cpu::default() },
@@ -168,7 +168,7 @@ fn by_client(entries: &[&Entry]) -> Vec<Client> {
         Client {
             host: if alone { host.clone() } else { format!("{host}:{port}") },
             bytes_per_second: own.iter().map(|entry| entry.read.bw_bytes).sum(),
-            operations: own.iter().map(|entry| entry.read.total_ios).sum(),
+            operations: total(own.iter().map(|entry| entry.read.total_ios)),
             latency: latency_of(&own),
         }
     };

@@ -135,12 +135,12 @@ impl<'a> Translation<'a> {
     fn toml(&self) -> String {
         let mut out = format!("{}\n", self.heading);
         for comment in &self.comments {
-            out += &format!("# {comment}\n");
+            out += &format!("# {}\n", printable(comment));
         }
         for key in KEYS {
             let Some(source) = self.sources.get(key.name) else { continue };
             let value = key.value_toml(&self.config).unwrap_or_default();
-            out += &format!("{} = {value} # {}\n", key.name, source.name);
+            out += &format!("{} = {value} # {}\n", key.name, printable(&source.name));
         }
         if !self.unknown.is_empty() {
             out += "\n# Without a counterpart:\n";
@@ -150,4 +150,11 @@ impl<'a> Translation<'a> {
         }
         out
     }
+}
+
+/// What is quoted of the other file in a comment. A line that ended there would be a setting, and what is no character of TOML no file
+/// that anybody reads.
+fn printable(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }

@@ -180,7 +180,7 @@ impl HttpService for ObservingService {
         let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         if parts.status.is_success() && is_change {
             let text = collect(body, MAX_ERROR).await?;
-            match quick_xml::de::from_reader(text.trim_ascii_start()).unwrap_or(Answer::Other) {
+            match answer_in(&text) {
                 Answer::Error(error) => {
                     exchange.0.lock().refusal = Some(Refusal::of(parts.status.as_u16(), error));
                     // For the client to see that it is one.
@@ -201,8 +201,7 @@ impl HttpService for ObservingService {
         }
         // The status alone says enough if the body cannot be had.
         let text = collect(body, MAX_ERROR).await.unwrap_or_default();
-        let error: ErrorBody = quick_xml::de::from_reader(&text[..]).unwrap_or_default();
-        let refusal = Refusal::of(parts.status.as_u16(), error);
+        let refusal = refusal_in(parts.status.as_u16(), &text);
         exchange.0.lock().refusal = Some(Refusal {
             region: header("x-amz-bucket-region").or(refusal.region),
             retry_after: header("retry-after").and_then(|value| value.parse().ok()).map(Duration::from_secs),
@@ -210,6 +209,25 @@ impl HttpService for ObservingService {
             ..refusal
         });
         Ok(HttpResponse::from_parts(parts, text.into()))
+    }
+}
+
+/// What a change is answered with by a success.
+fn answer_in(text: &[u8]) -> Answer {
+    quick_xml::de::from_reader(text.trim_ascii_start()).unwrap_or(Answer::Other)
+}
+
+/// What an answer says that is not a success.
+fn refusal_in(status: u16, text: &[u8]) -> Refusal {
+    Refusal::of(status, quick_xml::de::from_reader(text).unwrap_or_default())
+}
+
+/// Both, for fuzzers.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_answer(status: u16, text: &[u8]) -> Refusal {
+    match answer_in(text) {
+        Answer::Error(error) => Refusal::of(status, error),
+        Answer::CopyObjectResult(_) | Answer::Other => refusal_in(status, text),
     }
 }
 

@@ -228,3 +228,23 @@ async fn a_record_that_cannot_be_read_is_shown_and_can_be_dropped() {
     assert_eq!(staged(&rig.dir.path().join("nowhere")).unwrap(), []);
     draft.finish().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_record_of_a_file_that_its_parts_cannot_hold_is_not_uploaded_in_part() {
+    let rig = Rig::new();
+    let staging = rig.lazy();
+    let draft = staging.create(path("/a")).unwrap();
+    write(&draft, 0, &pattern(300, 4));
+    rig.remote.fail(Verb::Begin, 1, FailureKind::Unavailable);
+    draft.sync().await.unwrap_err();
+    let after = crash(&rig);
+    let left = only(&after);
+    let file = after.join(format!("{}.json", left.id));
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    record["size"] = 10_000_000_000u64.into();
+    std::fs::write(&file, record.to_string()).unwrap();
+    let refused = retry(&after, &left.id, remote(&rig), RetryOptions::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), FailureKind::Corrupt, "{refused}");
+    assert!(rig.remote.object(&path("/a")).is_none() && left.file.exists(), "it stays staged");
+    draft.unlink();
+}

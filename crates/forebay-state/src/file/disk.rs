@@ -24,6 +24,9 @@ const SNAPSHOT_MAGIC: &[u8; 16] = b"forebay state s1";
 /// than reading this much at the next start.
 const MIN_LOG_TO_COMPACT: u64 = 4 << 20;
 
+/// What is wrong with the last revision that there is.
+const LAST: &str = "it has a revision after which there is none";
+
 /// The files, open and locked.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -171,6 +174,7 @@ fn read_snapshot(path: &Path, table: &mut Table) -> Result<Option<u64>, StateErr
     let mut offset = SNAPSHOT_MAGIC.len();
     loop {
         match record::read(&bytes, offset) {
+            Frame::Whole(change, _) if is_last(&change) => return Err(corrupted(path, offset, LAST)),
             Frame::Whole(change, end) => {
                 table.apply(&change);
                 offset = end;
@@ -226,6 +230,7 @@ fn read_log(path: &Path, log: &mut File, has_snapshot: bool, table: &mut Table) 
     let mut offset = LOG_MAGIC.len();
     loop {
         match record::read(&bytes, offset) {
+            Frame::Whole(change, _) if is_last(&change) => return Err(corrupted(path, offset, LAST)),
             Frame::Whole(change, end) => {
                 if change.revision.0 > table.revision().0 + 1 {
                     return Err(corrupted(path, offset, "records before this one are missing"));
@@ -244,6 +249,11 @@ fn read_log(path: &Path, log: &mut File, has_snapshot: bool, table: &mut Table) 
             Frame::Damaged(reason) => return Err(corrupted(path, offset, reason)),
         }
     }
+}
+
+/// Whether nothing could be committed after it. No store comes that far.
+fn is_last(change: &Change) -> bool {
+    change.revision.0 == u64::MAX
 }
 
 fn sync_directory(directory: &Path) -> Result<(), StateError> {
@@ -265,7 +275,7 @@ mod tests {
 
     use super::super::writer::{Published, Queue, Request, Writer};
     use super::*;
-    use crate::Transaction;
+    use crate::{Revision, Transaction};
 
     /// A descriptor that can be neither written to nor shortened, as a disk that fails.
     fn break_log(disk: &mut Disk) {
@@ -310,5 +320,26 @@ mod tests {
         disk.append(&[change]).unwrap();
         drop(disk);
         assert_eq!(Disk::open(directory.path()).unwrap().1.list("").entries.len(), 1);
+    }
+
+    #[test]
+    fn a_revision_after_which_there_is_none_is_damage() {
+        for (name, magic) in [("log", LOG_MAGIC), ("snapshot", SNAPSHOT_MAGIC)] {
+            let directory = tempfile::tempdir().unwrap();
+            drop(Disk::open(directory.path()).unwrap());
+            let mut bytes = magic.to_vec();
+            let before = Change { revision: Revision(u64::MAX - 1), ..Change::default() };
+            let last = Change { revision: Revision(u64::MAX), ..Change::default() };
+            let changes: &[Change] = if name == "log" { &[last] } else { std::slice::from_ref(&before) };
+            changes.iter().for_each(|change| record::write(change, &mut bytes));
+            std::fs::write(directory.path().join(name), &bytes).unwrap();
+            if name == "snapshot" {
+                let mut log = LOG_MAGIC.to_vec();
+                record::write(&Change { revision: Revision(u64::MAX), ..Change::default() }, &mut log);
+                std::fs::write(directory.path().join("log"), log).unwrap();
+            }
+            let refused = Disk::open(directory.path()).unwrap_err();
+            assert!(matches!(refused, StateError::Corrupted { .. }), "{refused}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::table::{Change, Put};
 use crate::{LeaseId, Revision};
 
 /// Bytes before a payload.
-pub(super) const HEADER: usize = 16;
+pub(crate) const HEADER: usize = 16;
 /// The beginning of each frame.
 const MAGIC: u32 = u32::from_le_bytes(*b"FBrc");
 /// What the disk writes whole or not at all, in bytes: the smallest sector that disks have.
@@ -21,7 +21,7 @@ const ENDED_LEASE: LeaseId = LeaseId(0);
 
 /// What is found at some offset of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(crate) enum Frame {
     /// A whole record, and the offset after it.
     Whole(Change, usize),
     /// The file ends here.
@@ -33,7 +33,7 @@ pub(super) enum Frame {
 }
 
 /// Appends a frame to `bytes`.
-pub(super) fn write(change: &Change, bytes: &mut Vec<u8>) {
+pub(crate) fn write(change: &Change, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     bytes.extend_from_slice(&[0; HEADER]);
     bytes.put_u64_le(change.revision.0);
@@ -63,7 +63,7 @@ pub(super) fn write(change: &Change, bytes: &mut Vec<u8>) {
 ///
 /// Each write is synced before the next one starts, so only the last frame can be torn: the file ends within it, or a
 /// sector of it is still what the file system shows where nothing was written: zeros.
-pub(super) fn read(file: &Bytes, offset: usize) -> Frame {
+pub(crate) fn read(file: &Bytes, offset: usize) -> Frame {
     let rest = file.slice(offset..);
     if rest.is_empty() {
         return Frame::End;

@@ -10,7 +10,7 @@ use crate::{Condition, Entry, LeaseId, Revision, Snapshot, Transaction, Write};
 
 /// One commit: all that changed from one revision to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
+pub(crate) struct Change {
     pub(super) revision: Revision,
     pub(super) puts: Vec<Put>,
     pub(super) deletes: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Change {
 
 /// A key made or replaced by a [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Put {
+pub(crate) struct Put {
     pub(super) key: String,
     pub(super) value: Bytes,
     /// What the log keeps of it is only whether there is one: no lease outlives the process.

@@ -18,3 +18,9 @@ pub(crate) use choice::choose;
 pub use file::slab_path;
 pub(crate) use slab::{ReadFault, Slab, WriteFault};
 pub(crate) use space::DiskExtent;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    pub(crate) use super::geometry::{CLASSES, HEADER_SIZE, PAGE, SUPERBLOCK_SIZE, Slot, extents};
+    pub(crate) use super::header::{Header, Superblock, encode};
+}

@@ -38,10 +38,15 @@ fn counted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u64, u
     counted.collect::<Result<_, std::num::ParseIntError>>().map_err(serde::de::Error::custom)
 }
 
+/// The sum, or the largest number: what fio prints may be anything, and a wrong count must not look like a small one.
+pub(super) fn total(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
 /// Of all entries together, in microseconds; each with the number of its operations.
 pub(super) fn latency(entries: &[(&Completion, u64)]) -> Latency {
     let entries: Vec<(&Completion, u64)> = entries.iter().copied().filter(|(_, operations)| *operations > 0).collect();
-    let operations: u64 = entries.iter().map(|(_, operations)| operations).sum();
+    let operations = total(entries.iter().map(|(_, operations)| *operations));
     let sum: f64 = entries.iter().map(|(completion, own)| completion.mean * *own as f64).sum();
     let max = entries.iter().map(|(completion, _)| completion.max).fold(0.0, f64::max);
     let [p50, p90, p95, p99, p999] = percentiles(&entries).map(|nanoseconds| nanoseconds.min(max) / 1e3);
@@ -59,17 +64,18 @@ fn percentiles(entries: &[(&Completion, u64)]) -> [f64; 5] {
     }
     let mut merged: BTreeMap<u64, u64> = BTreeMap::new();
     for (nanoseconds, count) in entries.iter().flat_map(|(completion, _)| &completion.bins) {
-        *merged.entry(*nanoseconds).or_default() += count;
+        let merged = merged.entry(*nanoseconds).or_default();
+        *merged = total([*merged, *count]);
     }
     NAMES.map(|(_, part)| percentile(&merged, part))
 }
 
 /// The first latency up to which there is this part of all operations.
 fn percentile(counts: &BTreeMap<u64, u64>, part: f64) -> f64 {
-    let all: u64 = counts.values().sum();
+    let all = total(counts.values().copied());
     let mut up_to = 0;
     for (nanoseconds, count) in counts {
-        up_to += count;
+        up_to = total([up_to, *count]);
         if up_to as f64 >= part * all as f64 {
             return *nanoseconds as f64;
         }

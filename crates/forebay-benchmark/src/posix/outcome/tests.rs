@@ -150,3 +150,17 @@ proptest! {
         let _ = outcome(&damaged, 2);
     }
 }
+
+#[test]
+fn counts_that_no_number_holds_are_the_largest_one() {
+    let entry = |host: &str| {
+        format!(
+            r#"{{"jobname":"read","hostname":"{host}","port":1,"error":0,"read":{{"io_bytes":{0},"bw_bytes":1.0,"iops":1.0,"runtime":1.0,
+            "total_ios":{0},"clat_ns":{{"max":9.0,"mean":5.0,"percentile":{{}},"bins":{{"7":{0},"9":{0}}}}}}}}}"#,
+            u64::MAX
+        )
+    };
+    let counted = read(&format!("{{\"client_stats\":[{},{}]}}", entry("a"), entry("b")), 2);
+    assert_eq!((counted.operations, counted.bytes), (u64::MAX, u64::MAX));
+    assert_eq!(counted.latency.max, 0.009);
+}

@@ -1,0 +1,29 @@
+//! What targets share: a runtime, memory, and folders that take no disk.
+
+use std::path::Path;
+
+use forebay_memory::{Pool, PoolOptions};
+use forebay_types::ByteSize;
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+thread_local! {
+    static RUNTIME: Runtime = Builder::new_current_thread().enable_all().build().expect("a runtime needs two descriptors");
+}
+
+/// Runs `work` on this thread's runtime.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    RUNTIME.with(|runtime| runtime.block_on(work))
+}
+
+/// A pool of this size.
+pub(crate) fn pool(size: ByteSize) -> Pool {
+    Pool::new(PoolOptions { huge_pages: false, ..PoolOptions::fixed(size) }).expect("address space is there")
+}
+
+/// A new and empty folder, in memory where the system has such a place.
+pub(crate) fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let at = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("forebay-fuzz-").tempdir_in(at).expect("a folder can be made")
+}

@@ -1,0 +1,79 @@
+//! The targets.
+
+mod benchmark;
+mod doctor;
+mod files;
+mod fuse;
+mod http;
+mod messages;
+mod origin;
+mod records;
+mod settings;
+mod slabs;
+mod staging;
+mod streams;
+mod worker;
+
+/// A target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// What it is called: the name of its program for libFuzzer and of its folder of seeds.
+    pub name: &'static str,
+    /// Reads an input. Panics when something does not hold.
+    pub run: fn(&[u8]),
+    /// Inputs to begin with, by name.
+    pub seeds: fn() -> Vec<Seed>,
+}
+
+/// An input to begin with: its name, and its bytes.
+pub type Seed = (&'static str, Vec<u8>);
+
+macro_rules! targets {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        /// All of them.
+        pub const TARGETS: &[Target] = &[
+            $(Target { name: stringify!($name), run: $module::$name::run, seeds: $module::$name::seeds },)*
+        ];
+
+        /// Each by its name, so that its program has nothing of the others in it.
+        pub mod run {
+            $(
+                /// See `docs/VERIFICATION.md`.
+                pub fn $name(bytes: &[u8]) {
+                    super::$module::$name::run(bytes);
+                }
+            )*
+        }
+    };
+}
+
+targets![
+    streams::tcp_requests,
+    streams::tcp_replies,
+    streams::perftest,
+    messages::hello,
+    messages::headers,
+    messages::bodies,
+    messages::window,
+    messages::ucx,
+    fuse::fuse_requests,
+    fuse::fuse_session,
+    slabs::slab_pages,
+    slabs::slab_recovery,
+    files::local_record,
+    files::state_log,
+    files::state_store,
+    staging::staging_journal,
+    records::cluster_records,
+    records::jobs,
+    settings::config,
+    settings::quantities,
+    settings::import_alluxio,
+    settings::import_juicefs,
+    http::rest,
+    origin::s3_answers,
+    benchmark::benchmark_records,
+    benchmark::fio_output,
+    doctor::doctor_recording,
+    worker::worker_requests,
+];

@@ -1,0 +1,139 @@
+//! Configuration, from wherever it comes.
+
+use forebay_config::import::{Import, alluxio_properties, juicefs_mount};
+use forebay_config::{Config, ConfigErrors, Loaded, Sources, example_toml};
+use forebay_types::{ByteSize, format_duration, parse_duration};
+
+use crate::input::{Input, Output};
+use crate::targets::Seed;
+
+/// What is loaded, as a file.
+fn as_file(loaded: &Loaded) -> String {
+    let rows = loaded.show().into_iter();
+    rows.filter_map(|row| Some(format!("{} = {}\n", row.key, row.value?))).collect()
+}
+
+/// What is shown of a configuration is one that says the same.
+fn shows_itself(loaded: &Loaded) {
+    let file = as_file(loaded);
+    match Config::load(&Sources::new().text("shown.toml", file.clone())) {
+        Ok(again) => assert_eq!(as_file(&again), file),
+        Err(errors) => unreachable!("{errors}\n{file}"),
+    }
+}
+
+/// Problems are told, each in some words.
+fn are_told(errors: &ConfigErrors) {
+    assert!(!errors.problems().is_empty());
+    assert!(errors.problems().iter().all(|problem| !problem.to_string().is_empty()));
+}
+
+pub(super) mod config {
+    use super::*;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let mut input = Input::new(bytes);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let pairs = input.u8() % 4;
+        let mut variables = Vec::new();
+        for _ in 0..pairs {
+            let (name, value) = (text(input.piece()), text(input.piece()));
+            variables.push((format!("FOREBAY_{name}"), value));
+        }
+        let flags: Vec<String> = (0..input.u8() % 4).map(|_| text(input.piece())).collect();
+        let sources = Sources::new().text("fuzz.toml", text(input.rest())).environment(variables).flags(flags);
+        match Config::load(&sources) {
+            Ok(loaded) => {
+                let again = Config::load(&sources).expect("it loads again");
+                assert_eq!(again.show(), loaded.show(), "two readings are one");
+                shows_itself(&loaded);
+            }
+            Err(errors) => are_told(&errors),
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let file = "[worker]\nmemory.size = \"16GiB\"\ndisks = [\"/nvme/forebay:500GiB\"]\n\n[client]\n\
+                    origin.direct = true\nlocal.size = \"1GiB\"\n";
+        let settings = Output::default().u8(1).piece("WORKER_MEMORY_SIZE").piece("2GiB").u8(1).piece("mounts=/=s3://b");
+        let bad = "[worker]\nmemory.sise = 3\n[[[\n";
+        vec![
+            ("file", Output::default().u8(0).u8(0).bytes(file).done()),
+            ("everywhere", settings.bytes(file).done()),
+            ("bad", Output::default().u8(0).u8(0).bytes(bad).done()),
+            ("some_of_the_example", Output::default().u8(0).u8(0).bytes(example()).done()),
+        ]
+    }
+
+    /// The settings of the example, without what is said about them.
+    fn example() -> String {
+        let example = example_toml();
+        let lines =
+            example.lines().map(|line| line.strip_prefix('#').filter(|line| line.contains(" = ")).unwrap_or(line));
+        let settings = lines.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with(' '));
+        settings.map(|line| format!("{line}\n")).take(60).collect()
+    }
+}
+
+pub(super) mod quantities {
+    use super::*;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let Ok(text) = str::from_utf8(bytes) else { return };
+        if let Ok(size) = text.parse::<ByteSize>() {
+            assert_eq!(size.to_string().parse(), Ok(size));
+        }
+        if let Ok(duration) = parse_duration(text) {
+            assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let texts = [("size", "1.5GiB"), ("bytes", "4096"), ("decimal", "2 kb"), ("time", "1.5h"), ("micro", "250µs")];
+        texts.into_iter().map(|(name, text)| (name, text.as_bytes().to_vec())).collect()
+    }
+}
+
+/// What becomes of a configuration of another system is one of ours.
+fn is_ours(import: Result<Import, ConfigErrors>) {
+    match import {
+        Ok(import) => match Config::load(&Sources::new().text("imported.toml", import.toml.clone())) {
+            Ok(loaded) => shows_itself(&loaded),
+            Err(errors) => unreachable!("{errors}\n{}", import.toml),
+        },
+        Err(errors) => are_told(&errors),
+    }
+}
+
+pub(super) mod import_alluxio {
+    use super::*;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        is_ours(alluxio_properties("alluxio-site.properties", bytes));
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let site = "# a site\nalluxio.dora.client.ufs.root=s3://bucket/data\nalluxio.worker.page.store.sizes=500GB\n\
+                    alluxio.worker.page.store.dirs=/mnt/nvme0\nalluxio.worker.rpc.port : 29999\n\
+                    s3a.accessKeyId=AKIA\nalluxio.user.metadata.cache.expiration.time 10min\nsome.other\\\n  .thing=1\n";
+        let latin = b"alluxio.worker.hostname=gr\xfc\xdfe\naws.region=\\u0065u\n".to_vec();
+        vec![("site", site.as_bytes().to_vec()), ("latin1", latin)]
+    }
+}
+
+pub(super) mod import_juicefs {
+    use super::*;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        if let Ok(text) = str::from_utf8(bytes) {
+            is_ours(juicefs_mount("mount.sh", text));
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let command = "#!/bin/sh\njuicefs mount redis://localhost /mnt/jfs --cache-dir /nvme/jfs:/nvme2 \\\n  --cache-size 102400 \
+                       --attr-cache=1s -o allow_other,ro -d 'a b'\n";
+        let fstab = "redis://localhost:6379/1 /jfs juicefs _netdev,max-uploads=50,writeback,cache-size=204800 0 0\n";
+        vec![("command", command.into()), ("fstab", fstab.into())]
+    }
+}
