@@ -9,8 +9,9 @@ use bytes::Bytes;
 use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
 use forebay_state::StateStore;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::sync::watch;
 use tower_service::Service as _;
 
 use crate::fake::FakeCache;
@@ -47,7 +48,7 @@ impl Rest {
             view: Arc::new(Nobody),
             mount_check: None,
             mounts: Vec::new(),
-            runner: RwLock::default(),
+            runner: watch::Sender::default(),
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),
         };
