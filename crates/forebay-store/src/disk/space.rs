@@ -23,7 +23,8 @@ use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
 pub(crate) struct Space {
     state: Mutex<State>,
     freed: Notify,
-    _lock: DirectoryLock,
+    /// Of a slab in a directory.
+    _lock: Option<DirectoryLock>,
 }
 
 #[derive(Debug)]
@@ -119,7 +120,7 @@ pub(crate) struct Usage {
 }
 
 impl Space {
-    pub(crate) fn new(frames: Frames, lock: DirectoryLock) -> Arc<Self> {
+    pub(crate) fn new(frames: Frames, lock: Option<DirectoryLock>) -> Arc<Self> {
         let state = State { frames, leftovers: Leftovers::default() };
         Arc::new(Self { state: Mutex::new(state), freed: Notify::new(), _lock: lock })
     }

@@ -1,0 +1,105 @@
+//! `make simulate-faults`: a whole cluster in virtual time, while things go wrong.
+//!
+//! Workers, mounts and coordinators are the product's own (`cluster.rs`); the network, disks, etcd and the object stores are
+//! simulated (`net.rs`, `disk.rs`, `etcd.rs`, `origin.rs`), and so are time, randomness and waiting (`interpose.rs`, `kernel.rs`). Users
+//! do what users do (`workload.rs`), things go wrong (`nemesis.rs`, `faults.rs`), and each answer is held against what was true when
+//! (`model.rs`). One seed is one run, bit for bit: the fingerprint of what happened says so, and a run that fails is run again by its
+//! seed. docs/adr/0020 tells why it is made so.
+
+mod cluster;
+mod content;
+mod disk;
+mod etcd;
+mod faults;
+mod interpose;
+mod kernel;
+mod model;
+mod nemesis;
+mod net;
+mod origin;
+mod run;
+mod trace;
+mod workload;
+
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+
+use crate::run::Plan;
+
+/// Run a Forebay cluster in virtual time, while things go wrong.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What all of it follows from; from the clock if not given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many hours are simulated
+    #[arg(long, default_value_t = 10.0)]
+    hours: f64,
+    /// Let nothing go wrong
+    #[arg(long)]
+    no_faults: bool,
+    /// Print what happens
+    #[arg(long)]
+    log: bool,
+    /// What of the product's own log is noted: a filter as of RUST_LOG
+    #[arg(long, default_value = "info")]
+    trace: String,
+    /// How many of the last lines are printed when an invariant does not hold
+    #[arg(long, default_value_t = 120)]
+    last: usize,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_007);
+    let seed = arguments.seed.unwrap_or_else(from_clock);
+    println!("seed {seed}, {} h", arguments.hours);
+    let plan = Plan { seed, hours: arguments.hours, faults: !arguments.no_faults, show_log: arguments.log };
+    trace::listen(&arguments.trace);
+    let began = Instant::now();
+    // A thread of its own, which has asked for nothing yet.
+    let simulated = std::thread::Builder::new().name("simulation".to_owned()).stack_size(64 << 20).spawn(move || {
+        run::run(&plan);
+        let outcome = (kernel::violation(), kernel::fingerprint(), kernel::now(), summary());
+        let lines = kernel::last_lines();
+        // What is left of the processes is left to the end of this one: they would only be told of it.
+        (outcome, lines)
+    });
+    let Ok(thread) = simulated else {
+        eprintln!("cannot start a thread");
+        return ExitCode::FAILURE;
+    };
+    let Ok(((violation, (lines, fingerprint), reached, summary), last)) = thread.join() else {
+        println!("FAILED seed {seed}: the simulation itself panicked");
+        return ExitCode::FAILURE;
+    };
+    print!("{summary}");
+    println!("{lines} lines of log, fingerprint {fingerprint}");
+    let hours = reached.as_secs_f64() / 3600.0;
+    println!("{hours:.2} h in {:.1} s", began.elapsed().as_secs_f64());
+    let Some(violation) = violation else {
+        println!("ok: every invariant held, seed {seed}");
+        return ExitCode::SUCCESS;
+    };
+    for line in last.iter().rev().take(arguments.last).rev() {
+        println!("  {line}");
+    }
+    println!("FAILED seed {seed} at {}: {}: {}", kernel::clock(violation.at), violation.invariant, violation.what);
+    println!("again: make simulate-faults ARGS=\"--seed {seed} --hours {}\"", arguments.hours);
+    ExitCode::FAILURE
+}
+
+/// What happened, so that nobody takes a run in which nothing happened for a proof.
+fn summary() -> String {
+    format!(
+        "{:?}\n{:?}\nnetwork {:?}\norigins {:?}\ndisks {:?}\netcd {:?}\n",
+        workload::counts(),
+        faults::counts(),
+        net::counts(),
+        origin::counts(),
+        disk::counts(),
+        etcd::counts(),
+    )
+}

@@ -1,0 +1,233 @@
+//! What goes wrong, and for how long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+
+use crate::cluster::{self, WorkerSite};
+use crate::faults::Fault;
+use crate::workload::{self, Ground};
+use crate::{disk, etcd, faults, kernel, net, origin};
+
+/// Who makes things go wrong.
+pub(crate) struct Nemesis {
+    ground: Arc<Ground>,
+    sites: Vec<WorkerSite>,
+    /// The machine of the cluster's state.
+    state: usize,
+}
+
+impl Nemesis {
+    /// Things go wrong from now on.
+    pub(crate) fn begin(ground: Arc<Ground>, sites: Vec<WorkerSite>, state: usize) {
+        Arc::new(Self { ground, sites, state }).go_on();
+    }
+
+    fn go_on(self: Arc<Self>) {
+        let pause = kernel::chance(|random| -> f64 { -random.random_range(f64::EPSILON..1.0).ln() * 90.0 });
+        kernel::after(Duration::from_secs_f64(pause), move || {
+            // At times all is well, so that it can be seen to heal.
+            let is_calm = kernel::now().as_secs() % 3600 > 3000;
+            if !is_calm {
+                self.strike();
+            }
+            self.go_on();
+        });
+    }
+
+    fn any_site(&self) -> WorkerSite {
+        kernel::chance(|random| self.sites[random.random_range(0..self.sites.len())])
+    }
+
+    fn any_client(&self) -> usize {
+        kernel::chance(|random| self.ground.clients[random.random_range(0..self.ground.clients.len())])
+    }
+
+    fn any_origin(&self) -> usize {
+        kernel::chance(|random| self.ground.mounts[random.random_range(0..self.ground.mounts.len())].0)
+    }
+
+    fn strike(self: &Arc<Self>) {
+        let lasts = match kernel::once_in(3) {
+            true => kernel::between(Duration::from_millis(100), Duration::from_secs(5)),
+            false => kernel::between(Duration::from_secs(5), Duration::from_secs(90)),
+        };
+        match kernel::chance(|random| random.random_range(0..16)) {
+            0 => self.kill_worker(lasts, false),
+            1 => self.kill_worker(lasts, true),
+            2 => self.stop(self.any_site().node, lasts),
+            3 => self.end_worker(lasts),
+            4 => self.kill_client(lasts),
+            5 => self.stop(self.any_client(), lasts),
+            6 => {
+                let others: Vec<usize> = self.ground.clients.iter().copied().chain(self.sites.iter().map(|site| site.node)).collect();
+                let other = kernel::chance(|random| others[random.random_range(0..others.len())]);
+                self.cut(self.any_site().node, other, lasts);
+            }
+            7 => {
+                let other = if kernel::once_in(2) { self.any_client() } else { self.any_site().node };
+                self.cut(other, self.state, lasts);
+            }
+            8 => self.cut(self.any_site().node, origin::node(self.any_origin()), lasts),
+            9 => {
+                kernel::note("nemesis: etcd is away");
+                let fault = faults::begins(Fault::State);
+                etcd::away(true);
+                kernel::after(lasts, move || {
+                    etcd::away(false);
+                    faults::ends(fault);
+                    kernel::note("nemesis: etcd is back");
+                });
+            }
+            10 => {
+                kernel::note("nemesis: etcd changes its leader, or compacts");
+                if kernel::once_in(2) { etcd::change_leader() } else { etcd::compact_now() }
+            }
+            11 | 12 => self.trouble_origin(lasts),
+            13 => self.trouble_disk(lasts),
+            14 => {
+                kernel::note("nemesis: connections break");
+                let fault = faults::begins(Fault::Breaks);
+                net::break_once_in(kernel::chance(|random| random.random_range(3..60)));
+                kernel::after(lasts, move || {
+                    net::break_once_in(0);
+                    faults::ends(fault);
+                });
+            }
+            _ => {
+                let node = if kernel::once_in(3) { self.any_client() } else { self.any_site().node };
+                let hours: f64 = kernel::chance(|random| random.random_range(-48.0..48.0));
+                kernel::note(format!("nemesis: the clock of node {node} is off by {hours:.2} h"));
+                kernel::skew(node, (hours * 3.6e12) as i64);
+            }
+        }
+    }
+
+    fn kill_worker(self: &Arc<Self>, lasts: Duration, off: bool) {
+        let site = self.any_site();
+        if kernel::process_at(site.node).is_none() {
+            return;
+        }
+        kernel::note(format!("nemesis: the worker of node {} is killed, power off: {off}", site.node));
+        let fault = faults::begins(Fault::Process(site.node));
+        cluster::kill(site.node, off);
+        if off {
+            site.disk.into_iter().for_each(disk::power_fails);
+        }
+        let settings = self.ground.settings;
+        kernel::after(lasts, move || {
+            net::on(site.node);
+            cluster::start_worker(site, settings, fault);
+        });
+    }
+
+    fn end_worker(self: &Arc<Self>, lasts: Duration) {
+        let site = self.any_site();
+        if kernel::process_at(site.node).is_none() || kernel::is_stopped(site.node) {
+            return;
+        }
+        kernel::note(format!("nemesis: the worker of node {} is ended", site.node));
+        let fault = faults::begins(Fault::Process(site.node));
+        cluster::end_worker(site.node);
+        let this = Arc::clone(self);
+        // It has its time to end; then it is killed.
+        kernel::after(lasts + Duration::from_secs(60), move || {
+            if kernel::process_at(site.node).is_some() {
+                cluster::kill(site.node, false);
+            }
+            cluster::start_worker(site, this.ground.settings, fault);
+        });
+    }
+
+    fn kill_client(self: &Arc<Self>, lasts: Duration) {
+        let node = self.any_client();
+        if kernel::process_at(node).is_none() {
+            return;
+        }
+        kernel::note(format!("nemesis: the mount of node {node} is killed"));
+        let fault = faults::begins(Fault::Process(node));
+        workload::gone(node);
+        cluster::kill(node, false);
+        let settings = self.ground.settings;
+        kernel::after(lasts, move || cluster::start_client(node, settings, fault));
+    }
+
+    fn stop(self: &Arc<Self>, node: usize, lasts: Duration) {
+        let Some(process) = kernel::process_at(node).filter(|_| !kernel::is_stopped(node)) else { return };
+        kernel::note(format!("nemesis: the process of node {node} stands still for {lasts:?}"));
+        let fault = faults::begins(Fault::Process(node));
+        kernel::stop(node, true);
+        kernel::after(lasts, move || {
+            if kernel::is_alive(process) {
+                kernel::stop(node, false);
+                kernel::note(format!("nemesis: the process of node {node} goes on"));
+            }
+            // What it has missed it needs a moment for.
+            kernel::after(Duration::from_secs(2), move || faults::ends(fault));
+        });
+    }
+
+    fn cut(self: &Arc<Self>, one: usize, other: usize, lasts: Duration) {
+        if one == other {
+            return;
+        }
+        let ways = match kernel::chance(|random| random.random_range(0..4)) {
+            0 => vec![(one, other)],
+            1 => vec![(other, one)],
+            _ => vec![(one, other), (other, one)],
+        };
+        for (from, to) in ways {
+            if !net::reaches(from, to) {
+                continue;
+            }
+            kernel::note(format!("nemesis: node {from} does not reach node {to} for {lasts:?}"));
+            let fault = faults::begins(Fault::Cut(from, to));
+            net::cut(from, to, true);
+            kernel::after(lasts, move || {
+                net::cut(from, to, false);
+                faults::ends(fault);
+            });
+        }
+    }
+
+    fn trouble_origin(self: &Arc<Self>, lasts: Duration) {
+        let number = self.any_origin();
+        let trouble = kernel::chance(|random| match random.random_range(0..4) {
+            0 => origin::Trouble { silent: true, ..origin::Trouble::default() },
+            1 => origin::Trouble { fails: random.random_range(1..10), ..origin::Trouble::default() },
+            2 => origin::Trouble { truncates: random.random_range(1..10), ..origin::Trouble::default() },
+            _ => origin::Trouble { slower: random.random_range(5..60), ..origin::Trouble::default() },
+        });
+        kernel::note(format!("nemesis: origin {number} has {trouble:?} for {lasts:?}"));
+        let fault = faults::begins(Fault::Origin(number));
+        origin::trouble(number, trouble);
+        kernel::after(lasts, move || {
+            origin::trouble(number, origin::Trouble::default());
+            // Whoever waits for an answer that was lost waits for it to the end.
+            kernel::after(origin::DEADLINE, move || faults::ends(fault));
+        });
+    }
+
+    fn trouble_disk(self: &Arc<Self>, lasts: Duration) {
+        let Some(number) = self.any_site().disk else { return };
+        if kernel::once_in(4) {
+            kernel::note(format!("nemesis: disk {number} rots"));
+            return disk::rot(number);
+        }
+        let trouble = kernel::chance(|random| match random.random_range(0..5) {
+            0 => disk::Trouble { reads_fail: true, ..disk::Trouble::default() },
+            1 => disk::Trouble { writes_fail: true, ..disk::Trouble::default() },
+            2 => disk::Trouble { full: true, ..disk::Trouble::default() },
+            3 => disk::Trouble { slower: random.random_range(10..500), ..disk::Trouble::default() },
+            _ => disk::Trouble { lies: random.random_range(1..6), ..disk::Trouble::default() },
+        });
+        kernel::note(format!("nemesis: disk {number} has {trouble:?} for {lasts:?}"));
+        let fault = faults::begins(Fault::Disk(number));
+        disk::trouble(number, trouble);
+        kernel::after(lasts, move || {
+            disk::trouble(number, disk::Trouble::default());
+            faults::ends(fault);
+        });
+    }
+}
