@@ -8,6 +8,9 @@
 //! What a thread asks is a function of the seed alone only in a process that has done nothing else: tokio counts the runtimes of a
 //! process, and hashes the count. Therefore one process runs one seed.
 
+// The linker sees them, and no other crate.
+#![allow(unreachable_pub)]
+
 use std::cell::{Cell, RefCell};
 use std::task::Waker;
 

@@ -128,7 +128,7 @@ pub(crate) fn begin(seed: u64, show_log: bool) {
 
 /// Whether this thread simulates, and may note something now.
 pub(crate) fn is_begun() -> bool {
-    KERNEL.with(|kernel| kernel.try_borrow_mut().is_ok_and(|kernel| kernel.is_some()))
+    KERNEL.try_with(|kernel| kernel.try_borrow_mut().is_ok_and(|kernel| kernel.is_some())).unwrap_or(false)
 }
 
 /// Since the beginning.

@@ -21,6 +21,7 @@ mod run;
 mod trace;
 mod workload;
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -59,19 +60,23 @@ fn main() -> ExitCode {
     let plan = Plan { seed, hours: arguments.hours, faults: !arguments.no_faults, show_log: arguments.log };
     trace::listen(&arguments.trace);
     let began = Instant::now();
+    let (tell, told) = std::sync::mpsc::channel();
     // A thread of its own, which has asked for nothing yet.
     let simulated = std::thread::Builder::new().name("simulation".to_owned()).stack_size(64 << 20).spawn(move || {
-        run::run(&plan);
+        // A panic outside of any process is noted as a violation, too.
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| run::run(&plan)));
         let outcome = (kernel::violation(), kernel::fingerprint(), kernel::now(), summary());
-        let lines = kernel::last_lines();
-        // What is left of the processes is left to the end of this one: they would only be told of it.
-        (outcome, lines)
+        let _ = tell.send((outcome, kernel::last_lines()));
+        // What is left of the processes goes with this one: nobody is to be told of their end.
+        loop {
+            std::thread::park();
+        }
     });
-    let Ok(thread) = simulated else {
+    if simulated.is_err() {
         eprintln!("cannot start a thread");
         return ExitCode::FAILURE;
-    };
-    let Ok(((violation, (lines, fingerprint), reached, summary), last)) = thread.join() else {
+    }
+    let Ok(((violation, (lines, fingerprint), reached, summary), last)) = told.recv() else {
         println!("FAILED seed {seed}: the simulation itself panicked");
         return ExitCode::FAILURE;
     };

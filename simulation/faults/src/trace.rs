@@ -18,7 +18,9 @@ pub(crate) fn listen(filter: &str) {
         if kernel::is_begun() {
             kernel::violated("no process panics", what);
         } else {
+            // In the middle of something of the simulation's own.
             eprintln!("{what}");
+            std::process::abort();
         }
     }));
 }
