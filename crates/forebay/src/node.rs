@@ -87,7 +87,7 @@ impl Node {
             disk: disks.iter().map(|disk| disk.size.as_u64()).sum(),
         };
         let store = assembly::worker_store(config, disks, options.prewarm, sharing).await?;
-        let worker = match assembly::worker(config, store.clone(), mounts.clone()) {
+        let worker = match assembly::worker(config, store.clone(), mounts.clone(), options.cluster.is_some()) {
             Ok(worker) => worker,
             Err(error) => {
                 store.close().await;

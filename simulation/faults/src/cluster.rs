@@ -9,7 +9,7 @@ use forebay_client::{Away, Client, ClientOptions};
 use forebay_cluster::records::members::{Addresses, Capacity, WorkerRecord};
 use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
-use forebay_cluster::{Backoff, Reach, Topology};
+use forebay_cluster::{Backoff, Membership as _, Reach, Topology};
 use forebay_engine::FetchPolicy;
 use forebay_memory::{Pool, PoolOptions, Sharing};
 use forebay_node::{JoinOptions, Joined};
@@ -62,6 +62,7 @@ pub(crate) struct WorkerSite {
 struct Running {
     process: Process,
     store: Store,
+    members: Arc<Members>,
     stop: CancellationToken,
 }
 
@@ -71,6 +72,8 @@ struct Processes {
     clients: BTreeMap<usize, (Process, Client)>,
     /// Machines whose disks were written to.
     used: BTreeMap<usize, bool>,
+    /// Memory of processes that live, or ended in an orderly way: all of it is to be free in the end.
+    pools: BTreeMap<usize, Vec<(Process, Pool)>>,
 }
 
 thread_local! {
@@ -87,12 +90,30 @@ pub(crate) fn worker_name(node: usize) -> String {
 }
 
 fn memory(size: u64) -> Pool {
+    let pool = pool(size);
+    let process = kernel::current();
+    let old = processes(|processes| {
+        let pools = processes.pools.entry(process.node).or_default();
+        let old: Vec<_> = pools.extract_if(.., |(of, _)| *of != process).collect();
+        pools.push((process, pool.clone()));
+        old
+    });
+    drop(old);
+    pool
+}
+
+/// Bytes that are in use of the memory of a node's last process.
+pub(crate) fn memory_in_use(node: usize) -> u64 {
+    processes(|processes| processes.pools.get(&node).map_or(0, |pools| pools.iter().map(|(_, pool)| pool.used()).sum()))
+}
+
+fn pool(size: u64) -> Pool {
     let size = ByteSize::bytes(size);
     let options = PoolOptions { initial: size, max: size, huge_pages: false, sharing: Sharing::Private };
     Pool::new(options).expect("memory can be had")
 }
 
-fn members_of(store: &Arc<dyn StateStore>, settings: &Settings) -> Arc<Members> {
+pub(crate) fn members_of(store: &Arc<dyn StateStore>, settings: &Settings) -> Arc<Members> {
     let options = MembersOptions {
         group: GROUP.to_owned(),
         grace: settings.lease * 2,
@@ -138,7 +159,7 @@ async fn work(site: WorkerSite, settings: Settings, until_up: u64) {
         takes_changes: true,
         metadata: MetadataOptions { ttl: settings.metadata_ttl, entries: 100_000 },
     };
-    let worker = Arc::new(Worker::new(store.clone(), Namespace::default(), options));
+    let worker = Arc::new(Worker::new(store.clone(), Namespace::default().and_others(), options));
     let etcd = SimulatedEtcd::new();
     let state = Arc::clone(&etcd) as Arc<dyn StateStore>;
     let members = members_of(&state, &settings);
@@ -152,7 +173,7 @@ async fn work(site: WorkerSite, settings: Settings, until_up: u64) {
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
-        processes.workers.insert(site.node, Running { process, store: store.clone(), stop: stop.clone() });
+        processes.workers.insert(site.node, Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() });
     });
     faults::ends(until_up);
     let record = WorkerRecord {
@@ -299,6 +320,30 @@ pub(crate) fn end_worker(node: usize) {
     if let Some((process, stop)) = running {
         kernel::after_at(process, Duration::ZERO, move || stop.cancel());
     }
+}
+
+/// Has a mount end in an orderly way.
+pub(crate) fn end_client(node: usize) {
+    let known = processes(|processes| processes.clients.remove(&node));
+    if let Some((process, client)) = known {
+        kernel::after_at(process, Duration::ZERO, move || {
+            tokio::spawn(async move {
+                client.close().await;
+                drop(client);
+                kernel::note("mount has ended");
+            });
+        });
+    }
+}
+
+/// The names of the workers that each process takes for the owners of blocks.
+pub(crate) fn views() -> Vec<(usize, Vec<String>)> {
+    let names = |topology: &Topology| topology.ring.members().iter().map(|member| member.name.to_string()).collect();
+    processes(|processes| {
+        let of_workers = processes.workers.iter().map(|(node, running)| (*node, names(&running.members.topology())));
+        let of_clients = processes.clients.iter().map(|(node, (_, client))| (*node, names(&client.topology())));
+        of_workers.chain(of_clients).collect()
+    })
 }
 
 /// The store of the worker at a node.

@@ -11,5 +11,5 @@
 mod server;
 mod store;
 
-pub(crate) use server::{add, away, change_leader, compact, compact_now, counts, entries, fresh, revision};
+pub(crate) use server::{add, away, change_leader, compact_now, counts, entries, fresh};
 pub(crate) use store::SimulatedEtcd;

@@ -170,6 +170,20 @@ pub(crate) fn note(line: impl AsRef<str>) {
     });
 }
 
+/// Something happened that is too small for a line, and tells two runs apart all the same.
+pub(crate) fn detail(what: &'static str, one: u64, other: u64) {
+    kernel(|kernel| {
+        let log = &mut kernel.log;
+        log.hasher.update(what.as_bytes());
+        log.hasher.update(&interpose::now().to_le_bytes());
+        log.hasher.update(&one.to_le_bytes());
+        log.hasher.update(&other.to_le_bytes());
+        if log.is_shown {
+            eprintln!("{} - {what} {one} {other:x}", clock(interpose::now()));
+        }
+    });
+}
+
 /// Hours, minutes and seconds.
 pub(crate) fn clock(nanos: u64) -> String {
     let micros = nanos / 1000;
@@ -376,6 +390,7 @@ fn step(node: usize) {
         (slot.runtime.take(), slot.skew)
     });
     let Some(runtime) = runtime else { return };
+    detail("runs", node as u64, 0);
     interpose::set_skew(skew);
     // What was said of an earlier step.
     interpose::take_wait();

@@ -8,6 +8,7 @@
 
 mod cluster;
 mod content;
+mod coordinator;
 mod disk;
 mod etcd;
 mod faults;
@@ -99,9 +100,10 @@ fn main() -> ExitCode {
 /// What happened, so that nobody takes a run in which nothing happened for a proof.
 fn summary() -> String {
     format!(
-        "{:?}\n{:?}\nnetwork {:?}\norigins {:?}\ndisks {:?}\netcd {:?}\n",
+        "users {:?}\nfaults {:?}\njobs {:?}\nnetwork {:?}\norigins {:?}\ndisks {:?}\netcd {:?}\n",
         workload::counts(),
         faults::counts(),
+        coordinator::counts(),
         net::counts(),
         origin::counts(),
         disk::counts(),

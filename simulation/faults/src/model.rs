@@ -76,14 +76,6 @@ pub(crate) fn became(origin: usize, path: &[u8], object: Option<Object>, since: 
     all.into_iter().find(|(_, was)| *was == object).map(|(at, _)| at.max(since))
 }
 
-/// The paths that an origin ever had.
-pub(crate) fn paths(origin: usize) -> Vec<Vec<u8>> {
-    let mut paths: Vec<_> =
-        model(|model| model.history.keys().filter(|(of, _)| *of == origin).map(|(_, path)| path.clone()).collect());
-    paths.sort();
-    paths
-}
-
 /// A worker caches from now on; `leaves` counts whatever leaves its cache.
 pub(crate) fn caches(process: Process, leaves: impl Fn() -> u64 + 'static) {
     model(|model| {

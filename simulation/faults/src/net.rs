@@ -247,6 +247,7 @@ fn watch(id: u64) {
 
 /// The request has arrived where the service is.
 fn serve(id: u64, service: Arc<dyn Service>, request: Request) {
+    kernel::detail(request.op.name(), id, u64::from(request.offset) << 32 | u64::from(request.length));
     let Request { body, tail, .. } = &request;
     // As it comes from the wire: in one piece.
     let body = if tail.is_empty() { body.clone() } else { [&body[..], &tail[..]].concat().into() };
@@ -277,6 +278,7 @@ fn reply(id: u64, response: Result<Response, Failure>) {
     send(id, to.node, from.node, bytes, move || {
         kernel::after_at(from, Duration::ZERO, move || {
             let Some(call) = net(|net| net.calls.remove(&id)) else { return };
+            kernel::detail("answer", id, bytes);
             let Call { into, done, .. } = call;
             _ = done.send(sent.map(|sent| land(sent, into)).map_err(CallError::Service));
         });

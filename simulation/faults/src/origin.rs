@@ -119,11 +119,6 @@ pub(crate) fn set(number: usize, path: &[u8], object: Option<Object>) {
     with(number, |state, _| state.set(number, path, object));
 }
 
-/// What there is.
-pub(crate) fn objects(number: usize) -> Vec<(Vec<u8>, Object)> {
-    with(number, |state, _| state.objects.iter().map(|(path, object)| (path.clone(), *object)).collect())
-}
-
 /// The version tag of an object.
 pub(crate) fn tag_of(object: Object) -> VersionTag {
     VersionTag::Etag(format!("\"{:016x}-{}\"", object.number, object.size).into())

@@ -1,17 +1,20 @@
 //! One run: a cluster that follows from a seed, what is done with it and to it, and what is looked at.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_cluster::records::members::{WorkerRecord, WorkerState};
 use forebay_cluster::records::mounts::MountRecord;
 use forebay_state::{Transaction, encode_segment};
 use rand::Rng;
 
 use crate::cluster::{self, Settings, WorkerSite};
 use crate::faults::Fault;
-use crate::nemesis::Nemesis;
-use crate::workload::Ground;
-use crate::{disk, etcd, faults, kernel, origin};
+use crate::nemesis::{Nemesis, WELL_FROM};
+use crate::workload::{self, Ground};
+use crate::{coordinator, disk, etcd, faults, kernel, origin};
 
 /// What a run is to be.
 #[derive(Clone, Debug)]
@@ -65,19 +68,127 @@ pub(crate) fn run(plan: &Plan) {
     for client in &clients {
         cluster::start_client(*client, settings, faults::begins(Fault::Process(*client)));
     }
+    let coordinators: Vec<usize> = (0..2).map(|number| kernel::add_node(format!("c{number}"))).collect();
+    for coordinator in &coordinators {
+        coordinator::start(*coordinator, settings, faults::begins(Fault::Process(*coordinator)));
+    }
     kernel::run_until(Duration::from_secs(20));
-    operate(&ground);
+    let going = Rc::new(Cell::new(true));
+    operate(&ground, &going);
+    manage(&ground, &going);
+    look_each_hour(&ground, &going);
     if plan.faults {
-        Nemesis::begin(Arc::clone(&ground), sites, state);
+        Nemesis::begin(Arc::clone(&ground), sites, coordinators.clone(), state, &going);
     }
     kernel::run_until(end);
+    // Nothing new goes wrong, and nothing new is asked for: all of it has its time to end.
+    going.set(false);
+    workload::be_strict(false);
+    kernel::run_until(end + SETTLES);
+    well(&ground);
+    finish(&ground, &coordinators, end + SETTLES);
 }
 
-/// Operations for ever: some a minute, and sometimes many at once.
-fn operate(ground: &Arc<Ground>) {
+/// What goes on ends within this: changes have five minutes.
+const SETTLES: Duration = Duration::from_secs(700);
+/// How long a process may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// All that there is ends in an orderly way, and leaves nothing.
+fn finish(ground: &Ground, coordinators: &[usize], at: Duration) {
+    for node in coordinators {
+        coordinator::gone(*node);
+        cluster::kill(*node, false);
+    }
+    for node in &ground.clients {
+        workload::gone(*node);
+        cluster::end_client(*node);
+    }
+    kernel::run_until(at + ENDS_WITHIN);
+    ground.workers.iter().for_each(|node| cluster::end_worker(*node));
+    kernel::run_until(at + ENDS_WITHIN * 2);
+    for node in ground.workers.iter().chain(&ground.clients) {
+        let (tasks, memory) = (kernel::tasks(*node), cluster::memory_in_use(*node));
+        // A mount's process goes on following the members until it ends.
+        let own = if ground.clients.contains(node) { 2 } else { 0 };
+        if tasks > own {
+            kernel::violated("everything ends", format!("node {node} has {tasks} tasks after it has ended"));
+        }
+        if memory > 0 {
+            kernel::violated("memory is returned", format!("node {node} has {memory} bytes in use after it has ended"));
+        }
+    }
+}
+
+/// In each hour there is a time when nothing has been wrong for a while.
+fn look_each_hour(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
+    let into = kernel::now().as_secs() % 3600;
+    let wait = (WELL_FROM + 3600 - into) % 3600;
+    let (ground, going) = (Arc::clone(ground), Rc::clone(going));
+    kernel::after(Duration::from_secs(wait.max(1)), move || {
+        if !going.get() {
+            return;
+        }
+        well(&ground);
+        workload::be_strict(true);
+        let again = Rc::clone(&going);
+        kernel::after(Duration::from_secs(3590 - WELL_FROM), move || {
+            workload::be_strict(false);
+            kernel::after(Duration::from_secs(20), move || look_each_hour(&ground, &again));
+        });
+    });
+}
+
+/// Nothing is wrong, and it has been so for longer than it takes to find out: all is well.
+fn well(ground: &Ground) {
+    let wrong = faults::now();
+    if !wrong.is_empty() {
+        return kernel::violated("the simulation itself", format!("{wrong:?} did not end"));
+    }
+    let prefix = WorkerRecord::key(&encode_segment(cluster::GROUP), "");
+    let records = etcd::entries(&prefix);
+    let records: Vec<_> = records.iter().filter_map(|entry| WorkerRecord::decode(&entry.value).ok()).collect();
+    if records.len() != ground.workers.len() {
+        let names: Vec<_> = records.iter().map(|record| &record.name).collect();
+        kernel::violated("views agree", format!("of {} workers {names:?} are registered", ground.workers.len()));
+    }
+    let mut ring: Vec<_> = records.iter().filter(|record| record.state == WorkerState::Active).map(|record| record.name.clone()).collect();
+    ring.sort();
+    for (node, view) in cluster::views() {
+        if view != ring {
+            kernel::violated("views agree", format!("node {node} takes {view:?} for the ring, which is {ring:?}"));
+        }
+    }
+    if let Some(since) = workload::oldest().filter(|since| kernel::now() - *since > SETTLES) {
+        let since = kernel::clock(since.as_nanos() as u64);
+        kernel::violated("deadlines", format!("an operation has been under way since {since}"));
+    }
+    coordinator::look();
+    if let Some(old) = coordinator::older_than(Duration::from_secs(1200)) {
+        kernel::violated("jobs end", old);
+    }
+}
+
+/// Jobs, now and then, and a look at all of them.
+fn manage(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
+    let (ground, going) = (Arc::clone(ground), Rc::clone(going));
+    kernel::after(kernel::between(Duration::from_secs(20), Duration::from_secs(300)), move || {
+        coordinator::look();
+        if going.get() {
+            coordinator::submit(&ground);
+            manage(&ground, &going);
+        }
+    });
+}
+
+/// Operations, some a minute, and sometimes many at once.
+fn operate(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
     let pause = kernel::chance(|random| -> f64 { -random.random_range(f64::EPSILON..1.0).ln() * 2.0 });
-    let ground = Arc::clone(ground);
+    let (ground, going) = (Arc::clone(ground), Rc::clone(going));
     kernel::after(Duration::from_secs_f64(pause), move || {
+        if !going.get() {
+            return;
+        }
         let together = if kernel::once_in(20) { 12 } else { 1 };
         for _ in 0..together {
             ground.operate();
@@ -85,7 +196,7 @@ fn operate(ground: &Arc<Ground>) {
         if kernel::once_in(6) {
             ground.replace_any();
         }
-        operate(&ground);
+        operate(&ground, &going);
     });
 }
 

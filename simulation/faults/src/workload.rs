@@ -58,7 +58,9 @@ struct State {
     /// Changes that were acknowledged to a mount: when each took effect.
     own: HashMap<(Process, usize, Vec<u8>), Duration>,
     handles: BTreeMap<Process, Vec<Arc<OpenFile>>>,
-    under_way: u64,
+    under_way: BTreeMap<u64, (Process, Duration)>,
+    /// From when on nothing may fail, whatever it needs.
+    strict_since: Option<Duration>,
 }
 
 thread_local! {
@@ -74,9 +76,15 @@ pub(crate) fn counts() -> Counts {
     state(|state| state.counts)
 }
 
-/// Operations that have not ended.
-pub(crate) fn under_way() -> u64 {
-    state(|state| state.under_way)
+/// Since when the operation has been under way that has been for longest, of a mount that lives.
+pub(crate) fn oldest() -> Option<Duration> {
+    let all = state(|state| state.under_way.values().copied().collect::<Vec<_>>());
+    all.into_iter().filter(|(process, _)| kernel::is_alive(*process)).map(|(_, since)| since).min()
+}
+
+/// Whether nothing that begins from now on may fail.
+pub(crate) fn be_strict(strict: bool) {
+    state(|state| state.strict_since = strict.then(kernel::now));
 }
 
 /// A mount's process is gone, and what it had.
@@ -182,18 +190,22 @@ impl Ground {
     }
 }
 
-struct UnderWay;
+struct UnderWay(u64);
 
 impl UnderWay {
     fn begin() -> Self {
-        state(|state| state.under_way += 1);
-        Self
+        let (process, now) = (kernel::current(), kernel::now());
+        Self(state(|state| {
+            let number = state.counts.operations + state.under_way.keys().next_back().copied().unwrap_or(0);
+            state.under_way.insert(number, (process, now));
+            number
+        }))
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        state(|state| state.under_way -= 1);
+        state(|state| state.under_way.remove(&self.0));
     }
 }
 
@@ -226,6 +238,8 @@ impl Operation {
     fn on_time(&self, asked: &Asked, limit: Duration, what: impl FnOnce() -> String) {
         let took = kernel::now() - asked.at;
         let stopped = || faults::since(asked.at).contains(&Fault::Process(self.process.node));
+        let is_strict = state(|state| state.strict_since).is_some_and(|since| asked.at >= since);
+        let limit = if is_strict { Duration::from_secs(10) } else { limit };
         if took > limit + Duration::from_secs(1) && !stopped() {
             kernel::violated("deadlines", format!("{} took {took:?}, and may take {limit:?}", what()));
         }
@@ -236,6 +250,10 @@ impl Operation {
         let what = what();
         kernel::note(format!("{what}: {failure}"));
         state(|state| state.counts.excused += 1);
+        let took = kernel::now() - asked.at;
+        if state(|state| state.strict_since).is_some_and(|since| asked.at >= since) {
+            return kernel::violated("it heals", format!("{what} failed after {took:?}, and nothing is wrong: {failure}"));
+        }
         // Connections that break need a moment to be made again.
         let troubles = faults::since(asked.at.saturating_sub(Duration::from_secs(2)));
         if troubles.contains(&Fault::Mount) || troubles.contains(&Fault::Process(self.process.node)) {
@@ -265,7 +283,6 @@ impl Operation {
             && behind <= 1
         {
             let worker = cluster::worker_name(*well);
-            let took = kernel::now() - asked.at;
             kernel::violated("failure is local", format!("{what} failed after {took:?}, and {worker} was well: {failure}"));
         }
     }

@@ -97,7 +97,7 @@ pub(crate) fn change_leader() {
 }
 
 /// Forgets all history but the last so many commits.
-pub(crate) fn compact(keep: usize) {
+fn compact(keep: usize) {
     server(|server| {
         while server.history.len() > keep {
             if let Some((revision, _)) = server.history.pop_front() {
@@ -121,11 +121,6 @@ pub(crate) fn counts() -> Counts {
 /// All keys under a prefix, as they are.
 pub(crate) fn entries(prefix: &str) -> Vec<Entry> {
     list(prefix).entries
-}
-
-/// Its revision.
-pub(crate) fn revision() -> u64 {
-    server(|server| server.revision)
 }
 
 /// Carries a transaction out as an operator would, whoever can reach it.
