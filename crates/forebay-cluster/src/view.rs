@@ -241,6 +241,22 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_goes_away_again_in_the_grace_period_begins_it_anew_and_is_not_waited_for_in_circles() {
+        let now = Instant::now();
+        let mut view = view_of(&["a", "b"], now);
+        view.lost("gone", now);
+        view.changed([], ["a".to_owned()], now);
+        assert_eq!(view.tick(now), Some(now + GRACE));
+        view.lost("gone again", now + GRACE / 2);
+        assert_eq!(view.tick(now + GRACE * 2), None, "nothing happens until it is back: whoever ticks would never rest");
+        let back = now + GRACE * 3;
+        view.changed([], [], back);
+        assert_eq!((names(&view).len(), view.tick(back)), (2, Some(back + GRACE)), "it could not register meanwhile");
+        assert_eq!(view.tick(back + GRACE), None);
+        assert_eq!(names(&view), ["b"]);
+    }
+
+    #[test]
     fn a_member_that_is_deleted_in_the_grace_period_is_gone_at_once() {
         let now = Instant::now();
         let mut view = view_of(&["a", "b"], now);
