@@ -94,7 +94,7 @@ impl MemberView {
         let told: BTreeMap<String, WorkerRecord> =
             records.into_iter().map(|record| (record.name.clone(), record)).collect();
         let before = std::mem::replace(&mut self.told, told);
-        if self.lost.take().is_some() {
+        if self.is_back(now) {
             let until = now + self.grace;
             self.missing.extend(before.into_iter().map(|(name, record)| (name, (record, until))));
         }
@@ -108,7 +108,7 @@ impl MemberView {
         deletes: impl IntoIterator<Item = String>,
         now: Instant,
     ) {
-        let was_lost = self.lost.take().is_some();
+        let was_lost = self.is_back(now);
         for name in deletes {
             let record = self.told.remove(&name);
             match record.filter(|_| was_lost) {
@@ -125,9 +125,21 @@ impl MemberView {
         self.lost.get_or_insert_with(|| (now, reason.to_owned()));
     }
 
-    /// Time has passed. Returns when to say so again.
+    /// The store tells something. Whether it was lost: then those that are missing could not register until now.
+    fn is_back(&mut self, now: Instant) -> bool {
+        let was_lost = self.lost.take().is_some();
+        if was_lost {
+            self.missing.values_mut().for_each(|(_, until)| *until = now + self.grace);
+        }
+        was_lost
+    }
+
+    /// Time has passed. Returns when to say so again; while the store is away, time changes nothing.
     pub fn tick(&mut self, now: Instant) -> Option<Instant> {
         self.renew(now);
+        if self.lost.is_some() {
+            return None;
+        }
         self.missing.values().map(|(_, until)| *until).min()
     }
 
