@@ -39,6 +39,9 @@ struct Arguments {
     /// How many hours are simulated
     #[arg(long, default_value_t = 10.0)]
     hours: f64,
+    /// How many runs there are, one after the other, each with the next seed and in a process of its own
+    #[arg(long)]
+    runs: Option<u64>,
     /// Let nothing go wrong
     #[arg(long)]
     no_faults: bool,
@@ -51,12 +54,21 @@ struct Arguments {
     /// How many of the last lines are printed when an invariant does not hold
     #[arg(long, default_value_t = 120)]
     last: usize,
+    /// Print what the thread of a simulation with this seed is told when it asks for time, randomness and a map's order
+    #[arg(long, hide = true)]
+    probe: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_007);
     let seed = arguments.seed.unwrap_or_else(from_clock);
+    if arguments.probe {
+        return probe(seed);
+    }
+    if let Some(runs) = arguments.runs {
+        return run_all(seed, runs, &arguments);
+    }
     println!("seed {seed}, {} h", arguments.hours);
     let plan = Plan { seed, hours: arguments.hours, faults: !arguments.no_faults, show_log: arguments.log };
     trace::listen(&arguments.trace);
@@ -94,6 +106,62 @@ fn main() -> ExitCode {
     }
     println!("FAILED seed {seed} at {}: {}: {}", kernel::clock(violation.at), violation.invariant, violation.what);
     println!("again: make simulate-faults ARGS=\"--seed {seed} --hours {}\"", arguments.hours);
+    ExitCode::FAILURE
+}
+
+/// Many runs. A process is one run: what it did before would be seen in what follows.
+fn run_all(seed: u64, runs: u64, arguments: &Arguments) -> ExitCode {
+    let began = Instant::now();
+    let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
+    for number in 0..runs {
+        let (seed, hours) = ((seed + number).to_string(), arguments.hours.to_string());
+        let mut run = std::process::Command::new(&program);
+        run.args(["--seed", &seed, "--hours", &hours, "--last", &arguments.last.to_string()]);
+        if arguments.no_faults {
+            run.arg("--no-faults");
+        }
+        let Ok(output) = run.output() else { return ExitCode::FAILURE };
+        let said = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            print!("{said}{}", String::from_utf8_lossy(&output.stderr));
+            println!("FAILED after {} runs that did not", number);
+            return ExitCode::FAILURE;
+        }
+        let line = |beginning: &str| said.lines().find(|line| line.contains(beginning)).unwrap_or_default();
+        println!("seed {seed}: {}; {}; {}", line(" h in "), line("fingerprint"), line("users "));
+    }
+    let hours = runs as f64 * arguments.hours;
+    println!("ok: every invariant held in {runs} runs, {hours} h in {:.0} s", began.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
+
+/// What all else rests on: what a thread that simulates asks of the system follows from the seed and the simulated time.
+fn probe(seed: u64) -> ExitCode {
+    let asked = std::thread::spawn(move || {
+        kernel::begin(seed, false);
+        let (instant, wall) = (Instant::now(), SystemTime::now());
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        println!("real time passes unseen: {:?} {:?}", instant.elapsed(), wall.elapsed().unwrap_or_default());
+        let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        println!("wall clock {wall:?}, random {:x} {:x}", rand::random::<u128>(), rand::random::<u64>());
+        let names = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+        let set: std::collections::HashSet<&str> = names.into_iter().collect();
+        println!("order {:?}", set.iter().collect::<Vec<_>>());
+        let node = kernel::add_node("probe");
+        kernel::start(node, || {
+            tokio::spawn(async {
+                let began = Instant::now();
+                tokio::time::sleep(std::time::Duration::from_secs(3600)).await;
+                println!("an hour is {:?}", began.elapsed());
+                // Which of two that are ready is chosen by chance: by tokio's own.
+                let chosen = |_| async { tokio::select! { () = std::future::ready(()) => 1, () = std::future::ready(()) => 2 } };
+                println!("chosen {:?}", futures::future::join_all((0..24).map(chosen)).await);
+            });
+        });
+        kernel::run_until(std::time::Duration::from_secs(7200));
+        std::process::exit(0);
+    });
+    let _ = asked.join();
     ExitCode::FAILURE
 }
 

@@ -275,6 +275,13 @@ impl Operation {
                 _ => false,
             })
         };
+        // While no worker can be reached a question waits for one, for as long as it may take.
+        let only_silent = troubles.iter().all(|fault| !matches!(fault, Fault::Origin(_) | Fault::Breaks))
+            && !self.ground.workers.iter().any(|worker| touches_origin(*worker));
+        let waits = self.ground.settings.request_timeout.saturating_sub(Duration::from_secs(4));
+        if only_silent && took < waits {
+            kernel::violated("an outage is waited for", format!("{what} failed after {took:?}: {failure}"));
+        }
         // Who asks several workers that wait for their origin in vain has no time left for one that need not.
         let behind = self.ground.workers.iter().filter(|worker| touches_origin(**worker)).count();
         let ring_now = self.ring();
