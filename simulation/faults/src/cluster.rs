@@ -267,7 +267,8 @@ pub(crate) fn start_client(node: usize, settings: Settings, until_up: u64) {
         tokio::spawn(async move {
             let etcd: Arc<dyn StateStore> = SimulatedEtcd::new();
             let members = members_of(&etcd, &settings);
-            members.told(Duration::from_secs(10)).await;
+            // `forebay mount` ends with an error, and whoever started it starts it again.
+            while !members.told(Duration::from_secs(10)).await {}
             let (client, _) = client_over(Arc::clone(&members), &settings).await;
             let process = kernel::current();
             let before = processes(|processes| processes.clients.insert(node, (process, client)));

@@ -85,7 +85,12 @@ pub(crate) fn run(plan: &Plan) {
     going.set(false);
     workload::be_strict(false);
     kernel::run_until(end + SETTLES);
-    well(&ground);
+    if kernel::violation().is_none() {
+        well(&ground);
+    }
+    if kernel::violation().is_some() {
+        return;
+    }
     finish(&ground, &coordinators, end + SETTLES);
 }
 
@@ -107,6 +112,9 @@ fn finish(ground: &Ground, coordinators: &[usize], at: Duration) {
     kernel::run_until(at + ENDS_WITHIN);
     ground.workers.iter().for_each(|node| cluster::end_worker(*node));
     kernel::run_until(at + ENDS_WITHIN * 2);
+    if kernel::violation().is_some() {
+        return;
+    }
     for node in ground.workers.iter().chain(&ground.clients) {
         let (tasks, memory) = (kernel::tasks(*node), cluster::memory_in_use(*node));
         // A mount's process goes on following the members until it ends.

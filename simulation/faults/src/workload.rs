@@ -10,7 +10,7 @@
 //! * it fails only where something that it needs was in trouble.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ struct State {
     own: HashMap<(Process, usize, Vec<u8>), Duration>,
     handles: BTreeMap<Process, Vec<Arc<OpenFile>>>,
     under_way: BTreeMap<u64, (Process, Duration)>,
+    /// Mounts to which a worker has answered: before that, none is waited for.
+    answered: BTreeSet<Process>,
     /// From when on nothing may fail, whatever it needs.
     strict_since: Option<Duration>,
 }
@@ -279,7 +281,8 @@ impl Operation {
         let only_silent = troubles.iter().all(|fault| !matches!(fault, Fault::Origin(_) | Fault::Breaks))
             && !self.ground.workers.iter().any(|worker| touches_origin(*worker));
         let waits = self.ground.settings.request_timeout.saturating_sub(Duration::from_secs(4));
-        if only_silent && took < waits {
+        let is_known = state(|state| state.answered.contains(&self.process));
+        if only_silent && is_known && took < waits {
             kernel::violated("an outage is waited for", format!("{what} failed after {took:?}: {failure}"));
         }
         // Who asks several workers that wait for their origin in vain has no time left for one that need not.
@@ -301,6 +304,9 @@ impl Operation {
         state(|state| state.counts.stats += 1);
         let timeout = self.ground.settings.request_timeout;
         self.on_time(&asked, timeout, || format!("stat of {}", place.shown));
+        if answer.is_ok() {
+            state(|state| state.answered.insert(self.process));
+        }
         let found = match answer {
             Ok(reply) => {
                 let Some(version) = reply.attr.version().cloned() else {
