@@ -309,6 +309,20 @@ async fn a_worker_that_is_being_restarted_costs_a_writer_time_and_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_writer_waits_for_a_worker_for_as_long_as_a_question_may_take() {
+    let scene = Scene::new(1).await;
+    scene.client.put(&path("/s3/first"), bytes(1)).await.unwrap();
+    scene.fakes[0].kill();
+    let fake = Arc::clone(&scene.fakes[0]);
+    // Of the 20 s that a question may take.
+    tokio::spawn(async move {
+        tokio::time::sleep(19 * SECOND).await;
+        fake.revive();
+    });
+    scene.client.put(&path("/s3/second"), bytes(2)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_missed_a_change_does_not_tell_of_what_was_before() {
     let scene = Scene::new(2).await;
     scene.origin.put("f", bytes(1));

@@ -70,6 +70,8 @@ struct Running {
 struct Processes {
     workers: BTreeMap<usize, Running>,
     clients: BTreeMap<usize, (Process, Client)>,
+    /// Processes that start: until they are up, that is what is wrong with them.
+    starting: BTreeMap<usize, u64>,
     /// Machines whose disks were written to.
     used: BTreeMap<usize, bool>,
     /// Memory of processes that live, or ended in an orderly way: all of it is to be free in the end.
@@ -123,14 +125,27 @@ pub(crate) fn members_of(store: &Arc<dyn StateStore>, settings: &Settings) -> Ar
     Arc::new(Members::watch(store, options))
 }
 
+/// A process starts.
+pub(crate) fn starts(node: usize, until_up: u64) {
+    processes(|processes| processes.starting.insert(node, until_up));
+}
+
+/// It is up, or will never be.
+pub(crate) fn is_up(node: usize) {
+    if let Some(until_up) = processes(|processes| processes.starting.remove(&node)) {
+        faults::ends(until_up);
+    }
+}
+
 /// Starts the worker of a machine. `up` is what it is that it is not there until then.
 pub(crate) fn start_worker(site: WorkerSite, settings: Settings, until_up: u64) {
+    starts(site.node, until_up);
     kernel::start(site.node, move || {
-        tokio::spawn(work(site, settings, until_up));
+        tokio::spawn(work(site, settings));
     });
 }
 
-async fn work(site: WorkerSite, settings: Settings, until_up: u64) {
+async fn work(site: WorkerSite, settings: Settings) {
     let process = kernel::current();
     let is_new = processes(|processes| !std::mem::replace(processes.used.entry(site.node).or_default(), true));
     let slabs = site.disk.map(|disk| SlabMedium {
@@ -175,7 +190,7 @@ async fn work(site: WorkerSite, settings: Settings, until_up: u64) {
     processes(|processes| {
         processes.workers.insert(site.node, Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() });
     });
-    faults::ends(until_up);
+    is_up(site.node);
     let record = WorkerRecord {
         name: worker_name(site.node),
         group: GROUP.to_owned(),
@@ -263,6 +278,7 @@ fn leaves(store: &Store) -> u64 {
 
 /// Starts the process of a mount.
 pub(crate) fn start_client(node: usize, settings: Settings, until_up: u64) {
+    starts(node, until_up);
     kernel::start(node, move || {
         tokio::spawn(async move {
             let etcd: Arc<dyn StateStore> = SimulatedEtcd::new();
@@ -273,7 +289,7 @@ pub(crate) fn start_client(node: usize, settings: Settings, until_up: u64) {
             let process = kernel::current();
             let before = processes(|processes| processes.clients.insert(node, (process, client)));
             drop(before);
-            faults::ends(until_up);
+            is_up(node);
             kernel::note("mount is up");
         });
     });
@@ -307,6 +323,7 @@ pub(crate) fn client(node: usize) -> Option<(Process, Client)> {
 
 /// A process is killed; its machine with it if `off`.
 pub(crate) fn kill(node: usize, off: bool) {
+    is_up(node);
     net::killed(node, off);
     let gone = processes(|processes| (processes.workers.remove(&node), processes.clients.remove(&node)));
     model::gone(node);

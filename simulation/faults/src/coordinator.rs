@@ -21,7 +21,7 @@ use crate::cluster::{self, Settings};
 use crate::etcd::SimulatedEtcd;
 use crate::kernel::{self, Process};
 use crate::workload::Ground;
-use crate::{etcd, faults};
+use crate::etcd;
 
 /// As `forebay-coordinator` names it.
 const LEADER: &str = "leader";
@@ -70,13 +70,14 @@ pub(crate) fn gone(node: usize) {
 
 /// Starts the coordinator of a machine.
 pub(crate) fn start(node: usize, settings: Settings, until_up: u64) {
+    cluster::starts(node, until_up);
     kernel::start(node, move || {
         tokio::spawn(async move {
             let store: Arc<dyn StateStore> = SimulatedEtcd::new();
             let members = cluster::members_of(&store, &settings);
             members.told(Duration::from_secs(10)).await;
             let (client, _) = cluster::client_over(members, &settings).await;
-            faults::ends(until_up);
+            cluster::is_up(node);
             lead(node, store, client, settings).await;
         });
     });

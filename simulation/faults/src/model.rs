@@ -27,7 +27,7 @@ struct Fetched {
     leaves: Option<Box<dyn Fn() -> u64>>,
     left: u64,
     held: HashMap<FileVersion, Vec<Range<u64>>>,
-    under_way: Vec<(u64, FileVersion, Range<u64>)>,
+    under_way: Vec<(u64, FileVersion, Range<u64>, Duration)>,
     next: u64,
 }
 
@@ -108,19 +108,20 @@ impl Get {
             let fetched = model.fetched.get_mut(&process)?;
             fetched.forget_what_left();
             let is_held = fetched.held.get(version).is_some_and(|held| covers(held, &range));
-            let coming = fetched.under_way.iter().filter(|(_, of, _)| of == version).map(|(.., range)| range.clone());
+            let coming = fetched.under_way.iter().filter(|(_, of, ..)| of == version).map(|(_, _, range, _)| range.clone());
             let is_coming = covers(&coming.collect::<Vec<_>>(), &range);
             fetched.next += 1;
-            fetched.under_way.push((fetched.next, version.clone(), range.clone()));
+            let known: Vec<_> = fetched.under_way.iter().filter(|(_, of, ..)| of == version).map(|(number, _, range, since)| (*number, range.clone(), *since)).collect();
+            fetched.under_way.push((fetched.next, version.clone(), range.clone(), kernel::now()));
             match (is_held, is_coming) {
-                (true, _) => Some("holds"),
-                (_, true) => Some("is being sent"),
+                (true, _) => Some(("holds", known)),
+                (_, true) => Some(("is being sent", known)),
                 _ => None,
             }
         });
-        if let Some(why) = twice {
+        if let Some((why, known)) = twice {
             let path = String::from_utf8_lossy(&version.path);
-            kernel::violated("one miss, one GET", format!("{process:?} asks for {range:?} of {path}, which it {why}"));
+            kernel::violated("one miss, one GET", format!("{process:?} asks for {range:?} of {path}, which it {why}: {known:?}"));
         }
         let number = model(|model| model.fetched.get(&process).map_or(0, |fetched| fetched.next));
         Self { process, number, version: version.clone(), range }

@@ -265,9 +265,12 @@ impl Nemesis {
             kernel::note(format!("nemesis: node {from} does not reach node {to} for {lasts:?}"));
             let fault = faults::begins(Fault::Cut(from, to));
             net::cut(from, to, true);
+            let is_origin = self.ground.mounts.iter().any(|(number, _)| [from, to].contains(&origin::node(*number)));
             kernel::after(lasts, move || {
                 net::cut(from, to, false);
-                faults::ends(fault);
+                // Whoever waits for an answer of an origin that was lost waits for it to the end.
+                let known = if is_origin { origin::DEADLINE } else { Duration::ZERO };
+                kernel::after(known, move || faults::ends(fault));
             });
         }
     }
