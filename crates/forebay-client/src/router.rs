@@ -230,10 +230,11 @@ impl Router {
                 }
             }
             let is_answered = attempts.answers > 0 || attempts.routes.links.is_empty();
-            if is_answered || began.elapsed() + pause >= self.timeout.min(timeout) {
+            let left = self.timeout.min(timeout).saturating_sub(began.elapsed());
+            if is_answered || left.is_zero() {
                 return Changed { result: Err(attempts.exhausted()), repeated, by: None };
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 2).min(self.judge.backoff.max);
         }
     }
