@@ -73,3 +73,8 @@ peers: ## Install the file systems that benchmarks compare with
 simulate: ## Placement, membership and jobs with 10,000 workers and a billion files, in virtual time (ARGS="--help" tells more)
 	$(CARGO) build --release -p forebay-simulate
 	"$(BINARIES)/forebay-simulate" $(ARGS)
+
+# With the dependencies that the tests have built, and with debug assertions: only the workspace's own crates are optimised.
+simulate-faults: ## A whole cluster in virtual time while things go wrong, one seed one run (ARGS="--seed N --hours H"; "--help" tells more)
+	$(CARGO) build --workspace --all-features --bin forebay-simulate-faults --config profile.dev.opt-level=2 --config 'profile.dev.package.forebay-simulate-faults.opt-level=1'
+	"$(or $(CARGO_TARGET_DIR),target)/debug/forebay-simulate-faults" $(ARGS)

@@ -150,6 +150,11 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// Whether who is asked now is asked in the place of another, who owns what it is about.
+    pub(crate) fn is_stand_in(&self) -> bool {
+        self.tries > 1 || !self.passed_over.is_empty()
+    }
+
     /// Whether no worker said anything, and one may yet if it is given time.
     pub(crate) fn reached_nobody(&self) -> bool {
         self.answers == 0 && !self.is_refused

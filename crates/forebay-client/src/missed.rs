@@ -2,7 +2,8 @@
 //!
 //! Whoever made a change sees it in whatever he asks next, though the worker that he asks may remember what was before: one that
 //! could not be told of a change, and one that came to own a name after it had changed, and had owned it before. Such a worker
-//! is made to forget everything before it is asked again. Who leaves the ring and comes back gets a new link and may have its
+//! is made to forget everything before it is asked again. One that is asked in the place of an owner who does not answer was told of
+//! nothing, and may remember what it heard when it stood in before: about what this client changed, it asks the origin. Who leaves the ring and comes back gets a new link and may have its
 //! old memory, so what a worker missed is kept by its name and not with its link.
 
 mod due;
@@ -54,6 +55,12 @@ impl OwnChanges {
         } else {
             state.has_more = true;
         }
+    }
+
+    /// Whether something that `key` places may have been changed.
+    pub(crate) fn has_changed(&self, key: PlacementKey) -> bool {
+        let state = self.state.lock();
+        state.has_more || state.keys.contains(&key)
     }
 
     /// What the worker called `name` missed.

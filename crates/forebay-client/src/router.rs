@@ -170,6 +170,7 @@ impl Router {
         mut into: Option<SpanMut>,
     ) -> Result<Reply, Failure> {
         let mut attempts = self.attempts(key, 1, self.timeout);
+        let flags = request.flags;
         loop {
             let Some((link, left)) = attempts.next() else {
                 (into, request.length) = (None, 0);
@@ -185,6 +186,11 @@ impl Router {
                 continue;
             }
             request.deadline = left;
+            // Only owners are told of changes.
+            request.flags = match attempts.is_stand_in() && self.changes.has_changed(key) {
+                true => flags.and(Flags::REVALIDATE),
+                false => flags,
+            };
             let into = into.take();
             if into.is_none() {
                 request.length = 0;
@@ -224,10 +230,11 @@ impl Router {
                 }
             }
             let is_answered = attempts.answers > 0 || attempts.routes.links.is_empty();
-            if is_answered || began.elapsed() + pause >= self.timeout.min(timeout) {
+            let left = self.timeout.min(timeout).saturating_sub(began.elapsed());
+            if is_answered || left.is_zero() {
                 return Changed { result: Err(attempts.exhausted()), repeated, by: None };
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 2).min(self.judge.backoff.max);
         }
     }

@@ -94,7 +94,7 @@ impl MemberView {
         let told: BTreeMap<String, WorkerRecord> =
             records.into_iter().map(|record| (record.name.clone(), record)).collect();
         let before = std::mem::replace(&mut self.told, told);
-        if self.lost.take().is_some() {
+        if self.is_back(now) {
             let until = now + self.grace;
             self.missing.extend(before.into_iter().map(|(name, record)| (name, (record, until))));
         }
@@ -108,7 +108,7 @@ impl MemberView {
         deletes: impl IntoIterator<Item = String>,
         now: Instant,
     ) {
-        let was_lost = self.lost.take().is_some();
+        let was_lost = self.is_back(now);
         for name in deletes {
             let record = self.told.remove(&name);
             match record.filter(|_| was_lost) {
@@ -125,9 +125,21 @@ impl MemberView {
         self.lost.get_or_insert_with(|| (now, reason.to_owned()));
     }
 
-    /// Time has passed. Returns when to say so again.
+    /// The store tells something. Whether it was lost: then those that are missing could not register until now.
+    fn is_back(&mut self, now: Instant) -> bool {
+        let was_lost = self.lost.take().is_some();
+        if was_lost {
+            self.missing.values_mut().for_each(|(_, until)| *until = now + self.grace);
+        }
+        was_lost
+    }
+
+    /// Time has passed. Returns when to say so again; while the store is away, time changes nothing.
     pub fn tick(&mut self, now: Instant) -> Option<Instant> {
         self.renew(now);
+        if self.lost.is_some() {
+            return None;
+        }
         self.missing.values().map(|(_, until)| *until).min()
     }
 
@@ -237,6 +249,22 @@ mod tests {
         assert_eq!((names(&view).len(), view.tick(now)), (2, Some(now + GRACE)));
         view.changed([record("b")], [], now);
         view.tick(now + GRACE);
+        assert_eq!(names(&view), ["b"]);
+    }
+
+    #[test]
+    fn a_store_that_goes_away_again_in_the_grace_period_begins_it_anew_and_is_not_waited_for_in_circles() {
+        let now = Instant::now();
+        let mut view = view_of(&["a", "b"], now);
+        view.lost("gone", now);
+        view.changed([], ["a".to_owned()], now);
+        assert_eq!(view.tick(now), Some(now + GRACE));
+        view.lost("gone again", now + GRACE / 2);
+        assert_eq!(view.tick(now + GRACE * 2), None, "nothing happens until it is back: whoever ticks would never rest");
+        let back = now + GRACE * 3;
+        view.changed([], [], back);
+        assert_eq!((names(&view).len(), view.tick(back)), (2, Some(back + GRACE)), "it could not register meanwhile");
+        assert_eq!(view.tick(back + GRACE), None);
         assert_eq!(names(&view), ["b"]);
     }
 

@@ -10,11 +10,13 @@
 //! learns that its block may have been removed.
 
 use std::collections::BTreeSet;
+use std::hash::BuildHasher;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use foldhash::fast::RandomState;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use forebay_types::{BlockKey, FileId};
 use papaya::HashMap;
 use smallvec::SmallVec;
@@ -79,13 +81,16 @@ struct Share {
 
 /// All blocks.
 pub(crate) struct Index {
-    blocks: HashMap<BlockKey, ArcSwap<Runs>, RandomState>,
+    blocks: HashMap<BlockKey, ArcSwap<Runs>, SeedableRandomState>,
     shares: [Share; SHARES],
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { blocks: HashMap::default(), shares: std::array::from_fn(|_| Share::default()) }
+        // Seeded by the system's randomness, and not by where the process lies in memory.
+        let seed = std::hash::RandomState::new().hash_one(SHARES);
+        let hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
+        Self { blocks: HashMap::with_hasher(hasher), shares: std::array::from_fn(|_| Share::default()) }
     }
 
     fn share_of(key: &BlockKey) -> usize {

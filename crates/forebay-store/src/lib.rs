@@ -56,6 +56,8 @@ pub use coverage::Coverage;
 pub use disk::slab_path;
 pub use error::StoreError;
 pub use held::{HeldBlock, HeldRun};
+#[cfg(feature = "simulation")]
+pub use io::medium::{Medium, SlabMedium};
 pub use keep::{Account, Keep};
 pub use options::{DiskOptions, Eviction, IoBackend, ServeMode, StoreOptions};
 pub use read::StoreRead;

@@ -53,5 +53,6 @@ pub(crate) async fn disk_slice(core: &Core, key: &BlockKey, offset: u32, length:
     copy.marks.visit();
     let sums = run.sums_of(offset, end);
     let start = copy.extent.slot().sectors_offset() + u64::from(offset - run.start());
-    Some(DiskSlice { file: Arc::clone(&slab.file), offset: start, length, sums, _run: copy })
+    let file = slab.file.as_ref().map(Arc::clone)?;
+    Some(DiskSlice { file, offset: start, length, sums, _run: copy })
 }

@@ -338,6 +338,9 @@ impl Store {
             let _ = handle.await;
         }
         drop(tasks);
+        if core.slabs.iter().all(|slab| slab.file.is_none()) {
+            return;
+        }
         // Dropping a slab waits for disk operations under way.
         let _ = tokio::task::spawn_blocking(move || drop(core)).await;
     }

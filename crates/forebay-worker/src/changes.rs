@@ -140,7 +140,7 @@ impl Worker {
             _ if scope.namespace.leads_to_mounts(&from) => return Err(is_directory()),
             Resolved::Origin(source, from_below) => (source, from_below),
             Resolved::Virtual => return Err(is_directory()),
-            Resolved::Nothing => return Err(no_mount(&from)),
+            Resolved::Nothing => return Err(scope.namespace.nothing_at(&from)),
         };
         if source.url() != origin.url() {
             let message =
@@ -182,7 +182,7 @@ fn within(scope: Arc<Scope>, path: FsPath) -> Result<Target, Failure> {
             let parent = path.parent();
             return Err(match scope.namespace.leads_to_mounts(&parent) {
                 true => read_only(format!("{path} cannot be made: {parent} only leads to mounts")),
-                false => no_mount(&path),
+                false => scope.namespace.nothing_at(&path),
             });
         }
     };
@@ -211,8 +211,4 @@ fn invalid(message: String) -> Failure {
 
 fn read_only(message: String) -> Failure {
     Failure::new(FailureKind::ReadOnly, message)
-}
-
-fn no_mount(path: &FsPath) -> Failure {
-    Failure::new(FailureKind::NotFound, format!("no mount leads to {path}"))
 }

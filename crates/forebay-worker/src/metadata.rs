@@ -211,7 +211,7 @@ impl Metadata {
         let answer = match scope.namespace.resolve(path) {
             Resolved::Origin(origin, below) => origin.stat(below).await,
             Resolved::Virtual => Ok(Attr::directory()),
-            Resolved::Nothing => Err(no_mount(path)),
+            Resolved::Nothing => Err(scope.namespace.nothing_at(path)),
         };
         let answer = match answer {
             Err(failure) if matches!(failure.kind(), FailureKind::NotFound | FailureKind::NotADirectory) => {
@@ -279,7 +279,7 @@ impl Metadata {
                 page => page?,
             },
             Resolved::Virtual => ListPage { entries: Vec::new(), next: None },
-            Resolved::Nothing => return Err(no_mount(path)),
+            Resolved::Nothing => return Err(scope.namespace.nothing_at(path)),
         };
         // Mounts shadow what the origin has under their names, and show on the first page.
         page.entries.retain(|entry| !names.contains(&*entry.name));
@@ -390,10 +390,6 @@ impl Drop for Changing<'_> {
             self.metadata.freshness.listing_changed(&self.path, now);
         }
     }
-}
-
-fn no_mount(path: &FsPath) -> Failure {
-    Failure::new(FailureKind::NotFound, format!("no mount leads to {path}"))
 }
 
 #[cfg(test)]

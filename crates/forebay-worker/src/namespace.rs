@@ -7,13 +7,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_origin::Origin;
-use forebay_types::FsPath;
+use forebay_types::{Failure, FailureKind, FsPath};
 
 /// The mounts.
 #[derive(Clone, Default)]
 pub struct Namespace {
     /// The longest paths first.
     mounts: Vec<(FsPath, Arc<dyn Origin>)>,
+    /// There may be others, which are not known yet.
+    lacks: bool,
 }
 
 /// Why mounts do not make a namespace.
@@ -44,8 +46,24 @@ impl Namespace {
         mounts.sort_by(|(a, _), (b, _)| b.as_bytes().len().cmp(&a.as_bytes().len()).then_with(|| a.cmp(b)));
         match mounts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             Some(pair) => Err(NamespaceError::Twice(pair[0].0.to_string())),
-            None => Ok(Self { mounts }),
+            None => Ok(Self { mounts, lacks: false }),
         }
+    }
+
+    /// The same mounts, of which it is not known yet whether they are all: where they lead nowhere, nobody can say that there is
+    /// nothing.
+    #[must_use]
+    pub fn and_others(self) -> Self {
+        Self { lacks: true, ..self }
+    }
+
+    /// Why there is no answer about a path that no mount leads to.
+    pub(crate) fn nothing_at(&self, path: &FsPath) -> Failure {
+        if self.lacks {
+            let message = format!("{path}: this worker has not been told yet what is mounted");
+            return Failure::new(FailureKind::Unavailable, message);
+        }
+        Failure::new(FailureKind::NotFound, format!("no mount leads to {path}"))
     }
 
     pub(crate) fn resolve<'a>(&'a self, path: &'a FsPath) -> Resolved<'a> {
@@ -54,7 +72,8 @@ impl Namespace {
                 return Resolved::Origin(origin, below);
             }
         }
-        if self.leads_to_mounts(path) { Resolved::Virtual } else { Resolved::Nothing }
+        // What is in such a directory is known when all mounts are.
+        if self.leads_to_mounts(path) && !self.lacks { Resolved::Virtual } else { Resolved::Nothing }
     }
 
     /// Whether `path` is a mount's, or leads to one.
@@ -134,6 +153,16 @@ mod tests {
         assert_eq!(resolved(&namespace, "/data"), "virtual");
         assert_eq!(resolved(&namespace, "/other"), "nothing");
         assert_eq!(resolved(&Namespace::default(), "/"), "virtual");
+    }
+
+    #[test]
+    fn who_does_not_know_all_mounts_says_of_nothing_that_it_is_not_there() {
+        let some = namespace(&[("/s3", "fake://a")]);
+        assert_eq!(some.nothing_at(&path("/x")).kind(), FailureKind::NotFound);
+        let some = some.and_others();
+        assert_eq!(resolved(&some, "/s3/k"), "fake://a k");
+        assert_eq!((resolved(&some, "/"), resolved(&some, "/x")), ("nothing".into(), "nothing".into()));
+        assert_eq!(some.nothing_at(&path("/x")).kind(), FailureKind::Unavailable);
     }
 
     #[test]

@@ -97,6 +97,24 @@ fn bytes(length: usize) -> Bytes {
     pattern(length, 3).into()
 }
 
+/// Who does not own a name is not told of its changes, and remembers what it heard when it was asked in the owner's place.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_was_asked_in_the_place_of_the_owner_does_not_tell_what_it_heard_then() {
+    let scene = Scene::new(2).await;
+    assert_eq!(scene.size("/s3/new").await, Err(FailureKind::NotFound));
+    let owner = Arc::clone(scene.asked(Op::Stat)[0]);
+    let long = 10 * SECOND;
+    owner.kill();
+    assert_eq!(scene.size("/s3/new").await, Err(FailureKind::NotFound));
+    assert_eq!(scene.names("/s3").await, Vec::<String>::new());
+    assert_eq!(scene.asked(Op::Stat).len(), 2, "the other one was asked, too");
+    owner.revive();
+    tokio::time::sleep(long).await;
+    scene.client.put(&path("/s3/new"), bytes(10)).await.unwrap();
+    owner.kill();
+    assert_eq!((scene.size("/s3/new").await, scene.names("/s3").await), (Ok(10), vec!["new".to_owned()]));
+}
+
 /// Begins `change` and lets the worker that makes it die when it has made it and before it can say so.
 async fn answer_lost<T: Send + 'static>(scene: &Scene, change: impl Future<Output = T> + Send + 'static) -> T {
     scene.fakes.iter().for_each(|fake| fake.delay(Delay::Fixed(2 * SECOND)));
@@ -288,6 +306,20 @@ async fn a_worker_that_is_being_restarted_costs_a_writer_time_and_no_error() {
     let began = tokio::time::Instant::now();
     assert_eq!(scene.client.put(&path("/s3/f"), bytes(8)).await.unwrap_err(), refused);
     assert_eq!(began.elapsed(), Duration::ZERO, "the worker has tried for as long as it is worth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_waits_for_a_worker_for_as_long_as_a_question_may_take() {
+    let scene = Scene::new(1).await;
+    scene.client.put(&path("/s3/first"), bytes(1)).await.unwrap();
+    scene.fakes[0].kill();
+    let fake = Arc::clone(&scene.fakes[0]);
+    // Of the 20 s that a question may take.
+    tokio::spawn(async move {
+        tokio::time::sleep(19 * SECOND).await;
+        fake.revive();
+    });
+    scene.client.put(&path("/s3/second"), bytes(2)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

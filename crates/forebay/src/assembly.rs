@@ -144,7 +144,10 @@ pub(crate) fn worker(
     config: &Config,
     store: Store,
     mounts: Vec<(FsPath, Arc<dyn Origin>)>,
+    others: bool,
 ) -> anyhow::Result<Arc<Worker>> {
+    let namespace = Namespace::new(mounts)?;
+    let namespace = if others { namespace.and_others() } else { namespace };
     let options = WorkerOptions {
         block_size: block_size(config),
         fetch: FetchPolicy::origin(config.origin_min_get_size.as_u64(), config.origin_max_get_size.as_u64()),
@@ -152,7 +155,7 @@ pub(crate) fn worker(
         takes_changes: config.write_mode == WriteMode::Through,
         metadata: MetadataOptions { ttl: config.metadata_ttl, entries: u64::from(config.metadata_cache_entries) },
     };
-    Ok(Arc::new(Worker::new(store, Namespace::new(mounts)?, options)))
+    Ok(Arc::new(Worker::new(store, namespace, options)))
 }
 
 /// A server for `service` at `address`. One that is not `shared` is asked so little that it gets threads only when they are asked for.

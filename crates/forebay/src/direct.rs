@@ -42,7 +42,7 @@ impl Direct {
         }
         let mounts = namespaces::configured(loaded, &config.mounts)?;
         let store = assembly::worker_store(&modest(config), Vec::new(), false, Sharing::Private).await?;
-        let worker = match assembly::worker(&modest(config), store.clone(), mounts.clone()) {
+        let worker = match assembly::worker(&modest(config), store.clone(), mounts.clone(), cluster.is_some()) {
             Ok(worker) => worker,
             Err(error) => {
                 store.close().await;

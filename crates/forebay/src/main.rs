@@ -25,7 +25,6 @@ mod memory;
 mod metrics;
 mod mounted;
 mod namespaces;
-mod neighbours;
 mod node;
 mod orders;
 mod output;

@@ -8,19 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use forebay_cluster::Membership as _;
-use forebay_cluster::records::members::{Addresses, Capacity, DrainProgress, WorkerRecord};
+use forebay_cluster::records::members::{Addresses, Capacity, WorkerRecord};
+use forebay_cluster::{Backoff, Membership as _};
 use forebay_config::{Config, Host, Loaded};
 use forebay_memory::Sharing;
-use forebay_registry::{Registered, RegisteredOptions};
+use forebay_node::{JoinOptions, Joined};
+use forebay_registry::RegisteredOptions;
 use forebay_store::Store;
 use forebay_tcp::{TcpError, TcpServer};
 use forebay_transport::Service;
-use forebay_types::Tenure;
-use forebay_worker::{DrainOptions, DrainVerdict, Worker};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use forebay_worker::{DrainOptions, Worker};
 use tracing::{info, warn};
 
 use crate::binding::{self, Moving, Ports, WorkerAddresses, host_and_port};
@@ -28,17 +25,14 @@ use crate::cluster::Cluster;
 use crate::exit::{Exit, Fault};
 use crate::measured::Measured;
 use crate::namespaces::{self, Namespaces};
-use crate::neighbours::Neighbours;
 use crate::window::{self, Windows};
 use crate::{assembly, disks, rdma};
 
 /// How long what is queued for the disks may take to be written at the end. What is not is read again from the origin.
 const FLUSH_WITHIN: Duration = Duration::from_secs(20);
-/// How long until what could not be handed over is tried again.
-const DRAIN_AGAIN: Duration = Duration::from_secs(5);
 /// How long a mount waits for the registration of its own worker.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(10);
-/// How often a worker that is to leave looks whether it is out of the ring yet.
+/// How often a mount looks whether its own worker is known yet.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A cache node that listens.
@@ -93,7 +87,7 @@ impl Node {
             disk: disks.iter().map(|disk| disk.size.as_u64()).sum(),
         };
         let store = assembly::worker_store(config, disks, options.prewarm, sharing).await?;
-        let worker = match assembly::worker(config, store.clone(), mounts.clone()) {
+        let worker = match assembly::worker(config, store.clone(), mounts.clone(), options.cluster.is_some()) {
             Ok(worker) => worker,
             Err(error) => {
                 store.close().await;
@@ -171,7 +165,7 @@ impl Node {
         let name = config.worker_name.clone().unwrap_or_else(|| addresses.rpc.clone());
         let capacity = self.capacity;
         let record = WorkerRecord {
-            name: name.clone(),
+            name,
             group: config.cluster_cache_group.as_str().to_owned(),
             addresses,
             capacity,
@@ -182,11 +176,7 @@ impl Node {
             since: unix_seconds(),
             ..WorkerRecord::default()
         };
-        let membership = Arc::clone(cluster.members()) as Arc<dyn forebay_cluster::Membership>;
         let connector = Arc::new(assembly::TcpConnector::of_worker(config)?);
-        let neighbours = Arc::new(Neighbours::new(config, &name, membership, connector));
-        // A pass over two peers that do not answer must not take longer than one.
-        self.worker.ask_peers(Arc::clone(&neighbours) as _, config.worker_peer_timeout);
         // Clients that read from it expect it to know the mounts.
         let told = self.namespaces.as_ref().map(Namespaces::told);
         let told = async move {
@@ -194,25 +184,17 @@ impl Node {
                 told.await;
             }
         };
-        let options = RegisteredOptions { ttl: config.cluster_lease_ttl, warmup: config.worker_warmup };
-        let worker = Arc::clone(&self.worker);
-        let begins = move |tenure: &Arc<Tenure>| worker.own_during(tenure);
-        let registered = Registered::start(Arc::clone(cluster.store()), record, options, begins, told);
-        let registered = Arc::new(registered);
-        let stop = CancellationToken::new();
-        let leaving = Leaving {
-            name: name.clone(),
-            worker: Arc::clone(&self.worker),
-            neighbours: Arc::clone(&neighbours),
-            registered: Arc::clone(&registered),
-            members: Arc::clone(cluster.members()),
-            options: DrainOptions {
+        let options = JoinOptions {
+            peer_timeout: config.worker_peer_timeout,
+            backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
+            registration: RegisteredOptions { ttl: config.cluster_lease_ttl, warmup: config.worker_warmup },
+            drain: DrainOptions {
                 bandwidth: Some(config.worker_drain_bandwidth).filter(|bandwidth| bandwidth.as_u64() > 0),
                 ..DrainOptions::default()
             },
         };
-        let leaving = tokio::spawn(leaving.whenever_asked(stop.clone()));
-        self.joined = Some(Joined { name, neighbours, registered, stop, leaving });
+        let (store, members) = (Arc::clone(cluster.store()), Arc::clone(cluster.members()));
+        self.joined = Some(Joined::join(&self.worker, record, store, members, connector, options, told));
         Ok(())
     }
 
@@ -222,8 +204,8 @@ impl Node {
     /// When it is not registered and nobody else is.
     pub(crate) async fn registered(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let Some(joined) = &self.joined else { return Ok(()) };
-        let mut standing = joined.registered.standing();
-        let name = &joined.name;
+        let mut standing = joined.standing();
+        let name = joined.name();
         let listed = async {
             let _ = standing.wait_for(Option::is_some).await;
             while cluster.members().topology().member(name).is_none() {
@@ -253,7 +235,7 @@ impl Node {
 
     /// Its name in the cluster, once it has joined.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.joined.as_ref().map(|joined| joined.name.as_str())
+        self.joined.as_ref().map(Joined::name)
     }
 
     /// Where it listens, for requests first.
@@ -322,110 +304,6 @@ fn cannot_listen(error: TcpError) -> anyhow::Error {
         "`ss -ltnp 'sport = :{port}'` names who has it: end that, or set {key} to another port, or to 0, which takes a free one"
     );
     Fault::new(Exit::Busy, format!("{key}: cannot listen on {address}: the port is in use"), next).into()
-}
-
-/// What a node has in a cluster.
-struct Joined {
-    name: String,
-    neighbours: Arc<Neighbours>,
-    registered: Arc<Registered>,
-    stop: CancellationToken,
-    leaving: JoinHandle<()>,
-}
-
-impl Joined {
-    async fn close(self) {
-        self.stop.cancel();
-        // First the others learn that it goes.
-        self.registered.close().await;
-        // It does not panic, and if it did that has been told.
-        let _ = self.leaving.await;
-        self.neighbours.close().await;
-    }
-}
-
-/// Hands over what the worker holds when it is asked to leave.
-struct Leaving {
-    name: String,
-    worker: Arc<Worker>,
-    neighbours: Arc<Neighbours>,
-    registered: Arc<Registered>,
-    members: Arc<forebay_registry::Members>,
-    options: DrainOptions,
-}
-
-impl Leaving {
-    async fn whenever_asked(self, stop: CancellationToken) {
-        let mut leave = self.registered.leave();
-        loop {
-            tokio::select! {
-                asked = leave.wait_for(|leave| *leave) => if asked.is_err() { return },
-                () = stop.cancelled() => return,
-            }
-            let over = stop.child_token();
-            let taken_back = async {
-                let _ = leave.wait_for(|leave| !*leave).await;
-                over.cancel();
-            };
-            tokio::join!(taken_back_or(taken_back, &over), self.hand_over(&over));
-            if stop.is_cancelled() {
-                return;
-            }
-        }
-    }
-
-    /// Hands over again and again, until it is all done and nobody wants it back, or `over` says so.
-    async fn hand_over(&self, over: &CancellationToken) {
-        // Until all others know, they would give it back.
-        while self.members.topology().ring.position(&self.name).is_some() && !over.is_cancelled() {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        info!(worker = self.name, "handing over what this worker holds");
-        while !over.is_cancelled() {
-            let verdict = self.pass(over).await;
-            info!(worker = self.name, verdict = verdict.name(), "handed over");
-            if verdict == DrainVerdict::Complete {
-                // What is read through it from now on stays behind, and its new owners have their own.
-                over.cancelled().await;
-                return;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(DRAIN_AGAIN) => {}
-                () = over.cancelled() => {}
-            }
-        }
-    }
-
-    async fn pass(&self, over: &CancellationToken) -> DrainVerdict {
-        let (tell, mut told) = watch::channel(forebay_worker::DrainProgress::default());
-        let targets = Arc::clone(&self.neighbours) as Arc<dyn forebay_worker::DrainTargets>;
-        let tell_on = async {
-            while told.changed().await.is_ok() {
-                let progress = *told.borrow_and_update();
-                self.registered.drained(recorded(progress), progress.verdict == DrainVerdict::Complete);
-            }
-        };
-        let work = async move { self.worker.drain(targets, self.options, &tell, over).await };
-        let (progress, ()) = tokio::join!(work, tell_on);
-        self.registered.drained(recorded(progress), progress.verdict == DrainVerdict::Complete);
-        progress.verdict
-    }
-}
-
-async fn taken_back_or(taken_back: impl Future<Output = ()>, over: &CancellationToken) {
-    tokio::select! {
-        () = taken_back => {}
-        () = over.cancelled() => {}
-    }
-}
-
-fn recorded(progress: forebay_worker::DrainProgress) -> DrainProgress {
-    DrainProgress {
-        bytes_total: progress.bytes_total,
-        bytes_done: progress.bytes_done,
-        bytes_moved: progress.bytes_adopted,
-        failed: progress.runs_failed,
-    }
 }
 
 /// The configured name of this machine, or the one that it has.

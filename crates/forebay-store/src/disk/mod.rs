@@ -16,6 +16,10 @@ mod space;
 
 pub(crate) use choice::choose;
 pub use file::slab_path;
+#[cfg(feature = "simulation")]
+pub(crate) use geometry::{PAGE, file_size};
+#[cfg(feature = "simulation")]
+pub(crate) use slab::Opened;
 pub(crate) use slab::{ReadFault, Slab, WriteFault};
 pub(crate) use space::DiskExtent;
 

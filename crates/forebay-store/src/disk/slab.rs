@@ -28,8 +28,8 @@ pub(crate) struct Slab {
     pub(crate) dir: PathBuf,
     pub(crate) residents: Residents<DiskRun>,
     pub(crate) counters: Counters,
-    /// For readers that send from the file; reads go as the serving mode says.
-    pub(crate) file: Arc<File>,
+    /// For readers that send from the file, where it is one; reads go as the serving mode says.
+    pub(crate) file: Option<Arc<File>>,
     /// Whether a page may be in a socket's queue while its extent is written anew.
     pub(crate) can_splice: bool,
     /// How its bytes get to readers: as was asked for, where its file system can.
@@ -40,6 +40,17 @@ pub(crate) struct Slab {
     space: Arc<Space>,
     health: Mutex<Health>,
     waiting_writes: AtomicUsize,
+}
+
+/// What a slab is made of, when it is open and nobody has looked at what is in it.
+pub(crate) struct Opened {
+    pub(crate) dir: PathBuf,
+    pub(crate) id: SlabId,
+    pub(crate) frames: u32,
+    pub(crate) is_new: bool,
+    pub(crate) io: Arc<dyn DiskIo>,
+    pub(crate) file: Option<Arc<File>>,
+    pub(crate) lock: Option<file::DirectoryLock>,
 }
 
 /// What happened on a disk since the store opened.
@@ -87,8 +98,27 @@ impl Slab {
             error: io::Error::other(error),
         })?;
         let SlabFile { files, frames, id, is_new, writes_pass_page_cache, lock } = opened?;
-        let file = Arc::clone(&files.read);
+        let file = Some(Arc::clone(&files.read));
         let io = crate::io::start(options.io, files, &dir)?;
+        let opened = Opened { dir, id, frames, is_new, io, file, lock: Some(lock) };
+        let (mut slab, runs) = Self::recover(number, opened, options).await?;
+        slab.can_splice = serve == ServeMode::PageCache || writes_pass_page_cache;
+        slab.serve = if writes_pass_page_cache { serve } else { ServeMode::PageCache };
+        if serve == ServeMode::Splice && !slab.can_splice {
+            tracing::warn!(dir = %slab.dir.display(), "cannot splice from a file system without direct I/O");
+        }
+        let (dir, serve, size) = (slab.dir.display(), slab.serve.name(), ByteSize::bytes(slab.usage().capacity));
+        tracing::info!(%dir, %size, serve, "blocks are cached on disk");
+        Ok((slab, runs))
+    }
+
+    /// The slab of what was opened, and the runs in it.
+    pub(crate) async fn recover(
+        number: usize,
+        opened: Opened,
+        options: &StoreOptions,
+    ) -> Result<(Self, Vec<(DiskRun, Keep)>), StoreError> {
+        let Opened { dir, id, frames, is_new, io, file, lock } = opened;
         let count = u64::from(frames);
         let (frames, found) = if is_new {
             (Frames::new(frames), Vec::new())
@@ -106,8 +136,8 @@ impl Slab {
             residents: Residents::new(count),
             counters: Counters::default(),
             file,
-            can_splice: serve == ServeMode::PageCache || writes_pass_page_cache,
-            serve: if writes_pass_page_cache { serve } else { ServeMode::PageCache },
+            can_splice: false,
+            serve: ServeMode::Dio,
             number,
             id,
             io,
@@ -115,11 +145,6 @@ impl Slab {
             health: Mutex::default(),
             waiting_writes: AtomicUsize::new(0),
         };
-        if serve == ServeMode::Splice && !slab.can_splice {
-            tracing::warn!(dir = %slab.dir.display(), "cannot splice from a file system without direct I/O");
-        }
-        let (dir, serve, size) = (slab.dir.display(), slab.serve.name(), ByteSize::bytes(slab.usage().capacity));
-        tracing::info!(%dir, %size, serve, "blocks are cached on disk");
         Ok((slab, runs))
     }
 
@@ -137,13 +162,13 @@ impl Slab {
             dir: dir.to_owned(),
             residents: Residents::new(u64::from(frames)),
             counters: Counters::default(),
-            file: Arc::new(file),
+            file: Some(Arc::new(file)),
             can_splice: false,
             serve: ServeMode::default(),
             number,
             id: [1; 16],
             io,
-            space: Space::new(Frames::new(frames), lock),
+            space: Space::new(Frames::new(frames), Some(lock)),
             health: Mutex::default(),
             waiting_writes: AtomicUsize::new(0),
         })

@@ -23,7 +23,8 @@ use crate::sync::Mutex;
 pub(crate) struct Space {
     state: Mutex<State>,
     freed: Notify,
-    _lock: DirectoryLock,
+    /// Of a slab in a directory.
+    _lock: Option<DirectoryLock>,
 }
 
 #[derive(Debug)]
@@ -126,7 +127,7 @@ pub(crate) struct Usage {
 }
 
 impl Space {
-    pub(crate) fn new(frames: Frames, lock: DirectoryLock) -> Arc<Self> {
+    pub(crate) fn new(frames: Frames, lock: Option<DirectoryLock>) -> Arc<Self> {
         let state = State { frames, leftovers: Leftovers::default(), passed_on: HashSet::new() };
         Arc::new(Self { state: Mutex::new(state), freed: Notify::new(), _lock: lock })
     }

@@ -9,6 +9,8 @@ mod conformance;
 #[cfg(test)]
 pub(crate) mod fake;
 mod front;
+#[cfg(feature = "simulation")]
+pub(crate) mod medium;
 mod threads;
 mod uring;
 mod write_buffer;

@@ -1,10 +1,10 @@
 //! The other workers, as a worker's seams want them: whom to ask before the origin, and who takes over what it has.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay_client::{Connector, Peers};
 use forebay_cluster::{Backoff, MOST_PEERS, Membership};
-use forebay_config::Config;
 use forebay_engine::{Fetch, Fetched};
 use forebay_store::Store;
 use forebay_types::{BlockKey, Failure, SectorRange};
@@ -16,15 +16,15 @@ pub(crate) struct Neighbours(Peers);
 impl Neighbours {
     /// The links of the worker `me`.
     pub(crate) fn new(
-        config: &Config,
         me: &str,
         membership: Arc<dyn Membership>,
         connector: Arc<dyn Connector>,
+        backoff: Backoff,
+        peer_timeout: Duration,
     ) -> Self {
-        let backoff = Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff };
         let runtime = tokio::runtime::Handle::current();
         // All that are asked for one block have so much together, so that each one's end is seen, and noted.
-        let within = config.worker_peer_timeout / (MOST_PEERS as u32 + 1);
+        let within = peer_timeout / (MOST_PEERS as u32 + 1);
         Self(Peers::new(me, membership, connector, backoff, within, runtime))
     }
 

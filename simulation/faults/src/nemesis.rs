@@ -1,0 +1,317 @@
+//! What goes wrong, and for how long.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_cluster::records::members::DRAINS;
+use forebay_cluster::records::mounts::MountRecord;
+use forebay_cluster::records::policies::PolicyRecord;
+use forebay_state::{Transaction, encode_segment};
+use rand::Rng;
+
+use crate::cluster::{self, WorkerSite};
+use crate::faults::Fault;
+use crate::workload::{self, Ground};
+use crate::{coordinator, disk, etcd, faults, kernel, net, origin};
+
+/// From this second of each hour on nothing new goes wrong, and from that on all is well again: nothing lasts for longer than a
+/// minute and a half, a worker that is ended has a minute to do so, and then it takes the longest of the product's own times to find
+/// out, which is the pause of 30 s before a worker that failed is asked again.
+pub(crate) const CALM_FROM: u64 = 3000;
+pub(crate) const WELL_FROM: u64 = 3300;
+
+/// Who makes things go wrong.
+pub(crate) struct Nemesis {
+    ground: Arc<Ground>,
+    sites: Vec<WorkerSite>,
+    coordinators: Vec<usize>,
+    /// The machine of the cluster's state.
+    state: usize,
+    /// Whether it goes on.
+    going: Rc<Cell<bool>>,
+}
+
+impl Nemesis {
+    /// Things go wrong from now on.
+    pub(crate) fn begin(ground: Arc<Ground>, sites: Vec<WorkerSite>, coordinators: Vec<usize>, state: usize, going: &Rc<Cell<bool>>) {
+        Rc::new(Self { ground, sites, coordinators, state, going: Rc::clone(going) }).go_on();
+    }
+
+    fn go_on(self: Rc<Self>) {
+        let pause = kernel::chance(|random| -> f64 { -random.random_range(f64::EPSILON..1.0).ln() * 90.0 });
+        kernel::after(Duration::from_secs_f64(pause), move || {
+            if !self.going.get() {
+                return;
+            }
+            // At times all is well, so that it can be seen to heal.
+            let is_calm = kernel::now().as_secs() % 3600 > CALM_FROM;
+            if !is_calm {
+                self.strike();
+            }
+            self.go_on();
+        });
+    }
+
+    fn any_site(&self) -> WorkerSite {
+        kernel::chance(|random| self.sites[random.random_range(0..self.sites.len())])
+    }
+
+    fn any_client(&self) -> usize {
+        kernel::chance(|random| self.ground.clients[random.random_range(0..self.ground.clients.len())])
+    }
+
+    fn any_coordinator(&self) -> usize {
+        kernel::chance(|random| self.coordinators[random.random_range(0..self.coordinators.len())])
+    }
+
+    fn any_origin(&self) -> usize {
+        kernel::chance(|random| self.ground.mounts[random.random_range(0..self.ground.mounts.len())].0)
+    }
+
+    fn strike(self: &Rc<Self>) {
+        let lasts = match kernel::once_in(3) {
+            true => kernel::between(Duration::from_millis(100), Duration::from_secs(5)),
+            false => kernel::between(Duration::from_secs(5), Duration::from_secs(90)),
+        };
+        match kernel::chance(|random| random.random_range(0..20)) {
+            0 => self.kill_worker(lasts, false),
+            1 => self.kill_worker(lasts, true),
+            2 => self.stop(self.any_site().node, lasts),
+            3 => self.end_worker(lasts),
+            4 => self.kill_client(lasts),
+            5 => self.stop(self.any_client(), lasts),
+            6 => {
+                let others: Vec<usize> = self.ground.clients.iter().copied().chain(self.sites.iter().map(|site| site.node)).collect();
+                let other = kernel::chance(|random| others[random.random_range(0..others.len())]);
+                self.cut(self.any_site().node, other, lasts);
+            }
+            7 => {
+                let other = match kernel::chance(|random| random.random_range(0..4)) {
+                    0 => self.any_client(),
+                    1 => self.any_coordinator(),
+                    _ => self.any_site().node,
+                };
+                self.cut(other, self.state, lasts);
+            }
+            8 => self.cut(self.any_site().node, origin::node(self.any_origin()), lasts),
+            9 => {
+                kernel::note("nemesis: etcd is away");
+                let fault = faults::begins(Fault::State);
+                etcd::away(true);
+                kernel::after(lasts, move || {
+                    etcd::away(false);
+                    faults::ends(fault);
+                    kernel::note("nemesis: etcd is back");
+                });
+            }
+            10 => {
+                kernel::note("nemesis: etcd changes its leader, or compacts");
+                if kernel::once_in(2) { etcd::change_leader() } else { etcd::compact_now() }
+            }
+            11 | 12 => self.trouble_origin(lasts),
+            13 => self.trouble_disk(lasts),
+            14 => {
+                kernel::note("nemesis: connections break");
+                let fault = faults::begins(Fault::Breaks);
+                net::break_once_in(kernel::chance(|random| random.random_range(3..60)));
+                kernel::after(lasts, move || {
+                    net::break_once_in(0);
+                    faults::ends(fault);
+                });
+            }
+            15 => self.kill_coordinator(lasts),
+            16 => self.stop(self.any_coordinator(), lasts),
+            17 => self.drain(lasts * 3),
+            18 => self.change_policies(),
+            _ => {
+                let node = if kernel::once_in(3) { self.any_client() } else { self.any_site().node };
+                let hours: f64 = kernel::chance(|random| random.random_range(-48.0..48.0));
+                kernel::note(format!("nemesis: the clock of node {node} is off by {hours:.2} h"));
+                kernel::skew(node, (hours * 3.6e12) as i64);
+            }
+        }
+    }
+
+    fn kill_worker(self: &Rc<Self>, lasts: Duration, off: bool) {
+        let site = self.any_site();
+        if kernel::process_at(site.node).is_none() {
+            return;
+        }
+        kernel::note(format!("nemesis: the worker of node {} is killed, power off: {off}", site.node));
+        let fault = faults::begins(Fault::Process(site.node));
+        cluster::kill(site.node, off);
+        if off {
+            site.disk.into_iter().for_each(disk::power_fails);
+        }
+        let settings = self.ground.settings;
+        kernel::after(lasts, move || {
+            net::on(site.node);
+            cluster::start_worker(site, settings, fault);
+        });
+    }
+
+    fn end_worker(self: &Rc<Self>, lasts: Duration) {
+        let site = self.any_site();
+        if kernel::process_at(site.node).is_none() || kernel::is_stopped(site.node) {
+            return;
+        }
+        kernel::note(format!("nemesis: the worker of node {} is ended", site.node));
+        let fault = faults::begins(Fault::Process(site.node));
+        cluster::end_worker(site.node);
+        let this = Rc::clone(self);
+        // It has its time to end; then it is killed.
+        kernel::after(lasts + Duration::from_secs(60), move || {
+            if kernel::process_at(site.node).is_some() {
+                cluster::kill(site.node, false);
+            }
+            cluster::start_worker(site, this.ground.settings, fault);
+        });
+    }
+
+    fn kill_client(self: &Rc<Self>, lasts: Duration) {
+        let node = self.any_client();
+        if kernel::process_at(node).is_none() {
+            return;
+        }
+        kernel::note(format!("nemesis: the mount of node {node} is killed"));
+        let fault = faults::begins(Fault::Process(node));
+        workload::gone(node);
+        cluster::kill(node, false);
+        let settings = self.ground.settings;
+        kernel::after(lasts, move || cluster::start_client(node, settings, fault));
+    }
+
+    fn kill_coordinator(self: &Rc<Self>, lasts: Duration) {
+        let node = self.any_coordinator();
+        if kernel::process_at(node).is_none() {
+            return;
+        }
+        kernel::note(format!("nemesis: the coordinator of node {node} is killed"));
+        let fault = faults::begins(Fault::Process(node));
+        coordinator::gone(node);
+        cluster::kill(node, false);
+        let settings = self.ground.settings;
+        kernel::after(lasts, move || coordinator::start(node, settings, fault));
+    }
+
+    /// A worker is asked to leave, and asked back.
+    fn drain(self: &Rc<Self>, lasts: Duration) {
+        let node = self.any_site().node;
+        // One at a time: when all leave, nobody owns anything.
+        if faults::now().iter().any(|fault| matches!(fault, Fault::Drain(_))) {
+            return;
+        }
+        kernel::note(format!("nemesis: the worker of node {node} is to leave"));
+        let fault = faults::begins(Fault::Drain(node));
+        let key = format!("{DRAINS}{}", encode_segment(cluster::worker_name(node)));
+        etcd::fresh(&Transaction::new().put(&key, ""));
+        kernel::after(lasts.min(Duration::from_secs(150)), move || {
+            kernel::note(format!("nemesis: the worker of node {node} is to stay"));
+            etcd::fresh(&Transaction::new().delete(&key));
+            faults::ends(fault);
+        });
+    }
+
+    /// Mounts and policies come and go that nobody depends on.
+    fn change_policies(self: &Rc<Self>) {
+        let place = self.ground.any();
+        let path = place.shown.parent();
+        let key = PolicyRecord::key(&encode_segment(path.as_bytes()));
+        kernel::note(format!("nemesis: policies of {path} and mounts change"));
+        let record = PolicyRecord {
+            path: path.to_string(),
+            replicas: kernel::chance(|random| random.random_bool(0.7).then(|| random.random_range(1..4))),
+            priority: kernel::chance(|random| random.random_bool(0.3).then(|| "high".to_owned())),
+            quota: kernel::chance(|random| random.random_bool(0.3).then(|| "2MiB".to_owned())),
+            ..PolicyRecord::default()
+        };
+        let change = Transaction::new();
+        etcd::fresh(&if kernel::once_in(3) { change.delete(key) } else { change.put(key, record.encode()) });
+        let other = MountRecord { path: "/c".to_owned(), origin: "s3://b".to_owned(), options: std::collections::BTreeMap::new() };
+        let (key, change) = (MountRecord::key(&encode_segment(&other.path)), Transaction::new());
+        etcd::fresh(&if kernel::once_in(2) { change.delete(key) } else { change.put(key, other.encode()) });
+    }
+
+    fn stop(self: &Rc<Self>, node: usize, lasts: Duration) {
+        let Some(process) = kernel::process_at(node).filter(|_| !kernel::is_stopped(node)) else { return };
+        kernel::note(format!("nemesis: the process of node {node} stands still for {lasts:?}"));
+        let fault = faults::begins(Fault::Process(node));
+        kernel::stop(node, true);
+        kernel::after(lasts, move || {
+            if kernel::is_alive(process) {
+                kernel::stop(node, false);
+                kernel::note(format!("nemesis: the process of node {node} goes on"));
+            }
+            // What it has missed it needs a moment for.
+            kernel::after(Duration::from_secs(2), move || faults::ends(fault));
+        });
+    }
+
+    fn cut(self: &Rc<Self>, one: usize, other: usize, lasts: Duration) {
+        if one == other {
+            return;
+        }
+        let ways = match kernel::chance(|random| random.random_range(0..4)) {
+            0 => vec![(one, other)],
+            1 => vec![(other, one)],
+            _ => vec![(one, other), (other, one)],
+        };
+        for (from, to) in ways {
+            if !net::reaches(from, to) {
+                continue;
+            }
+            kernel::note(format!("nemesis: node {from} does not reach node {to} for {lasts:?}"));
+            let fault = faults::begins(Fault::Cut(from, to));
+            net::cut(from, to, true);
+            let is_origin = self.ground.mounts.iter().any(|(number, _)| [from, to].contains(&origin::node(*number)));
+            kernel::after(lasts, move || {
+                net::cut(from, to, false);
+                // Whoever waits for an answer of an origin that was lost waits for it to the end.
+                let known = if is_origin { origin::DEADLINE } else { Duration::ZERO };
+                kernel::after(known, move || faults::ends(fault));
+            });
+        }
+    }
+
+    fn trouble_origin(self: &Rc<Self>, lasts: Duration) {
+        let number = self.any_origin();
+        let trouble = kernel::chance(|random| match random.random_range(0..4) {
+            0 => origin::Trouble { silent: true, ..origin::Trouble::default() },
+            1 => origin::Trouble { fails: random.random_range(1..10), ..origin::Trouble::default() },
+            2 => origin::Trouble { truncates: random.random_range(1..10), ..origin::Trouble::default() },
+            _ => origin::Trouble { slower: random.random_range(5..60), ..origin::Trouble::default() },
+        });
+        kernel::note(format!("nemesis: origin {number} has {trouble:?} for {lasts:?}"));
+        let fault = faults::begins(Fault::Origin(number));
+        origin::trouble(number, trouble);
+        kernel::after(lasts, move || {
+            origin::trouble(number, origin::Trouble::default());
+            // Whoever waits for an answer that was lost waits for it to the end.
+            kernel::after(origin::DEADLINE, move || faults::ends(fault));
+        });
+    }
+
+    fn trouble_disk(self: &Rc<Self>, lasts: Duration) {
+        let Some(number) = self.any_site().disk else { return };
+        if kernel::once_in(4) {
+            kernel::note(format!("nemesis: disk {number} rots"));
+            return disk::rot(number);
+        }
+        let trouble = kernel::chance(|random| match random.random_range(0..5) {
+            0 => disk::Trouble { reads_fail: true, ..disk::Trouble::default() },
+            1 => disk::Trouble { writes_fail: true, ..disk::Trouble::default() },
+            2 => disk::Trouble { full: true, ..disk::Trouble::default() },
+            3 => disk::Trouble { slower: random.random_range(10..500), ..disk::Trouble::default() },
+            _ => disk::Trouble { lies: random.random_range(1..6), ..disk::Trouble::default() },
+        });
+        kernel::note(format!("nemesis: disk {number} has {trouble:?} for {lasts:?}"));
+        let fault = faults::begins(Fault::Disk(number));
+        disk::trouble(number, trouble);
+        kernel::after(lasts, move || {
+            disk::trouble(number, disk::Trouble::default());
+            faults::ends(fault);
+        });
+    }
+}
