@@ -172,18 +172,19 @@ impl Router {
         let mut attempts = self.attempts(key, 1, self.timeout);
         let flags = request.flags;
         loop {
-            let Some((link, left)) = attempts.next() else {
+            let Some((link, mut left)) = attempts.next() else {
                 (into, request.length) = (None, 0);
                 match Box::pin(self.when_all_are_silent(&mut attempts, &request)).await {
                     None => continue,
                     Some(settled) => return settled,
                 }
             };
-            if let Some(changes) = link.missed.due()
-                && let Err(error) = self.catch_up(&link, changes).await
-            {
-                attempts.pass_over(&link, error);
-                continue;
+            if let Some(changes) = link.missed.due() {
+                if let Err(error) = self.catch_up(&link, changes).await {
+                    attempts.pass_over(&link, error);
+                    continue;
+                }
+                left = attempts.left();
             }
             request.deadline = left;
             // Only owners are told of changes.

@@ -345,6 +345,29 @@ async fn a_worker_that_missed_a_change_does_not_tell_of_what_was_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn telling_a_worker_what_it_missed_is_a_part_of_the_time_that_a_question_may_take() {
+    let scene = Scene::new(2).await;
+    assert_eq!(scene.size("/s3/f").await, Err(FailureKind::NotFound));
+    let owner = Arc::clone(scene.asked(Op::Stat)[0]);
+    let other = scene.fakes.iter().find(|fake| !Arc::ptr_eq(fake, &owner)).map(Arc::clone).unwrap();
+    owner.kill();
+    scene.client.put(&path("/s3/f"), bytes(1)).await.unwrap();
+    owner.revive();
+    tokio::time::sleep(10 * SECOND).await;
+    other.kill();
+    owner.delay(Delay::Fixed(4 * SECOND));
+    let stands_still = Arc::clone(&owner);
+    tokio::spawn(async move {
+        tokio::time::sleep(5 * SECOND).await;
+        stands_still.hang(true);
+    });
+    let began = tokio::time::Instant::now();
+    assert!(scene.size("/s3/f").await.is_err());
+    assert_eq!(owner.calls(Op::Refresh), 1);
+    assert!(began.elapsed() <= 20 * SECOND + SECOND / 10, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_missed_a_change_and_cannot_be_told_of_it_is_not_asked() {
     let scene = Scene::new(2).await;
     scene.origin.put("f", bytes(1));

@@ -10,6 +10,8 @@ use forebay_types::FileVersion;
 use crate::kernel::{self, Process};
 use crate::origin::Object;
 
+/// As the product's `FetchPolicy::origin` has it, in bytes.
+const BRIDGE: u64 = 64 << 10;
 /// What happened so long ago is not asked about any more.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
@@ -108,7 +110,9 @@ impl Get {
             let fetched = model.fetched.get_mut(&process)?;
             fetched.forget_what_left();
             let is_held = fetched.held.get(version).is_some_and(|held| covers(held, &range));
-            let coming = fetched.under_way.iter().filter(|(_, of, ..)| of == version).map(|(_, _, range, _)| range.clone());
+            // Small holes are bridged: what is smaller may come a second time with what lies around it.
+            let is_bridged = |other: &Range<u64>| range.end - range.start <= BRIDGE && *other != range;
+            let coming = fetched.under_way.iter().filter(|(_, of, other, _)| of == version && !is_bridged(other)).map(|(_, _, range, _)| range.clone());
             let is_coming = covers(&coming.collect::<Vec<_>>(), &range);
             fetched.next += 1;
             let known: Vec<_> = fetched.under_way.iter().filter(|(_, of, ..)| of == version).map(|(number, _, range, since)| (*number, range.clone(), *since)).collect();
