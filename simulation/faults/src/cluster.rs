@@ -61,7 +61,6 @@ pub(crate) struct WorkerSite {
 /// A worker's process, as the world sees it.
 struct Running {
     process: Process,
-    store: Store,
     members: Arc<Members>,
     stop: CancellationToken,
 }
@@ -178,17 +177,15 @@ async fn work(site: WorkerSite, settings: Settings) {
     let etcd = SimulatedEtcd::new();
     let state = Arc::clone(&etcd) as Arc<dyn StateStore>;
     let members = members_of(&state, &settings);
-    let (mounts, policies) = (
-        Table::watch(&state, MOUNTS, MountRecord::decode),
-        Table::watch(&state, POLICIES, PolicyRecord::decode),
-    );
+    let (mounts, policies) =
+        (Table::watch(&state, MOUNTS, MountRecord::decode), Table::watch(&state, POLICIES, PolicyRecord::decode));
     let stop = CancellationToken::new();
     let (mut told_mounts, mut told_policies) = (mounts.records(), policies.records());
     let following = tokio::spawn(follow(Arc::clone(&worker), mounts, policies, stop.clone()));
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
-        processes.workers.insert(site.node, Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() });
+        processes.workers.insert(site.node, Running { process, members: Arc::clone(&members), stop: stop.clone() });
     });
     is_up(site.node);
     let record = WorkerRecord {
@@ -231,7 +228,12 @@ async fn work(site: WorkerSite, settings: Settings) {
 }
 
 /// Keeps a worker's namespace and policies as the cluster says.
-async fn follow(worker: Arc<Worker>, mounts: Table<MountRecord>, policies: Table<PolicyRecord>, stop: CancellationToken) {
+async fn follow(
+    worker: Arc<Worker>,
+    mounts: Table<MountRecord>,
+    policies: Table<PolicyRecord>,
+    stop: CancellationToken,
+) {
     let (mut told_mounts, mut told_policies) = (mounts.records(), policies.records());
     let mut opened: BTreeMap<FsPath, (String, Arc<dyn Origin>)> = BTreeMap::new();
     loop {
@@ -267,7 +269,8 @@ async fn follow(worker: Arc<Worker>, mounts: Table<MountRecord>, policies: Table
 /// Whatever left a worker's cache.
 fn leaves(store: &Store) -> u64 {
     let stats = store.stats();
-    let disks = stats.disks.iter().map(|disk| disk.runs_evicted + disk.corrupt_sectors + disk.read_errors + disk.write_errors);
+    let disks =
+        stats.disks.iter().map(|disk| disk.runs_evicted + disk.corrupt_sectors + disk.read_errors + disk.write_errors);
     stats.memory.runs_evicted
         + stats.memory.corrupt_sectors
         + stats.over_quota
@@ -312,7 +315,8 @@ pub(crate) async fn client_over(members: Arc<Members>, settings: &Settings) -> (
         ..ClientOptions::default()
     };
     let runtime = tokio::runtime::Handle::current();
-    let client = Client::with_resort(members, Arc::new(SimulatedConnector), buffers.clone(), options, Away::Wait, runtime);
+    let client =
+        Client::with_resort(members, Arc::new(SimulatedConnector), buffers.clone(), options, Away::Wait, runtime);
     (client, buffers)
 }
 
@@ -334,7 +338,8 @@ pub(crate) fn kill(node: usize, off: bool) {
 
 /// Has a worker end in an orderly way.
 pub(crate) fn end_worker(node: usize) {
-    let running = processes(|processes| processes.workers.get(&node).map(|running| (running.process, running.stop.clone())));
+    let running =
+        processes(|processes| processes.workers.get(&node).map(|running| (running.process, running.stop.clone())));
     if let Some((process, stop)) = running {
         kernel::after_at(process, Duration::ZERO, move || stop.cancel());
     }
@@ -362,9 +367,4 @@ pub(crate) fn views() -> Vec<(usize, Vec<String>)> {
         let of_clients = processes.clients.iter().map(|(node, (_, client))| (*node, names(&client.topology())));
         of_workers.chain(of_clients).collect()
     })
-}
-
-/// The store of the worker at a node.
-pub(crate) fn store(node: usize) -> Option<Store> {
-    processes(|processes| processes.workers.get(&node).map(|running| running.store.clone()))
 }

@@ -20,8 +20,6 @@ pub(crate) enum Fault {
     State,
     /// Connections break now and then.
     Breaks,
-    /// A clock is wrong: never a reason for an error.
-    Clock(usize),
     /// A worker leaves the ring: never a reason for an error.
     Drain(usize),
     /// The namespace is being changed.
@@ -90,7 +88,11 @@ pub(crate) fn ends(number: u64) {
 /// What was wrong at any time since then.
 pub(crate) fn since(since: Duration) -> Vec<Fault> {
     RECORDS.with_borrow(|Records { records, .. }| {
-        records.iter().filter(|record| record.until.is_none_or(|until| until >= since)).map(|record| record.fault).collect()
+        records
+            .iter()
+            .filter(|record| record.until.is_none_or(|until| until >= since))
+            .map(|record| record.fault)
+            .collect()
     })
 }
 

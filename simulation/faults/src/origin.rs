@@ -177,7 +177,9 @@ impl State {
             return Ok(Attr::directory());
         }
         let object = self.objects.get(path);
-        object.map(|object| self.attr(path, *object)).ok_or_else(|| self.failure(FailureKind::NotFound, path, "not found"))
+        object
+            .map(|object| self.attr(path, *object))
+            .ok_or_else(|| self.failure(FailureKind::NotFound, path, "not found"))
     }
 
     fn list(&self, path: &[u8], token: Option<&str>, max: usize) -> Result<ListPage, Failure> {
