@@ -260,7 +260,11 @@ mod tests {
         view.changed([], ["a".to_owned()], now);
         assert_eq!(view.tick(now), Some(now + GRACE));
         view.lost("gone again", now + GRACE / 2);
-        assert_eq!(view.tick(now + GRACE * 2), None, "nothing happens until it is back: whoever ticks would never rest");
+        assert_eq!(
+            view.tick(now + GRACE * 2),
+            None,
+            "nothing happens until it is back: whoever ticks would never rest"
+        );
         let back = now + GRACE * 3;
         view.changed([], [], back);
         assert_eq!((names(&view).len(), view.tick(back)), (2, Some(back + GRACE)), "it could not register meanwhile");

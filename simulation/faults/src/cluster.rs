@@ -178,17 +178,18 @@ async fn work(site: WorkerSite, settings: Settings) {
     let etcd = SimulatedEtcd::new();
     let state = Arc::clone(&etcd) as Arc<dyn StateStore>;
     let members = members_of(&state, &settings);
-    let (mounts, policies) = (
-        Table::watch(&state, MOUNTS, MountRecord::decode),
-        Table::watch(&state, POLICIES, PolicyRecord::decode),
-    );
+    let (mounts, policies) =
+        (Table::watch(&state, MOUNTS, MountRecord::decode), Table::watch(&state, POLICIES, PolicyRecord::decode));
     let stop = CancellationToken::new();
     let (mut told_mounts, mut told_policies) = (mounts.records(), policies.records());
     let following = tokio::spawn(follow(Arc::clone(&worker), mounts, policies, stop.clone()));
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
-        processes.workers.insert(site.node, Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() });
+        processes.workers.insert(
+            site.node,
+            Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() },
+        );
     });
     is_up(site.node);
     let record = WorkerRecord {
@@ -231,7 +232,12 @@ async fn work(site: WorkerSite, settings: Settings) {
 }
 
 /// Keeps a worker's namespace and policies as the cluster says.
-async fn follow(worker: Arc<Worker>, mounts: Table<MountRecord>, policies: Table<PolicyRecord>, stop: CancellationToken) {
+async fn follow(
+    worker: Arc<Worker>,
+    mounts: Table<MountRecord>,
+    policies: Table<PolicyRecord>,
+    stop: CancellationToken,
+) {
     let (mut told_mounts, mut told_policies) = (mounts.records(), policies.records());
     let mut opened: BTreeMap<FsPath, (String, Arc<dyn Origin>)> = BTreeMap::new();
     loop {
@@ -267,7 +273,8 @@ async fn follow(worker: Arc<Worker>, mounts: Table<MountRecord>, policies: Table
 /// Whatever left a worker's cache.
 fn leaves(store: &Store) -> u64 {
     let stats = store.stats();
-    let disks = stats.disks.iter().map(|disk| disk.runs_evicted + disk.corrupt_sectors + disk.read_errors + disk.write_errors);
+    let disks =
+        stats.disks.iter().map(|disk| disk.runs_evicted + disk.corrupt_sectors + disk.read_errors + disk.write_errors);
     stats.memory.runs_evicted
         + stats.memory.corrupt_sectors
         + stats.over_quota
@@ -312,7 +319,8 @@ pub(crate) async fn client_over(members: Arc<Members>, settings: &Settings) -> (
         ..ClientOptions::default()
     };
     let runtime = tokio::runtime::Handle::current();
-    let client = Client::with_resort(members, Arc::new(SimulatedConnector), buffers.clone(), options, Away::Wait, runtime);
+    let client =
+        Client::with_resort(members, Arc::new(SimulatedConnector), buffers.clone(), options, Away::Wait, runtime);
     (client, buffers)
 }
 
@@ -334,7 +342,8 @@ pub(crate) fn kill(node: usize, off: bool) {
 
 /// Has a worker end in an orderly way.
 pub(crate) fn end_worker(node: usize) {
-    let running = processes(|processes| processes.workers.get(&node).map(|running| (running.process, running.stop.clone())));
+    let running =
+        processes(|processes| processes.workers.get(&node).map(|running| (running.process, running.stop.clone())));
     if let Some((process, stop)) = running {
         kernel::after_at(process, Duration::ZERO, move || stop.cancel());
     }

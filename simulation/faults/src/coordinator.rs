@@ -18,10 +18,10 @@ use forebay_types::{Attr, BlockKey, Failure, FileId, FileVersion, FsPath};
 use rand::Rng;
 
 use crate::cluster::{self, Settings};
+use crate::etcd;
 use crate::etcd::SimulatedEtcd;
 use crate::kernel::{self, Process};
 use crate::workload::Ground;
-use crate::etcd;
 
 /// As `forebay-coordinator` names it.
 const LEADER: &str = "leader";
@@ -92,7 +92,8 @@ async fn lead(node: usize, store: Arc<dyn StateStore>, client: Client, settings:
                 let mut options = RunnerOptions { running: 3, ..RunnerOptions::default() };
                 options.limits.block_size = settings.block_size;
                 let cache = Arc::new(Cache(client.clone()));
-                let started = Runner::start(&format!("c{node}"), Arc::clone(&store), leadership.fence(), cache, options).await;
+                let started =
+                    Runner::start(&format!("c{node}"), Arc::clone(&store), leadership.fence(), cache, options).await;
                 match started {
                     Ok(runner) => {
                         kernel::note("leads");
@@ -138,7 +139,13 @@ impl CacheAccess for Cache {
         Ok(Loaded { fetched: loaded.fetched, held: all.saturating_sub(loaded.fetched) })
     }
 
-    async fn coverage(&self, version: &FileVersion, block: BlockKey, replicas: u8, check: bool) -> Result<HeldBytes, Failure> {
+    async fn coverage(
+        &self,
+        version: &FileVersion,
+        block: BlockKey,
+        replicas: u8,
+        check: bool,
+    ) -> Result<HeldBytes, Failure> {
         let held = self.0.held(self.0.layout(version.size), block, replicas, check).await?;
         Ok(HeldBytes(u64::from(held)))
     }

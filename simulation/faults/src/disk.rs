@@ -102,7 +102,8 @@ pub(crate) fn rot(number: usize) {
     if used.is_empty() {
         return;
     }
-    let (page, bit) = kernel::chance(|random| (used[random.random_range(0..used.len())], random.random_range(0..PAGE * 8)));
+    let (page, bit) =
+        kernel::chance(|random| (used[random.random_range(0..used.len())], random.random_range(0..PAGE * 8)));
     with(number, |disk, _| {
         if let Some(page) = &mut disk.pages[page] {
             page[bit / 8] ^= 1 << (bit % 8);

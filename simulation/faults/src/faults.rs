@@ -90,7 +90,11 @@ pub(crate) fn ends(number: u64) {
 /// What was wrong at any time since then.
 pub(crate) fn since(since: Duration) -> Vec<Fault> {
     RECORDS.with_borrow(|Records { records, .. }| {
-        records.iter().filter(|record| record.until.is_none_or(|until| until >= since)).map(|record| record.fault).collect()
+        records
+            .iter()
+            .filter(|record| record.until.is_none_or(|until| until >= since))
+            .map(|record| record.fault)
+            .collect()
     })
 }
 

@@ -118,7 +118,11 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, out: *mut libc::t
 /// # Safety
 /// `length` bytes from `bytes` on may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrandom(bytes: *mut libc::c_void, length: libc::size_t, flags: libc::c_uint) -> libc::ssize_t {
+pub unsafe extern "C" fn getrandom(
+    bytes: *mut libc::c_void,
+    length: libc::size_t,
+    flags: libc::c_uint,
+) -> libc::ssize_t {
     if NOW.get().is_none() {
         // SAFETY: the kernel writes up to `length` bytes, which the caller vouches for.
         return unsafe { libc::syscall(libc::SYS_getrandom, bytes, length, flags) } as libc::ssize_t;

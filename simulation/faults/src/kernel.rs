@@ -219,8 +219,16 @@ pub(crate) fn last_lines() -> Vec<String> {
 
 /// Another node, which does not run yet.
 pub(crate) fn add_node(name: impl Into<String>) -> usize {
-    let node =
-        Node { name: name.into(), runtime: None, alive: false, life: 0, stopped: false, inbox: VecDeque::new(), timer: None, skew: 0 };
+    let node = Node {
+        name: name.into(),
+        runtime: None,
+        alive: false,
+        life: 0,
+        stopped: false,
+        inbox: VecDeque::new(),
+        timer: None,
+        skew: 0,
+    };
     kernel(|kernel| {
         kernel.nodes.push(node);
         kernel.nodes.len() - 1
@@ -377,7 +385,8 @@ fn next_ready() -> Option<usize> {
 
 fn next_time() -> Option<u64> {
     kernel(|kernel| {
-        let timers = kernel.nodes.iter().filter(|node| !node.stopped && node.runtime.is_some()).filter_map(|node| node.timer);
+        let timers =
+            kernel.nodes.iter().filter(|node| !node.stopped && node.runtime.is_some()).filter_map(|node| node.timer);
         timers.chain(kernel.events.peek().map(|event| event.at)).min()
     })
 }

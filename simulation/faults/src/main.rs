@@ -61,7 +61,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_007);
+    let from_clock =
+        || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 % 1_000_000_007);
     let seed = arguments.seed.unwrap_or_else(from_clock);
     if arguments.probe {
         return probe(seed);
@@ -154,7 +155,9 @@ fn probe(seed: u64) -> ExitCode {
                 tokio::time::sleep(std::time::Duration::from_secs(3600)).await;
                 println!("an hour is {:?}", began.elapsed());
                 // Which of two that are ready is chosen by chance: by tokio's own.
-                let chosen = |_| async { tokio::select! { () = std::future::ready(()) => 1, () = std::future::ready(()) => 2 } };
+                let chosen = |_| async {
+                    tokio::select! { () = std::future::ready(()) => 1, () = std::future::ready(()) => 2 }
+                };
                 println!("chosen {:?}", futures::future::join_all((0..24).map(chosen)).await);
             });
         });

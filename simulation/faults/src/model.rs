@@ -112,10 +112,19 @@ impl Get {
             let is_held = fetched.held.get(version).is_some_and(|held| covers(held, &range));
             // Small holes are bridged: what is smaller may come a second time with what lies around it.
             let is_bridged = |other: &Range<u64>| range.end - range.start <= BRIDGE && *other != range;
-            let coming = fetched.under_way.iter().filter(|(_, of, other, _)| of == version && !is_bridged(other)).map(|(_, _, range, _)| range.clone());
+            let coming = fetched
+                .under_way
+                .iter()
+                .filter(|(_, of, other, _)| of == version && !is_bridged(other))
+                .map(|(_, _, range, _)| range.clone());
             let is_coming = covers(&coming.collect::<Vec<_>>(), &range);
             fetched.next += 1;
-            let known: Vec<_> = fetched.under_way.iter().filter(|(_, of, ..)| of == version).map(|(number, _, range, since)| (*number, range.clone(), *since)).collect();
+            let known: Vec<_> = fetched
+                .under_way
+                .iter()
+                .filter(|(_, of, ..)| of == version)
+                .map(|(number, _, range, since)| (*number, range.clone(), *since))
+                .collect();
             fetched.under_way.push((fetched.next, version.clone(), range.clone(), kernel::now()));
             match (is_held, is_coming) {
                 (true, _) => Some(("holds", known)),
@@ -125,7 +134,10 @@ impl Get {
         });
         if let Some((why, known)) = twice {
             let path = String::from_utf8_lossy(&version.path);
-            kernel::violated("one miss, one GET", format!("{process:?} asks for {range:?} of {path}, which it {why}: {known:?}"));
+            kernel::violated(
+                "one miss, one GET",
+                format!("{process:?} asks for {range:?} of {path}, which it {why}: {known:?}"),
+            );
         }
         let number = model(|model| model.fetched.get(&process).map_or(0, |fetched| fetched.next));
         Self { process, number, version: version.clone(), range }
@@ -167,7 +179,8 @@ impl Fetched {
 
 /// Whether these ranges together have all of that one.
 fn covers(ranges: &[Range<u64>], wanted: &Range<u64>) -> bool {
-    let mut sorted: Vec<_> = ranges.iter().filter(|range| range.end > wanted.start && range.start < wanted.end).collect();
+    let mut sorted: Vec<_> =
+        ranges.iter().filter(|range| range.end > wanted.start && range.start < wanted.end).collect();
     sorted.sort_by_key(|range| range.start);
     let mut at = wanted.start;
     for range in sorted {

@@ -35,7 +35,13 @@ pub(crate) struct Nemesis {
 
 impl Nemesis {
     /// Things go wrong from now on.
-    pub(crate) fn begin(ground: Arc<Ground>, sites: Vec<WorkerSite>, coordinators: Vec<usize>, state: usize, going: &Rc<Cell<bool>>) {
+    pub(crate) fn begin(
+        ground: Arc<Ground>,
+        sites: Vec<WorkerSite>,
+        coordinators: Vec<usize>,
+        state: usize,
+        going: &Rc<Cell<bool>>,
+    ) {
         Rc::new(Self { ground, sites, coordinators, state, going: Rc::clone(going) }).go_on();
     }
 
@@ -83,7 +89,8 @@ impl Nemesis {
             4 => self.kill_client(lasts),
             5 => self.stop(self.any_client(), lasts),
             6 => {
-                let others: Vec<usize> = self.ground.clients.iter().copied().chain(self.sites.iter().map(|site| site.node)).collect();
+                let others: Vec<usize> =
+                    self.ground.clients.iter().copied().chain(self.sites.iter().map(|site| site.node)).collect();
                 let other = kernel::chance(|random| others[random.random_range(0..others.len())]);
                 self.cut(self.any_site().node, other, lasts);
             }
@@ -229,7 +236,11 @@ impl Nemesis {
         };
         let change = Transaction::new();
         etcd::fresh(&if kernel::once_in(3) { change.delete(key) } else { change.put(key, record.encode()) });
-        let other = MountRecord { path: "/c".to_owned(), origin: "s3://b".to_owned(), options: std::collections::BTreeMap::new() };
+        let other = MountRecord {
+            path: "/c".to_owned(),
+            origin: "s3://b".to_owned(),
+            options: std::collections::BTreeMap::new(),
+        };
         let (key, change) = (MountRecord::key(&encode_segment(&other.path)), Transaction::new());
         etcd::fresh(&if kernel::once_in(2) { change.delete(key) } else { change.put(key, other.encode()) });
     }

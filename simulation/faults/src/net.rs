@@ -172,7 +172,8 @@ impl Net {
 
 fn travel(bytes: u64) -> Duration {
     let slow = kernel::once_in(100);
-    let time = kernel::between(TRAVEL.0, TRAVEL.1) * if slow { kernel::chance(|random| random.random_range(1..100)) } else { 1 };
+    let time = kernel::between(TRAVEL.0, TRAVEL.1)
+        * if slow { kernel::chance(|random| random.random_range(1..100)) } else { 1 };
     time + Duration::from_nanos(bytes * 1_000_000_000 / BANDWIDTH)
 }
 
@@ -220,7 +221,9 @@ fn send(id: u64, from: usize, to: usize, bytes: u64, arrive: impl FnOnce() + 'st
 /// Looks whether the peer of a call gives a sign of life, for as long as the call is under way.
 fn watch(id: u64) {
     kernel::after(KEEPALIVE, move || {
-        let Some((from, to, link)) = net(|net| net.calls.get(&id).map(|call| (call.from, call.to, call.link))) else { return };
+        let Some((from, to, link)) = net(|net| net.calls.get(&id).map(|call| (call.from, call.to, call.link))) else {
+            return;
+        };
         if !kernel::is_alive(from) {
             return;
         }
@@ -327,7 +330,8 @@ impl SimulatedLink {
     /// A connection to whoever listens there now.
     async fn connect(&self) -> Result<Listener, CallError> {
         let me = kernel::current();
-        let node = net(|net| net.listeners.get(&self.peer).map(|listener| listener.process.node)).or_else(|| node_of(&self.peer));
+        let node = net(|net| net.listeners.get(&self.peer).map(|listener| listener.process.node))
+            .or_else(|| node_of(&self.peer));
         let Some(node) = node else { return Err(self.connect_error("no such host")) };
         let known = net(|net| net.listeners.get(&self.peer).cloned());
         if let Some(known) = known
@@ -393,8 +397,7 @@ impl Transport for SimulatedLink {
             net.next += 1;
             net.counts.requests += 1;
             net.counts.bytes += bytes;
-            let call =
-                Call { link: self.number, from, to, peer: self.peer.clone(), into, done, silent_since: None };
+            let call = Call { link: self.number, from, to, peer: self.peer.clone(), into, done, silent_since: None };
             net.calls.insert(net.next, call);
             net.next
         });

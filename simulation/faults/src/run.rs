@@ -160,7 +160,8 @@ fn well(ground: &Ground) {
         let names: Vec<_> = records.iter().map(|record| &record.name).collect();
         kernel::violated("views agree", format!("of {} workers {names:?} are registered", ground.workers.len()));
     }
-    let mut ring: Vec<_> = records.iter().filter(|record| record.state == WorkerState::Active).map(|record| record.name.clone()).collect();
+    let mut ring: Vec<_> =
+        records.iter().filter(|record| record.state == WorkerState::Active).map(|record| record.name.clone()).collect();
     ring.sort();
     for (node, view) in cluster::views() {
         if view != ring {

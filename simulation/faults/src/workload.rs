@@ -254,7 +254,10 @@ impl Operation {
         state(|state| state.counts.excused += 1);
         let took = kernel::now() - asked.at;
         if state(|state| state.strict_since).is_some_and(|since| asked.at >= since) {
-            return kernel::violated("it heals", format!("{what} failed after {took:?}, and nothing is wrong: {failure}"));
+            return kernel::violated(
+                "it heals",
+                format!("{what} failed after {took:?}, and nothing is wrong: {failure}"),
+            );
         }
         // Connections that break need a moment to be made again.
         let troubles = faults::since(asked.at.saturating_sub(Duration::from_secs(2)));
@@ -282,18 +285,26 @@ impl Operation {
             && !self.ground.workers.iter().any(|worker| touches_origin(*worker));
         let waits = self.ground.settings.request_timeout.saturating_sub(Duration::from_secs(4));
         let is_known = state(|state| state.answered.contains(&self.process));
-        if only_silent && is_known && took < waits {
+        // One that answers that it does not know yet is not waited for.
+        let is_answer = failure.message().contains("has not been told yet");
+        if only_silent && is_known && !is_answer && took < waits {
             kernel::violated("an outage is waited for", format!("{what} failed after {took:?}: {failure}"));
         }
         // Who asks several workers that wait for their origin in vain has no time left for one that need not.
         let behind = self.ground.workers.iter().filter(|worker| touches_origin(**worker)).count();
         let ring_now = self.ring();
-        let well = asked.ring.iter().find(|worker| ring_now.contains(worker) && !touches(**worker) && !touches_origin(**worker));
+        let well = asked
+            .ring
+            .iter()
+            .find(|worker| ring_now.contains(worker) && !touches(**worker) && !touches_origin(**worker));
         if let Some(well) = well
             && behind <= 1
         {
             let worker = cluster::worker_name(*well);
-            kernel::violated("failure is local", format!("{what} failed after {took:?}, and {worker} was well: {failure}"));
+            kernel::violated(
+                "failure is local",
+                format!("{what} failed after {took:?}, and {worker} was well: {failure}"),
+            );
         }
     }
 
@@ -317,7 +328,9 @@ impl Operation {
             }
             Err(failure) if failure.kind() == FailureKind::NotFound => {
                 // Nobody may say so who knows of no mount.
-                if failure.message().contains("no mount") && !faults::since(asked.at.saturating_sub(Duration::from_secs(60))).contains(&Fault::Mount) {
+                if failure.message().contains("no mount")
+                    && !faults::since(asked.at.saturating_sub(Duration::from_secs(60))).contains(&Fault::Mount)
+                {
                     kernel::violated("names", format!("{}: {failure}", place.shown));
                 }
                 None
@@ -418,7 +431,13 @@ impl Operation {
         None
     }
 
-    async fn read_once(&self, place: &Place, file: &Arc<OpenFile>, offset: u64, length: u32) -> Result<u64, FailureKind> {
+    async fn read_once(
+        &self,
+        place: &Place,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        length: u32,
+    ) -> Result<u64, FailureKind> {
         let (version, asked) = (file.version().clone(), self.asked());
         let what = || format!("read of {length} bytes at {offset} of {} ({:?})", place.shown, version.tag);
         let answer = match file.try_read(offset, length) {
@@ -434,7 +453,10 @@ impl Operation {
                 state(|state| state.counts.stale += 1);
                 let was = model::between(place.origin, &place.below, Duration::ZERO, kernel::now());
                 if was.iter().all(|(_, was)| *was == object) {
-                    kernel::violated("failure is local", format!("{} failed, and it was never replaced: {failure}", what()));
+                    kernel::violated(
+                        "failure is local",
+                        format!("{} failed, and it was never replaced: {failure}", what()),
+                    );
                 }
                 return Err(failure.kind());
             }
@@ -521,7 +543,9 @@ impl Operation {
         let object = new_object(&self.ground);
         let asked = self.asked();
         let answer = self.client.put(&place.shown, content::whole(object.number, object.size).into()).await;
-        self.on_time(&asked, self.ground.settings.change_timeout + Duration::from_secs(5), || format!("put of {}", place.shown));
+        self.on_time(&asked, self.ground.settings.change_timeout + Duration::from_secs(5), || {
+            format!("put of {}", place.shown)
+        });
         match answer {
             Ok(attr) => {
                 if attr.version().and_then(origin::object_of) != Some(object) {
@@ -541,7 +565,9 @@ impl Operation {
     async fn remove_at(&self, place: &Place) {
         let asked = self.asked();
         let answer = self.client.remove(&place.shown).await;
-        self.on_time(&asked, self.ground.settings.change_timeout + Duration::from_secs(5), || format!("removal of {}", place.shown));
+        self.on_time(&asked, self.ground.settings.change_timeout + Duration::from_secs(5), || {
+            format!("removal of {}", place.shown)
+        });
         match answer {
             Ok(()) => self.acknowledged(place, None, &asked),
             Err(failure) => self.failed(&asked, place.origin, &failure, || format!("removal of {}", place.shown)),

@@ -184,7 +184,8 @@ pub(super) fn commit(transaction: &Transaction) -> Result<Committed, String> {
                     changed.extend(server.entries.remove(key).map(|_| (key.clone(), None)));
                 }
                 Write::DeletePrefix { prefix } => {
-                    let keys: Vec<_> = server.entries.keys().filter(|key| key.starts_with(prefix.as_str())).cloned().collect();
+                    let keys: Vec<_> =
+                        server.entries.keys().filter(|key| key.starts_with(prefix.as_str())).cloned().collect();
                     for key in keys {
                         server.entries.remove(&key);
                         changed.push((key, None));
@@ -268,14 +269,14 @@ pub(super) fn revoke(id: u64) {
 
 /// Ends a lease when its time is over. While the server is away it expires nothing.
 fn look_at(id: u64) {
-    let Some(left) = server(|server| server.leases.get(&id).map(|lease| lease.until.saturating_sub(kernel::now()))) else {
+    let Some(left) = server(|server| server.leases.get(&id).map(|lease| lease.until.saturating_sub(kernel::now())))
+    else {
         return;
     };
     // etcd looks twice a second.
     kernel::after(left + Duration::from_millis(500), move || {
-        let is_over = server(|server| {
-            !server.away && server.leases.get(&id).is_some_and(|lease| lease.until <= kernel::now())
-        });
+        let is_over =
+            server(|server| !server.away && server.leases.get(&id).is_some_and(|lease| lease.until <= kernel::now()));
         if is_over {
             server(|server| server.counts.expired += 1);
             kernel::note(format!("etcd: lease {id:x} expired"));
