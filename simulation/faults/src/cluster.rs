@@ -185,10 +185,7 @@ async fn work(site: WorkerSite, settings: Settings) {
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
-        processes.workers.insert(
-            site.node,
-            Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() },
-        );
+        processes.workers.insert(site.node, Running { process, members: Arc::clone(&members), stop: stop.clone() });
     });
     is_up(site.node);
     let record = WorkerRecord {
