@@ -61,7 +61,6 @@ pub(crate) struct WorkerSite {
 /// A worker's process, as the world sees it.
 struct Running {
     process: Process,
-    store: Store,
     members: Arc<Members>,
     stop: CancellationToken,
 }
@@ -186,10 +185,7 @@ async fn work(site: WorkerSite, settings: Settings) {
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
-        processes.workers.insert(
-            site.node,
-            Running { process, store: store.clone(), members: Arc::clone(&members), stop: stop.clone() },
-        );
+        processes.workers.insert(site.node, Running { process, members: Arc::clone(&members), stop: stop.clone() });
     });
     is_up(site.node);
     let record = WorkerRecord {
@@ -371,9 +367,4 @@ pub(crate) fn views() -> Vec<(usize, Vec<String>)> {
         let of_clients = processes.clients.iter().map(|(node, (_, client))| (*node, names(&client.topology())));
         of_workers.chain(of_clients).collect()
     })
-}
-
-/// The store of the worker at a node.
-pub(crate) fn store(node: usize) -> Option<Store> {
-    processes(|processes| processes.workers.get(&node).map(|running| running.store.clone()))
 }

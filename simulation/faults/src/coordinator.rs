@@ -209,7 +209,7 @@ pub(crate) fn look() {
         let before = seen(|seen| seen.jobs.get(&id).copied());
         match before {
             Some((before, _)) if before == state => {}
-            Some((before, _)) if !before.may_become(state) && !(before == JobState::Waiting && state.is_final()) => {
+            Some((before, _)) if !(before.may_become(state) || before == JobState::Waiting && state.is_final()) => {
                 kernel::violated("jobs", format!("{id} was {before:?}, and is {state:?}"));
             }
             _ => seen(|seen| {

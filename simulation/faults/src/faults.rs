@@ -20,8 +20,6 @@ pub(crate) enum Fault {
     State,
     /// Connections break now and then.
     Breaks,
-    /// A clock is wrong: never a reason for an error.
-    Clock(usize),
     /// A worker leaves the ring: never a reason for an error.
     Drain(usize),
     /// The namespace is being changed.

@@ -127,11 +127,6 @@ pub(crate) fn counts() -> Counts {
     net(|net| net.counts)
 }
 
-/// Requests whose answer is still to come.
-pub(crate) fn under_way() -> usize {
-    net(|net| net.calls.len())
-}
-
 /// The process at `node` was killed, and its machine with it if `off`: who waits for it learns it, or does not.
 pub(crate) fn killed(node: usize, off: bool) {
     let (gone, lost) = net(|net| {
