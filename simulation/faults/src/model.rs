@@ -15,13 +15,13 @@ const BRIDGE: u64 = 64 << 10;
 /// What happened so long ago is not asked about any more.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// What became of a name, and when.
-type Change = (Duration, Option<Object>);
+/// From when on it was what.
+type History = Vec<(Duration, Option<Object>)>;
 
 #[derive(Default)]
 struct Model {
     /// By origin and path: from when it was what.
-    history: HashMap<(usize, Vec<u8>), Vec<Change>>,
+    history: HashMap<(usize, Vec<u8>), History>,
     fetched: BTreeMap<Process, Fetched>,
 }
 
