@@ -4,7 +4,8 @@
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
 end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
 end-to-end tests first, because they take longest. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
-same time, and a cluster is simulated for ten hours. Nothing is run a second time. A program that hangs is ended, and named with what it had not finished.
+same time, and a cluster is simulated for ten hours. Nothing is run a second time. A program that hangs is ended, and named with
+what it had not finished.
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -71,9 +72,10 @@ class Outcome:
         found = RESULT.findall(self.output)
         if self.program.name.startswith(f"{SIMULATION},"):
             return (int(not self.failed), int(self.failed))
-        # The last one is the program's; others are of programs that it ran. One that was ended, or died, has none of its own.
-        if not found or self.hung or self.status not in (0, 101):
-            return (0, 1)
+        # The last one is the program's; others are of programs that it ran. One that was ended, or died, has none of its own, and one
+        # that cannot run here has said why.
+        if not found or self.hung or self.status not in (0, 1, 101):
+            return (0, int(self.failed))
         return (int(found[-1][0]), int(found[-1][1]))
 
     @property
