@@ -10,7 +10,7 @@
 //! feature of that name.
 //!
 //! Checksums stand between a fuzzer and what lies behind them, so most targets can be told by a bit of their input to put them
-//! right first ([`seal`]). Everything is a function of the input alone: no clock and no randomness decides what is asserted.
+//! right first (`seal`). Everything is a function of the input alone: no clock and no randomness decides what is asserted.
 
 mod input;
 mod seal;
