@@ -20,6 +20,7 @@ needs=(
     "script|bsdutils|util-linux|the test of a benchmark that loses its terminal"
     "valgrind|valgrind|valgrind|counting the instructions of a read that hits (make instructions)"
     "python3|python3|python3|running the tests, and the benchmark's generator of fio's job files"
+    "pip3|python3-pip|python3-pip|the UCX that the tests run on, where the system's is too old"
 )
 
 # crate, version, what for. Programs that others wrote to test file systems, in a directory of the user's cache; where they

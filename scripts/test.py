@@ -12,6 +12,7 @@ Prints a line for each program, and all that it said if it failed; then what fai
 
 import argparse
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -154,7 +155,9 @@ def end_all(*_: object) -> None:
     """Ends what runs: Ctrl-C, or CI's."""
     with LOCK:
         for group in RUNNING:
-            os.killpg(group, signal.SIGTERM)
+            # One may have ended this very moment.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGTERM)
     time.sleep(2)
     os._exit(130)
 
