@@ -24,12 +24,11 @@ demo: setup ## A bucket, a cache and a mount on this machine, every byte checked
 test: setup ## Unit, property, conformance and end-to-end tests
 	@scripts/test.py
 
-test-all: setup ## Those, and those of test-rdma at the same time: what CI runs
+test-all: setup ## Those, those of test-rdma, and ten simulated hours with a fresh seed: what CI runs
 	@scripts/test.py --all
 
-test-long: setup ## What takes too long for `make test` or needs a machine that does nothing else, `make fuzz`, ten simulated hours: some hours
+test-long: setup ## What takes too long for `make test` or needs a machine that does nothing else, and `make fuzz`: some hours
 	@FOREBAY_TEST_LONG=1 scripts/test.py --all --jobs 1
-	@$(MAKE) --no-print-directory simulate-faults ARGS="--hours 10"
 	@$(MAKE) --no-print-directory fuzz
 
 test-rdma: ## RDMA over real verbs between two Soft-RoCE devices, in a virtual machine that this fetches

@@ -235,8 +235,9 @@ pub(crate) fn add_node(name: impl Into<String>) -> usize {
     })
 }
 
-/// A new process at a node, which begins with `first`.
+/// A new process at a node that has none, which begins with `first`.
 pub(crate) fn start(node: usize, first: impl FnOnce() + 'static) -> Process {
+    assert!(process_at(node).is_none(), "node {node} has a process");
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be had");
     kernel(|kernel| {
         let slot = &mut kernel.nodes[node];

@@ -81,7 +81,7 @@ impl Nemesis {
             true => kernel::between(Duration::from_millis(100), Duration::from_secs(5)),
             false => kernel::between(Duration::from_secs(5), Duration::from_secs(90)),
         };
-        match kernel::chance(|random| random.random_range(0..20)) {
+        match kernel::chance(|random| random.random_range(0..23)) {
             0 => self.kill_worker(lasts, false),
             1 => self.kill_worker(lasts, true),
             2 => self.stop(self.any_site().node, lasts),
@@ -118,8 +118,9 @@ impl Nemesis {
                 if kernel::once_in(2) { etcd::change_leader() } else { etcd::compact_now() }
             }
             11 | 12 => self.trouble_origin(lasts),
-            13 => self.trouble_disk(lasts),
-            14 => {
+            13..=15 => self.trouble_disk(lasts),
+            16 => self.kill_writer(lasts),
+            17 => {
                 kernel::note("nemesis: connections break");
                 let fault = faults::begins(Fault::Breaks);
                 net::break_once_in(kernel::chance(|random| random.random_range(3..60)));
@@ -128,10 +129,10 @@ impl Nemesis {
                     faults::ends(fault);
                 });
             }
-            15 => self.kill_coordinator(lasts),
-            16 => self.stop(self.any_coordinator(), lasts),
-            17 => self.drain(lasts * 3),
-            18 => self.change_policies(),
+            18 => self.kill_coordinator(lasts),
+            19 => self.stop(self.any_coordinator(), lasts),
+            20 => self.drain(lasts * 3),
+            21 => self.change_policies(),
             _ => {
                 let node = if kernel::once_in(3) { self.any_client() } else { self.any_site().node };
                 let hours: f64 = kernel::chance(|random| random.random_range(-48.0..48.0));
@@ -142,7 +143,26 @@ impl Nemesis {
     }
 
     fn kill_worker(self: &Rc<Self>, lasts: Duration, off: bool) {
+        self.kill_worker_at(self.any_site(), lasts, off);
+    }
+
+    /// A worker is killed while its disk is so slow that something is likely being written.
+    fn kill_writer(self: &Rc<Self>, lasts: Duration) {
         let site = self.any_site();
+        let Some(number) = site.disk else { return };
+        kernel::note(format!("nemesis: disk {number} hardly moves, and the worker of node {} will be killed", site.node));
+        let fault = faults::begins(Fault::Disk(number));
+        disk::trouble(number, disk::Trouble { slower: 2000, ..disk::Trouble::default() });
+        let this = Rc::clone(self);
+        kernel::after(kernel::between(Duration::from_secs(1), Duration::from_secs(20)), move || {
+            disk::trouble(number, disk::Trouble::default());
+            // What has begun takes its time.
+            kernel::after(Duration::from_secs(5), move || faults::ends(fault));
+            this.kill_worker_at(site, lasts, kernel::once_in(2));
+        });
+    }
+
+    fn kill_worker_at(self: &Rc<Self>, site: WorkerSite, lasts: Duration, off: bool) {
         if kernel::process_at(site.node).is_none() {
             return;
         }
@@ -161,18 +181,18 @@ impl Nemesis {
 
     fn end_worker(self: &Rc<Self>, lasts: Duration) {
         let site = self.any_site();
-        if kernel::process_at(site.node).is_none() || kernel::is_stopped(site.node) {
-            return;
-        }
+        let Some(process) = kernel::process_at(site.node).filter(|_| !kernel::is_stopped(site.node)) else { return };
         kernel::note(format!("nemesis: the worker of node {} is ended", site.node));
         let fault = faults::begins(Fault::Process(site.node));
         cluster::end_worker(site.node);
         let this = Rc::clone(self);
         // It has its time to end; then it is killed.
         kernel::after(lasts + Duration::from_secs(60), move || {
-            if kernel::process_at(site.node).is_some() {
-                cluster::kill(site.node, false);
+            // Whoever killed it meanwhile starts it.
+            if !kernel::is_alive(process) {
+                return faults::ends(fault);
             }
+            cluster::kill(site.node, false);
             cluster::start_worker(site, this.ground.settings, fault);
         });
     }
@@ -310,7 +330,7 @@ impl Nemesis {
             kernel::note(format!("nemesis: disk {number} rots"));
             return disk::rot(number);
         }
-        let trouble = kernel::chance(|random| match random.random_range(0..5) {
+        let trouble = kernel::chance(|random| match random.random_range(0..6) {
             0 => disk::Trouble { reads_fail: true, ..disk::Trouble::default() },
             1 => disk::Trouble { writes_fail: true, ..disk::Trouble::default() },
             2 => disk::Trouble { full: true, ..disk::Trouble::default() },
