@@ -19,6 +19,7 @@ use forebay_state::StateStore;
 use forebay_store::{Eviction, SlabMedium, Store, StoreOptions};
 use forebay_types::{ByteSize, FsPath, PolicyTable};
 use forebay_worker::{DrainOptions, MetadataOptions, Namespace, Worker, WorkerOptions};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::disk::SimulatedDisk;
@@ -225,6 +226,11 @@ async fn work(site: WorkerSite, settings: Settings) {
     model::gone(site.node);
     store.close().await;
     kernel::note("worker has ended");
+    // Each task has an owner, who has waited for it.
+    let left = Handle::current().metrics().num_alive_tasks().saturating_sub(1 + net::serving(process));
+    if left > 0 {
+        kernel::violated("everything ends", format!("{left} tasks of the worker of node {} outlive it", site.node));
+    }
 }
 
 /// Keeps a worker's namespace and policies as the cluster says.
@@ -314,7 +320,7 @@ pub(crate) async fn client_over(members: Arc<Members>, settings: &Settings) -> (
         prefetch_budget: settings.client_memory / 2,
         ..ClientOptions::default()
     };
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     let client =
         Client::with_resort(members, Arc::new(SimulatedConnector), buffers.clone(), options, Away::Wait, runtime);
     (client, buffers)

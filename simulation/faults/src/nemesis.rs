@@ -150,7 +150,10 @@ impl Nemesis {
     fn kill_writer(self: &Rc<Self>, lasts: Duration) {
         let site = self.any_site();
         let Some(number) = site.disk else { return };
-        kernel::note(format!("nemesis: disk {number} hardly moves, and the worker of node {} will be killed", site.node));
+        kernel::note(format!(
+            "nemesis: disk {number} hardly moves, and the worker of node {} will be killed",
+            site.node
+        ));
         let fault = faults::begins(Fault::Disk(number));
         disk::trouble(number, disk::Trouble { slower: 2000, ..disk::Trouble::default() });
         let this = Rc::clone(self);

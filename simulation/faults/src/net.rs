@@ -46,6 +46,8 @@ struct Net {
     /// Machines that are off, so that nothing answers for their processes.
     off: BTreeSet<usize>,
     calls: BTreeMap<u64, Call>,
+    /// Tasks that answer.
+    serving: BTreeMap<Process, usize>,
     next: u64,
     /// Once in so many messages a connection breaks; 0 is never.
     breaks: u32,
@@ -250,13 +252,42 @@ fn serve(id: u64, service: Arc<dyn Service>, request: Request) {
     // As it comes from the wire: in one piece.
     let body = if tail.is_empty() { body.clone() } else { [&body[..], &tail[..]].concat().into() };
     let request = Request { body, tail: Bytes::new(), ..request };
+    let serving = Serving::begin(kernel::current());
     tokio::spawn(async move {
+        let _serving = serving;
         let response = match service.try_handle(&request) {
             Some(response) => response.fitting(&request),
             None => answer(&*service, request, false).await,
         };
         reply(id, response);
     });
+}
+
+/// A task that answers.
+struct Serving(Process);
+
+impl Serving {
+    fn begin(process: Process) -> Self {
+        net(|net| *net.serving.entry(process).or_default() += 1);
+        Self(process)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        net(|net| {
+            let tasks = net.serving.entry(self.0).or_default();
+            *tasks -= 1;
+            if *tasks == 0 {
+                net.serving.remove(&self.0);
+            }
+        });
+    }
+}
+
+/// How many tasks of a process answer somebody.
+pub(crate) fn serving(process: Process) -> usize {
+    net(|net| net.serving.get(&process).copied().unwrap_or(0))
 }
 
 fn reply(id: u64, response: Result<Response, Failure>) {

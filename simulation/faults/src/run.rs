@@ -200,7 +200,7 @@ fn operate(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
         }
         let together = if kernel::once_in(20) { 12 } else { 1 };
         for _ in 0..together {
-            ground.operate();
+            workload::operate(&ground);
         }
         if kernel::once_in(6) {
             ground.replace_any();
