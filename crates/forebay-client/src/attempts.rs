@@ -14,7 +14,7 @@ use crate::routes::{Link, Order, Routes};
 
 /// Workers that are asked about one request when those before them answered that they cannot: three origins that are
 /// down are one origin that is down.
-const MAX_ANSWERS: u32 = 3;
+const MAX_ANSWERS: usize = 3;
 /// Paths of one worker that are tried for one request: more than any machine has network cards.
 const MAX_PATHS: u32 = 16;
 /// How long requests pause before they try again, while no worker can be reached: a worker that is restarted is found soon, and one
@@ -34,8 +34,8 @@ pub(crate) struct Attempts<'a> {
     /// How long it may take in all.
     timeout: Duration,
     tries: u32,
-    /// Workers that said that they cannot.
-    pub(crate) answers: u32,
+    /// Workers that said that they cannot: none is asked twice.
+    answered: Vec<Arc<Link>>,
     /// The worker to ask again, over another path.
     again: Option<Arc<Link>>,
     /// Paths that failed.
@@ -74,7 +74,7 @@ impl<'a> Attempts<'a> {
             started,
             timeout,
             tries: 0,
-            answers: 0,
+            answered: Vec::new(),
             again: None,
             paths: 0,
             is_refused: false,
@@ -87,7 +87,7 @@ impl<'a> Attempts<'a> {
     pub(crate) fn next(&mut self) -> Option<(Arc<Link>, Duration)> {
         let now = Instant::now();
         let left = self.timeout.checked_sub(now - self.started).filter(|left| !left.is_zero())?;
-        if self.answers >= MAX_ANSWERS {
+        if self.answered.len() >= MAX_ANSWERS {
             return None;
         }
         if let Some(link) = self.again.take() {
@@ -95,6 +95,9 @@ impl<'a> Attempts<'a> {
         }
         let admitted = loop {
             let Some(at) = self.order.next(&self.routes) else { break None };
+            if self.answered.iter().any(|link| Arc::ptr_eq(link, &self.routes.links[at])) {
+                continue;
+            }
             if self.judge.admits(&self.routes.links[at]) {
                 break Some(at);
             }
@@ -115,7 +118,7 @@ impl<'a> Attempts<'a> {
         match error {
             CallError::Link(_) => drop(self.judge(link, Err(error))),
             CallError::Service(failure) => {
-                self.answers += 1;
+                self.answered.push(Arc::clone(link));
                 self.last = Some(failure.context(format!("{} could not be told of a change", link.member)));
             }
         }
@@ -140,7 +143,7 @@ impl<'a> Attempts<'a> {
                 self.judge.reached(link);
                 match answered.map_err(Failure::from) {
                     Err(failure) if failure.kind().is_transient() => {
-                        self.answers += 1;
+                        self.answered.push(Arc::clone(link));
                         self.last = Some(failure);
                         Verdict::AskNext
                     }
@@ -155,9 +158,14 @@ impl<'a> Attempts<'a> {
         self.tries > 1 || !self.passed_over.is_empty()
     }
 
+    /// Whether a worker said that it cannot.
+    pub(crate) fn is_answered(&self) -> bool {
+        !self.answered.is_empty()
+    }
+
     /// Whether no worker said anything, and one may yet if it is given time.
     pub(crate) fn reached_nobody(&self) -> bool {
-        self.answers == 0 && !self.is_refused
+        !self.is_answered() && !self.is_refused
     }
 
     /// Why nobody was reached, as far as there was anybody.
@@ -180,11 +188,24 @@ impl<'a> Attempts<'a> {
         self.timeout.saturating_sub(self.started.elapsed())
     }
 
-    /// Begins again, by these routes, with whatever time there is left.
-    pub(crate) fn renew(&mut self, routes: Arc<Routes>, turn: u64) {
+    /// Goes on by these routes, if they are others: whoever has joined since may have an answer. Whether they are.
+    pub(crate) fn go_on(&mut self, routes: &Arc<Routes>, turn: u64) -> bool {
+        let are_others = !Arc::ptr_eq(routes, &self.routes);
+        if are_others {
+            self.follow(Arc::clone(routes), turn);
+        }
+        are_others
+    }
+
+    fn follow(&mut self, routes: Arc<Routes>, turn: u64) {
         self.order = routes.order(self.key, self.replicas, turn);
         self.routes = routes;
         self.passed_over.clear();
+    }
+
+    /// Begins again, by these routes, with whatever time there is left.
+    pub(crate) fn renew(&mut self, routes: Arc<Routes>, turn: u64) {
+        self.follow(routes, turn);
         // It is no failover to ask the same worker again.
         (self.tries, self.again, self.paths) = (0, None, 0);
     }

@@ -230,7 +230,7 @@ impl Router {
                     Verdict::AskNext => repeated |= !never_arrived,
                 }
             }
-            let is_answered = attempts.answers > 0 || attempts.routes.links.is_empty();
+            let is_answered = attempts.is_answered() || attempts.routes.links.is_empty();
             let left = self.timeout.min(timeout).saturating_sub(began.elapsed());
             if is_answered || left.is_zero() {
                 return Changed { result: Err(attempts.exhausted()), repeated, by: None };
@@ -309,14 +309,17 @@ impl Router {
         }
     }
 
-    /// Nobody is left to ask. When that is because no worker can be reached, it may be worth waiting for one: `None`, when workers are
-    /// to be asked again. Otherwise what comes of the request, which `request` describes for who has never heard of its file.
+    /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, it may be worth
+    /// waiting for one: `None`, when workers are to be asked again. Otherwise what comes of the request, which `request` describes for who has never heard of its file.
     #[cold]
     async fn when_all_are_silent(
         &self,
         attempts: &mut Attempts<'_>,
         request: &Request,
     ) -> Option<Result<Reply, Failure>> {
+        if attempts.go_on(&self.routes(), self.turn(attempts.replicas())) {
+            return None;
+        }
         let outage = &self.judge.outage;
         match &self.away {
             Away::Origin(origin) if attempts.reached_nobody() => {

@@ -1,18 +1,20 @@
-//! A client whose only worker is away for a while: who waits for it, for how long, and who reads the origin meanwhile.
+//! A client whose only worker is away for a while: who waits for it, for how long, and who reads the origin meanwhile; and one that
+//! another joins.
 
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use common::{SECOND, origin, path, pattern, store, worker};
 use forebay_client::{Away, Client, ClientOptions, ClientStats, Connector, OpenFile};
-use forebay_cluster::{Backoff, Member, StaticMembership};
+use forebay_cluster::{Backoff, Member, Membership, StaticMembership, Topology};
 use forebay_origin::FakeOrigin;
 use forebay_transport::fake::FakeTransport;
-use forebay_transport::{CallError, LinkError, LocalTransport, Op, Service, Transport};
-use forebay_types::FailureKind;
+use forebay_transport::{CallError, LinkError, LocalTransport, Op, Request, Response, Service, Transport};
+use forebay_types::{Failure, FailureKind};
 use tokio::time::Instant;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -180,4 +182,65 @@ async fn who_has_never_heard_of_a_worker_is_told_at_once() {
     let began = Instant::now();
     assert_eq!(client.stat(&path("/s3/f"), true).await.unwrap_err().kind(), FailureKind::Unavailable);
     assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+}
+
+/// A worker that takes its time to find out that it cannot read.
+struct Unable {
+    service: Arc<dyn Service>,
+    asked: AtomicU64,
+}
+
+#[async_trait::async_trait]
+impl Service for Unable {
+    async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
+        if !matches!(request.op, Op::Read | Op::Fill) {
+            return self.service.handle(request, takes_files).await;
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(4 * SECOND).await;
+        Err(Failure::new(FailureKind::Unavailable, "the origin does not answer"))
+    }
+}
+
+/// Two workers, of which one is there at first.
+struct Joining {
+    topology: ArcSwap<Topology>,
+    links: [Arc<FakeTransport>; 2],
+}
+
+impl Membership for Joining {
+    fn topology(&self) -> Arc<Topology> {
+        self.topology.load_full()
+    }
+}
+
+impl Connector for Joining {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        let link = self.links.iter().find(|link| link.peer() == &*member.name);
+        Arc::clone(link.unwrap()) as Arc<dyn Transport>
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_joins_while_the_others_fail_is_asked_before_anybody_gives_up() {
+    let origin = origin();
+    origin.put("f", pattern(BYTES, 7));
+    let old = Arc::new(Unable { service: worker(&origin).await as Arc<dyn Service>, asked: AtomicU64::new(0) });
+    let new = worker(&origin).await as Arc<dyn Service>;
+    let links = [FakeTransport::new("old", Arc::clone(&old) as Arc<dyn Service>), FakeTransport::new("new", new)];
+    let topology = StaticMembership::new(["old"]).topology();
+    let cluster = Arc::new(Joining { topology: ArcSwap::from(topology), links: links.map(Arc::new) });
+    let options = ClientOptions { request_timeout: TIMEOUT, ..ClientOptions::default() };
+    let (buffers, runtime) = (store(64, None).await, tokio::runtime::Handle::current());
+    let client = Client::new(Arc::clone(&cluster) as _, Arc::clone(&cluster) as _, buffers, options, runtime);
+    let version = client.stat(&path("/s3/f"), false).await.unwrap().attr.version().unwrap().clone();
+    let file = client.open(version);
+    let joins = async {
+        tokio::time::sleep(SECOND).await;
+        cluster.topology.store(StaticMembership::new(["old", "new"]).topology());
+    };
+    let (read, ()) = tokio::join!(file.read(0, 100), joins);
+    let read: Vec<u8> = read.unwrap().iter().flat_map(|span| span.iter().copied()).collect();
+    assert_eq!(read, pattern(BYTES, 7)[..100]);
+    assert_eq!(old.asked.load(Ordering::Relaxed), 1, "who has said that it cannot is not asked again");
 }
