@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets one after the other, each from its committed seeds and from what earlier runs found, and says of each how
-# often it ran, how much it covered and whether something broke. Installs cargo-fuzz, and says so; needs a nightly compiler.
+# Runs the fuzz targets, as many at once as there are processors, each from its committed seeds and from what earlier runs found,
+# and says of each how often it ran, how much it covered and whether something broke. Installs cargo-fuzz, and says so; needs a
+# nightly compiler.
 #
-#   scripts/fuzz.sh [--only NAME[,NAME…]] [--seconds N] [--list]
+#   scripts/fuzz.sh [--only NAME[,NAME…]] [--seconds N] [--jobs N] [--list]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo_fuzz=0.13.2
 toolchain=${FOREBAY_FUZZ_TOOLCHAIN:-nightly}
 seconds=${FUZZ_SECONDS:-60}
+at_once=$(nproc)
 only=""
 suites_at=${FOREBAY_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay}/suites
 # No target may take more memory than this, nor more at once. An input that takes longer than so many seconds is a defect, too.
@@ -23,8 +25,9 @@ while (($#)); do
     case $1 in
         --only) only=${2:?--only takes names}; shift 2 ;;
         --seconds) seconds=${2:?--seconds takes a number}; shift 2 ;;
+        --jobs) at_once=${2:?--jobs takes a number}; shift 2 ;;
         --list) printf '%s\n' "${targets[@]}"; exit 0 ;;
-        *) echo "fuzz: \`$1\` is no option; usage: scripts/fuzz.sh [--only NAME[,NAME…]] [--seconds N] [--list]" >&2; exit 2 ;;
+        *) echo "fuzz: \`$1\` is no option; usage: scripts/fuzz.sh [--only NAME[,NAME…]] [--seconds N] [--jobs N] [--list]" >&2; exit 2 ;;
     esac
 done
 if [[ -n $only ]]; then
@@ -55,33 +58,51 @@ host=$(rustc "+$toolchain" -vV | sed -n 's/^host: //p')
 cargo "+$toolchain" fuzz build
 programs=fuzz/target/$host/release
 
-broken=0
-printf '%-20s %12s %10s %8s  %s\n' target executions per-second coverage crashes
-for name in "${targets[@]}"; do
-    corpus=fuzz/corpus/$name found=fuzz/artifacts/$name log=fuzz/target/$name.log
+# Fuzzes one target, and says what came of it. In a subshell of its own, which ends with the target if it is told to end.
+fuzz() { # NAME
+    local name=$1 corpus=fuzz/corpus/$1 found=fuzz/artifacts/$1 log=fuzz/target/$1.log
+    local before after executions rate coverage crashes input dictionary=() status=0
     mkdir -p "$corpus" "$found"
     before=$(find "$found" -type f | sort)
-    dictionary=()
     [[ -e fuzz/dictionaries/$name ]] && dictionary=("-dict=fuzz/dictionaries/$name")
-    status=0
     "$programs/$name" "$corpus" "fuzz/seeds/$name" "${dictionary[@]}" -max_total_time="$seconds" -timeout="$slowest" \
         -rss_limit_mb="$memory_mb" -malloc_limit_mb="$allocation_mb" -max_len=65536 -len_control=20 -print_final_stats=1 \
-        -artifact_prefix="$found/" >"$log" 2>&1 || status=$?
+        -artifact_prefix="$found/" >"$log" 2>&1 &
+    local fuzzer=$!
+    trap 'kill "$fuzzer" 2>/dev/null' TERM
+    wait "$fuzzer" || status=$?
     executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -1)
     rate=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log" | tail -1)
     coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -1)
     after=$(comm -13 <(echo "$before") <(find "$found" -type f | sort) | grep -v '/slow-unit-' || true)
     crashes=$(grep -c . <<<"$after" || true)
-    printf '%-20s %12s %10s %8s  %s\n' "$name" "${executions:-?}" "${rate:-?}" "${coverage:-?}" "$crashes"
-    if ((status != 0)); then
-        broken=1
-        grep -m 6 -hE "panicked at|SUMMARY|^assertion|ERROR: |^  (left|right):" "$log" | sed 's/^/    /' || true
-        for input in $after; do
-            echo "    the input: $input"
-            echo "    again:     PATH=$suites_at/bin:\$PATH cargo +$toolchain fuzz run $name $input"
-            echo "    smaller:   the same with \`tmin\` instead of \`run\`; then put it into fuzz/seeds/$name/ and mend what it breaks"
-        done
-        [[ -n $after ]] || echo "    it ended with $status: see $log"
-    fi
+    # In one go, so that the words of two targets do not mix.
+    {
+        printf '%-20s %12s %10s %8s  %s\n' "$name" "${executions:-?}" "${rate:-?}" "${coverage:-?}" "$crashes"
+        if ((status != 0)); then
+            grep -m 6 -hE "panicked at|SUMMARY|^assertion|ERROR: |^  (left|right):" "$log" | sed 's/^/    /' || true
+            for input in $after; do
+                echo "    the input: $input"
+                echo "    again:     PATH=$suites_at/bin:\$PATH cargo +$toolchain fuzz run $name $input"
+                echo "    smaller:   the same with \`tmin\` instead of \`run\`; then put it into fuzz/seeds/$name/ and mend what it breaks"
+            done
+            [[ -n $after ]] || echo "    it ended with $status: see $log"
+        fi
+    } >"$log.said"
+    cat "$log.said"
+    ((status == 0)) || echo "$name" >>"$broken"
+}
+
+# Names of those that broke.
+broken=$(mktemp)
+trap 'rm -f "$broken"' EXIT
+fuzzed=()
+trap 'kill "${fuzzed[@]}" 2>/dev/null; wait; exit 130' INT TERM HUP
+printf '%-20s %12s %10s %8s  %s\n' target executions per-second coverage crashes
+for name in "${targets[@]}"; do
+    while (($(jobs -rp | wc -l) >= at_once)); do wait -n; done
+    fuzz "$name" &
+    fuzzed+=($!)
 done
-exit "$broken"
+wait
+[[ ! -s $broken ]]
