@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, eventually, finish, forebay};
+use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, eventually, finish, forebay, skipped};
 
 /// Whoever is refused is refused at once; with room for a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(30);
@@ -86,8 +86,7 @@ impl Drop for Group {
 #[test]
 fn a_worker_that_its_control_group_would_have_killed_says_why_it_does_not_start() {
     let Some(group) = Group::new() else {
-        println!("skipped: this process may not make a control group with a limit of memory");
-        return;
+        return skipped("this process may not make a control group with a limit of memory");
     };
     let command = worker_command(&["worker.memory.size=128MiB"]);
     let mut inside = Command::new("sh");

@@ -1,6 +1,7 @@
 //! Coordinators over a real state store and real sockets, as the command line and others meet them.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -412,7 +413,8 @@ fn allow(descriptors: u64) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn however_many_connections_stand_idle_a_request_is_answered() {
     if !allow(4096) {
-        return println!("skipped: this process may not have 4096 descriptors");
+        // Past the test harness, which shows what it captured of failed tests only.
+        return drop(writeln!(std::io::stderr(), "skipped: this process may not have 4096 descriptors"));
     }
     let cluster = Cluster::new().await;
     let (coordinator, client) = cluster.coordinator("one").await;

@@ -189,7 +189,7 @@ struct Mount {
 impl Mount {
     /// `None`: it is not possible here, which was said.
     fn new(io: FuseIo) -> Option<Self> {
-        let skipped = |reason: &str| eprintln!("skipped: {reason}");
+        let skipped = |reason: &str| drop(writeln!(std::io::stderr(), "skipped: {reason}"));
         if !rustix::process::geteuid().is_root() {
             skipped("only root may mount");
             return None;
@@ -239,7 +239,7 @@ fn mount(directory: &tempfile::TempDir, device: &OwnedFd) -> Option<()> {
     let options = std::ffi::CString::new(options).unwrap();
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     if let Err(error) = rustix::mount::mount("test", directory.path(), "fuse.forebay-test", flags, options.as_c_str()) {
-        eprintln!("skipped: mount(2): {error}");
+        let _ = writeln!(std::io::stderr(), "skipped: mount(2): {error}");
         return None;
     }
     Some(())

@@ -146,6 +146,8 @@ fn mask_of(nodes: &BTreeSet<u32>) -> Vec<libc::c_ulong> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     /// With memory, allowed, near, a policy of its own; what comes of it.
@@ -195,7 +197,7 @@ mod tests {
             match place(mapping.base(), length, &placement) {
                 // Without the privilege a container's filter refuses it; a kernel without NUMA does not know it.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
-                    println!("skipped: the kernel does not take memory policies: {error}");
+                    let _ = writeln!(std::io::stderr(), "skipped: the kernel does not take memory policies: {error}");
                     return;
                 }
                 taken => taken.unwrap(),

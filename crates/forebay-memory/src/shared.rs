@@ -153,6 +153,8 @@ fn merging() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -165,7 +167,7 @@ mod tests {
         let try_one = |(name, way): (&'static str, Way)| match way(LENGTH) {
             Ok(memory) => Some((name, memory)),
             Err(error) => {
-                println!("skipped: no {name} memory here: {error}");
+                let _ = writeln!(std::io::stderr(), "skipped: no {name} memory here: {error}");
                 None
             }
         };
@@ -211,7 +213,11 @@ mod tests {
             sets.effective.remove(CapabilitySet::SYS_ADMIN);
             set_capabilities(None, sets).unwrap();
             if let Ok(memory) = reserved(LENGTH).or_else(|_| merged(LENGTH)) {
-                println!("skipped: there are huge pages to share without privileges: {:?}", memory.pages);
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "skipped: there are huge pages to share without privileges: {:?}",
+                    memory.pages
+                );
                 return;
             }
             assert!(unattached(LENGTH).is_err());

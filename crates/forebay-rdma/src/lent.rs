@@ -149,6 +149,8 @@ impl Lent {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use forebay_memory::{PoolOptions, SpanMut};
     use forebay_ucx::{Library, Options};
@@ -158,7 +160,7 @@ mod tests {
         let library = match Library::load(None) {
             Ok(library) => library,
             Err(error) => {
-                println!("skipped: {error}");
+                let _ = writeln!(std::io::stderr(), "skipped: {error}");
                 return None;
             }
         };

@@ -191,7 +191,7 @@ fn ucx_takes_what_is_asked_of_the_fabric_by_the_names_that_all_its_transports_sh
                 .iter()
                 .any(|key| error.to_string().contains(key));
             assert!(known, "{error}");
-            println!("skipped: {error}");
+            skipped(&error);
         }
         Err(error) => panic!("{error}"),
     }

@@ -81,7 +81,7 @@ impl Nemesis {
             true => kernel::between(Duration::from_millis(100), Duration::from_secs(5)),
             false => kernel::between(Duration::from_secs(5), Duration::from_secs(90)),
         };
-        match kernel::chance(|random| random.random_range(0..23)) {
+        match kernel::chance(|random| random.random_range(0..24)) {
             0 => self.kill_worker(lasts, false),
             1 => self.kill_worker(lasts, true),
             2 => self.stop(self.any_site().node, lasts),
@@ -120,19 +120,20 @@ impl Nemesis {
             11 | 12 => self.trouble_origin(lasts),
             13..=15 => self.trouble_disk(lasts),
             16 => self.kill_writer(lasts),
-            17 => {
+            17 | 18 => {
                 kernel::note("nemesis: connections break");
                 let fault = faults::begins(Fault::Breaks);
-                net::break_once_in(kernel::chance(|random| random.random_range(3..60)));
+                let often = kernel::once_in(2);
+                net::break_once_in(kernel::chance(|random| random.random_range(if often { 2..6 } else { 6..60 })));
                 kernel::after(lasts, move || {
                     net::break_once_in(0);
                     faults::ends(fault);
                 });
             }
-            18 => self.kill_coordinator(lasts),
-            19 => self.stop(self.any_coordinator(), lasts),
-            20 => self.drain(lasts * 3),
-            21 => self.change_policies(),
+            19 => self.kill_coordinator(lasts),
+            20 => self.stop(self.any_coordinator(), lasts),
+            21 => self.drain(lasts * 3),
+            22 => self.change_policies(),
             _ => {
                 let node = if kernel::once_in(3) { self.any_client() } else { self.any_site().node };
                 let hours: f64 = kernel::chance(|random| random.random_range(-48.0..48.0));

@@ -40,12 +40,12 @@ pub(crate) fn operate(ground: &Arc<Ground>) {
             match kind {
                 0..35 => operation.read().await,
                 35..60 => operation.read_on().await,
-                60..68 => operation.look().await,
-                68..75 => operation.list().await,
-                75..83 => operation.put().await,
-                83..87 => operation.remove().await,
-                87..90 => operation.rename().await,
-                90..93 => operation.upload().await,
+                60..66 => operation.look().await,
+                66..72 => operation.list().await,
+                72..79 => operation.put().await,
+                79..82 => operation.remove().await,
+                82..85 => operation.rename().await,
+                85..88 => operation.upload().await,
                 _ => operation.change_and_look(under_way).await,
             }
         });
