@@ -28,8 +28,8 @@ use crate::RdmaError;
 use crate::connection::Connection;
 use crate::lent::{Lent, LentMemory};
 use crate::options::FabricOptions;
-use crate::sockets;
 use crate::trace::Trace;
+use crate::{sockets, vanishing};
 
 /// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
 /// only when a card does not answer at all; their memory is then kept for ever.
@@ -171,6 +171,10 @@ impl Lane {
     /// # Errors
     /// [`RdmaError`] when UCX cannot use the devices, or memory cannot be registered.
     pub fn start(library: &'static Library, options: LaneOptions) -> Result<Self, RdmaError> {
+        vanishing::retried(|| Self::start_once(library, options.clone()))
+    }
+
+    fn start_once(library: &'static Library, options: LaneOptions) -> Result<Self, RdmaError> {
         let context = context(library, &options)?;
         if !context.resources().iter().any(Resource::carries_messages) {
             return Err(alone(&options, context.resources()));

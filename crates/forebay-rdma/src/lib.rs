@@ -26,6 +26,7 @@ mod server;
 mod serving;
 mod sockets;
 pub mod trace;
+mod vanishing;
 pub mod wire;
 
 pub use client::RdmaTransport;

@@ -16,6 +16,8 @@ impl Status {
     pub const OK: Self = Self(sys::UCS_OK);
     /// The endpoint was closed before the operation ended.
     pub const CANCELED: Self = Self(sys::UCS_ERR_CANCELED);
+    /// A device that was there is gone.
+    pub const NO_DEVICE: Self = Self(sys::UCS_ERR_NO_DEVICE);
     /// The peer closed, or died.
     pub const CONNECTION_RESET: Self = Self(sys::UCS_ERR_CONNECTION_RESET);
     /// The peer said no, or nobody listens there.

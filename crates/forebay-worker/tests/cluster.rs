@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use common::*;
 use forebay_engine::{Fetch, Fetched};
+use forebay_memory::{Pool, PoolOptions};
 use forebay_origin::FakeOrigin;
-use forebay_store::Store;
+use forebay_store::{Store, StoreOptions};
 use forebay_transport::message::{AdoptRequest, CoverageReply};
 use forebay_transport::{Flags, Op, Request};
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, SECTOR_SIZE, SectorRange, SectorSums};
@@ -172,7 +173,11 @@ async fn workers_that_ask_one_another_do_not_wait_for_one_another() {
     let origin = origin();
     let bytes = pattern(64 << 20, 7);
     let version = origin.put("f", bytes.clone());
-    let workers = [worker_of(store(16, None).await, &origin), worker_of(store(16, None).await, &origin)];
+    let store = async || {
+        let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(16))).unwrap();
+        Store::open(StoreOptions { alloc_deadline: LONG / 3, ..StoreOptions::in_memory(pool) }).await.unwrap()
+    };
+    let workers = [worker_of(store().await, &origin), worker_of(store().await, &origin)];
     for (at, worker) in workers.iter().enumerate() {
         let near = Arc::new(Near { before_origin: Some("other"), ..Near::default() });
         near.knows(&[("other", &workers[1 - at])]);

@@ -36,6 +36,8 @@ type Records<T> = watch::Receiver<Option<Arc<BTreeMap<String, T>>>>;
 pub(crate) struct Namespaces {
     stop: CancellationToken,
     following: JoinHandle<()>,
+    /// Whether the worker shows what the cluster has told.
+    shows: watch::Receiver<bool>,
     mounts: Table<MountRecord>,
     policies: Table<PolicyRecord>,
     hot: Table<PolicyRecord>,
@@ -76,17 +78,17 @@ impl Namespaces {
             misses_any: false,
         };
         let tables = (mounts.records(), policies.records(), hot.records());
-        let following = tokio::spawn(follow(shown, tables, stop.clone()));
-        Self { stop, following, mounts, policies, hot }
+        let (show, shows) = watch::channel(false);
+        let following = tokio::spawn(follow(shown, tables, show, stop.clone()));
+        Self { stop, following, shows, mounts, policies, hot }
     }
 
-    /// Resolves once the cluster has told its mounts and policies.
+    /// Resolves once the worker shows the mounts and policies of the cluster: that they are known is not enough.
     pub(crate) fn told(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (mut mounts, mut policies) = (self.mounts.records(), self.policies.records());
+        let mut shows = self.shows.clone();
         async move {
             // An error says that this process ends.
-            let _ = mounts.wait_for(Option::is_some).await;
-            let _ = policies.wait_for(Option::is_some).await;
+            let _ = shows.wait_for(|shows| *shows).await;
         }
     }
 
@@ -188,14 +190,17 @@ impl Origin for Unopened {
 async fn follow(
     mut shown: Shown,
     (mut mounts, mut policies, mut hot): (Records<MountRecord>, Records<PolicyRecord>, Records<PolicyRecord>),
+    show: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
+    let mut shows_mounts = false;
     loop {
         let told = tokio::select! {
             told = mounts.changed() => {
                 let records = mounts.borrow_and_update().clone();
                 if let Some(records) = records {
                     shown.show(&records).await;
+                    shows_mounts = true;
                 }
                 told
             }
@@ -216,6 +221,7 @@ async fn follow(
         let (policies, hot) = (policies.borrow_and_update().clone(), hot.borrow_and_update().clone());
         if let Some(policies) = policies {
             shown.worker.set_policies(table(&policies, hot.as_deref())).await;
+            show.send_replace(shows_mounts);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What targets share: a runtime, memory, and folders that take no disk.
 
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
 use forebay_types::ByteSize;
@@ -8,7 +9,17 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 thread_local! {
-    static RUNTIME: Runtime = Builder::new_current_thread().enable_all().build().expect("a runtime needs two descriptors");
+    static RUNTIME: Runtime = runtime();
+}
+
+/// Its threads stay: one that is ending while LeakSanitizer looks is taken for a leak.
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder
+        .enable_all()
+        .thread_keep_alive(Duration::from_secs(24 * 3600))
+        .build()
+        .expect("a runtime needs two descriptors")
 }
 
 /// Runs `work` on this thread's runtime.

@@ -20,6 +20,7 @@ use forebay_store::{Eviction, SlabMedium, Store, StoreOptions};
 use forebay_types::{ByteSize, FsPath, PolicyTable};
 use forebay_worker::{DrainOptions, MetadataOptions, Namespace, Worker, WorkerOptions};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::disk::SimulatedDisk;
@@ -181,8 +182,8 @@ async fn work(site: WorkerSite, settings: Settings) {
     let (mounts, policies) =
         (Table::watch(&state, MOUNTS, MountRecord::decode), Table::watch(&state, POLICIES, PolicyRecord::decode));
     let stop = CancellationToken::new();
-    let (mut told_mounts, mut told_policies) = (mounts.records(), policies.records());
-    let following = tokio::spawn(follow(Arc::clone(&worker), mounts, policies, stop.clone()));
+    let (show, mut shows) = watch::channel(false);
+    let following = tokio::spawn(follow(Arc::clone(&worker), mounts, policies, show, stop.clone()));
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
@@ -200,8 +201,7 @@ async fn work(site: WorkerSite, settings: Settings) {
         ..WorkerRecord::default()
     };
     let ready = async move {
-        let _ = told_mounts.wait_for(Option::is_some).await;
-        let _ = told_policies.wait_for(Option::is_some).await;
+        let _ = shows.wait_for(|shows| *shows).await;
     };
     let options = JoinOptions {
         peer_timeout: PEER_TIMEOUT,
@@ -238,8 +238,10 @@ async fn follow(
     worker: Arc<Worker>,
     mounts: Table<MountRecord>,
     policies: Table<PolicyRecord>,
+    show: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
+    let (mut shows_mounts, mut shows_policies) = (false, false);
     let (mut told_mounts, mut told_policies) = (mounts.records(), policies.records());
     let mut opened: BTreeMap<FsPath, (String, Arc<dyn Origin>)> = BTreeMap::new();
     loop {
@@ -259,15 +261,18 @@ async fn follow(
                 let shown = opened.iter().map(|(path, (_, origin))| (path.clone(), Arc::clone(origin)));
                 if let Ok(namespace) = Namespace::new(shown) {
                     worker.set_namespace(namespace).await;
+                    shows_mounts = true;
                 }
             }
             _ = told_policies.changed() => {
                 let records = told_policies.borrow_and_update().clone();
                 if let Some(records) = records {
                     worker.set_policies(PolicyTable::new(records.values().filter_map(|record| record.policy().ok()))).await;
+                    shows_policies = true;
                 }
             }
         }
+        show.send_replace(shows_mounts && shows_policies);
     }
     tokio::join!(mounts.close(), policies.close());
 }

@@ -51,6 +51,8 @@ pub(crate) struct Attempts<'a> {
     path: &'a [u8],
     retry: RetryState,
     request_timeout: Duration,
+    /// Why the attempt before failed.
+    before: Option<Failure>,
 }
 
 impl Requests {
@@ -80,7 +82,8 @@ impl Requests {
     pub(crate) fn attempts_with<'a>(&'a self, operation: Operation, path: &'a [u8], longer: Duration) -> Attempts<'a> {
         let policy = RetryPolicy { deadline: self.policy.deadline + longer, ..self.policy };
         let retry = RetryState::new(policy, Instant::now());
-        Attempts { requests: self, operation, path, retry, request_timeout: self.request_timeout + longer }
+        let request_timeout = self.request_timeout + longer;
+        Attempts { requests: self, operation, path, retry, request_timeout, before: None }
     }
 }
 
@@ -97,6 +100,12 @@ impl Attempts<'_> {
         let started = Instant::now();
         let until = deadline.min(started + self.request_timeout);
         let result = tokio::time::timeout_at(until.into(), attempt).await.unwrap_or_else(|_| {
+            // An attempt that the operation's end cuts short knows less than the one before it.
+            if until == deadline
+                && let Some(failure) = self.before.take()
+            {
+                return Err(Problem { verdict: Verdict::Final, failure });
+            }
             let (took, endpoint) = (until - started, &requests.setting.endpoint);
             let message = format!("{}: {endpoint} did not answer within {took:.1?}", place());
             Err(Problem::new(Verdict::Transient, FailureKind::TimedOut, message))
@@ -129,6 +138,7 @@ impl Attempts<'_> {
         if let Some(wait) = wait {
             debug!(%url, operation, attempt, ?wait, %failure, "origin request failed, trying again");
             requests.stats.count_retry();
+            self.before = Some(failure);
             tokio::time::sleep(wait).await;
             return Ok(());
         }
@@ -155,5 +165,33 @@ fn outcome<T>(result: &Result<T, Problem>) -> Outcome {
         Ok(_) => Outcome::Ok,
         Err(Problem { verdict: Verdict::Throttled { .. }, .. }) => Outcome::Throttled,
         Err(Problem { failure, .. }) => Outcome::of(failure.kind()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_that_is_cut_short_does_not_hide_why_the_one_before_failed() {
+        let options = OriginOptions { retry_deadline: Duration::from_secs(3), ..OriginOptions::default() };
+        let setting = Setting {
+            endpoint: "http://host".to_owned(),
+            bucket: "bucket b".to_owned(),
+            region: None,
+            credentials: None,
+        };
+        let requests = Requests::new("s3://b".into(), setting, &options);
+        let mut attempts = requests.attempts(Operation::Read, b"f");
+        let refused = Problem::new(Verdict::Transient, FailureKind::Unavailable, "it refuses connections".to_owned());
+        let first = attempts.run(async { Err::<(), _>(refused) }).await.unwrap_err();
+        attempts.retry_or_give_up(first, false).await.unwrap();
+        let second = attempts.run(std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        let failure = attempts.retry_or_give_up(second, false).await.unwrap_err();
+        assert_eq!(failure, Failure::new(FailureKind::Unavailable, "it refuses connections (after 2 attempts)"));
+        // Who has nothing else to tell tells that.
+        let mut attempts = requests.attempts(Operation::Read, b"f");
+        let only = attempts.run(std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        assert_eq!(only.failure.kind(), FailureKind::TimedOut);
     }
 }

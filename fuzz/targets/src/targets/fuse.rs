@@ -11,6 +11,7 @@ use forebay_fuse_io::{
     Answer, Attributes, Dispatch, FuseIo, Header, Kind, Opened, Operation, Request, Session, SessionOptions, Statfs,
 };
 use parking_lot::Mutex;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
 };
@@ -173,7 +174,7 @@ pub(super) mod fuse_session {
         let served = Arc::new(Fake::default());
         let Ok(session) = Session::start(device, Arc::clone(&served), &options) else { return };
         let mut answer = [0; LONGEST];
-        let begun = recv(&kernel, &mut answer[..], RecvFlags::empty()).is_ok_and(|(_, length)| length > 0);
+        let begun = received(&kernel, &mut answer).is_ok_and(|length| length > 0);
         assert!(begun, "the first request is answered");
         let serving = thread::spawn(move || session.run());
         let (mut unique, mut asked) = (2, Vec::new());
@@ -209,9 +210,14 @@ pub(super) mod fuse_session {
         if wanted { shutdown(kernel, Shutdown::Write) } else { Ok(()) }
     }
 
+    /// The length of the next message. The fuzzer's own timer interrupts who waits.
+    fn received(kernel: &impl std::os::fd::AsFd, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+        retry_on_intr(|| recv(kernel, &mut *buffer, RecvFlags::empty())).map(|(_, length)| length)
+    }
+
     /// Requests are answered in order here: one thread serves them, each at once.
     fn answered(kernel: &impl std::os::fd::AsFd, buffer: &mut [u8], unique: u64) {
-        let (_, length) = recv(kernel, &mut *buffer, RecvFlags::empty()).expect("there is an answer");
+        let length = received(kernel, buffer).expect("there is an answer");
         assert!(length >= OUT_HEADER, "{length} bytes are no answer");
         let number = |at: usize| u32::from_ne_bytes([buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]]);
         let told = u64::from(number(8)) | u64::from(number(12)) << 32;
