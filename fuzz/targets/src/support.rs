@@ -1,6 +1,7 @@
 //! What targets share: a runtime, memory, and folders that take no disk.
 
 use std::path::Path;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
@@ -12,14 +13,28 @@ thread_local! {
     static RUNTIME: Runtime = runtime();
 }
 
-/// Its threads stay: one that is ending while LeakSanitizer looks is taken for a leak.
+/// Threads that wait for files.
+const THREADS: usize = 8;
+
+/// Its threads are there from the beginning, and stay: what one holds that starts or ends while LeakSanitizer looks is taken for a leak.
 fn runtime() -> Runtime {
     let mut builder = Builder::new_current_thread();
-    builder
-        .enable_all()
-        .thread_keep_alive(Duration::from_secs(24 * 3600))
-        .build()
-        .expect("a runtime needs two descriptors")
+    builder.enable_all().max_blocking_threads(THREADS).thread_keep_alive(Duration::from_secs(24 * 3600));
+    let runtime = builder.build().expect("a runtime needs two descriptors");
+    let all = Arc::new(Barrier::new(THREADS));
+    let each = (0..THREADS).map(|_| {
+        runtime.spawn_blocking({
+            let all = Arc::clone(&all);
+            move || drop(all.wait())
+        })
+    });
+    let each: Vec<_> = each.collect();
+    runtime.block_on(async {
+        for thread in each {
+            thread.await.expect("it only waits");
+        }
+    });
+    runtime
 }
 
 /// Runs `work` on this thread's runtime.
