@@ -200,6 +200,18 @@ fn a_second_signal_does_not_wait_for_readers() {
 }
 
 #[test]
+fn a_mount_that_is_in_use_for_a_moment_is_unmounted() {
+    let mut fixture = Fixture::new();
+    fixture.must_up(&[]);
+    let file = File::open(fixture.mountpoint().join("small")).unwrap();
+    let mut umount = forebay().arg("umount").arg(fixture.mountpoint()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    drop(file);
+    assert!(umount.wait().unwrap().success());
+    assert!(!is_mounted(&fixture.mountpoint()));
+}
+
+#[test]
 fn a_lazy_unmount_works_while_a_file_is_open() {
     let mut fixture = Fixture::new();
     let pid = fixture.must_up(&[]);

@@ -183,8 +183,20 @@ impl Nemesis {
         });
     }
 
+    /// A worker is asked to end; half of the time while it waits for an origin.
     fn end_worker(self: &Rc<Self>, lasts: Duration) {
         let site = self.any_site();
+        if kernel::once_in(2) {
+            return self.end_worker_at(site, lasts);
+        }
+        self.trouble_origin(Duration::from_secs(60));
+        let this = Rc::clone(self);
+        kernel::after(kernel::between(Duration::from_secs(1), Duration::from_secs(30)), move || {
+            this.end_worker_at(site, lasts);
+        });
+    }
+
+    fn end_worker_at(self: &Rc<Self>, site: WorkerSite, lasts: Duration) {
         let Some(process) = kernel::process_at(site.node).filter(|_| !kernel::is_stopped(site.node)) else { return };
         kernel::note(format!("nemesis: the worker of node {} is ended", site.node));
         let fault = faults::begins(Fault::Process(site.node));

@@ -198,9 +198,10 @@ fn operate(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
         if !going.get() {
             return;
         }
-        let together = if kernel::once_in(20) { 12 } else { 1 };
-        for _ in 0..together {
-            workload::operate(&ground);
+        match kernel::chance(|random| random.random_range(0..40)) {
+            0 => (0..12).for_each(|_| workload::operate(&ground)),
+            1 => workload::rush(&ground),
+            _ => workload::operate(&ground),
         }
         if kernel::once_in(6) {
             ground.replace_any();

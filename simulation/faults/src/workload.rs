@@ -27,14 +27,32 @@ use crate::{cluster, kernel};
 pub(crate) use self::ground::Ground;
 pub(crate) use self::state::{be_strict, counts, gone, oldest};
 
+/// Several programs of one mount change one file and look at it, all at about the same time.
+pub(crate) fn rush(ground: &Arc<Ground>) {
+    let Some(operation) = on_any_mount(ground) else { return };
+    let place = ground.any();
+    for _ in 0..12 {
+        let (operation, place) = (operation.clone(), place.clone());
+        let begins = kernel::between(Duration::ZERO, Duration::from_secs(15));
+        kernel::after_at(operation.process, begins, move || {
+            state(|state| state.counts.operations += 1);
+            tokio::spawn(async move { operation.change_and_look(&place, UnderWay::begin()).await });
+        });
+    }
+}
+
+fn on_any_mount(ground: &Arc<Ground>) -> Option<Operation> {
+    let node = kernel::chance(|random| ground.clients[random.random_range(0..ground.clients.len())]);
+    let (process, client) = cluster::client(node)?;
+    Some(Operation { ground: Arc::clone(ground), process, client })
+}
+
 /// Something is done on one of the mounts.
 pub(crate) fn operate(ground: &Arc<Ground>) {
-    let node = kernel::chance(|random| ground.clients[random.random_range(0..ground.clients.len())]);
-    let Some((process, client)) = cluster::client(node) else { return };
-    let (ground, kind) = (Arc::clone(ground), kernel::chance(|random| random.random_range(0..100)));
+    let Some(operation) = on_any_mount(ground) else { return };
+    let kind = kernel::chance(|random| random.random_range(0..100));
     state(|state| state.counts.operations += 1);
-    let operation = Operation { ground, process, client };
-    kernel::after_at(process, Duration::ZERO, move || {
+    kernel::after_at(operation.process, Duration::ZERO, move || {
         tokio::spawn(async move {
             let under_way = UnderWay::begin();
             match kind {
@@ -46,7 +64,7 @@ pub(crate) fn operate(ground: &Arc<Ground>) {
                 79..82 => operation.remove().await,
                 82..85 => operation.rename().await,
                 85..88 => operation.upload().await,
-                _ => operation.change_and_look(under_way).await,
+                _ => operation.change_and_look(&operation.ground.any(), under_way).await,
             }
         });
     });

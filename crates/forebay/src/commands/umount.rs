@@ -5,7 +5,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_fuse::MountError;
 use forebay_fuse::mount_table::{self, MountState};
@@ -18,12 +18,16 @@ use crate::{mounted, process, staged};
 
 /// Longer than the process takes to write what is queued for its disks.
 const END_WITHIN: Duration = Duration::from_secs(60);
+/// How long a mount that is in use is tried again: who looks at a file for a moment, or has inherited one and is about to run another
+/// program, is no reason to give up.
+const TRIED_FOR: Duration = Duration::from_secs(2);
+const TRIED_EVERY: Duration = Duration::from_millis(50);
 /// How many of those who hold a mount are named.
 const NAMED: usize = 5;
 
 /// Unmount what `forebay up` or `forebay mount` mounted
 ///
-/// Waits until the process that served it has ended.
+/// Waits until the process that served it has ended. A mount that is in use is tried again for two seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -83,9 +87,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn unmount(mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
-    match mount_table::unmount(mountpoint, lazy) {
-        Err(MountError::Busy(_)) => Err(busy(mountpoint).into()),
-        unmounted => Ok(unmounted?),
+    let until = Instant::now() + TRIED_FOR;
+    loop {
+        match mount_table::unmount(mountpoint, lazy) {
+            Err(MountError::Busy(_)) if Instant::now() < until => std::thread::sleep(TRIED_EVERY),
+            Err(MountError::Busy(_)) => return Err(busy(mountpoint).into()),
+            unmounted => return Ok(unmounted?),
+        }
     }
 }
 

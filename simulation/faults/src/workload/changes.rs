@@ -13,17 +13,16 @@ use crate::{content, kernel, origin};
 impl Operation {
     /// Changes a file, and looks at it at once and a few times more, while what went wrong ends and other things do: whoever is
     /// asked then may have been away meanwhile.
-    pub(super) async fn change_and_look(&self, change: UnderWay) {
-        let place = self.ground.any();
+    pub(super) async fn change_and_look(&self, place: &Place, change: UnderWay) {
         if kernel::once_in(4) {
-            self.remove_at(&place).await
+            self.remove_at(place).await
         } else {
-            self.put_at(&place).await
+            self.put_at(place).await
         }
         drop(change);
         for _ in 0..kernel::chance(|random| random.random_range(2..6)) {
             let look = UnderWay::begin();
-            self.stat(&place, false).await;
+            self.stat(place, false).await;
             drop(look);
             tokio::time::sleep(kernel::between(Duration::from_millis(1), Duration::from_secs(15))).await;
         }

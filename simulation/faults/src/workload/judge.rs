@@ -14,6 +14,7 @@ use crate::origin::{self, Object};
 use crate::{cluster, faults, model};
 
 /// One operation on one mount.
+#[derive(Clone)]
 pub(super) struct Operation {
     pub(super) ground: Arc<Ground>,
     pub(super) process: Process,

@@ -184,7 +184,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = Host { name: "127.0.0.1".into(), address: listener.local_addr().unwrap() };
         host.check().unwrap();
-        drop(listener);
+        // A port that is taken, where nobody listens.
+        let taken = TcpStream::connect(host.address).unwrap();
+        let host = Host { name: "127.0.0.1".into(), address: taken.local_addr().unwrap() };
         let told = host.check().unwrap_err().to_string();
         assert!(
             told.contains(&format!("; start one there: `forebay bench posix --serve {}`, or `nohup fio", host.address)),
