@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Finished, Setup, eventually, finish, forebay, program};
+use crate::{Finished, Setup, UCX_ON_LOOPBACK, eventually, finish, forebay, program};
 
 /// Longer than `forebay up` gives an origin for its first answer.
 const START_WITHIN: Duration = Duration::from_secs(150);
@@ -57,6 +57,7 @@ impl Mount {
         let staging = format!("write.staging_dir={}", self.staging().display());
         let finished = finish(
             forebay(&self.setup.environment)
+                .envs([UCX_ON_LOOPBACK])
                 .arg(program)
                 .args(arguments)
                 .arg(self.root())

@@ -41,6 +41,9 @@ pub fn forebay(environment: &[(&str, String)]) -> Command {
     command
 }
 
+/// UCX over sockets is to use loopback, and not the devices that other tests make and remove meanwhile.
+pub const UCX_ON_LOOPBACK: (&str, &str) = ("UCX_NET_DEVICES", "lo");
+
 /// Takes what would change the result out of the environment.
 fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Finished, Setup, eventually, finish, forebay, once, program};
+use crate::{Finished, Setup, UCX_ON_LOOPBACK, eventually, finish, forebay, once, program};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(30);
@@ -51,6 +51,7 @@ impl Worker {
         self.starts += 1;
         let log = std::fs::File::create(self.log()).expect("the worker's log");
         let child = forebay(&self.setup.environment)
+            .envs([UCX_ON_LOOPBACK])
             .arg("worker")
             .args(&self.setup.arguments)
             .args(["-o", &format!("worker.rpc.port={}", self.address.port())])

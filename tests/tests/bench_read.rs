@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, ended, eventually, finish, forebay, has_ucx, signal, terminal};
+use forebay_e2e::{
+    Bucket, Finished, Setup, UCX_ON_LOOPBACK, ended, eventually, finish, forebay, has_ucx, signal, terminal,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -68,7 +70,7 @@ impl Place {
 
 fn bench(arguments: &[&str]) -> Command {
     let mut command = forebay(&[]);
-    command.args(["bench", "read"]).args(arguments);
+    command.envs([UCX_ON_LOOPBACK]).args(["bench", "read"]).args(arguments);
     command
 }
 

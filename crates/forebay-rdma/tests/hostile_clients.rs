@@ -208,14 +208,15 @@ fn messages_that_are_not_for_a_server_are_dropped() {
 #[test]
 fn a_peer_that_says_nothing_is_not_waited_for() {
     by_hand(async {
-        let hello_timeout = Duration::from_millis(300);
+        // Whoever does say something has to be in time, too, and on a busy machine.
+        let hello_timeout = Duration::from_secs(4);
         let Some(scene) = Scene::new(|options| options.hello_timeout = hello_timeout).await else { return };
         let raw = Raw::new(scene.library, &HEARS);
         let endpoint = raw.connect(scene.server.local_addr());
         until("it is connected", || scene.server.connections() == 2).await;
         let start = Instant::now();
         endpoint.failed().await;
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         scene.end().await;
     });
 }

@@ -7,11 +7,14 @@ use forebay_client::Client;
 use forebay_types::Failure;
 
 use super::ground::{Ground, Place};
-use super::state::state;
+use super::state::{Own, state};
 use crate::faults::Fault;
 use crate::kernel::{self, Process};
 use crate::origin::{self, Object};
 use crate::{cluster, faults, model};
+
+/// Changes of one name that are remembered: more than are ever under way at once.
+const MOST_OWN: usize = 256;
 
 /// One operation on one mount.
 #[derive(Clone)]
@@ -114,9 +117,12 @@ impl Operation {
     /// What a name is said to be, it was a moment ago.
     pub(super) fn is_fresh(&self, place: &Place, object: Option<Object>, asked: &Asked, ttl: Duration) {
         let oldest = asked.at.saturating_sub(ttl);
-        let own = state(|state| state.own.get(&(self.process, place.origin, place.below.clone())).copied());
-        // A change that was acknowledged later than the question was asked may not be seen by it.
-        let since = own.filter(|own| *own <= asked.at).map_or(oldest, |own| own.max(oldest));
+        // A change that is acknowledged only when the question has been asked may not be seen by it.
+        let own = state(|state| {
+            let own = state.own.get(&(self.process, place.origin, place.below.clone()))?;
+            own.iter().filter(|own| own.acknowledged <= asked.at).map(|own| own.took_effect).max()
+        });
+        let since = own.map_or(oldest, |own| own.max(oldest));
         if model::was(place.origin, &place.below, object, since, kernel::now()) {
             return;
         }
@@ -142,7 +148,10 @@ impl Operation {
         let key = (self.process, place.origin, place.below.clone());
         state(|state| {
             let known = state.own.entry(key).or_default();
-            *known = at.max(*known);
+            known.push_back(Own { took_effect: at, acknowledged: kernel::now() });
+            if known.len() > MOST_OWN {
+                known.pop_front();
+            }
         });
     }
 }

@@ -1,7 +1,7 @@
 //! What was done, what is under way, and what each mount was told.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ pub(crate) struct Counts {
 pub(super) struct State {
     pub(super) counts: Counts,
     pub(super) next: u64,
-    /// Changes that were acknowledged to a mount: when each took effect.
-    pub(super) own: HashMap<(Process, usize, Vec<u8>), Duration>,
+    /// Changes that were acknowledged to a mount, the latest of each name.
+    pub(super) own: HashMap<(Process, usize, Vec<u8>), VecDeque<Own>>,
     pub(super) handles: BTreeMap<Process, Vec<Arc<OpenFile>>>,
     pub(super) under_way: BTreeMap<u64, (Process, Duration)>,
     /// Mounts to which a worker has answered: before that, none is waited for.
@@ -39,6 +39,13 @@ pub(super) struct State {
 
 thread_local! {
     static STATE: RefCell<State> = RefCell::default();
+}
+
+/// A change of a mount's own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub(super) took_effect: Duration,
+    pub(super) acknowledged: Duration,
 }
 
 /// What is known of all mounts.
