@@ -16,6 +16,7 @@
 
 mod client;
 mod connection;
+mod exit;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod lane;

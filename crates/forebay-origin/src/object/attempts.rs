@@ -114,6 +114,7 @@ impl Attempts<'_> {
         requests.stats.attempted(self.operation, outcome(&result), started.elapsed());
         match &result {
             Ok(_) => {
+                self.before = None;
                 requests.proven.store(true, Ordering::Relaxed);
                 requests.limiter.on_success();
             }

@@ -164,16 +164,19 @@ async fn accept(listener: &Listener, greetings: &Greetings) {
             continue;
         }
         match request.accept() {
-            Ok(endpoint) => _ = endpoints.spawn_local(hold(endpoint, Rc::clone(greetings))),
+            Ok(endpoint) => {
+                // Before anything else may run: its greeting may be here already.
+                let (greeted, greeting) = oneshot::channel();
+                greetings.borrow_mut().insert(endpoint.key(), greeted);
+                endpoints.spawn_local(hold(endpoint, greeting, Rc::clone(greetings)));
+            }
             Err(error) => tracing::debug!(%error, "a client of the benchmark did not connect"),
         }
     }
 }
 
 /// Keeps an endpoint until it fails or its session ends.
-async fn hold(endpoint: Endpoint, greetings: Greetings) {
-    let (greeted, greeting) = oneshot::channel();
-    greetings.borrow_mut().insert(endpoint.key(), greeted);
+async fn hold(endpoint: Endpoint, greeting: oneshot::Receiver<CancellationToken>, greetings: Greetings) {
     let life = async {
         let greeting = tokio::time::timeout(CONNECT_DEADLINE, greeting).await;
         if let Ok(Ok(ended)) = greeting {
