@@ -21,7 +21,7 @@ use crate::cluster::{self, Settings};
 use crate::etcd;
 use crate::etcd::SimulatedEtcd;
 use crate::kernel::{self, Process};
-use crate::workload::Ground;
+use crate::workload::Dataset;
 
 /// As `forebay-coordinator` names it.
 const LEADER: &str = "leader";
@@ -169,10 +169,10 @@ impl CacheAccess for Cache {
 }
 
 /// Asks whoever leads for a job.
-pub(crate) fn submit(ground: &Ground) {
+pub(crate) fn submit(dataset: &Dataset) {
     let leader = seen(|seen| seen.leaders.iter().next_back().map(|(process, runner)| (*process, Arc::clone(runner))));
     let Some((process, runner)) = leader.filter(|(process, _)| kernel::is_alive(*process)) else { return };
-    let place = ground.any();
+    let place = dataset.any();
     let path = if kernel::once_in(4) { place.shown } else { place.shown.parent() };
     let spec = match kernel::chance(|random| random.random_range(0..4)) {
         0 => JobSpec::Free(FreeSpec::new(path)),

@@ -13,7 +13,7 @@ use rand::Rng;
 
 use crate::cluster::{self, WorkerSite};
 use crate::faults::Fault;
-use crate::workload::{self, Ground};
+use crate::workload::{self, Dataset};
 use crate::{coordinator, disk, etcd, faults, kernel, net, origin};
 
 /// From this second of each hour on nothing new goes wrong, and from that on all is well again: nothing lasts for longer than a
@@ -24,7 +24,7 @@ pub(crate) const WELL_FROM: u64 = 3300;
 
 /// Who makes things go wrong.
 pub(crate) struct Nemesis {
-    ground: Arc<Ground>,
+    dataset: Arc<Dataset>,
     sites: Vec<WorkerSite>,
     coordinators: Vec<usize>,
     /// The machine of the cluster's state.
@@ -36,13 +36,13 @@ pub(crate) struct Nemesis {
 impl Nemesis {
     /// Things go wrong from now on.
     pub(crate) fn begin(
-        ground: Arc<Ground>,
+        dataset: Arc<Dataset>,
         sites: Vec<WorkerSite>,
         coordinators: Vec<usize>,
         state: usize,
         going: &Rc<Cell<bool>>,
     ) {
-        Rc::new(Self { ground, sites, coordinators, state, going: Rc::clone(going) }).go_on();
+        Rc::new(Self { dataset, sites, coordinators, state, going: Rc::clone(going) }).go_on();
     }
 
     fn go_on(self: Rc<Self>) {
@@ -65,7 +65,7 @@ impl Nemesis {
     }
 
     fn any_client(&self) -> usize {
-        kernel::chance(|random| self.ground.clients[random.random_range(0..self.ground.clients.len())])
+        kernel::chance(|random| self.dataset.clients[random.random_range(0..self.dataset.clients.len())])
     }
 
     fn any_coordinator(&self) -> usize {
@@ -73,7 +73,7 @@ impl Nemesis {
     }
 
     fn any_origin(&self) -> usize {
-        kernel::chance(|random| self.ground.mounts[random.random_range(0..self.ground.mounts.len())].0)
+        kernel::chance(|random| self.dataset.mounts[random.random_range(0..self.dataset.mounts.len())].0)
     }
 
     fn strike(self: &Rc<Self>) {
@@ -90,7 +90,7 @@ impl Nemesis {
             5 => self.stop(self.any_client(), lasts),
             6 => {
                 let others: Vec<usize> =
-                    self.ground.clients.iter().copied().chain(self.sites.iter().map(|site| site.node)).collect();
+                    self.dataset.clients.iter().copied().chain(self.sites.iter().map(|site| site.node)).collect();
                 let other = kernel::chance(|random| others[random.random_range(0..others.len())]);
                 self.cut(self.any_site().node, other, lasts);
             }
@@ -176,7 +176,7 @@ impl Nemesis {
         if off {
             site.disk.into_iter().for_each(disk::power_fails);
         }
-        let settings = self.ground.settings;
+        let settings = self.dataset.settings;
         kernel::after(lasts, move || {
             net::on(site.node);
             cluster::start_worker(site, settings, fault);
@@ -209,7 +209,7 @@ impl Nemesis {
                 return faults::ends(fault);
             }
             cluster::kill(site.node, false);
-            cluster::start_worker(site, this.ground.settings, fault);
+            cluster::start_worker(site, this.dataset.settings, fault);
         });
     }
 
@@ -222,7 +222,7 @@ impl Nemesis {
         let fault = faults::begins(Fault::Process(node));
         workload::gone(node);
         cluster::kill(node, false);
-        let settings = self.ground.settings;
+        let settings = self.dataset.settings;
         kernel::after(lasts, move || cluster::start_client(node, settings, fault));
     }
 
@@ -235,7 +235,7 @@ impl Nemesis {
         let fault = faults::begins(Fault::Process(node));
         coordinator::gone(node);
         cluster::kill(node, false);
-        let settings = self.ground.settings;
+        let settings = self.dataset.settings;
         kernel::after(lasts, move || coordinator::start(node, settings, fault));
     }
 
@@ -259,7 +259,7 @@ impl Nemesis {
 
     /// Mounts and policies come and go that nobody depends on.
     fn change_policies(self: &Rc<Self>) {
-        let place = self.ground.any();
+        let place = self.dataset.any();
         let path = place.shown.parent();
         let key = PolicyRecord::key(&encode_segment(path.as_bytes()));
         kernel::note(format!("nemesis: policies of {path} and mounts change"));
@@ -312,7 +312,7 @@ impl Nemesis {
             kernel::note(format!("nemesis: node {from} does not reach node {to} for {lasts:?}"));
             let fault = faults::begins(Fault::Cut(from, to));
             net::cut(from, to, true);
-            let is_origin = self.ground.mounts.iter().any(|(number, _)| [from, to].contains(&origin::node(*number)));
+            let is_origin = self.dataset.mounts.iter().any(|(number, _)| [from, to].contains(&origin::node(*number)));
             kernel::after(lasts, move || {
                 net::cut(from, to, false);
                 // Whoever waits for an answer of an origin that was lost waits for it to the end.

@@ -13,7 +13,7 @@ use rand::Rng;
 use crate::cluster::{self, Settings, WorkerSite};
 use crate::faults::Fault;
 use crate::nemesis::{Nemesis, WELL_FROM};
-use crate::workload::{self, Ground};
+use crate::workload::{self, Dataset};
 use crate::{coordinator, disk, etcd, faults, kernel, origin};
 
 /// What a run is to be.
@@ -51,7 +51,7 @@ pub(crate) fn run(plan: &Plan) {
         })
         .collect();
     let clients: Vec<usize> = (0..clients).map(|number| kernel::add_node(format!("m{number}"))).collect();
-    let ground = Arc::new(Ground {
+    let dataset = Arc::new(Dataset {
         mounts,
         directories: 4,
         files: 10,
@@ -60,7 +60,7 @@ pub(crate) fn run(plan: &Plan) {
         clients: clients.clone(),
         settings,
     });
-    ground.sow();
+    dataset.populate();
     for site in &sites {
         cluster::start_worker(*site, settings, faults::begins(Fault::Process(site.node)));
     }
@@ -74,11 +74,11 @@ pub(crate) fn run(plan: &Plan) {
     }
     kernel::run_until(Duration::from_secs(20));
     let going = Rc::new(Cell::new(true));
-    operate(&ground, &going);
-    manage(&ground, &going);
-    look_each_hour(&ground, &going);
+    operate(&dataset, &going);
+    manage(&dataset, &going);
+    look_each_hour(&dataset, &going);
     if plan.faults {
-        Nemesis::begin(Arc::clone(&ground), sites, coordinators.clone(), state, &going);
+        Nemesis::begin(Arc::clone(&dataset), sites, coordinators.clone(), state, &going);
     }
     kernel::run_until(end);
     // Nothing new goes wrong, and nothing new is asked for: all of it has its time to end.
@@ -86,12 +86,12 @@ pub(crate) fn run(plan: &Plan) {
     workload::be_strict(false);
     kernel::run_until(end + SETTLES);
     if kernel::violation().is_none() {
-        well(&ground);
+        well(&dataset);
     }
     if kernel::violation().is_some() {
         return;
     }
-    finish(&ground, &coordinators, end + SETTLES);
+    finish(&dataset, &coordinators, end + SETTLES);
 }
 
 /// What goes on ends within this: changes have five minutes.
@@ -100,25 +100,25 @@ const SETTLES: Duration = Duration::from_secs(700);
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// All that there is ends in an orderly way, and leaves nothing.
-fn finish(ground: &Ground, coordinators: &[usize], at: Duration) {
+fn finish(dataset: &Dataset, coordinators: &[usize], at: Duration) {
     for node in coordinators {
         coordinator::gone(*node);
         cluster::kill(*node, false);
     }
-    for node in &ground.clients {
+    for node in &dataset.clients {
         workload::gone(*node);
         cluster::end_client(*node);
     }
     kernel::run_until(at + ENDS_WITHIN);
-    ground.workers.iter().for_each(|node| cluster::end_worker(*node));
+    dataset.workers.iter().for_each(|node| cluster::end_worker(*node));
     kernel::run_until(at + ENDS_WITHIN * 2);
     if kernel::violation().is_some() {
         return;
     }
-    for node in ground.workers.iter().chain(&ground.clients) {
+    for node in dataset.workers.iter().chain(&dataset.clients) {
         let (tasks, memory) = (kernel::tasks(*node), cluster::memory_in_use(*node));
         // A mount's process goes on following the members until it ends.
-        let own = if ground.clients.contains(node) { 2 } else { 0 };
+        let own = if dataset.clients.contains(node) { 2 } else { 0 };
         if tasks > own {
             kernel::violated("everything ends", format!("node {node} has {tasks} tasks after it has ended"));
         }
@@ -129,26 +129,26 @@ fn finish(ground: &Ground, coordinators: &[usize], at: Duration) {
 }
 
 /// In each hour there is a time when nothing has been wrong for a while.
-fn look_each_hour(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
+fn look_each_hour(dataset: &Arc<Dataset>, going: &Rc<Cell<bool>>) {
     let into = kernel::now().as_secs() % 3600;
     let wait = (WELL_FROM + 3600 - into) % 3600;
-    let (ground, going) = (Arc::clone(ground), Rc::clone(going));
+    let (dataset, going) = (Arc::clone(dataset), Rc::clone(going));
     kernel::after(Duration::from_secs(wait.max(1)), move || {
         if !going.get() {
             return;
         }
-        well(&ground);
+        well(&dataset);
         workload::be_strict(true);
         let again = Rc::clone(&going);
         kernel::after(Duration::from_secs(3590 - WELL_FROM), move || {
             workload::be_strict(false);
-            kernel::after(Duration::from_secs(20), move || look_each_hour(&ground, &again));
+            kernel::after(Duration::from_secs(20), move || look_each_hour(&dataset, &again));
         });
     });
 }
 
 /// Nothing is wrong, and it has been so for longer than it takes to find out: all is well.
-fn well(ground: &Ground) {
+fn well(dataset: &Dataset) {
     let wrong = faults::now();
     if !wrong.is_empty() {
         return kernel::violated("the simulation itself", format!("{wrong:?} did not end"));
@@ -156,9 +156,9 @@ fn well(ground: &Ground) {
     let prefix = WorkerRecord::key(&encode_segment(cluster::GROUP), "");
     let records = etcd::entries(&prefix);
     let records: Vec<_> = records.iter().filter_map(|entry| WorkerRecord::decode(&entry.value).ok()).collect();
-    if records.len() != ground.workers.len() {
+    if records.len() != dataset.workers.len() {
         let names: Vec<_> = records.iter().map(|record| &record.name).collect();
-        kernel::violated("views agree", format!("of {} workers {names:?} are registered", ground.workers.len()));
+        kernel::violated("views agree", format!("of {} workers {names:?} are registered", dataset.workers.len()));
     }
     let mut ring: Vec<_> =
         records.iter().filter(|record| record.state == WorkerState::Active).map(|record| record.name.clone()).collect();
@@ -179,34 +179,34 @@ fn well(ground: &Ground) {
 }
 
 /// Jobs, now and then, and a look at all of them.
-fn manage(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
-    let (ground, going) = (Arc::clone(ground), Rc::clone(going));
+fn manage(dataset: &Arc<Dataset>, going: &Rc<Cell<bool>>) {
+    let (dataset, going) = (Arc::clone(dataset), Rc::clone(going));
     kernel::after(kernel::between(Duration::from_secs(20), Duration::from_secs(300)), move || {
         coordinator::look();
         if going.get() {
-            coordinator::submit(&ground);
-            manage(&ground, &going);
+            coordinator::submit(&dataset);
+            manage(&dataset, &going);
         }
     });
 }
 
 /// Operations, some a minute, and sometimes many at once.
-fn operate(ground: &Arc<Ground>, going: &Rc<Cell<bool>>) {
+fn operate(dataset: &Arc<Dataset>, going: &Rc<Cell<bool>>) {
     let pause = kernel::chance(|random| -> f64 { -random.random_range(f64::EPSILON..1.0).ln() * 2.0 });
-    let (ground, going) = (Arc::clone(ground), Rc::clone(going));
+    let (dataset, going) = (Arc::clone(dataset), Rc::clone(going));
     kernel::after(Duration::from_secs_f64(pause), move || {
         if !going.get() {
             return;
         }
         match kernel::chance(|random| random.random_range(0..40)) {
-            0 => (0..12).for_each(|_| workload::operate(&ground)),
-            1 => workload::rush(&ground),
-            _ => workload::operate(&ground),
+            0 => (0..12).for_each(|_| workload::operate(&dataset)),
+            1 => workload::rush(&dataset),
+            _ => workload::operate(&dataset),
         }
         if kernel::once_in(6) {
-            ground.replace_any();
+            dataset.replace_any();
         }
-        operate(&ground, &going);
+        operate(&dataset, &going);
     });
 }
 

@@ -10,7 +10,7 @@
 //! * it fails only where something that it needs was in trouble.
 
 mod changes;
-mod ground;
+mod dataset;
 mod judge;
 mod reads;
 mod state;
@@ -24,13 +24,13 @@ use self::judge::Operation;
 use self::state::{UnderWay, state};
 use crate::{cluster, kernel};
 
-pub(crate) use self::ground::Ground;
+pub(crate) use self::dataset::Dataset;
 pub(crate) use self::state::{be_strict, counts, gone, oldest};
 
 /// Several programs of one mount change one file and look at it, all at about the same time.
-pub(crate) fn rush(ground: &Arc<Ground>) {
-    let Some(operation) = on_any_mount(ground) else { return };
-    let place = ground.any();
+pub(crate) fn rush(dataset: &Arc<Dataset>) {
+    let Some(operation) = on_any_mount(dataset) else { return };
+    let place = dataset.any();
     for _ in 0..12 {
         let (operation, place) = (operation.clone(), place.clone());
         let begins = kernel::between(Duration::ZERO, Duration::from_secs(15));
@@ -41,15 +41,15 @@ pub(crate) fn rush(ground: &Arc<Ground>) {
     }
 }
 
-fn on_any_mount(ground: &Arc<Ground>) -> Option<Operation> {
-    let node = kernel::chance(|random| ground.clients[random.random_range(0..ground.clients.len())]);
+fn on_any_mount(dataset: &Arc<Dataset>) -> Option<Operation> {
+    let node = kernel::chance(|random| dataset.clients[random.random_range(0..dataset.clients.len())]);
     let (process, client) = cluster::client(node)?;
-    Some(Operation { ground: Arc::clone(ground), process, client })
+    Some(Operation { dataset: Arc::clone(dataset), process, client })
 }
 
 /// Something is done on one of the mounts.
-pub(crate) fn operate(ground: &Arc<Ground>) {
-    let Some(operation) = on_any_mount(ground) else { return };
+pub(crate) fn operate(dataset: &Arc<Dataset>) {
+    let Some(operation) = on_any_mount(dataset) else { return };
     let kind = kernel::chance(|random| random.random_range(0..100));
     state(|state| state.counts.operations += 1);
     kernel::after_at(operation.process, Duration::ZERO, move || {
@@ -64,7 +64,7 @@ pub(crate) fn operate(ground: &Arc<Ground>) {
                 79..82 => operation.remove().await,
                 82..85 => operation.rename().await,
                 85..88 => operation.upload().await,
-                _ => operation.change_and_look(&operation.ground.any(), under_way).await,
+                _ => operation.change_and_look(&operation.dataset.any(), under_way).await,
             }
         });
     });

@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_types::FailureKind;
 use rand::Rng;
 
-use super::ground::{Place, new_object};
+use super::dataset::{Place, new_object};
 use super::judge::Operation;
 use super::state::UnderWay;
 use crate::{content, kernel, origin};
@@ -29,14 +29,14 @@ impl Operation {
     }
 
     pub(super) async fn put(&self) {
-        self.put_at(&self.ground.any()).await;
+        self.put_at(&self.dataset.any()).await;
     }
 
     async fn put_at(&self, place: &Place) {
-        let object = new_object(&self.ground);
+        let object = new_object(&self.dataset);
         let asked = self.asked();
         let answer = self.client.put(&place.shown, content::whole(object.number, object.size).into()).await;
-        self.on_time(&asked, self.ground.settings.change_timeout + Duration::from_secs(5), || {
+        self.on_time(&asked, self.dataset.settings.change_timeout + Duration::from_secs(5), || {
             format!("put of {}", place.shown)
         });
         match answer {
@@ -51,14 +51,14 @@ impl Operation {
     }
 
     pub(super) async fn remove(&self) {
-        let place = self.ground.any();
+        let place = self.dataset.any();
         self.remove_at(&place).await;
     }
 
     async fn remove_at(&self, place: &Place) {
         let asked = self.asked();
         let answer = self.client.remove(&place.shown).await;
-        self.on_time(&asked, self.ground.settings.change_timeout + Duration::from_secs(5), || {
+        self.on_time(&asked, self.dataset.settings.change_timeout + Duration::from_secs(5), || {
             format!("removal of {}", place.shown)
         });
         match answer {
@@ -69,7 +69,7 @@ impl Operation {
 
     /// As `rename(2)` does it: a copy, and the old name goes.
     pub(super) async fn rename(&self) {
-        let (from, to) = (self.ground.any(), self.ground.any());
+        let (from, to) = (self.dataset.any(), self.dataset.any());
         if from.origin != to.origin || from.below == to.below {
             return;
         }
@@ -87,8 +87,8 @@ impl Operation {
 
     /// A file in parts, which come in any order.
     pub(super) async fn upload(&self) {
-        let place = self.ground.any();
-        let mut object = new_object(&self.ground);
+        let place = self.dataset.any();
+        let mut object = new_object(&self.dataset);
         object.size = object.size.max(16);
         object.number = object.number.max(1);
         let bytes = bytes::Bytes::from(content::whole(object.number, object.size));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_client::Client;
 use forebay_types::Failure;
 
-use super::ground::{Ground, Place};
+use super::dataset::{Dataset, Place};
 use super::state::{Own, state};
 use crate::faults::Fault;
 use crate::kernel::{self, Process};
@@ -19,7 +19,7 @@ const MOST_OWN: usize = 256;
 /// One operation on one mount.
 #[derive(Clone)]
 pub(super) struct Operation {
-    pub(super) ground: Arc<Ground>,
+    pub(super) dataset: Arc<Dataset>,
     pub(super) process: Process,
     pub(super) client: Client,
 }
@@ -39,7 +39,7 @@ impl Operation {
     pub(super) fn ring(&self) -> Vec<usize> {
         let topology = self.client.topology();
         let is_in = |node: &&usize| topology.ring.position(&cluster::worker_name(**node)).is_some();
-        self.ground.workers.iter().filter(is_in).copied().collect()
+        self.dataset.workers.iter().filter(is_in).copied().collect()
     }
 
     /// What the answer says of the deadline.
@@ -88,8 +88,8 @@ impl Operation {
         };
         // While no worker can be reached a question waits for one, for as long as it may take.
         let only_silent = troubles.iter().all(|fault| !matches!(fault, Fault::Origin(_) | Fault::Breaks))
-            && !self.ground.workers.iter().any(|worker| touches_origin(*worker));
-        let waits = self.ground.settings.request_timeout.saturating_sub(Duration::from_secs(4));
+            && !self.dataset.workers.iter().any(|worker| touches_origin(*worker));
+        let waits = self.dataset.settings.request_timeout.saturating_sub(Duration::from_secs(4));
         let is_known = state(|state| state.answered.contains(&self.process));
         // One that answers that it does not know yet is not waited for.
         let is_answer = failure.message().contains("has not been told yet");
@@ -97,7 +97,7 @@ impl Operation {
             kernel::violated("an outage is waited for", format!("{what} failed after {took:?}: {failure}"));
         }
         // Who asks several workers that wait for their origin in vain has no time left for one that need not.
-        let behind = self.ground.workers.iter().filter(|worker| touches_origin(**worker)).count();
+        let behind = self.dataset.workers.iter().filter(|worker| touches_origin(**worker)).count();
         let ring_now = self.ring();
         let well = asked
             .ring

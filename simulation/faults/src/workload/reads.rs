@@ -8,7 +8,7 @@ use forebay_client::OpenFile;
 use forebay_types::{FailureKind, FileVersion, FsPath};
 use rand::Rng;
 
-use super::ground::Place;
+use super::dataset::Place;
 use super::judge::Operation;
 use super::state::state;
 use crate::faults::Fault;
@@ -21,7 +21,7 @@ impl Operation {
         let asked = self.asked();
         let answer = self.client.stat(&place.shown, revalidate).await;
         state(|state| state.counts.stats += 1);
-        let timeout = self.ground.settings.request_timeout;
+        let timeout = self.dataset.settings.request_timeout;
         self.on_time(&asked, timeout, || format!("stat of {}", place.shown));
         if answer.is_ok() {
             state(|state| state.answered.insert(self.process));
@@ -49,10 +49,10 @@ impl Operation {
             }
         };
         let object = found.as_ref().and_then(|(version, ..)| origin::object_of(version));
-        let ttl = if revalidate { Duration::ZERO } else { self.ground.settings.metadata_ttl };
+        let ttl = if revalidate { Duration::ZERO } else { self.dataset.settings.metadata_ttl };
         self.is_fresh(place, object, &asked, ttl);
         if let Some((.., valid_for)) = &found
-            && *valid_for > self.ground.settings.metadata_ttl
+            && *valid_for > self.dataset.settings.metadata_ttl
         {
             kernel::violated("freshness", format!("{} is believed for {valid_for:?}", place.shown));
         }
@@ -61,7 +61,7 @@ impl Operation {
 
     /// Looks a file up and opens it, and reads some of it or all.
     pub(super) async fn read(&self) {
-        let place = self.ground.any();
+        let place = self.dataset.any();
         let Some(Some((version, replicas))) = self.stat(&place, false).await else { return };
         let file = self.client.open_replicated(version, replicas);
         if self.read_some(&place, &file).await == Some(FailureKind::VersionChanged) {
@@ -91,7 +91,7 @@ impl Operation {
         let file = &handles[kernel::chance(|random| random.random_range(0..handles.len()))];
         let version = file.version();
         let Some(origin) = origin::with_url(&version.origin) else { return };
-        let at = self.ground.mounts.iter().find(|(number, _)| *number == origin).map_or("", |(_, at)| at);
+        let at = self.dataset.mounts.iter().find(|(number, _)| *number == origin).map_or("", |(_, at)| at);
         let shown = format!("{at}/{}", String::from_utf8_lossy(&version.path));
         let Ok(shown) = FsPath::new(shown) else { return };
         let place = Place { origin, below: version.path.to_vec(), shown };
@@ -134,7 +134,7 @@ impl Operation {
             None => file.read(offset, length).await,
         };
         state(|state| state.counts.reads += 1);
-        self.on_time(&asked, self.ground.settings.request_timeout * 2, what);
+        self.on_time(&asked, self.dataset.settings.request_timeout * 2, what);
         let object = origin::object_of(&version);
         let spans = match answer {
             Ok(spans) => spans,
@@ -176,25 +176,25 @@ impl Operation {
     }
 
     pub(super) async fn look(&self) {
-        let place = self.ground.any();
+        let place = self.dataset.any();
         let revalidate = kernel::once_in(4);
         self.stat(&place, revalidate).await;
     }
 
     pub(super) async fn list(&self) {
-        let place = self.ground.any();
+        let place = self.dataset.any();
         let directory = place.shown.parent();
         let asked = self.asked();
         let answer = self.client.list(&directory, None, 1000, kernel::once_in(4)).await;
         state(|state| state.counts.lists += 1);
-        self.on_time(&asked, self.ground.settings.request_timeout, || format!("listing of {directory}"));
+        self.on_time(&asked, self.dataset.settings.request_timeout, || format!("listing of {directory}"));
         let reply = match answer {
             Ok(reply) => reply,
             // It goes with the last of its files.
             Err(failure) if failure.kind() == FailureKind::NotFound => return,
             Err(failure) => return self.failed(&asked, place.origin, &failure, || format!("listing of {directory}")),
         };
-        let ttl = self.ground.settings.metadata_ttl;
+        let ttl = self.dataset.settings.metadata_ttl;
         let mut listed: BTreeMap<Vec<u8>, Object> = BTreeMap::new();
         for entry in &reply.entries {
             if let Some(object) = entry.attr.version().and_then(origin::object_of) {
@@ -202,7 +202,7 @@ impl Operation {
             }
         }
         let parent = place.below.split(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
-        for file in 0..self.ground.files {
+        for file in 0..self.dataset.files {
             let name = format!("f{file}").into_bytes();
             let below = [&parent[..], b"/", &name].concat();
             let Ok(shown) = directory.join(&name) else { continue };

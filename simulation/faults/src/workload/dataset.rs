@@ -10,7 +10,7 @@ use crate::{kernel, origin};
 
 /// What there is to be read: directories of files on each origin.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct Dataset {
     /// Each origin's number, and where it is mounted.
     pub(crate) mounts: Vec<(usize, String)>,
     pub(crate) directories: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Ground {
 }
 
 /// A file that nobody has had before.
-pub(crate) fn new_object(ground: &Ground) -> Object {
+pub(crate) fn new_object(dataset: &Dataset) -> Object {
     let number = state(|state| {
         state.next += 1;
         state.next
@@ -33,13 +33,13 @@ pub(crate) fn new_object(ground: &Ground) -> Object {
         1 => random.random_range(8..100),
         2..14 => random.random_range(100..=64 << 10),
         14..18 => random.random_range(64 << 10..=512 << 10),
-        _ => random.random_range(512 << 10..=ground.largest),
+        _ => random.random_range(512 << 10..=dataset.largest),
     });
     let number = if size == 0 { 0 } else { number };
     Object { number, size }
 }
 
-/// A file of the ground: its origin, its path there, and where it shows.
+/// A file of the dataset: its origin, its path there, and where it shows.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) origin: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Place {
     pub(crate) shown: FsPath,
 }
 
-impl Ground {
+impl Dataset {
     /// One of its files; often one of a few, so that what is done to one and the same comes close together.
     pub(crate) fn any(&self) -> Place {
         let (directory, file, mount) = kernel::chance(|random| {
@@ -69,7 +69,7 @@ impl Ground {
     }
 
     /// Objects as they are at first: most are there.
-    pub(crate) fn sow(&self) {
+    pub(crate) fn populate(&self) {
         for mount in 0..self.mounts.len() {
             for directory in 0..self.directories {
                 for file in 0..self.files {
