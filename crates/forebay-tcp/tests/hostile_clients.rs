@@ -18,9 +18,13 @@ use proptest::prelude::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// A header with whatever bytes at `at`, and a checksum that is right.
+/// The deadline of a request that may never be answered.
+const SOON: Duration = Duration::from_millis(200);
+
+/// A header with whatever bytes at `at`, and a checksum that is right. Those bytes may make it a request that the service
+/// never answers: the server gives it up soon, as its deadline says.
 fn forged(at: usize, bytes: &[u8]) -> [u8; HEADER_LEN] {
-    let mut header = RequestHeader::of(1, &read(Behaviour::AtOnce, 0, 0, 100, LONG)).encode();
+    let mut header = RequestHeader::of(1, &read(Behaviour::AtOnce, 0, 0, 100, SOON)).encode();
     header[at..at + bytes.len()].copy_from_slice(bytes);
     let crc = crc32c(&header[..HEADER_LEN - 4]);
     header[HEADER_LEN - 4..].copy_from_slice(&crc.to_le_bytes());
@@ -120,6 +124,18 @@ async fn a_peer_that_has_closed_its_half_still_gets_its_replies() {
         let (header, _, payload) = receive(&mut stream).await.unwrap();
         assert_eq!(payload[999], pattern(header.id, 999));
     }
+    wait_for_close(&mut stream).await;
+    until("it is gone", || server.connections() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_has_closed_its_half_is_kept_until_the_deadline_of_what_it_asked_for() {
+    let server = serve(server_options(), Scripted::new());
+    let mut stream = raw(server.local_addr()).await;
+    send(&mut stream, 1, &read(Behaviour::Never, 1, 0, 1000, SOON)).await;
+    stream.shutdown().await.unwrap();
+    let (header, _, _) = receive(&mut stream).await.unwrap();
+    assert_eq!((header.id, header.failure), (1, Some(FailureKind::TimedOut)));
     wait_for_close(&mut stream).await;
     until("it is gone", || server.connections() == 0).await;
 }
@@ -239,7 +255,9 @@ fn no_bytes_on_the_data_port_disturb_the_others() {
         let link = link(server.local_addr(), client_options());
         (server, link)
     });
-    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    // A case that fails has waited for half a minute, and so do those that it is made smaller by: a few are enough.
+    let config =
+        ProptestConfig { cases: 200, failure_persistence: None, max_shrink_time: 60_000, ..ProptestConfig::default() };
     let cases = (any::<bool>(), prop::collection::vec(message(), 1..6), any::<bool>());
     proptest!(config, |((greeted, messages, patient) in cases)| {
         runtime.block_on(async {
