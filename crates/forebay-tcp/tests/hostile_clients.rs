@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -179,50 +178,6 @@ async fn a_service_that_panics_fails_that_request_alone() {
     let result = call(&link, read(Behaviour::Panics, 0, 0, 10, LONG)).await;
     assert!(format!("{result:?}").contains("Internal"), "{result:?}");
     assert_serves(&link).await;
-}
-
-#[test]
-fn a_stranger_makes_one_line_in_the_log_which_names_him_and_the_reason() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let peer = runtime.block_on(async {
-        // The log is this thread's.
-        let server = serve(ServerOptions { lanes: Some(0), ..server_options() }, Scripted::new());
-        let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
-        let peer = stream.local_addr().unwrap();
-        stream.write_all(&[b'?'; 4096]).await.unwrap();
-        wait_for_close(&mut stream).await;
-        until("it is gone", || server.connections() == 0).await;
-        server.close().await;
-        peer
-    });
-    let text = String::from_utf8(log.0.lock().clone()).unwrap();
-    assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.contains("WARN") && text.contains(&peer.to_string()) && text.contains("does not speak"), "{text}");
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
 }
 
 /// Pieces of conversations: noise, true headers, forged headers, cut ones.
