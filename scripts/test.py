@@ -4,8 +4,8 @@
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
 end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
 end-to-end tests first, because they take longest. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
-same time, and a cluster is simulated for ten hours. Nothing is run a second time. A program that hangs is ended, and named with
-what it had not finished.
+same time, and a cluster is simulated for ten hours. Nothing is run a second time to be green. A program that hangs is ended, and
+named with what it had not finished. `--times` finds a test that fails once in a hundred runs before somebody else does.
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -198,6 +198,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=1500, help="seconds that one program may take")
     parser.add_argument("--only", default="", help="a regular expression for CRATE::TARGET")
     parser.add_argument("--all", action="store_true", help="and those of the virtual machine, and ten simulated hours")
+    parser.add_argument("--times", type=int, default=1, help="how often each program runs")
     parser.add_argument("--list", action="store_true", help="name the programs, and run none")
     parser.add_argument("arguments", nargs="*", help="for each program, after `--`")
     options = parser.parse_args()
@@ -212,7 +213,9 @@ def main() -> int:
     # The machine takes one processor, and few of the programs do.
     with concurrent.futures.ThreadPoolExecutor(options.jobs + options.all) as pool:
         runs = [pool.submit(run, MACHINE, [], options.within)] if options.all else []
-        runs += [pool.submit(run, program, options.arguments, options.within) for program in programs]
+        # Each once before any of them twice: neighbours differ from time to time.
+        again = programs * options.times
+        runs += [pool.submit(run, program, options.arguments, options.within) for program in again]
         for done in concurrent.futures.as_completed(runs):
             ended.append(done.result())
             say_of(ended[-1], len(ended), len(runs))
