@@ -415,6 +415,10 @@ fn read(path: &Path) -> anyhow::Result<String> {
 mod tests {
     use super::*;
     use forebay_config::{Config, Sources};
+    use forebay_memory::{Pool, PoolOptions};
+    use forebay_store::{Store, StoreOptions};
+    use forebay_transport::{Op, Request, Service as _};
+    use forebay_types::ByteSize;
 
     fn record(options: &[(&str, &str)]) -> MountRecord {
         let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -470,5 +474,44 @@ mod tests {
         let of = |path: &str| table.of(&FsPath::new(path).unwrap());
         assert_eq!((of("/s3/a").replicas, of("/s3/a").pin), (Some(4), Some(true)));
         assert_eq!(of("/other").replicas, Some(3));
+    }
+
+    #[tokio::test]
+    async fn what_is_told_is_shown_before_the_worker_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let allow = format!("cluster.mounts.directories={}", directory.path().display());
+        let loaded = Config::load(&Sources::new().flags([allow])).unwrap();
+        let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
+        let store = Store::open(StoreOptions::in_memory(pool)).await.unwrap();
+        let worker = assembly::worker(&loaded.config, store, Vec::new(), true).unwrap();
+        let shown = Shown {
+            loaded,
+            worker: Arc::clone(&worker),
+            configured: Vec::new(),
+            opened: BTreeMap::new(),
+            misses_any: false,
+        };
+        let (mounts, policies, hot) = (watch::channel(None).0, watch::channel(None).0, watch::channel(None).0);
+        let (show, mut shows) = watch::channel(false);
+        let stop = CancellationToken::new();
+        let tables = (mounts.subscribe(), policies.subscribe(), hot.subscribe());
+        let following = tokio::spawn(follow(shown, tables, show, stop.clone()));
+
+        // Half of what there is to know is not enough, whichever half.
+        policies.send_replace(Some(Arc::default()));
+        hot.send_replace(Some(Arc::default()));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!*shows.borrow(), "it says so without mounts");
+        let origin = format!("file://{}", directory.path().display());
+        let mount = MountRecord { path: "/data".into(), origin, options: BTreeMap::new() };
+        mounts.send_replace(Some(Arc::new(BTreeMap::from([("data".to_owned(), mount)]))));
+        let said = tokio::time::timeout(Duration::from_secs(30), shows.wait_for(|shows| *shows)).await;
+        assert!(*said.expect("it is said").unwrap());
+        let asked = Request::on_path(Op::Stat, b"/data".to_vec().into(), Duration::from_secs(30));
+        let found = worker.handle(asked, false).await;
+        assert!(found.is_ok(), "{found:?}");
+        stop.cancel();
+        following.await.unwrap();
+        worker.close().await;
     }
 }
