@@ -3,17 +3,25 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forebay_e2e::{Bucket, Cluster, Finished, Setup, finish, forebay, has_ucx};
 use serde_json::Value;
 
 fn doctor(environment: &[(&str, String)], arguments: &[&str]) -> Finished {
-    let mut command = forebay(environment);
+    let mut command = alone(environment);
     // Port 0: another test's worker must not be in the way.
     let arguments = ["doctor", "-o", "worker.rpc.port=0"].into_iter().chain(arguments.iter().copied());
     finish(command.args(arguments), Duration::from_secs(60))
+}
+
+/// The program, which sees no mounts: those of other tests are not well, at times.
+fn alone(environment: &[(&str, String)]) -> Command {
+    let mut command = forebay(environment);
+    // Nothing that is asked here writes to it.
+    command.env("FOREBAY_RUN_DIR", "/nonexistent");
+    command
 }
 
 fn json(finished: &Finished) -> Value {
@@ -174,7 +182,7 @@ fn a_port_that_is_taken_is_told_with_who_has_it() {
     let port = format!("worker.rpc.port={}", listener.local_addr().unwrap().port());
     let mounts = format!("mounts=/=file://{}", std::env::temp_dir().display());
     let arguments = ["doctor", "--json", "-o", &port, "-o", &mounts];
-    let finished = finish(forebay(&[]).args(arguments), Duration::from_secs(60));
+    let finished = finish(alone(&[]).args(arguments), Duration::from_secs(60));
     finished.failed(1, &["port failed"]);
     let report = json(&finished);
     let taken = check(&report, "network", "port", Some("worker.rpc.port"));
@@ -217,7 +225,7 @@ impl Drop for BenchServer {
 
 /// Asks `peer`; UCX is to stay on loopback.
 fn ask_peer(peer: &str, arguments: &[&str]) -> Finished {
-    let mut command = forebay(&[("UCX_NET_DEVICES", "lo".to_owned())]);
+    let mut command = alone(&[("UCX_NET_DEVICES", "lo".to_owned())]);
     command.args(["doctor", "--json", "--peer", peer]).args(arguments);
     finish(&mut command, Duration::from_secs(180))
 }

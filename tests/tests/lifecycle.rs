@@ -260,6 +260,12 @@ fn an_ordinary_user_mounts_reads_writes_and_unmounts() {
     let _ = namespace.run(forebay(&[]).arg("umount").arg(&mountpoint)).succeeded();
     assert!(ended(process.0) && !namespace.has_mount(&mountpoint));
 
+    // A mount of root is seen, and what it stages is not the user's business: nothing fails unless it is asked for.
+    let of_root = Setup::of(&bucket).memory("64MiB").up(&bucket);
+    let _ = namespace.run(forebay(&[]).args(["fs", "staged", "ls"])).succeeded();
+    namespace.run(forebay(&[]).args(["fs", "staged", "ls"]).arg(of_root.root())).failed(5, &["Permission denied"]);
+    drop(of_root);
+
     // And what a killed process leaves, its user can repair.
     let mut up = forebay(&bucket.environment());
     let up = up.args(["up", &bucket.url()]).arg(&mountpoint).args(["--json", "--memory", "64MiB"]);

@@ -14,8 +14,8 @@ use crate::origin::Origin;
 use crate::table::PREFIX;
 use crate::value::Raw;
 
-/// Read by the program before there is a configuration: the file's name, and a filter for the log.
-const READ_ELSEWHERE: [&str; 2] = ["FOREBAY_CONFIG", "FOREBAY_LOG"];
+/// Read by the program before there is a configuration: the file's name, a filter for the log, and where run state lies.
+const READ_ELSEWHERE: [&str; 3] = ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_RUN_DIR"];
 
 pub(crate) fn assignments(
     variables: &[(OsString, OsString)],

@@ -1,9 +1,9 @@
 //! What every [`Ground`] does: one suite, run by memory, by a directory and by the fake.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use forebay_types::{ByteSize, SECTOR_SIZE};
@@ -243,6 +243,8 @@ fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     let root = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path().join("v1");
     let path = |name: Name| root.join(name.shard()).join(name.to_string());
     std::fs::remove_file(root.join(names[0].shard()).join(names[0].sums())).unwrap();
+    // They are written once, and may be read only.
+    std::fs::set_permissions(path(names[1]), Permissions::from_mode(0o600)).unwrap();
     let short = File::options().write(true).open(path(names[1])).unwrap();
     short.set_len(99_999).unwrap();
     std::fs::remove_file(path(names[2])).unwrap();

@@ -270,8 +270,14 @@ fn name_of(mountpoint: &Path) -> String {
     format!("{last}-{}", &blake3::hash(bytes).to_hex()[..12])
 }
 
+/// The variable that names another directory for run state, whose mounts are then the only ones that are known.
+const RUN_DIR: &str = "FOREBAY_RUN_DIR";
+
 /// Where run state may lie, the best first. A user also sees what root mounted.
 fn run_directories() -> Vec<PathBuf> {
+    if let Some(named) = std::env::var_os(RUN_DIR).filter(|named| !named.is_empty()) {
+        return vec![PathBuf::from(named)];
+    }
     let system = PathBuf::from("/run/forebay");
     let user = rustix::process::geteuid();
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(|directory| Path::new(&directory).join("forebay"));
@@ -295,7 +301,7 @@ fn run_directory() -> anyhow::Result<PathBuf> {
         Some((directory, error)) => format!("no directory for run state: cannot make {}: {error}", directory.display()),
         None => "no directory for run state that is ours alone".to_owned(),
     };
-    Err(Fault::new(Exit::Denied, what, "set XDG_RUNTIME_DIR to a directory of yours that can be written").into())
+    Err(Fault::new(Exit::Denied, what, "set FOREBAY_RUN_DIR to a directory of yours that can be written").into())
 }
 
 fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {

@@ -78,7 +78,8 @@ environment (`FOREBAY_WORKER_MEMORY_SIZE`) and `-o worker.memory.size=4GiB`, in 
 `info,forebay_origin=debug`.
 
 `forebay up` and `forebay mount` write what they serve to the run directory: `/run/forebay` for root,
-`$XDG_RUNTIME_DIR/forebay` for others, `/tmp/forebay-UID` where there is neither. Their logs are in `/var/log/forebay`
+`$XDG_RUNTIME_DIR/forebay` for others, `/tmp/forebay-UID` where there is neither, and `$FOREBAY_RUN_DIR` alone if that is set:
+mounts of other run directories are then not seen. Their logs are in `/var/log/forebay`
 or `~/.local/state/forebay`, unless `log.file` says otherwise. What was written and is not uploaded yet is in
 `/var/lib/forebay/staging` or `~/.local/state/forebay/staging`, unless `write.staging_dir` says otherwise; it outlives them, and
 `forebay fs staged` deals with it. SIGTERM, SIGINT and SIGHUP unmount and end them: readers that have files open may finish

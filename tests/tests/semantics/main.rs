@@ -92,6 +92,11 @@ fn errno<T>(result: io::Result<T>) -> i32 {
     }
 }
 
+/// What a change gets where nothing can be changed: the mode bits show that, and the kernel asks them first if we are not root.
+fn refused_below() -> i32 {
+    if forebay_e2e::is_root() { libc::EROFS } else { libc::EACCES }
+}
+
 /// `close(2)`, which says whether the file arrived.
 fn close(file: File) -> io::Result<()> {
     use std::os::fd::IntoRawFd as _;

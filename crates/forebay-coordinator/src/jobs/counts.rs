@@ -135,6 +135,12 @@ impl Cause {
         // Records of earlier versions have no example.
         if self.count == 1 && !self.example.is_empty() { &self.example } else { &self.message }
     }
+
+    /// Whether what was asked for is not there.
+    #[must_use]
+    pub fn is_nothing_there(&self) -> bool {
+        self.kind == kind_name(FailureKind::NotFound)
+    }
 }
 
 impl Failures {

@@ -22,6 +22,10 @@ use crate::bucket::{BLOCK_SIZE, Bucket};
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Says why a test does not run here, past the test harness, which shows what it captured of failed tests only.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 pub(crate) fn skipped(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }

@@ -12,7 +12,7 @@ use rustix::mount::MountPropagationFlags;
 use tempfile::TempDir;
 
 use crate::child::{Actor, NOBODY};
-use crate::harness::{skipped, wait_until};
+use crate::harness::{is_root, skipped, wait_until};
 
 /// Directories that the test and the processes that it starts see differently from all others.
 struct Place {
@@ -30,7 +30,7 @@ impl Place {
 
 /// A place where nobody can mount, or why there cannot be one.
 fn place() -> Result<Place, &'static str> {
-    if !rustix::process::geteuid().is_root() {
+    if !is_root() {
         return Err("only root can become another user");
     }
     if !["/usr/bin", "/bin"].iter().any(|place| Path::new(place).join("fusermount3").exists()) {

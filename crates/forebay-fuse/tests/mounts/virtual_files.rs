@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::bucket::{Bucket, pattern};
 use crate::child::NOBODY;
-use crate::harness::{MINUTE, Mounted, options, skipped, wait_until};
+use crate::harness::{MINUTE, Mounted, is_root, options, skipped, wait_until};
 
 fn mounted() -> Mounted {
     let bucket = Bucket::new(MINUTE);
@@ -124,7 +124,7 @@ fn the_access_log_tells_each_request_with_who_made_it_and_not_itself() {
     log.has(&[&who, "] lookup (1,no\\nne): ENOENT <0."]);
     drop(file);
     log.has(&[&format!("] release ({ino}): OK")]);
-    if rustix::process::geteuid().is_root() {
+    if is_root() {
         let ran = Command::new("ls").arg(mounted.directory.path()).uid(NOBODY).gid(NOBODY).current_dir("/").output();
         assert!(ran.unwrap().status.success());
         log.has(&[&format!("[uid:{NOBODY},gid:{NOBODY},pid:"), "readdir (1,0): OK"]);
@@ -155,7 +155,7 @@ fn a_quiet_log_can_be_read_by_cat_and_head_and_who_reads_it_can_be_killed() {
 
 #[test]
 fn only_the_owner_and_root_read_the_access_log_and_everybody_the_counters() {
-    if !rustix::process::geteuid().is_root() {
+    if !is_root() {
         return skipped("only root can become another user");
     }
     let mounted = mounted();

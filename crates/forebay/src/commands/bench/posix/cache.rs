@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_benchmark::posix::run::{Cache, CacheError, CachedFiles, Stop};
-use forebay_coordinator::jobs::{FreeSpec, JobReport, JobSpec, LoadSpec};
+use forebay_coordinator::jobs::{Cause, FreeSpec, JobReport, JobSpec, LoadSpec};
 use forebay_coordinator::{ApiClient, ApiError};
 use forebay_types::FsPath;
 use tokio::runtime::Handle;
@@ -51,8 +51,8 @@ impl Coordinated {
         Ok(active.map(|member| member["addresses"]["rpc"].as_str().unwrap_or_default().to_owned()).collect())
     }
 
-    /// Runs a job to its end.
-    fn job(&self, spec: &JobSpec, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<JobReport, CacheError> {
+    /// Runs a job to its end, whatever that is.
+    fn follow(&self, spec: &JobSpec, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<JobReport, CacheError> {
         let submitted = self.runtime.block_on(self.client.submit(spec)).map_err(|error| failed(&error))?;
         let (mut job, mut away) = (submitted.job, Duration::ZERO);
         while !job.state.is_final() {
@@ -71,22 +71,17 @@ impl Coordinated {
                 Err(error) => return Err(failed(&error)),
             }
         }
-        match job.exit_code {
-            0 => Ok(job),
-            7 => Err(CacheError::Failed(format!(
-                "{} of {} below {} were evicted again while they were loaded, so what is called warm would not be; give the workers \
-                 more room (worker.memory.size, worker.disks, a quota), or measure less data",
-                output::human(job.evicted.bytes),
-                output::human(job.progress.total.unwrap_or_default().bytes),
-                job.spec.path(),
-            ))),
-            _ => Err(CacheError::Failed(format!("{}; {}", what_failed(&job), how_to_see(&job)))),
-        }
+        Ok(job)
     }
 
-    fn free(&self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
-        let path = in_namespace(&self.mountpoint, &files.directory)?;
-        self.job(&JobSpec::Free(FreeSpec::new(path)), stop, tell).map(drop)
+    /// Runs a job to its end, which is a good one.
+    fn job(&self, spec: &JobSpec, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<JobReport, CacheError> {
+        let job = self.follow(spec, stop, tell)?;
+        judge(job)
+    }
+
+    fn to_free(&self, files: &CachedFiles) -> Result<JobSpec, CacheError> {
+        Ok(JobSpec::Free(FreeSpec::new(in_namespace(&self.mountpoint, &files.directory)?)))
     }
 }
 
@@ -115,11 +110,12 @@ impl Cache for Coordinated {
     }
 
     fn empty(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError> {
-        self.free(files, stop, tell)
+        self.job(&self.to_free(files)?, stop, tell).map(drop)
     }
 
     fn release(&mut self, files: &CachedFiles, stop: &Stop) -> Result<(), CacheError> {
-        self.free(files, stop, &mut |_| ())
+        let job = self.follow(&self.to_free(files)?, stop, &mut |_| ())?;
+        if is_nothing_there(&job) { Ok(()) } else { judge(job).map(drop) }
     }
 }
 
@@ -135,6 +131,28 @@ fn failed(error: &ApiError) -> CacheError {
     let message = error.to_string();
     let message = message.rsplit_once(": ").map_or(message.clone(), |(what, next)| format!("{what}; {next}"));
     if error.is_unavailable() { CacheError::Unavailable(message) } else { CacheError::Failed(message) }
+}
+
+/// Whether a job failed because nothing of what it was to free is there: a file that the mount still shows, since its upload failed a
+/// moment ago, is neither at the origin nor in a cache.
+fn is_nothing_there(job: &JobReport) -> bool {
+    let causes = &job.failures.causes;
+    !causes.is_empty() && causes.iter().all(Cause::is_nothing_there)
+}
+
+/// A job that has ended, if its end is a good one.
+fn judge(job: JobReport) -> Result<JobReport, CacheError> {
+    match job.exit_code {
+        0 => Ok(job),
+        7 => Err(CacheError::Failed(format!(
+            "{} of {} below {} were evicted again while they were loaded, so what is called warm would not be; give the workers \
+             more room (worker.memory.size, worker.disks, a quota), or measure less data",
+            output::human(job.evicted.bytes),
+            output::human(job.progress.total.unwrap_or_default().bytes),
+            job.spec.path(),
+        ))),
+        _ => Err(CacheError::Failed(format!("{}; {}", what_failed(&job), how_to_see(&job)))),
+    }
 }
 
 fn line_of(job: &JobReport) -> String {

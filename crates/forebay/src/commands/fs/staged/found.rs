@@ -1,14 +1,17 @@
 //! Where staged files may lie, and which there are.
 //!
 //! A mountpoint stands for what was written below it, whether its mount is alive, dead or gone: the directory is that of the
-//! configuration, and those that the run states of mounts name.
+//! configuration, and those that the run states of mounts name. A user also knows of the mounts of root, and what those staged is
+//! not his: it is passed over, unless it is asked for.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_config::{Loaded, Origin};
 use forebay_fuse::mount_table::{self, MountState};
-use forebay_staging::Staged;
+use forebay_staging::{Staged, StagingError};
+use tracing::debug;
 
 use crate::{mounted, staged, state};
 
@@ -20,7 +23,10 @@ pub(super) struct Entry {
 
 /// Where to look.
 pub(super) struct Places {
+    /// Those that are asked for.
     directories: Vec<PathBuf>,
+    /// Those of other mounts, which may be other users'.
+    others: Vec<PathBuf>,
     /// Only what was written below this mountpoint.
     mountpoint: Option<String>,
 }
@@ -33,9 +39,10 @@ impl Places {
     pub(super) fn known(loaded: &Loaded, place: Option<&Path>) -> anyhow::Result<Self> {
         let mut directories = vec![staged::directory(&loaded.config)?];
         // Who says on the command line where to look means that alone.
-        if !matches!(loaded.origin("write.staging_dir"), Origin::Flag { .. }) {
-            directories.extend(state::known().into_iter().filter_map(|mount| mount.staging));
-        }
+        let mut known = match loaded.origin("write.staging_dir") {
+            Origin::Flag { .. } => Vec::new(),
+            _ => state::known(),
+        };
         let mut mountpoint = None;
         if let Some(place) = place {
             let place = mounted::resolve(place)?;
@@ -43,25 +50,40 @@ impl Places {
             let is_mount =
                 matches!(mount_table::inspect(&place)?, MountState::Forebay { .. } | MountState::Dead { .. });
             if !is_mount && holds_staged_files(&place) {
-                directories = vec![place];
+                (directories, known) = (vec![place], Vec::new());
             } else {
-                mountpoint = Some(place.display().to_string());
+                let at = place.display().to_string();
+                directories
+                    .extend(known.iter().filter(|mount| mount.mountpoint == at).filter_map(|it| it.staging.clone()));
+                mountpoint = Some(at);
             }
         }
         directories.sort();
         directories.dedup();
-        Ok(Self { directories, mountpoint })
+        let mut others: Vec<_> = known.into_iter().filter_map(|mount| mount.staging).collect();
+        others.sort();
+        others.dedup();
+        others.retain(|directory| !directories.contains(directory));
+        Ok(Self { directories, others, mountpoint })
     }
 
     /// What is there, the oldest first.
     ///
     /// # Errors
-    /// When a directory cannot be read.
+    /// When a directory cannot be read, but one of another user's mount.
     pub(super) fn entries(self) -> anyhow::Result<Vec<Entry>> {
         let mut entries = Vec::new();
+        let mut add = |directory: &PathBuf, found: Vec<Staged>| {
+            entries.extend(found.into_iter().map(|staged| Entry { directory: directory.clone(), staged }));
+        };
         for directory in &self.directories {
-            let found = forebay_staging::staged(directory)?.into_iter();
-            entries.extend(found.map(|staged| Entry { directory: directory.clone(), staged }));
+            add(directory, forebay_staging::staged(directory)?);
+        }
+        for directory in &self.others {
+            match forebay_staging::staged(directory) {
+                Err(error) if is_denied(&error) => debug!(directory = %directory.display(), %error, "passed over"),
+                found => add(directory, found?),
+            }
         }
         if let Some(mountpoint) = &self.mountpoint {
             entries.retain(|entry| staged::was_at(&entry.staged.owner, mountpoint));
@@ -69,6 +91,10 @@ impl Places {
         entries.sort_by(|a, b| (a.staged.since, &a.staged.id).cmp(&(b.staged.since, &b.staged.id)));
         Ok(entries)
     }
+}
+
+fn is_denied(error: &StagingError) -> bool {
+    matches!(error, StagingError::Io { cause, .. } if cause.kind() == ErrorKind::PermissionDenied)
 }
 
 /// Whether `directory` is one that drafts are kept in. An empty one may as well be a mountpoint whose mount is gone.
