@@ -1,7 +1,8 @@
 //! Attributes and listings: asked for once for everyone, and believed for as long as the policies say.
 //!
 //! What is cached says when it was asked, so an answer tells how much longer it may be believed and staleness does not
-//! add up from cache to cache. Absence is cached like presence. A listing teaches the attributes of every name in it,
+//! add up from cache to cache. Who comes while the origin is being asked waits for that answer, unless it was asked so long ago that
+//! the answer would not have been believed any more when he came: a slow origin does not make answers older than they may be. Absence is cached like presence. A listing teaches the attributes of every name in it,
 //! which is why a name's attributes are asked of the worker that owns its directory.
 //!
 //! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. The same when the
@@ -62,6 +63,11 @@ impl<T> Known<T> {
 
     fn valid_from(&self, now: Instant) -> Duration {
         self.ttl.saturating_sub(now.saturating_duration_since(self.asked))
+    }
+
+    /// Whether it may answer a question of `then`, however long the origin took.
+    fn answers(&self, then: Instant) -> bool {
+        then.saturating_duration_since(self.asked) <= self.ttl
     }
 
     /// Whether it replaces `other`: what was asked first may be answered last.
@@ -155,9 +161,14 @@ impl Metadata {
 
     /// What is known of `path`, or else what the origin says, which is asked once for everyone.
     async fn known(&self, scope: &Arc<Scope>, path: &FsPath) -> Result<KnownAttr, Failure> {
+        let began = Instant::now();
         for _ in 0..2 {
             let known = self.attrs.try_get_with_by_ref(path, self.find(scope, path)).await;
             let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
+            if !known.answers(began) {
+                // The cache has dropped it: it is not believed by anybody any more.
+                continue;
+            }
             if known.scope == scope.number && self.freshness.believes_name(path, known.asked, Instant::now()) {
                 return Ok(known);
             }
@@ -256,9 +267,13 @@ impl Metadata {
 
     /// The page as it is known, or else as the origin says, which is asked once for everyone.
     async fn known_page(&self, scope: &Scope, key: &PageKey) -> Result<KnownPage, Failure> {
+        let began = Instant::now();
         for _ in 0..2 {
             let known = self.pages.try_get_with_by_ref(key, self.ask_page(scope, key)).await;
             let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
+            if !known.answers(began) {
+                continue;
+            }
             if known.scope == scope.number && self.freshness.believes_listing(&key.0, known.asked, Instant::now()) {
                 return Ok(known);
             }

@@ -35,6 +35,36 @@ async fn many_who_ask_at_once_are_one_question_to_the_origin() {
     assert_eq!(origin.counts().stats, 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_when_an_answer_under_way_is_too_old_for_him_has_his_own() {
+    let ttl = Duration::from_millis(50);
+    let (origin, metadata) = metadata(ttl);
+    origin.put("d/a", b"abc".as_slice());
+    origin.set_delay(20 * ttl);
+    let name = path("/data/s3/d/a");
+    let stat = || {
+        let (metadata, name) = (metadata.clone(), name.clone());
+        tokio::spawn(async move { metadata.stat(&name, false).await.unwrap() })
+    };
+    let list = || {
+        let metadata = metadata.clone();
+        tokio::spawn(async move { metadata.list(&path("/data/s3/d"), None, 10, false).await.unwrap() })
+    };
+    let (first, first_page) = (stat(), list());
+    while origin.counts().stats == 0 || origin.counts().lists == 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(2 * ttl).await;
+    let (late, late_page) = (stat(), list());
+    for asked in [first, late] {
+        asked.await.unwrap();
+    }
+    for asked in [first_page, late_page] {
+        asked.await.unwrap();
+    }
+    assert_eq!((origin.counts().stats, origin.counts().lists), (2, 2));
+}
+
 #[tokio::test]
 async fn absence_is_remembered_until_someone_insists() {
     let (origin, metadata) = metadata(TTL);
