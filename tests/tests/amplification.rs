@@ -24,9 +24,10 @@ const WHOLE: u64 = MIB;
 /// Of longer ones on a machine that does a lot else: the second part may come only when the first was answered after a while, as the
 /// next read of a program does that reads in order. Then as much again is fetched.
 const AT_MOST_WHERE_CUT: f64 = 2.1;
-/// Cells in which the kernel itself may read ahead: of a buffered read whose pages it got in two steps, as on a machine that is short
-/// of memory, it takes the second for a read in order. Then the mount sees such a reader, too.
-const KERNELS_OWN: usize = 2;
+/// How much more than programs read the kernel itself may ask for: of a buffered read whose pages it got in two steps, as on a machine
+/// that does a lot else, it takes the second for a read in order. Then the mount sees such a reader, too. Were it to read ahead of
+/// every read, it would be twice as much.
+const KERNELS_OWN: f64 = 1.5;
 
 /// How a program reads.
 #[derive(Clone, Copy, Debug)]
@@ -92,17 +93,18 @@ fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, count: impl Fn() -
             let asked = read_at_random(&mount.path(&key(way, length)), way, length);
             let (came, answered) = (count() - before, answered(mount) - answered_before);
             let told = format!("{way:?}, {} KiB: {came} bytes for {answered} for {asked}", length / KIB);
+            let of_kernel = if matches!(way, Way::Direct) { asked } else { answered.max(asked) };
             let at_most = if length <= WHOLE || is_long_run() { AT_MOST } else { AT_MOST_WHERE_CUT };
             println!("{what}, {told}");
-            if answered > asked && !matches!(way, Way::Direct) {
+            if of_kernel as f64 > asked as f64 * KERNELS_OWN {
                 kernels_own.push(told);
-            } else if came as f64 > asked as f64 * at_most {
+            } else if came as f64 > of_kernel as f64 * at_most {
                 wrong.push(told);
             }
         }
     }
     assert!(wrong.is_empty(), "{what}: {wrong:?}");
-    assert!(kernels_own.len() <= KERNELS_OWN, "{what}, the kernel read ahead: {kernels_own:?}");
+    assert!(kernels_own.is_empty(), "{what}, the kernel read ahead: {kernels_own:?}");
 }
 
 /// What the kernel was given.

@@ -160,12 +160,13 @@ impl Namespace {
         }
         let home = tempfile::tempdir().unwrap();
         let node = home.path().join("fuse");
+        // Copies of the mounts of other tests would keep them from ending.
         let script = format!(
-            "mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && fusermount3 --version && exec sleep 600",
+            "umount --all --lazy --types fuse.forebay; mknod -m 666 {node} c 10 229 && mount --bind {node} /dev/fuse && fusermount3 --version && exec sleep 600",
             node = node.display()
         );
         let holder = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .args(["--mount", "--propagation", "slave", "sh", "-c", &script])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

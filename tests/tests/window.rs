@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually, reading, signal, skipped};
+use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually, finish, forebay, reading, signal, skipped};
 use forebay_testkit::bound;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -306,7 +306,7 @@ fn a_mount_that_is_killed_leaves_nothing_pinned() {
         });
         eventually("it is read", SOON, || bytes_seen(&mount) > 4 * MIB);
         mount.kill();
-        rustix::mount::unmount(mount.root(), rustix::mount::UnmountFlags::DETACH).unwrap();
+        let _ = finish(forebay(&[]).arg("umount").arg(mount.root()), SOON).succeeded();
         reader.join().unwrap();
     });
     eventually("the worker has it back", SOON, || {
