@@ -2,8 +2,9 @@
 //!
 //! What is cached says when it was asked, so an answer tells how much longer it may be believed and staleness does not
 //! add up from cache to cache. Who comes while the origin is being asked waits for that answer, unless it was asked so long ago that
-//! the answer would not have been believed any more when he came: a slow origin does not make answers older than they may be. Absence is cached like presence. A listing teaches the attributes of every name in it,
-//! which is why a name's attributes are asked of the worker that owns its directory.
+//! the answer would not have been believed any more when he came: a slow origin does not make answers older than they may be.
+//! Absence is cached like presence. A listing teaches the attributes of every name in it, which is why a name's attributes are
+//! asked of the worker that owns its directory.
 //!
 //! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. The same when the
 //! name has changed since ([`crate::freshness`]). So an answer that was under way during a change is not believed after it
