@@ -162,7 +162,8 @@ fn a_worker_that_is_killed_leaves_within_its_lease_and_comes_back_warm() {
     let Some(cluster) = Cluster::start(1) else { return };
     let tree = Tree::of_equal_files(1, SIZE);
     let disk = tempfile::tempdir().unwrap();
-    let second = cluster.setup().memory("128MiB").disk(disk.path(), "128MiB").option("worker.weight=1");
+    // An eighth of the memory may wait for the disk: room for all of it, or some would stay in memory alone if the disk is busy.
+    let second = cluster.setup().memory("512MiB").disk(disk.path(), "128MiB").option("worker.weight=1");
     let first = cluster.setup().memory("128MiB").option("worker.weight=1");
     let workers = vec![("w1", first.member("w1")), ("w2", second.member("w2"))];
     let mut running = cluster.run(&tree, workers);

@@ -92,7 +92,8 @@ async fn a_panic_ends_its_connection_and_no_other_of_its_lane() {
     // It is made again by the next call.
     call(&first, ask(Op::Stats)).await.unwrap();
     within("close", server.close()).await;
-    assert_eq!(lanes_alive(), 0);
+    // The kernel lists a thread that was joined for a moment longer.
+    until("the lane is gone", || lanes_alive() == 0).await;
 }
 
 #[test]
