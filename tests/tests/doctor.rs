@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Cluster, Finished, Setup, finish, forebay, has_ucx};
+use forebay_e2e::{Bucket, Cluster, Finished, Setup, eventually, finish, forebay, has_ucx};
 use serde_json::Value;
 
 fn doctor(environment: &[(&str, String)], arguments: &[&str]) -> Finished {
@@ -357,6 +357,8 @@ fn etcd_and_the_coordinator_are_asked_when_they_are_configured() {
     }
     let Some(cluster) = Cluster::start(1) else { return };
     let running = cluster.coordinator();
+    // It answers before it leads.
+    eventually("it leads", Duration::from_secs(60), || running.log_text().contains("this coordinator leads"));
     let (etcd, coordinator) = (cluster.etcd.endpoints().join(","), running.address());
     let arguments = ["--json", "--etcd", &etcd, "--coordinator", &coordinator];
     let report = json(&doctor(&[], &arguments).succeeded());
