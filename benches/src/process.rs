@@ -202,10 +202,10 @@ mod tests {
     fn memory_that_is_taken_after_the_warm_up_is_growth() {
         let watch = MemoryWatch::start(vec![("self".to_owned(), std::process::id())]);
         watch.warm();
-        let taken = std::hint::black_box(vec![1u8; 200 << 20]);
+        let taken = std::hint::black_box(vec![1u8; 300 << 20]);
         let [memory] = &watch.finish()[..] else { panic!("one process was watched") };
         // Other tests of this process give back some, or take more, meanwhile.
-        assert!(memory.growth() >= 100 << 20, "{memory:?}");
+        assert!(memory.growth() >= 190 << 20, "{memory:?}");
         assert!(!memory.is_flat());
         drop(taken);
     }

@@ -1,8 +1,8 @@
 //! Attributes and listings: asked for once for everyone, and believed for as long as the policies say.
 //!
 //! What is cached says when it was asked, so an answer tells how much longer it may be believed and staleness does not
-//! add up from cache to cache. Who comes while the origin is being asked waits for that answer, unless it was asked so long ago that
-//! the answer would not have been believed any more when he came: a slow origin does not make answers older than they may be.
+//! add up from cache to cache. A question that comes while the origin is being asked waits for that answer, unless it was asked so long
+//! ago that the answer would not be believed at the time of the question: a slow origin does not make answers older than they may be.
 //! Absence is cached like presence. A listing teaches the attributes of every name in it, which is why a name's attributes are
 //! asked of the worker that owns its directory.
 //!

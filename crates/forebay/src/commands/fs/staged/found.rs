@@ -1,8 +1,8 @@
 //! Where staged files may lie, and which there are.
 //!
 //! A mountpoint stands for what was written below it, whether its mount is alive, dead or gone: the directory is that of the
-//! configuration, and those that the run states of mounts name. A user also knows of the mounts of root, and what those staged is
-//! not his: it is passed over, unless it is asked for.
+//! configuration, and those that the run states of mounts name. A user also knows of the mounts of root, and what those staged may
+//! be unreadable: it is passed over, unless it is asked for.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
