@@ -42,6 +42,8 @@ pub(crate) struct Attempts<'a> {
     pub(crate) paths: u32,
     /// Whether a worker is there, and does not want to talk to us or may not be talked to: to wait does not help.
     is_refused: bool,
+    /// Whether a worker does not know yet what is mounted: it will.
+    is_not_ready: bool,
     /// Between rounds over all workers.
     pauses: Pauses,
     last: Option<Failure>,
@@ -78,6 +80,7 @@ impl<'a> Attempts<'a> {
             again: None,
             paths: 0,
             is_refused: false,
+            is_not_ready: false,
             pauses: Pauses::until((started + timeout).into_std(), AWAY),
             last: None,
         }
@@ -117,6 +120,9 @@ impl<'a> Attempts<'a> {
     pub(crate) fn pass_over(&mut self, link: &Arc<Link>, error: CallError) {
         match error {
             CallError::Link(_) => drop(self.judge(link, Err(error))),
+            CallError::Service(failure) if failure.kind() == FailureKind::NotReady => {
+                drop(self.judge(link, Err(CallError::Service(failure))));
+            }
             CallError::Service(failure) => {
                 self.answered.push(Arc::clone(link));
                 self.last = Some(failure.context(format!("{} could not be told of a change", link.member)));
@@ -142,6 +148,11 @@ impl<'a> Attempts<'a> {
             answered => {
                 self.judge.reached(link);
                 match answered.map_err(Failure::from) {
+                    Err(failure) if failure.kind() == FailureKind::NotReady => {
+                        self.is_not_ready = true;
+                        self.last = Some(failure);
+                        Verdict::AskNext
+                    }
                     Err(failure) if failure.kind().is_transient() => {
                         self.answered.push(Arc::clone(link));
                         self.last = Some(failure);
@@ -163,9 +174,14 @@ impl<'a> Attempts<'a> {
         !self.answered.is_empty()
     }
 
-    /// Whether no worker said anything, and one may yet if it is given time.
+    /// Whether no worker said anything but that it is not ready, and one may yet if it is given time.
     pub(crate) fn reached_nobody(&self) -> bool {
         !self.is_answered() && !self.is_refused
+    }
+
+    /// Whether a worker said that it is not ready.
+    pub(crate) fn is_not_ready(&self) -> bool {
+        self.is_not_ready
     }
 
     /// Why nobody was reached, as far as there was anybody.
@@ -207,7 +223,7 @@ impl<'a> Attempts<'a> {
     pub(crate) fn renew(&mut self, routes: Arc<Routes>, turn: u64) {
         self.follow(routes, turn);
         // It is no failover to ask the same worker again.
-        (self.tries, self.again, self.paths) = (0, None, 0);
+        (self.tries, self.again, self.paths, self.is_not_ready) = (0, None, 0, false);
     }
 
     /// Nobody is left to ask.

@@ -99,6 +99,16 @@ impl Outage {
         }
     }
 
+    /// The same before workers are asked again of which one is not ready: that others have their answers does not make it so.
+    pub(crate) async fn pause_for_one(&self, pauses: &mut Pauses, stats: &ClientStats) -> bool {
+        let Some(pause) = pauses.next(Instant::now().into_std(), rand::random()) else { return false };
+        let _waits = Waiting::among(&stats.waiting_for_workers);
+        tokio::select! {
+            () = self.closed.cancelled() => false,
+            () = tokio::time::sleep(pause) => true,
+        }
+    }
+
     /// Nobody shall wait any more.
     pub(crate) fn close(&self) {
         self.closed.cancel();

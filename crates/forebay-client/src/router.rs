@@ -221,13 +221,18 @@ impl Router {
             while let Some((link, left)) = attempts.next() {
                 request.deadline = left;
                 let answer = self.counted(&link, request.clone(), None).await;
-                let never_arrived =
-                    matches!(&answer, Err(CallError::Link(LinkError::Connect { .. } | LinkError::Refused { .. })));
+                let was_not_made = match &answer {
+                    Err(CallError::Link(error)) => {
+                        matches!(error, LinkError::Connect { .. } | LinkError::Refused { .. })
+                    }
+                    Err(CallError::Service(failure)) => failure.kind() == FailureKind::NotReady,
+                    Ok(_) => false,
+                };
                 match attempts.judge(&link, answer) {
                     Verdict::Settled(result) => {
                         return Changed { result: result.map(|reply| reply.body), repeated, by: Some(link) };
                     }
-                    Verdict::AskNext => repeated |= !never_arrived,
+                    Verdict::AskNext => repeated |= !was_not_made,
                 }
             }
             let is_answered = attempts.is_answered() || attempts.routes.links.is_empty();
@@ -309,7 +314,7 @@ impl Router {
         }
     }
 
-    /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, it may be worth
+    /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, or is ready, it may be worth
     /// waiting for one: `None`, when workers are to be asked again. Otherwise what comes of the request, which `request` describes
     /// for who has never heard of its file.
     #[cold]
@@ -324,14 +329,22 @@ impl Router {
         let outage = &self.judge.outage;
         match &self.away {
             Away::Origin(origin) if attempts.reached_nobody() => {
-                outage.begin(attempts.cause(), Remedy::Origin, &self.stats);
+                if !attempts.is_not_ready() {
+                    outage.begin(attempts.cause(), Remedy::Origin, &self.stats);
+                }
                 self.stats.direct_requests.fetch_add(1, Ordering::Relaxed);
                 let request = Request { deadline: attempts.left(), ..request.clone() };
                 Some(origin.call(request, None).await.map_err(Failure::from))
             }
             Away::Wait if attempts.reached_nobody() && !outage.is_first() => {
-                outage.begin(attempts.cause(), Remedy::Wait(self.timeout), &self.stats);
-                if !outage.pause(attempts.pauses(), &self.stats).await {
+                let goes_on = match attempts.is_not_ready() {
+                    true => outage.pause_for_one(attempts.pauses(), &self.stats).await,
+                    false => {
+                        outage.begin(attempts.cause(), Remedy::Wait(self.timeout), &self.stats);
+                        outage.pause(attempts.pauses(), &self.stats).await
+                    }
+                };
+                if !goes_on {
                     return Some(Err(attempts.exhausted()));
                 }
                 attempts.renew(Arc::clone(&self.routes()), self.turn(attempts.replicas()));

@@ -51,6 +51,8 @@ pub enum FailureKind {
     NotPermitted = 21,
     /// From one origin to another.
     CrossDevice = 22,
+    /// The worker does not know yet what is mounted: it has just started. It will, and another may.
+    NotReady = 23,
 }
 
 impl FailureKind {
@@ -58,7 +60,7 @@ impl FailureKind {
     #[must_use]
     pub fn from_wire(number: u16) -> Self {
         use FailureKind::*;
-        const KINDS: [FailureKind; 22] = [
+        const KINDS: [FailureKind; 23] = [
             NotFound,
             NotADirectory,
             IsADirectory,
@@ -81,6 +83,7 @@ impl FailureKind {
             TooLarge,
             NotPermitted,
             CrossDevice,
+            NotReady,
         ];
         KINDS.into_iter().find(|kind| *kind as u16 == number).unwrap_or(Internal)
     }
@@ -106,14 +109,22 @@ impl FailureKind {
             Self::TooLarge => libc::EFBIG,
             Self::NotPermitted => libc::EPERM,
             Self::CrossDevice => libc::EXDEV,
-            Self::Unavailable | Self::Corrupt | Self::NeedsDescription | Self::Internal | Self::NotCached => libc::EIO,
+            Self::Unavailable
+            | Self::Corrupt
+            | Self::NeedsDescription
+            | Self::Internal
+            | Self::NotCached
+            | Self::NotReady => libc::EIO,
         }
     }
 
     /// Whether another peer, or the same one a little later, may answer where this one could not.
     #[must_use]
     pub fn is_transient(self) -> bool {
-        matches!(self, Self::Unavailable | Self::TimedOut | Self::Corrupt | Self::OutOfResources | Self::Internal)
+        matches!(
+            self,
+            Self::Unavailable | Self::TimedOut | Self::Corrupt | Self::OutOfResources | Self::Internal | Self::NotReady
+        )
     }
 }
 

@@ -61,7 +61,7 @@ impl Namespace {
     pub(crate) fn nothing_at(&self, path: &FsPath) -> Failure {
         if self.lacks {
             let message = format!("{path}: this worker has not been told yet what is mounted");
-            return Failure::new(FailureKind::Unavailable, message);
+            return Failure::new(FailureKind::NotReady, message);
         }
         Failure::new(FailureKind::NotFound, format!("no mount leads to {path}"))
     }
@@ -95,6 +95,16 @@ impl Namespace {
     /// The origins, each with the path that it is bound to.
     pub(crate) fn origins(&self) -> impl Iterator<Item = (&FsPath, &Arc<dyn Origin>)> {
         self.mounts.iter().map(|(at, origin)| (at, origin))
+    }
+
+    /// Why there is nothing to read a file of an origin from that no mount is on.
+    pub(crate) fn no_mount_on(&self, url: &str) -> Failure {
+        if self.lacks {
+            let message = format!("this worker has not been told yet that {url} is mounted");
+            return Failure::new(FailureKind::NotReady, message);
+        }
+        // Another worker may have learned of the mount already.
+        Failure::new(FailureKind::Unavailable, format!("no mount of this worker is on {url}"))
     }
 
     /// The origin with this URL.
@@ -162,7 +172,7 @@ mod tests {
         let some = some.and_others();
         assert_eq!(resolved(&some, "/s3/k"), "fake://a k");
         assert_eq!((resolved(&some, "/"), resolved(&some, "/x")), ("nothing".into(), "nothing".into()));
-        assert_eq!(some.nothing_at(&path("/x")).kind(), FailureKind::Unavailable);
+        assert_eq!(some.nothing_at(&path("/x")).kind(), FailureKind::NotReady);
     }
 
     #[test]

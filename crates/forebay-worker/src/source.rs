@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_engine::{BlockSource, Fetch, Fetched, Keeping};
 use forebay_store::Store;
-use forebay_types::{Failure, FailureKind, FileId, FileVersion};
+use forebay_types::{Failure, FileId, FileVersion};
 
 use crate::peers::Asked;
 use crate::scope::Scopes;
@@ -28,9 +28,7 @@ impl BlockSource for Origins {
         }
         let scope = self.scopes.current();
         let Some(origin) = scope.namespace.origin(&fetch.version.origin) else {
-            // Another worker may have learned of the mount already.
-            let message = format!("no mount of this worker is on {}", fetch.version.origin);
-            return Err(Failure::new(FailureKind::Unavailable, message));
+            return Err(scope.namespace.no_mount_on(&fetch.version.origin));
         };
         tracing::debug!(block = %fetch.key, sectors = ?fetch.sectors, "asking the origin");
         let length = fetch.length();

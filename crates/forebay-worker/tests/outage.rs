@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use common::{SECOND, origin, path, pattern, store, worker};
+use common::{SECOND, namespace, origin, path, pattern, store, worker};
 use forebay_client::{Away, Client, ClientOptions, ClientStats, Connector, OpenFile};
 use forebay_cluster::{Backoff, Member, Membership, StaticMembership, Topology};
 use forebay_origin::FakeOrigin;
@@ -138,6 +138,46 @@ async fn a_worker_that_does_not_want_us_is_not_waited_for_and_one_that_answers_n
     assert_eq!(scene.client.stat(&path("/s3/none"), true).await.unwrap_err().kind(), FailureKind::NotFound);
     assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
     assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 0);
+}
+
+/// It was restarted while the cluster's state is away.
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_does_not_know_yet_what_is_mounted_is_waited_for() {
+    let (origin, bytes) = (origin(), pattern(BYTES, 7));
+    origin.put("f", bytes.clone());
+    origin.put("g", bytes.clone());
+    let worker = worker(&origin).await;
+    let link = Arc::new(FakeTransport::new("one", Arc::clone(&worker) as Arc<dyn Service>));
+    let backoff = Backoff { initial: SECOND / 10, max: 2 * SECOND };
+    let options = ClientOptions { backoff, request_timeout: TIMEOUT, ..ClientOptions::default() };
+    let (members, connector) = (Arc::new(StaticMembership::new(["one"])), Arc::new(OneLink(Arc::clone(&link))));
+    let (buffers, runtime) = (store(64, None).await, tokio::runtime::Handle::current());
+    let client = Client::with_resort(members, connector, buffers, options, Away::Wait, runtime);
+    let attr = client.stat(&path("/s3/f"), true).await.unwrap().attr;
+    let file = client.open(attr.version().unwrap().clone());
+
+    worker.set_namespace(namespace(&[]).and_others()).await;
+    let (f, g) = (path("/s3/f"), path("/s3/g"));
+    let asked = link.calls(Op::Stat);
+    let began = Instant::now();
+    let told = async {
+        tokio::time::sleep(8 * SECOND).await;
+        assert!(client.stats().waiting_for_workers.load(Ordering::Relaxed) >= 2);
+        worker.set_namespace(namespace(&[("/s3", &origin)])).await;
+    };
+    let (found, read, removed, ()) = tokio::join!(client.stat(&f, true), file.read(0, 1000), client.remove(&g), told);
+    assert_eq!(found.unwrap().attr.size(), BYTES as u64);
+    let read: Vec<u8> = read.unwrap().iter().flat_map(|span| span.iter().copied()).collect();
+    assert!(read == bytes[..1000]);
+    removed.unwrap();
+    assert!((8 * SECOND..8 * SECOND + PAUSE).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(link.calls(Op::Stat) - asked < 16, "who waits does not hammer");
+    assert_eq!(client.stats().outages.load(Ordering::Relaxed), 0, "it can be reached");
+
+    worker.set_namespace(namespace(&[]).and_others()).await;
+    let began = Instant::now();
+    assert_eq!(client.stat(&f, true).await.unwrap_err().kind(), FailureKind::NotReady);
+    assert!((TIMEOUT - PAUSE..=TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -131,7 +131,7 @@ pub(crate) fn starts(node: usize, until_up: u64) {
     processes(|processes| processes.starting.insert(node, until_up));
 }
 
-/// It is up, or will never be.
+/// It is up, which a worker is once it knows what is mounted, or will never be.
 pub(crate) fn is_up(node: usize) {
     if let Some(until_up) = processes(|processes| processes.starting.remove(&node)) {
         faults::ends(until_up);
@@ -183,13 +183,12 @@ async fn work(site: WorkerSite, settings: Settings) {
         (Table::watch(&state, MOUNTS, MountRecord::decode), Table::watch(&state, POLICIES, PolicyRecord::decode));
     let stop = CancellationToken::new();
     let (show, mut shows) = watch::channel(false);
-    let following = tokio::spawn(follow(Arc::clone(&worker), mounts, policies, show, stop.clone()));
+    let following = tokio::spawn(follow(site.node, Arc::clone(&worker), mounts, policies, show, stop.clone()));
     let address = net::address_of(site.node);
     net::listen(&address, Arc::clone(&worker) as _);
     processes(|processes| {
         processes.workers.insert(site.node, Running { process, members: Arc::clone(&members), stop: stop.clone() });
     });
-    is_up(site.node);
     let record = WorkerRecord {
         name: worker_name(site.node),
         group: GROUP.to_owned(),
@@ -235,6 +234,7 @@ async fn work(site: WorkerSite, settings: Settings) {
 
 /// Keeps a worker's namespace and policies as the cluster says.
 async fn follow(
+    node: usize,
     worker: Arc<Worker>,
     mounts: Table<MountRecord>,
     policies: Table<PolicyRecord>,
@@ -262,6 +262,8 @@ async fn follow(
                 if let Ok(namespace) = Namespace::new(shown) {
                     worker.set_namespace(namespace).await;
                     shows_mounts = true;
+                    // Until then its answer is that it does not know yet: with etcd away, for as long as that is so.
+                    is_up(node);
                 }
             }
             _ = told_policies.changed() => {
