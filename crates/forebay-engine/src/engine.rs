@@ -1,5 +1,6 @@
 //! The engine: a store, a source, and the fetches between them.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ pub trait BlockSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`FailureKind::VersionChanged`] when the version is gone; any other when the bytes cannot be had. Retries are
-    /// the source's business: the engine does none.
+    /// the source's business: the engine does none, but for who joined a fetch that had begun before he asked.
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure>;
 
     /// What becomes of what was fetched of this file, which has this version. Asked when a read misses, so it is best cheap.
@@ -137,6 +138,53 @@ pub struct EngineFill {
     pub from_source: u32,
     /// What the source had in a cache of its own.
     pub from_cache: u32,
+}
+
+/// Why a read has failed.
+struct Failed {
+    failure: Failure,
+    /// When the fetch began that failed so; `None` if none did.
+    since: Option<Instant>,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { failure, since: None }
+    }
+}
+
+/// How long one may take that has asked, and what became of the fetches that it waited for.
+struct Patience {
+    asked: Instant,
+    deadline: Instant,
+    /// What a fetch failed with that had begun before.
+    earlier: Option<Failure>,
+}
+
+impl Patience {
+    fn new(deadline: Duration) -> Self {
+        let asked = Instant::now();
+        Self { asked, deadline: asked + deadline, earlier: None }
+    }
+
+    /// A fetch that had begun before somebody asked had less time for this than he has: what was in its way may be gone before his
+    /// is over. What is fetched anew is fetched once for all who come as late, and is no earlier one.
+    ///
+    /// # Errors
+    /// When it is final.
+    fn tries_again_after(&mut self, failed: Failed) -> Result<(), Failure> {
+        let Failed { failure, since } = failed;
+        let had_begun = since.is_some_and(|since| since < self.asked);
+        if had_begun && failure.kind().is_transient() && Instant::now() < self.deadline {
+            self.earlier = Some(failure);
+            return Ok(());
+        }
+        match self.earlier.take() {
+            // What it waited for in vain says more than that its time is over.
+            Some(earlier) if since.is_none() && failure.kind() == FailureKind::TimedOut => Err(earlier),
+            _ => Err(failure),
+        }
+    }
 }
 
 /// A store that fills itself. Clones are the same engine.
@@ -199,7 +247,30 @@ impl ReadEngine {
         length: u32,
     ) -> Result<EngineRead, Failure> {
         let wanted = sectors_of(&layout, key, offset, length)?;
-        let deadline = Instant::now() + self.shared.options.deadline;
+        let mut patience = Patience::new(self.shared.options.deadline);
+        loop {
+            match self.read_within(patience.deadline, version, key, layout, wanted, offset..offset + length).await {
+                Ok(read) => return Ok(read),
+                Err(failed) => self.goes_on(&mut patience, failed)?,
+            }
+        }
+    }
+
+    /// Whether one who asked fetches anew what has failed.
+    fn goes_on(&self, patience: &mut Patience, failed: Failed) -> Result<(), Failure> {
+        if self.shared.stop.is_cancelled() { Err(failed.failure) } else { patience.tries_again_after(failed) }
+    }
+
+    async fn read_within(
+        &self,
+        deadline: Instant,
+        version: &Arc<FileVersion>,
+        key: BlockKey,
+        layout: BlockLayout,
+        wanted: SectorRange,
+        range: Range<u32>,
+    ) -> Result<EngineRead, Failed> {
+        let (offset, length) = (range.start, range.end - range.start);
         // How many of the read's bytes were fetched for it and are now in the store's memory.
         let mut fetched = EngineFill::default();
         for round in 1..=ROUNDS {
@@ -215,8 +286,7 @@ impl ReadEngine {
                 _ => self.take_off(version, key, layout, wanted, is_kept),
             };
             if flights.len() > 1 && is_kept {
-                let wanted =
-                    flights.iter().map(|flight| overlap(&layout, key, flight.sectors, offset..offset + length));
+                let wanted = flights.iter().map(|flight| overlap(&layout, key, flight.sectors, range.clone()));
                 let wanted = wanted.sum();
                 let landed = self.all_landed(key, flights, deadline).await?;
                 fetched = EngineFill { from_source: wanted, from_cache: landed.from_cache.min(wanted) };
@@ -228,7 +298,7 @@ impl ReadEngine {
             }
         }
         let message = format!("block {key} was fetched whole and is still not complete");
-        Err(Failure::new(FailureKind::Internal, message))
+        Err(Failure::new(FailureKind::Internal, message).into())
     }
 
     /// Brings `length` bytes at `offset` of a block into the store, unless their file is not to be kept.
@@ -247,9 +317,14 @@ impl ReadEngine {
         if self.shared.source.keeping(key.file, version) == Keeping::Not {
             return Ok(EngineFill::default());
         }
-        let deadline = Instant::now() + self.shared.options.deadline;
-        let flights = self.take_off(version, key, layout, wanted, true);
-        let fetched = self.all_landed(key, flights, deadline).await?;
+        let mut patience = Patience::new(self.shared.options.deadline);
+        let fetched = loop {
+            let flights = self.take_off(version, key, layout, wanted, true);
+            match self.all_landed(key, flights, patience.deadline).await {
+                Ok(fetched) => break fetched,
+                Err(failed) => self.goes_on(&mut patience, failed)?,
+            }
+        };
         // What is on disk only is read now, so that the store brings it up to memory before the reader comes. What is in
         // memory is not: to check its bytes here and again for the reader doubled the cost of a warm sequential read.
         if !self.shared.store.coverage(&key).memory.iter().any(|held| held.contains(wanted)) {
@@ -302,10 +377,10 @@ impl ReadEngine {
 
     /// Waits for several fetches and holds on to the bytes of none: readers that held some and waited for others, which
     /// wait for memory, would wait for one another. How many bytes came.
-    async fn all_landed(&self, key: BlockKey, flights: Vec<Flight>, deadline: Instant) -> Result<EngineFill, Failure> {
+    async fn all_landed(&self, key: BlockKey, flights: Vec<Flight>, deadline: Instant) -> Result<EngineFill, Failed> {
         let landed = flights.into_iter().map(|flight| async move {
             let landed = self.landed(key, flight, deadline).await?;
-            Ok::<_, Failure>((u32::try_from(landed.bytes.len()).unwrap_or(u32::MAX), landed.from_cache))
+            Ok::<_, Failed>((u32::try_from(landed.bytes.len()).unwrap_or(u32::MAX), landed.from_cache))
         });
         let mut landed: FuturesUnordered<_> = landed.collect();
         let mut total = EngineFill::default();
@@ -323,7 +398,7 @@ impl ReadEngine {
         key: BlockKey,
         flights: Vec<Flight>,
         deadline: Instant,
-    ) -> Result<Vec<(SectorRange, Landed)>, Failure> {
+    ) -> Result<Vec<(SectorRange, Landed)>, Failed> {
         let mut landed = Vec::with_capacity(flights.len());
         for flight in flights {
             landed.push((flight.sectors, self.landed(key, flight, deadline).await?));
@@ -333,12 +408,13 @@ impl ReadEngine {
     }
 
     /// What one fetch brought.
-    async fn landed(&self, key: BlockKey, flight: Flight, deadline: Instant) -> Result<Landed, Failure> {
-        let sectors = flight.sectors;
-        tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
+    async fn landed(&self, key: BlockKey, flight: Flight, deadline: Instant) -> Result<Landed, Failed> {
+        let (sectors, since) = (flight.sectors, flight.since);
+        let landed = tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
             let waited = self.shared.options.deadline;
             Failure::new(FailureKind::TimedOut, format!("{sectors:?} of block {key} did not come within {waited:?}"))
-        })?
+        })?;
+        landed.map_err(|failure| Failed { failure, since: Some(since) })
     }
 
     /// Carries out a fetch in a task of its own.
@@ -417,7 +493,7 @@ impl Shared {
 }
 
 /// How many of the bytes `range` of a block lie in `sectors`.
-fn overlap(layout: &BlockLayout, key: BlockKey, sectors: SectorRange, range: std::ops::Range<u32>) -> u32 {
+fn overlap(layout: &BlockLayout, key: BlockKey, sectors: SectorRange, range: Range<u32>) -> u32 {
     let start = sectors.byte_offset();
     let end = start + sectors.byte_len(layout.block_len(key.index));
     end.min(range.end).saturating_sub(start.max(range.start))

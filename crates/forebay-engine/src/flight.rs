@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forebay_memory::Span;
 use forebay_types::{BlockKey, Failure, FailureKind, SectorRange};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::plan::FetchPolicy;
 use crate::sync::Mutex;
@@ -35,6 +36,8 @@ pub(crate) struct Flights {
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) sectors: SectorRange,
+    /// When it began.
+    pub(crate) since: Instant,
     landed: watch::Receiver<Option<Landing>>,
 }
 
@@ -109,7 +112,7 @@ impl Flights {
         let mut departures = Vec::new();
         for sectors in policy.plan(wanted, sectors, &cached, &flying) {
             let (sender, landed) = watch::channel(None);
-            let flight = Flight { sectors, landed };
+            let flight = Flight { sectors, since: Instant::now(), landed };
             waits.push(flight.clone());
             shard.entry(key).or_default().push(flight);
             departures.push(Departure { flights: Arc::clone(self), key, sectors, landed: sender });
@@ -125,7 +128,7 @@ impl Flights {
             return (flight.clone(), None);
         }
         let (sender, landed) = watch::channel(None);
-        let flight = Flight { sectors: wanted, landed };
+        let flight = Flight { sectors: wanted, since: Instant::now(), landed };
         shard.entry(key).or_default().push(flight.clone());
         (flight, Some(Departure { flights: Arc::clone(self), key, sectors: wanted, landed: sender }))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay_engine::{BlockSource, EngineOptions, Fetch, FetchPolicy, Fetched, Keeping, ReadEngine};
+use forebay_engine::{BlockSource, EngineFill, EngineOptions, Fetch, FetchPolicy, Fetched, Keeping, ReadEngine};
 use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_store::{Store, StoreOptions};
 use forebay_types::{
@@ -173,6 +173,71 @@ async fn a_failed_fetch_fails_its_readers_and_the_next_read_tries_again() {
     bench.source.failures.lock().push_back(Failure::new(FailureKind::VersionChanged, "gone"));
     assert_eq!(bench.read(0, 0, 10).await.unwrap_err().kind(), FailureKind::VersionChanged);
     assert_eq!(bench.read(0, 0, 10).await.unwrap(), bench.expected(0, 0, 10));
+}
+
+/// Reads, the first of which fails with `kind` after ten seconds, and a fill: each asks at such a second. How they ended.
+async fn asked_at(
+    bench: &Bench,
+    kind: FailureKind,
+    seconds: &[u64],
+    fill: u64,
+) -> (Vec<Result<Vec<u8>, Failure>>, Result<EngineFill, Failure>) {
+    bench.source.failures.lock().push_back(Failure::new(kind, "away"));
+    let at = |second| tokio::time::sleep(Duration::from_secs(second));
+    let reads = seconds.iter().map(|second| async {
+        at(*second).await;
+        bench.read(0, 0, 10).await
+    });
+    let filled = async {
+        at(fill).await;
+        bench.engine.fill(&bench.version, bench.key(0), bench.layout, 0, 10).await
+    };
+    let opened = async {
+        at(10).await;
+        bench.source.gate.add_permits(1);
+        at(1).await;
+        bench.source.gate.add_permits(1);
+    };
+    let (reads, filled, ()) = tokio::join!(futures::future::join_all(reads), filled, opened);
+    (reads, filled)
+}
+
+/// What was in the way of a fetch may be gone before the time of those is over who joined it late.
+#[tokio::test(start_paused = true)]
+async fn who_asked_after_a_fetch_had_begun_does_not_share_its_failure() {
+    let bench = Bench::new(1 << 20, ByteSize::mib(16), 0).await;
+    let (mut reads, filled) = asked_at(&bench, FailureKind::Unavailable, &[0, 1, 2], 2).await;
+    assert_eq!(reads.remove(0).unwrap_err().kind(), FailureKind::Unavailable, "it had its time");
+    for read in reads {
+        assert_eq!(read.unwrap(), bench.expected(0, 0, 10));
+    }
+    filled.unwrap();
+    assert_eq!(bench.source.fetches.lock().len(), 2, "once more for all of them");
+
+    let bench = Bench::new(1 << 20, ByteSize::mib(16), 0).await;
+    let (reads, filled) = asked_at(&bench, FailureKind::VersionChanged, &[0, 1], 2).await;
+    assert!(reads.iter().all(|read| read.as_ref().unwrap_err().kind() == FailureKind::VersionChanged));
+    assert_eq!(filled.unwrap_err().kind(), FailureKind::VersionChanged, "a version that is gone stays gone");
+    assert_eq!(bench.source.fetches.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_fetches_anew_has_no_more_time_for_it_and_tells_what_was_wrong_before() {
+    let bench = Bench::new(1 << 20, ByteSize::mib(16), 0).await;
+    bench.source.failures.lock().push_back(Failure::new(FailureKind::Unavailable, "away"));
+    let began = tokio::time::Instant::now();
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bench.read(0, 0, 10).await
+    };
+    let opened = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        bench.source.gate.add_permits(1);
+    };
+    let (first, late, ()) = tokio::join!(bench.read(0, 0, 10), late, opened);
+    assert_eq!(late.unwrap_err(), first.unwrap_err());
+    assert_eq!(began.elapsed(), Duration::from_secs(21));
+    bench.engine.close().await;
 }
 
 #[tokio::test]
