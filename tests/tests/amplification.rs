@@ -100,7 +100,13 @@ fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, lengths: &[u64], c
             let (came, answered) = (count() - before, answered(mount) - answered_before);
             let told = format!("{way:?}, {} KiB: {came} bytes for {answered} for {asked}", length / KIB);
             let of_kernel = if matches!(way, Way::Direct) { asked } else { answered.max(asked) };
-            let by_chance = if length > WHOLE && !is_long_run() { BY_CHANCE << (length / WHOLE - 2) } else { 0 };
+            let by_chance = match way {
+                _ if is_long_run() => 0,
+                _ if length > WHOLE => BY_CHANCE << (length / WHOLE - 2),
+                Way::Direct => 0,
+                // The kernel may get the pages of a buffered read in two steps.
+                Way::Buffered | Way::Advised => BY_CHANCE,
+            };
             println!("{what}, {told}");
             if of_kernel as f64 > asked as f64 * KERNELS_OWN {
                 kernels_own.push(told);
