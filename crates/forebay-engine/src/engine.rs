@@ -98,7 +98,7 @@ pub trait BlockSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`FailureKind::VersionChanged`] when the version is gone; any other when the bytes cannot be had. Retries are
-    /// the source's business: the engine does none, but for who joined a fetch that had begun before he asked.
+    /// the source's business: the engine does none, but for a read that joined a fetch which had begun before it asked.
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure>;
 
     /// What becomes of what was fetched of this file, which has this version. Asked when a read misses, so it is best cheap.
@@ -153,7 +153,7 @@ impl From<Failure> for Failed {
     }
 }
 
-/// How long one may take that has asked, and what became of the fetches that it waited for.
+/// How long a read may take that has asked, and what became of the fetches that it waited for.
 struct Patience {
     asked: Instant,
     deadline: Instant,
@@ -167,7 +167,7 @@ impl Patience {
         Self { asked, deadline: asked + deadline, earlier: None }
     }
 
-    /// A fetch that had begun before somebody asked had less time for this than he has: what was in its way may be gone before his
+    /// A fetch that had begun before a read asked has less time left than that read: what was in its way may be gone before the read's
     /// is over. What is fetched anew is fetched once for all who come as late, and is no earlier one.
     ///
     /// # Errors
