@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use forebay_testkit::ReservedPort;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -22,6 +23,8 @@ pub struct Worker {
     setup: Setup,
     directory: TempDir,
     process: Option<Child>,
+    /// Nobody else gets it while the worker is away.
+    port: ReservedPort,
     address: SocketAddr,
     starts: u32,
 }
@@ -30,8 +33,9 @@ impl Worker {
     #[track_caller]
     pub(crate) fn start(setup: Setup, watch: impl FnMut(&str)) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the worker's log");
-        let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut worker = Self { setup, directory, process: None, address, starts: 0 };
+        let port = ReservedPort::new().expect("a port");
+        let address = port.address();
+        let mut worker = Self { setup, directory, process: None, port, address, starts: 0 };
         worker.start_watched(watch);
         worker
     }
@@ -54,7 +58,7 @@ impl Worker {
             .envs([UCX_ON_LOOPBACK])
             .arg("worker")
             .args(&self.setup.arguments)
-            .args(["-o", &format!("worker.rpc.port={}", self.address.port())])
+            .args(["-o", &format!("worker.rpc.port={}", self.port.address().port())])
             .stdout(Stdio::null())
             .stderr(log)
             .spawn();

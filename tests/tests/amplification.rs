@@ -25,8 +25,9 @@ const CUT_LENGTHS: [u64; 2] = [2 * WHOLE, 4 * WHOLE];
 const AT_MOST: f64 = 1.02;
 /// The longest read that the kernel sends whole.
 const WHOLE: u64 = MIB;
-/// The parts of longer ones are sent side by side. On a machine that does a lot else one may be sent only when the answer to the one
-/// before was there, as the next read of a program is that reads in order: then an answer takes so long that this is chance.
+/// The parts of longer ones, and of buffered ones whose pages the kernel gets in two steps, are sent side by side. On a machine that
+/// does a lot else one may be sent only when the answer to the one before was there, as the next read of a program is that reads in
+/// order: then an answer takes so long that this is chance.
 const LATENCY: Duration = Duration::from_millis(300);
 /// How much is fetched ahead of a read by that chance: so much for the second part, and twice as much for each further one.
 const BY_CHANCE: u64 = 8 * MIB;
@@ -100,13 +101,7 @@ fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, lengths: &[u64], c
             let (came, answered) = (count() - before, answered(mount) - answered_before);
             let told = format!("{way:?}, {} KiB: {came} bytes for {answered} for {asked}", length / KIB);
             let of_kernel = if matches!(way, Way::Direct) { asked } else { answered.max(asked) };
-            let by_chance = match way {
-                _ if is_long_run() => 0,
-                _ if length > WHOLE => BY_CHANCE << (length / WHOLE - 2),
-                Way::Direct => 0,
-                // The kernel may get the pages of a buffered read in two steps.
-                Way::Buffered | Way::Advised => BY_CHANCE,
-            };
+            let by_chance = if length > WHOLE && !is_long_run() { BY_CHANCE << (length / WHOLE - 2) } else { 0 };
             println!("{what}, {told}");
             if of_kernel as f64 > asked as f64 * KERNELS_OWN {
                 kernels_own.push(told);
@@ -143,8 +138,8 @@ fn random_reads_of_an_empty_cache_take_from_the_origin_what_they_ask_for() {
     let bucket = bucket();
     let mount = Setup::of(&bucket).memory("1GiB").up(&bucket);
     let fetched = || bucket.proxy().counts().bytes;
-    nothing_more_comes_than_is_read(&mount, "cold", &WHOLE_LENGTHS, fetched);
     bucket.proxy().set_latency(LATENCY);
+    nothing_more_comes_than_is_read(&mount, "cold", &WHOLE_LENGTHS, fetched);
     nothing_more_comes_than_is_read(&mount, "cold", &CUT_LENGTHS, fetched);
 }
 
@@ -157,8 +152,8 @@ fn random_reads_take_from_a_worker_what_they_ask_for_whether_it_has_it_or_not() 
     let worker = Setup::of(&bucket).memory("1GiB").worker(&bucket);
     let cold = over_tcp(&worker);
     let before = bucket.proxy().counts().bytes;
-    nothing_more_comes_than_is_read(&cold, "cold, over TCP", &WHOLE_LENGTHS, || received(&cold));
     bucket.proxy().set_latency(LATENCY);
+    nothing_more_comes_than_is_read(&cold, "cold, over TCP", &WHOLE_LENGTHS, || received(&cold));
     nothing_more_comes_than_is_read(&cold, "cold, over TCP", &CUT_LENGTHS, || received(&cold));
     let fetched = bucket.proxy().counts().bytes - before;
     assert!(fetched as f64 <= received(&cold) as f64 * AT_MOST, "the worker fetched {fetched}");

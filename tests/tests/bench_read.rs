@@ -64,7 +64,13 @@ impl Place {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let below = self.temporary.path().to_str().unwrap();
         assert!(!mounts.contains(below), "{mounts}");
-        assert_eq!(processes_of(self.temporary.path()), Vec::<u32>::new());
+        assert_eq!(self.processes(), Vec::<u32>::new());
+    }
+
+    /// Those of a run: itself, which names its results, and what it starts, which is named by its temporary files. What it has forked
+    /// and what has not yet become the other program looks like itself, and has its lock.
+    fn processes(&self) -> Vec<u32> {
+        [&self.temporary, &self.results].into_iter().flat_map(|directory| processes_of(directory.path())).collect()
     }
 }
 
@@ -314,7 +320,7 @@ fn a_run_that_is_killed_takes_its_processes_along_and_the_next_removes_what_it_l
     eventually("something is measured", LIMIT, measured);
     signal(run.id(), Signal::KILL);
     let _ = run.wait().unwrap();
-    eventually("its processes end", LIMIT, || processes_of(place.temporary.path()).is_empty());
+    eventually("its processes end", LIMIT, || place.processes().is_empty());
     assert_eq!([left(place.temporary.path()), left(other.path()), left(origin.path())], [1, 1, 1]);
     assert!(place.output().join("made.json").exists());
     // What is not of a run stays, and is said.

@@ -1,10 +1,10 @@
 //! Cache groups: the workers of one group share what they hold, a mount may be one of them, and groups do not see each other.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use forebay_e2e::reading::{self, read_while};
 use forebay_e2e::{Bucket, Cluster, Mount, Setup, Tree, TreeFile, eventually};
+use forebay_testkit::ReservedPort;
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -119,18 +119,13 @@ fn a_mount_of_a_group_without_workers_says_so_in_time() {
     assert!(finished.stderr.contains("no workers") && finished.stderr.contains("next:"), "{}", finished.stderr);
 }
 
-/// Addresses of this machine that were free a moment ago, all at once.
-fn free_addresses(count: usize) -> Vec<String> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
-}
-
 #[test]
 fn mounts_with_a_fixed_list_share_what_they_read_without_an_etcd() {
     let bucket = Bucket::new();
     let tree = Tree::of_equal_files(16, MIB);
     tree.put_into(&bucket, "");
-    let group = free_addresses(2);
+    let ports = [ReservedPort::new().unwrap(), ReservedPort::new().unwrap()];
+    let group = ports.each_ref().map(|port| port.address().to_string());
     let sharing = |address: &str| {
         let (host, port) = address.rsplit_once(':').unwrap();
         let setup = Setup::of(&bucket)
@@ -161,7 +156,8 @@ fn mounts_with_a_fixed_list_share_what_they_read_without_an_etcd() {
 #[test]
 fn a_mount_that_nobody_would_read_from_is_refused() {
     let bucket = Bucket::new();
-    let addresses = free_addresses(2);
+    let ports = [ReservedPort::new().unwrap(), ReservedPort::new().unwrap()];
+    let addresses = ports.each_ref().map(|port| port.address().to_string());
     let port = addresses[0].rsplit_once(':').unwrap().1;
     let setup = Setup::of(&bucket).argument("--port", port).argument("--cache-group", "g");
     let setup = setup.option("worker.rpc.bind.host=127.0.0.1");

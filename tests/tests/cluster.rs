@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay_e2e::reading::{self, DirectFile, read_while};
 use forebay_e2e::{Bucket, Setup, Tree, Worker, eventually};
-use forebay_testkit::{CannedResponse, CannedServer, bound};
+use forebay_testkit::{CannedResponse, CannedServer, ReservedPort, bound};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, PROTOCOL};
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
@@ -193,9 +193,10 @@ fn a_mount_of_something_that_is_no_worker_says_what_it_is() {
 
 #[test]
 fn a_mount_of_nothing_says_that_nobody_listens() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let refused = Setup::without_origin().prepare_mount(&port.to_string()).start();
-    refused.failed(4, &[&port.to_string(), "refused"]);
+    let port = ReservedPort::new().unwrap();
+    let address = port.address().to_string();
+    let refused = Setup::without_origin().prepare_mount(&address).start();
+    refused.failed(4, &[&address, "refused"]);
     assert!(refused.took < SOON);
 }
 

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forebay_e2e::{Bucket, Cluster, Finished, Setup, eventually, finish, forebay, has_ucx};
+use forebay_testkit::ReservedPort;
 use serde_json::Value;
 
 fn doctor(environment: &[(&str, String)], arguments: &[&str]) -> Finished {
@@ -103,9 +104,8 @@ fn an_origin_that_answers_is_well_and_one_that_does_not_is_a_failure_with_its_co
     assert_eq!(check(&report, "origin", "reachable", Some(&origin))["verdict"], "ok");
     // The server is this machine, and its clock ours.
     assert_eq!(check(&report, "origin", "clock-skew", Some(&origin))["verdict"], "ok");
-    // A port that was free a moment ago.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nobody = format!("http://{free}/");
+    let port = ReservedPort::new().unwrap();
+    let nobody = format!("http://{}/", port.address());
     let once = ["--json", "-o", "origin.retry.max_attempts=1", "--origin", &nobody];
     let finished = doctor(&[], &once);
     finished.failed(4, &["reachable failed", "next: "]);
@@ -300,7 +300,8 @@ fn a_worker_is_asked_whether_it_lets_us_in_and_each_of_its_cards_is_connected_to
     let worker = Setup::of(&bucket).options(&rdma).options(&listen).worker(&bucket);
     let port = format!("worker.rpc.port={}", worker.address().port());
     // A benchmark's server does not run there.
-    let peer = format!("127.0.0.1:{}", free_port());
+    let nobodys = ReservedPort::new().unwrap();
+    let peer = nobodys.address().to_string();
     let arguments = [&UCX[..], &["-o", &port, "-o", "network.rdma.data.port=0"]].concat();
     let report = json(&ask_peer(&peer, &arguments).succeeded());
     assert_eq!(of_peer(&report, "worker", &peer).0, "ok");
@@ -325,14 +326,10 @@ fn a_worker_is_asked_whether_it_lets_us_in_and_each_of_its_cards_is_connected_to
     assert_eq!(of_peer(&report, "worker-rdma", &peer).0, "warn");
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[test]
 fn a_peer_that_is_not_there_is_a_failure_that_says_what_to_start() {
-    let peer = format!("127.0.0.1:{}", free_port());
+    let port = ReservedPort::new().unwrap();
+    let peer = port.address().to_string();
     let finished = ask_peer(&peer, &["-o", "worker.rpc.port=0"]);
     finished.failed(4, &["reachable failed"]);
     let report = json(&finished);
@@ -345,8 +342,9 @@ fn a_peer_that_is_not_there_is_a_failure_that_says_what_to_start() {
 
 #[test]
 fn etcd_and_the_coordinator_are_asked_when_they_are_configured() {
-    let nobody = format!("http://127.0.0.1:{}", free_port());
-    let coordinator = format!("127.0.0.1:{}", free_port());
+    let ports = [ReservedPort::new().unwrap(), ReservedPort::new().unwrap()];
+    let nobody = format!("http://{}", ports[0].address());
+    let coordinator = ports[1].address().to_string();
     let arguments = ["--json", "--etcd", &nobody, "--coordinator", &coordinator, "-o", "cluster.etcd.timeout=500ms"];
     let finished = doctor(&[], &arguments);
     finished.failed(4, &["2 checks failed, the first is etcd"]);

@@ -314,9 +314,9 @@ impl Router {
         }
     }
 
-    /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, or is ready, it may be worth
-    /// waiting for one: `None`, when workers are to be asked again. Otherwise what comes of the request, which `request` describes
-    /// for who has never heard of its file.
+    /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, or is ready, it
+    /// may be worth waiting for one: `None`, when workers are to be asked again. Otherwise what comes of the request, which `request`
+    /// describes for who has never heard of its file.
     #[cold]
     async fn when_all_are_silent(
         &self,

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::flight::{Departure, Flight, Flights, Landed};
+use crate::patience::{Failed, Patience};
 use crate::plan::FetchPolicy;
 
 /// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
@@ -140,53 +141,6 @@ pub struct EngineFill {
     pub from_cache: u32,
 }
 
-/// Why a read has failed.
-struct Failed {
-    failure: Failure,
-    /// When the fetch began that failed so; `None` if none did.
-    since: Option<Instant>,
-}
-
-impl From<Failure> for Failed {
-    fn from(failure: Failure) -> Self {
-        Self { failure, since: None }
-    }
-}
-
-/// How long a read may take that has asked, and what became of the fetches that it waited for.
-struct Patience {
-    asked: Instant,
-    deadline: Instant,
-    /// What a fetch failed with that had begun before.
-    earlier: Option<Failure>,
-}
-
-impl Patience {
-    fn new(deadline: Duration) -> Self {
-        let asked = Instant::now();
-        Self { asked, deadline: asked + deadline, earlier: None }
-    }
-
-    /// A fetch that had begun before a read asked has less time left than that read: what was in its way may be gone before the read's
-    /// is over. What is fetched anew is fetched once for all who come as late, and is no earlier one.
-    ///
-    /// # Errors
-    /// When it is final.
-    fn tries_again_after(&mut self, failed: Failed) -> Result<(), Failure> {
-        let Failed { failure, since } = failed;
-        let had_begun = since.is_some_and(|since| since < self.asked);
-        if had_begun && failure.kind().is_transient() && Instant::now() < self.deadline {
-            self.earlier = Some(failure);
-            return Ok(());
-        }
-        match self.earlier.take() {
-            // What it waited for in vain says more than that its time is over.
-            Some(earlier) if since.is_none() && failure.kind() == FailureKind::TimedOut => Err(earlier),
-            _ => Err(failure),
-        }
-    }
-}
-
 /// A store that fills itself. Clones are the same engine.
 #[derive(Clone)]
 pub struct ReadEngine {
@@ -258,7 +212,10 @@ impl ReadEngine {
 
     /// Whether one who asked fetches anew what has failed.
     fn goes_on(&self, patience: &mut Patience, failed: Failed) -> Result<(), Failure> {
-        if self.shared.stop.is_cancelled() { Err(failed.failure) } else { patience.tries_again_after(failed) }
+        match self.shared.stop.is_cancelled() {
+            true => Err(failed.failure),
+            false => patience.tries_again_after(failed, Instant::now()),
+        }
     }
 
     async fn read_within(

@@ -12,6 +12,7 @@ mod engine;
 mod flight;
 #[cfg(all(test, shuttle))]
 mod model;
+mod patience;
 mod plan;
 mod sync;
 

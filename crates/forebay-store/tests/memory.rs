@@ -314,7 +314,8 @@ async fn many_at_once_never_see_a_wrong_byte() {
     assert!(hits > 100, "{hits}");
     assert_eq!(store.stats().memory.corrupt_sectors, 0);
     store.remove_file(FileId([1; 16]));
-    assert_eq!(store.stats().memory.used, 0, "nothing leaks");
+    // Eviction may have one in its hands, which it has taken from those that are held and not yet let go of.
+    until("nothing leaks", || store.stats().memory.used == 0).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A real etcd: one member or several, each a process of its own that can be killed, paused and started again.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use etcd_client::{
 };
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
+
+use crate::ReservedPort;
 
 /// How long the members may take until all of them serve.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -35,6 +37,8 @@ impl Default for EtcdSetup {
 pub struct Etcd {
     members: Vec<Member>,
     tls: Option<Tls>,
+    /// All that members serve at: nobody gets one of them while its member is away.
+    ports: Vec<ReservedPort>,
     _directory: TempDir,
 }
 
@@ -65,25 +69,14 @@ impl Etcd {
             crate::skipped("etcd is not installed (apt-get install etcd-server)");
             return Ok(None);
         };
-        // Another process may take a port between our closing and etcd's opening it.
-        let mut result = Self::start_once(&binary, setup);
-        for _ in 0..2 {
-            if result.is_ok() {
-                break;
-            }
-            result = Self::start_once(&binary, setup);
-        }
-        result.map(Some)
+        Self::start_members(&binary, setup).map(Some)
     }
 
-    fn start_once(binary: &Path, setup: &EtcdSetup) -> anyhow::Result<Self> {
+    fn start_members(binary: &Path, setup: &EtcdSetup) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let tls = if setup.tls { Some(Tls::generate(directory.path())?) } else { None };
-        // All are held until all are known, so that none is given out twice.
-        let listeners =
-            (0..setup.members * 3).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
-        drop(listeners);
+        let ports = (0..setup.members * 3).map(|_| ReservedPort::new()).collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<SocketAddr> = ports.iter().map(ReservedPort::address).collect();
         let addresses: Vec<&[SocketAddr]> = addresses.chunks(3).collect();
         let names: Vec<String> = addresses
             .iter()
@@ -117,7 +110,7 @@ impl Etcd {
                 Member { command, child: None, client, serves_at: client, health, log }
             })
             .collect();
-        let mut etcd = Self { members, tls, _directory: directory };
+        let mut etcd = Self { members, tls, ports, _directory: directory };
         for member in 0..setup.members {
             etcd.spawn(member)?;
         }
@@ -175,7 +168,9 @@ impl Etcd {
     /// When it does not serve.
     pub fn restart_apart(&mut self, member: usize) -> anyhow::Result<()> {
         self.kill(member)?;
-        self.members[member].serves_at = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let apart = ReservedPort::new()?;
+        self.members[member].serves_at = apart.address();
+        self.ports.push(apart);
         self.spawn(member)?;
         self.wait(member)
     }

@@ -6,6 +6,7 @@
 //! * [`FaultProxy`]: stands in front of an S3 server and does, on command, what bad networks and bad servers do;
 //! * [`CannedServer`]: answers http with whatever a test hands out;
 //! * [`Etcd`]: a real etcd, of one member or several that can be killed, paused and started again;
+//! * [`ReservedPort`]: a port at which nobody listens but whom a test gives it to;
 //! * [`DataSet`]: file contents that can be checked at any offset;
 //! * [`Telling`]: an allocator that tells of each allocation;
 //! * [`Programs`]: this workspace's programs as processes: [`S3Process`], [`WorkerProcess`], [`MountProcess`].
@@ -17,6 +18,7 @@ mod canned;
 mod data_set;
 mod etcd;
 mod loopback;
+mod port;
 mod programs;
 mod proxy;
 mod s3;
@@ -26,6 +28,7 @@ pub use allocations::Telling;
 pub use canned::{CannedRequest, CannedResponse, CannedServer};
 pub use data_set::DataSet;
 pub use etcd::{Etcd, EtcdSetup};
+pub use port::ReservedPort;
 pub use programs::{MountProcess, Programs, S3Process, WorkerProcess};
 pub use proxy::{Fault, FaultProxy, ProxyCounts};
 pub use s3::{S3Server, S3ServerOptions};
