@@ -103,6 +103,11 @@ impl FakeRings {
         self.0.state.lock().injected.extend(results);
     }
 
+    /// How many of these are still to come.
+    pub(crate) fn injected(&self) -> usize {
+        self.0.state.lock().injected.len()
+    }
+
     /// Entries of queue `qid` that the kernel has.
     pub(crate) fn available(&self, qid: u16) -> usize {
         self.0.state.lock().queues.get(&qid).map_or(0, |queue| queue.available.len())

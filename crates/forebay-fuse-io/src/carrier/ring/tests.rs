@@ -269,12 +269,14 @@ fn an_entry_less_does_no_harm() {
 #[test]
 fn rings_that_the_kernel_refuses_leave_everything_to_the_device() {
     let rings = FakeRings::default();
-    rings.inject([-libc::EINVAL; 100]);
-    let Mount { mut kernel, requests, pool: _ } = Mount::over(rings);
+    rings.inject([-libc::EINVAL; ENTRIES]);
+    let Mount { mut kernel, requests, pool } = Mount::over(rings.clone());
+    rings.wait_until(|rings| rings.injected() == 0);
     let unique = kernel.wire.send(about(STATFS, 1), &[], &[]);
     assert_eq!(kernel.wire.answer(unique).error, 0);
     drop(requests);
     kernel.abort().unwrap();
+    assert_eq!(pool.used(), 0, "it has taken none, so none is its own");
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl<S: Submit> RingThread<S> {
     /// answers are to be handed over.
     pub(crate) fn complete<D: Dispatch>(&mut self, dispatch: &D) -> io::Result<u32> {
         let (mut bytes, mut answers) = (0, 0);
-        let mut seen = None;
+        let (mut seen, mut lost) = (None, None);
         while let Some(completion) = self.submit.completion() {
             let Completion::Entry(entry, result) = completion else {
                 count(&self.counters.bells);
@@ -149,7 +149,8 @@ impl<S: Submit> RingThread<S> {
                     let error = io::Error::from_raw_os_error(number);
                     error!(%error, queue = self.entries.qid(entry), "the kernel does not take an entry of a ring back");
                 }
-                Step::QueueLost(number) => return Err(io::Error::from_raw_os_error(number)),
+                // What else the kernel has given back is noted all the same: that memory is ours again.
+                Step::QueueLost(number) => lost = lost.or(Some(number)),
             }
             if bytes >= FLUSH_BYTES || answers >= FLUSH_ENTRIES {
                 (bytes, answers, seen) = (0, 0, None);
@@ -158,7 +159,7 @@ impl<S: Submit> RingThread<S> {
                 self.submit.flush()?;
             }
         }
-        Ok(answers)
+        lost.map_or(Ok(answers), |number| Err(io::Error::from_raw_os_error(number)))
     }
 
     /// Serves the request in `entry`, which was `seen` there then.
