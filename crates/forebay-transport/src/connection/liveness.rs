@@ -22,44 +22,49 @@ pub struct Liveness {
     keepalive: Duration,
     dead_after: Duration,
     heard: Instant,
-    /// The first and the latest ping since anything was heard.
-    pings: Option<(Instant, Instant)>,
+    /// The latest ping since anything was heard.
+    pinged: Option<Instant>,
+    /// When it is to be asked again. Who asks later has stood still meanwhile.
+    due: Instant,
 }
 
 impl Liveness {
     /// A clock that starts at `now`.
     #[must_use]
     pub fn new(keepalive: Duration, dead_after: Duration, now: Instant) -> Self {
-        Self { keepalive, dead_after, heard: now, pings: None }
+        Self { keepalive, dead_after, heard: now, pinged: None, due: now + keepalive }
     }
 
     /// The peer sent something, or calls are under way again after a time without any, when silence meant nothing.
     pub fn heard(&mut self, now: Instant) {
         self.heard = now;
-        self.pings = None;
+        self.pinged = None;
+        self.due = now + self.keepalive;
     }
 
-    /// What the silence until `now` means.
+    /// What the silence until `now` means. Time that our own process stood still, stopped or on a machine that was, is not
+    /// the peer's silence: what it has answered meanwhile may not have been looked at yet.
     pub fn check(&mut self, now: Instant) -> Verdict {
+        let stood_still = now.saturating_duration_since(self.due);
+        self.heard += stood_still;
+        self.pinged = self.pinged.map(|pinged| pinged + stood_still);
+        let verdict = self.verdict(now);
+        if let Verdict::Wait(due) | Verdict::Ping(due) = verdict {
+            self.due = due;
+        }
+        verdict
+    }
+
+    fn verdict(&mut self, now: Instant) -> Verdict {
         let dead_at = self.heard + self.dead_after;
-        let Some((first, latest)) = self.pings else {
-            let due = self.heard + self.keepalive;
-            if now < due {
-                return Verdict::Wait(due);
-            }
-            self.pings = Some((now, now));
-            return Verdict::Ping(now + self.keepalive);
-        };
-        // Our own process may have stood still for longer than the peer was silent: it must have had time to answer.
-        let dead_at = dead_at.max(first + self.dead_after.saturating_sub(self.keepalive) / 2);
-        if now >= dead_at {
+        if self.pinged.is_some() && now >= dead_at {
             return Verdict::Dead;
         }
-        let due = latest + self.keepalive;
+        let due = self.pinged.unwrap_or(self.heard) + self.keepalive;
         if now < due {
             return Verdict::Wait(due.min(dead_at));
         }
-        self.pings = Some((first, now));
+        self.pinged = Some(now);
         Verdict::Ping((now + self.keepalive).min(dead_at))
     }
 }
@@ -98,11 +103,29 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_stood_still_itself_gives_the_peer_time_to_answer() {
+    fn time_that_the_process_stood_still_itself_is_not_the_peers_silence() {
         let start = Instant::now();
-        let mut clock = clock(start);
-        assert!(matches!(clock.check(at(start, 60_000)), Verdict::Ping(_)));
-        assert_eq!(clock.check(at(start, 61_000)), Verdict::Wait(at(start, 62_000)));
-        assert_eq!(clock.check(at(start, 62_000)), Verdict::Dead);
+        let mut before_it_asked = clock(start);
+        assert_eq!(before_it_asked.check(at(start, 60_000)), Verdict::Ping(at(start, 62_000)));
+        assert_eq!(before_it_asked.check(at(start, 61_000)), Verdict::Wait(at(start, 62_000)));
+        assert_eq!(before_it_asked.check(at(start, 62_000)), Verdict::Ping(at(start, 64_000)));
+        assert_eq!(before_it_asked.check(at(start, 64_000)), Verdict::Dead);
+
+        let mut after_it_asked = clock(start);
+        assert_eq!(after_it_asked.check(at(start, 2000)), Verdict::Ping(at(start, 4000)));
+        assert_eq!(after_it_asked.check(at(start, 60_000)), Verdict::Ping(at(start, 62_000)));
+        assert_eq!(after_it_asked.check(at(start, 62_000)), Verdict::Dead);
+    }
+
+    #[test]
+    fn a_clock_that_is_looked_at_late_each_time_still_finds_death() {
+        let start = Instant::now();
+        let (mut clock, mut now) = (clock(start), at(start, 2000));
+        let mut looked = 0;
+        while let Verdict::Wait(due) | Verdict::Ping(due) = clock.check(now) {
+            now = due + Duration::from_secs(1);
+            looked += 1;
+        }
+        assert_eq!((looked, now), (2, at(start, 8000)));
     }
 }
