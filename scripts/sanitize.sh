@@ -2,7 +2,8 @@
 # Runs the suites of memory, store, engine and transports under AddressSanitizer (with LeakSanitizer) and ThreadSanitizer: both, or the
 # one that is named. Needs a nightly toolchain (FOREBAY_NIGHTLY names another one), and ThreadSanitizer the sources of the standard
 # library, which must be compiled with it: what happens inside a lock of the standard library would else look like nothing at all.
-# Models are left out: they take turns by themselves.
+# It knows no fences, and of mappings only what the C library is asked for: memory that is mapped anew is else still that of those who
+# had it before. Models are left out: they take turns by themselves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +37,7 @@ thread() {
         return 0
     fi
     FOREBAY_TEST_SLOWNESS=20 TSAN_OPTIONS="suppressions=$suppressions/thread.supp:second_deadlock_stack=1:history_size=4:print_suppressions=0" \
-        CARGO_TARGET_DIR=target/sanitize/thread RUSTFLAGS="-Zsanitizer=thread" \
+        CARGO_TARGET_DIR=target/sanitize/thread RUSTFLAGS="-Zsanitizer=thread --cfg thread_sanitizer --cfg rustix_use_libc" \
         cargo "+$nightly" test --locked -Zbuild-std --target "$host" --no-fail-fast --all-features "${packages[@]}" \
         -- --skip model::
 }

@@ -22,7 +22,7 @@ const TARGET: f64 = 0.6;
 /// With as many jobs at most.
 const JOBS: u32 = 4;
 /// UCX between two processes of one machine; its listener needs `tcp`.
-const TRANSPORTS: &str = "posix,cma,tcp,self";
+const TRANSPORTS: &str = "sysv,cma,tcp,self";
 /// Makes both ends use it, and nothing else.
 const UCX: [&str; 3] =
     ["network.rdma.data.enabled=true", "network.rdma.data.fallback=never", "network.rdma.metadata.enabled=true"];

@@ -23,7 +23,7 @@ use crate::server::{CLUSTER, ServerProcess, lane_options};
 use crate::transport::{SIZES, call, calls};
 
 /// What UCX may use, and what that comes to. Its listener needs `tcp` in any case.
-const FABRICS: [(&str, &str); 2] = [("shared memory", "posix,cma,tcp,self"), ("UCX's TCP", "tcp,self")];
+const FABRICS: [(&str, &str); 2] = [("shared memory", "sysv,cma,tcp,self"), ("UCX's TCP", "tcp,self")];
 /// Calls under way at once where bandwidth is measured.
 const AT_ONCE: usize = 8;
 /// Files of the connection table.

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// No run in these tests takes longer, on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(600);
 /// UCX between two processes of one machine: shared memory, and TCP's loopback.
-const SHARED_MEMORY: &str = "posix,cma,tcp,self";
+const SHARED_MEMORY: &str = "sysv,cma,tcp,self";
 const LOOPBACK: &str = "tcp,self";
 
 /// What every transport is told: this machine's loopback only.

@@ -14,7 +14,7 @@ const NO_WINDOW: &str = "network.shared_memory=off";
 const SHARED_MEMORY: [&str; 4] = [
     NO_WINDOW,
     "network.rdma.data.enabled=true",
-    "network.rdma.data.transports=posix,cma,tcp,self",
+    "network.rdma.data.transports=sysv,cma,tcp,self",
     "network.rdma.data.buffer_pool.max_size=1GiB",
 ];
 /// A worker that listens where tests may.
@@ -66,7 +66,7 @@ fn metadata_alone_goes_over_ucx_when_only_that_is_asked_for() {
     }
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
     tree.put_into(&bucket, "");
-    let only = [NO_WINDOW, METADATA, "network.rdma.data.transports=posix,cma,tcp,self"];
+    let only = [NO_WINDOW, METADATA, "network.rdma.data.transports=sysv,cma,tcp,self"];
     let worker = Setup::of(&bucket).options(&only).options(&LISTEN).worker(&bucket);
     let mount = Setup::without_origin().options(&only).mount([&worker]);
     tree.verify_names(&mount.root());

@@ -294,7 +294,7 @@ keys! {
             example "[\"mlx5_0:1\", \"mlx5_1:1\"]";
         /// Interfaces whose RDMA devices to use: the other way to name them; also `--rdma-network ib0:ib2`.
         network_rdma_data_network "network.rdma.data.network": Vec<Interface> = vec![], example "[\"ib0\", \"ib2\"]";
-        /// UCX's transports, in place of those that are RDMA: `["tcp"]`, `["posix", "cma", "tcp"]`. For tests.
+        /// UCX's transports, in place of those that are RDMA: `["tcp"]`, `["sysv", "cma", "tcp"]`. For tests.
         network_rdma_data_transports "network.rdma.data.transports": Vec<String> = vec![],
             example "[\"rc\", \"ud\"]";
         /// The libucp to load. Unset: the system's.

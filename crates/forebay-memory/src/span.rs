@@ -17,6 +17,18 @@ use crate::region::Region;
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
 pub type Spans = SmallVec<[Span; 2]>;
 
+/// What those did who let go of a view of `extent` was before this.
+#[cfg(not(thread_sanitizer))]
+fn acquire(_extent: &Arc<Extent>) {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+}
+
+/// The same without a fence, which ThreadSanitizer does not know.
+#[cfg(thread_sanitizer)]
+fn acquire(extent: &Arc<Extent>) {
+    drop(Arc::downgrade(extent).upgrade());
+}
+
 /// The only view of some bytes of an extent: to be filled, then frozen.
 pub struct SpanMut {
     extent: Arc<Extent>,
@@ -150,6 +162,17 @@ impl Span {
         Arc::get_mut(&mut self.extent)?.slot()?;
         let end = self.end.checked_add(length).filter(|end| *end <= self.extent.size())?;
         Some(SpanMut { extent: Arc::clone(&self.extent), start: self.end, end })
+    }
+
+    /// Whether anybody else has a view of the extent. If not, what was written through views that are gone is there to be seen, and
+    /// whoever writes to the extent now does so after those who looked.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        if Arc::strong_count(&self.extent) > 1 {
+            return true;
+        }
+        acquire(&self.extent);
+        false
     }
 
     /// How many views of the extent exist.

@@ -29,7 +29,7 @@ use crate::connection::Connection;
 use crate::lent::{Lent, LentMemory};
 use crate::options::FabricOptions;
 use crate::trace::Trace;
-use crate::{exit, sockets, vanishing};
+use crate::{sockets, vanishing};
 
 /// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
 /// only when a card does not answer at all; their memory is then kept for ever.
@@ -214,9 +214,6 @@ impl Lane {
                 let (spin, gauges, lent) = (Arc::clone(&lane.spin), Arc::clone(&lane.gauges), Arc::clone(&lane.lent));
                 let ended = lane.ended.clone().drop_guard();
                 move || {
-                    // Dropped last, when the thread has nothing of UCX any more.
-                    let _running = exit::Running::begin();
-                    let (context, ended) = (context, ended);
                     run(&context, (registration, lent), queue, spin, stop, gauges, &ready);
                     drop(ended);
                 }

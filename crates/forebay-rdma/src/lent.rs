@@ -164,7 +164,7 @@ mod tests {
                 return None;
             }
         };
-        let context = Context::new(library, &Options::tuned().transports(["posix", "tcp"])).unwrap();
+        let context = Context::new(library, &Options::tuned().transports(["sysv", "tcp"])).unwrap();
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(12))).unwrap();
         let pieces = std::iter::from_fn(|| pool.try_alloc(FRAME_SIZE)).collect();
         let memory = LentMemory::default();

@@ -16,7 +16,6 @@
 
 mod client;
 mod connection;
-mod exit;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod lane;

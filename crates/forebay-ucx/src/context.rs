@@ -11,6 +11,7 @@ use forebay_ucx_sys as sys;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Status};
+use crate::exit::InUse;
 use crate::library::Library;
 use crate::options::{Options, is_known, name_before_1_17};
 use crate::registration::Mapped;
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) mapped: Mutex<Vec<Arc<Mapped>>>,
     /// Memory that peers hold keys of: they may write to it until it is deregistered.
     pub(crate) exposed: Mutex<Vec<SpanMut>>,
+    _in_use: InUse,
 }
 
 // SAFETY: the context is made with `mt_workers_shared`, by which UCX locks it on every use; the rest is Send and Sync.
@@ -85,6 +87,7 @@ impl Context {
             unknown: Vec::new(),
             mapped: Mutex::default(),
             exposed: Mutex::default(),
+            _in_use: InUse::begin(),
         };
         // Before 1.21 an unknown option is taken in silence. All modules are loaded now, so all options are known.
         if let Some(known) = library.known_options() {

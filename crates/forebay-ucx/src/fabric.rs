@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn everything_else_waits_for_events() {
-        for names in [&["tcp", "posix", "cma"][..], &["rc_verbs", "ud_verbs"], &["rc_mlx5", "dc_mlx5", "srd"], &[]] {
+        for names in [&["tcp", "sysv", "cma"][..], &["rc_verbs", "ud_verbs"], &["rc_mlx5", "dc_mlx5", "srd"], &[]] {
             assert_eq!(fabric(names), Fabric::Events, "{names:?}");
         }
         let adapted = Fabric::Events.adapt(Options::tuned());

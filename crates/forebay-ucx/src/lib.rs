@@ -25,6 +25,7 @@ mod context;
 mod driving;
 mod endpoint;
 mod error;
+mod exit;
 mod fabric;
 mod library;
 mod listener;

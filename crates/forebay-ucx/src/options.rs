@@ -20,7 +20,7 @@ pub struct Options {
 
 /// What was needed for the cache's data path, with what it is for. Each yields to the user's environment, and is left out
 /// where the version of UCX does not know it.
-const TUNED: [(&str, &str); 11] = [
+const TUNED: [(&str, &str); 12] = [
     // A listener restarts on its port while old connections linger in TIME_WAIT.
     ("CM_REUSEADDR", "y"),
     // Larger segments: 1 MiB over loopback 1312 -> 4845 MiB/s.
@@ -35,6 +35,9 @@ const TUNED: [(&str, &str); 11] = [
     // Shared memory under error handling by peer, which every endpoint uses.
     ("MM_ERROR_HANDLING", "y"),
     ("CMA_MEMORY_INVALIDATE", "y"),
+    // By default a peer's segment is the file at /proc/PID/fd/N when it is first written to. By then the peer may have closed that
+    // worker, and have another file at that number: too short a one is SIGBUS, any other one is written over.
+    ("POSIX_USE_PROC_LINK", "n"),
     // All memory is the host's: no need to ask what kind a buffer is.
     ("MEMTYPE_CACHE", "n"),
 ];

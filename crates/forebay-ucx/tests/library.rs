@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::{library, over_each_fabric};
-use forebay_ucx::{Context, Error, Library, Options};
+use forebay_ucx::{Context, Error, Library, Options, Worker};
 
 #[test]
 fn the_library_says_its_version_its_file_and_its_transports() {
@@ -76,4 +76,14 @@ fn the_tuned_options_are_known_and_choose_what_they_say() {
         assert!(unknown.is_empty() || unknown == ["TCP_USER_TIMEOUT"], "{unknown:?}");
         assert!(context.resources().iter().all(|resource| resource.transport != "tcp" || resource.device == "lo"));
     });
+}
+
+#[test]
+fn shared_memory_is_found_by_its_name_not_by_a_descriptor_that_may_be_another_by_then() {
+    let Some(library) = library() else { return };
+    let context = Context::new(library, &Options::tuned().transports(["posix", "tcp"])).unwrap();
+    let _worker = Worker::new(&context).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let is_named = |line: &&str| line.contains("/ucx_shm_posix_") && !line.ends_with("(deleted)");
+    assert!(maps.lines().any(|line| is_named(&line)), "{maps}");
 }

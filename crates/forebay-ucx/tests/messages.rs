@@ -90,7 +90,7 @@ fn the_lanes_and_addresses_of_an_endpoint_are_known() {
             asker.ask(b"hello", false, Protocol::Auto).await;
             let lanes = asker.endpoint.lanes().unwrap();
             println!("{lanes:?}");
-            assert!(has(&lanes, if shared { "posix" } else { "tcp" }), "{lanes:?}");
+            assert!(has(&lanes, if shared { "sysv" } else { "tcp" }), "{lanes:?}");
             let (local, remote) = asker.endpoint.addresses().unwrap();
             assert!(local.is_some_and(|local| local.ip().is_loopback()) && remote.is_some());
         })
@@ -360,7 +360,7 @@ fn a_worker_that_has_nothing_to_do_sleeps() {
 #[test]
 fn a_registration_grows_and_says_what_it_covers() {
     let Some(library) = library() else { return };
-    let context = context(library, &["tcp", "posix"]);
+    let context = context(library, &["tcp", "sysv"]);
     let pool: Pool = pool(8);
     let part = ByteSize::mib(8);
     let registration = Registration::growing(&context, &pool, part);
@@ -383,7 +383,7 @@ fn a_registration_grows_and_says_what_it_covers() {
 #[test]
 fn parts_are_registered_here_and_there_and_their_memory_stays_mapped_until_the_context_has_ended() {
     let Some(library) = library() else { return };
-    let context = context(library, &["tcp", "posix"]);
+    let context = context(library, &["tcp", "sysv"]);
     let pool: Pool = pool(3);
     let registration = Registration::growing(&context, &pool, ByteSize::mib(4));
     let frames: Vec<_> = std::iter::from_fn(|| pool.try_alloc(FRAME_SIZE)).collect();

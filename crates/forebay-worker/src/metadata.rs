@@ -386,11 +386,14 @@ impl Changing<'_> {
         let attr = Attr { replicas: rules.replicas, writable: scope.is_writable(&path), ..attr };
         // Of two changes at once, nobody here knows which one the origin took last.
         let is_alone = metadata.freshness.believes_name(&path, self.began, Instant::now());
+        let began = self.began;
         drop(self);
         let asked = Instant::now();
-        if is_alone && !rules.believes_nothing() {
-            let answer = Ok(attr.clone());
-            let known = Known { ttl: rules.believed(&answer), answer, asked, scope: scope.number };
+        let answer = Ok(attr.clone());
+        // It was so at some time since the change began, and somebody else may have changed it after that.
+        let ttl = rules.believed(&answer).saturating_sub(asked.saturating_duration_since(began));
+        if is_alone && !ttl.is_zero() {
+            let known = Known { answer, asked, ttl, scope: scope.number };
             metadata.attrs.insert(path.clone(), known).await;
         }
         metadata.made_ancestors(&path, asked).await;

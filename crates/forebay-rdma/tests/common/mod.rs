@@ -67,7 +67,7 @@ pub(crate) fn lane_options(name: &str, pool: Pool) -> LaneOptions {
     LaneOptions {
         // Not what other tests make and remove meanwhile.
         devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), "lo"),
-        transports: setting(TLS, "posix,cma,tcp,self"),
+        transports: setting(TLS, "sysv,cma,tcp,self"),
         ..LaneOptions::new(name, pool, registered)
     }
 }

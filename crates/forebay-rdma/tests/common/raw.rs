@@ -43,7 +43,7 @@ pub(crate) struct Raw {
 
 /// A worker with the settings of the lanes.
 pub(crate) fn worker(library: &'static Library) -> Worker {
-    let transports = setting("FOREBAY_TEST_UCX_TLS", "posix,cma,tcp,self");
+    let transports = setting("FOREBAY_TEST_UCX_TLS", "sysv,cma,tcp,self");
     let mut options = Options::tuned().transports(transports.iter().map(String::as_str));
     let devices = setting("FOREBAY_TEST_UCX_CLIENT", "");
     if !devices.is_empty() {

@@ -27,7 +27,7 @@ pub(crate) const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv
 /// No wait in these tests takes longer, on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 /// The transports that need no NIC, by what they are called in a message. The connection manager is tcp's in both.
-pub(crate) const FABRICS: [(&str, &[&str]); 2] = [("tcp", &["tcp"]), ("shared memory", &["posix", "cma", "tcp"])];
+pub(crate) const FABRICS: [(&str, &[&str]); 2] = [("tcp", &["tcp"]), ("shared memory", &["sysv", "cma", "tcp"])];
 
 pub(crate) const REQUEST: u16 = 1;
 pub(crate) const REPLY: u16 = 2;

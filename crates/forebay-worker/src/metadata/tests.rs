@@ -77,6 +77,25 @@ async fn absence_is_remembered_until_someone_insists() {
 }
 
 #[tokio::test]
+async fn what_a_change_made_is_believed_no_longer_than_from_its_beginning() {
+    let short = Duration::from_millis(20);
+    for (ttl, takes, size) in [(TTL, Duration::ZERO, 1), (short, short, 2)] {
+        let (origin, metadata) = metadata(ttl);
+        origin.put("a", vec![0; 1]);
+        let (name, ours) = (path("/data/s3/a"), origin.stat(b"a").await.unwrap());
+        let changing = metadata.changing(&metadata.scopes.current(), &name, false);
+        // Somebody else replaces it before we hear that the origin has ours.
+        origin.put("a", vec![0; 2]);
+        tokio::time::sleep(takes).await;
+        let made = changing.made(ours).await;
+        assert_eq!(made.size(), 1);
+        let known = metadata.stat(&name, false).await.unwrap();
+        assert_eq!(known.attr.size(), size, "it took {takes:?}");
+        assert!(known.valid_for <= ttl);
+    }
+}
+
+#[tokio::test]
 async fn a_ttl_of_zero_always_asks_and_is_never_believed() {
     let (origin, metadata) = metadata(Duration::ZERO);
     for size in 1..4 {

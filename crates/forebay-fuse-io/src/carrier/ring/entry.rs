@@ -22,7 +22,6 @@
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use forebay_memory::{Pool, Span, SpanMut};
 
@@ -218,12 +217,7 @@ impl Slot {
     /// Whether somebody has a view of the payload. Asked by whoever has the entry.
     fn is_lent(&self) -> bool {
         // SAFETY: only who has the entry looks at the anchor.
-        if unsafe { (*self.anchor.get()).views() } > 1 {
-            return true;
-        }
-        // What was written through a view that is gone was written before this.
-        fence(Ordering::Acquire);
-        false
+        unsafe { (*self.anchor.get()).is_shared() }
     }
 }
 

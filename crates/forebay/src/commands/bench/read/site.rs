@@ -41,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Lines of a log that are shown when a process fails.
 const SHOWN: usize = 12;
 /// UCX between processes of one machine, without a card. Its listener needs `tcp`.
-const WITHOUT_CARD: &str = "posix,cma,tcp,self";
+const WITHOUT_CARD: &str = "sysv,cma,tcp,self";
 
 /// The sections of a configuration that are about this machine, its network and its origins.
 const TAKEN: [&str; 7] = ["network.", "ucx.", "origin.", "block.", "client.", "fuse.", "metadata."];

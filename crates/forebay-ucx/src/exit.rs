@@ -1,21 +1,22 @@
-//! A process that ends while lanes run.
+//! A process that ends while threads of it use UCX.
 //!
 //! UCX's libraries free what is theirs when the process ends, whatever threads still use it, and such a thread dies of a segmentation
-//! fault: the process has done all that it was to do, and its exit status says that it crashed. A lane that is dropped in a runtime
-//! ends by itself a moment later, so that happens. Then the process ends at once, with the status that it has, before the turn of the
-//! libraries comes: what they would free goes with it anyway.
+//! fault: the process has done all that it was to do, and its exit status says that it crashed. A thread that is told to end does so a
+//! moment later, so that happens. As long as there is a context, the process therefore ends at once, with the status that it has, before
+//! the turn of the libraries comes: what they would free goes with it anyway.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads of lanes that may call UCX.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// Contexts that threads may use.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// The thread of a lane, for as long as it may call UCX. To be dropped after all else that the thread has.
-pub(crate) struct Running(());
+/// Goes with a context, to be dropped after it.
+#[derive(Debug)]
+pub(crate) struct InUse(());
 
-impl Running {
+impl InUse {
     pub(crate) fn begin() -> Self {
-        RUNNING.fetch_add(1, Ordering::AcqRel);
+        IN_USE.fetch_add(1, Ordering::AcqRel);
         // The library is loaded by now, so what is registered here comes before the destructors of its own.
         #[cfg(target_env = "gnu")]
         glibc::register();
@@ -23,9 +24,9 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for InUse {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
+        IN_USE.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -53,7 +54,7 @@ mod glibc {
 
     /// Nothing that the thread has of its own may be used here: it is gone. Rust has flushed its standard output before.
     extern "C" fn end(status: c_int, _: *mut c_void) {
-        if super::RUNNING.load(Ordering::Acquire) > 0 {
+        if super::IN_USE.load(Ordering::Acquire) > 0 {
             // SAFETY: ends the process, and touches no memory of it.
             unsafe { libc::_exit(status) }
         }
