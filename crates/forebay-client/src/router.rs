@@ -180,7 +180,7 @@ impl Router {
                 }
             };
             if let Some(changes) = link.missed.due() {
-                if let Err(error) = self.catch_up(&link, changes).await {
+                if let Err(error) = self.catch_up(&link, changes, left).await {
                     attempts.pass_over(&link, error);
                     continue;
                 }
@@ -402,19 +402,19 @@ impl Router {
     /// # Errors
     /// When it cannot be told of that either: then it is not to be asked, or a client would miss its own write.
     #[cold]
-    async fn catch_up(&self, link: &Link, changes: u64) -> Result<(), CallError> {
-        self.forget(link, &FsPath::root(), Flags::BELOW).await?;
+    async fn catch_up(&self, link: &Link, changes: u64, left: Duration) -> Result<(), CallError> {
+        self.forget(link, &FsPath::root(), Flags::BELOW, left).await?;
         link.missed.caught_up(changes);
         Ok(())
     }
 
     /// Has a member ask the origin again about `path` when it is asked next.
     pub(crate) async fn refresh(&self, link: &Link, path: &FsPath, flags: Flags) -> Result<(), Failure> {
-        self.note(link, self.forget(link, path, flags).await).map(|_| ())
+        self.note(link, self.forget(link, path, flags, self.timeout).await).map(|_| ())
     }
 
-    async fn forget(&self, link: &Link, path: &FsPath, flags: Flags) -> Result<Reply, CallError> {
-        let within = self.timeout.min(TOLD_WITHIN);
+    async fn forget(&self, link: &Link, path: &FsPath, flags: Flags, left: Duration) -> Result<Reply, CallError> {
+        let within = left.min(TOLD_WITHIN);
         let request = Request::on_path(Op::Refresh, path.as_bytes().to_vec().into(), within).with_flags(flags);
         link.transport.call(request, None).await
     }

@@ -368,6 +368,24 @@ async fn telling_a_worker_what_it_missed_is_a_part_of_the_time_that_a_question_m
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_worker_that_is_asked_last_is_told_what_it_missed_in_the_time_that_is_left() {
+    let scene = Scene::new(2).await;
+    assert_eq!(scene.size("/s3/f").await, Err(FailureKind::NotFound));
+    let owner = Arc::clone(scene.asked(Op::Stat)[0]);
+    owner.kill();
+    scene.client.put(&path("/s3/f"), bytes(1)).await.unwrap();
+    owner.revive();
+    owner.hang(true);
+    // It failed a moment ago, so the other one is asked first, and says no when little time is left.
+    scene.origin.set_delay(18 * SECOND);
+    scene.origin.fail_next(1, &Failure::new(FailureKind::Unavailable, "scripted"));
+    let began = tokio::time::Instant::now();
+    assert!(scene.size("/s3/f").await.is_err());
+    assert!(began.elapsed() > 18 * SECOND && began.elapsed() <= 20 * SECOND + SECOND / 10, "{:?}", began.elapsed());
+    assert_eq!(owner.calls(Op::Refresh), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_missed_a_change_and_cannot_be_told_of_it_is_not_asked() {
     let scene = Scene::new(2).await;
     scene.origin.put("f", bytes(1));

@@ -5,7 +5,7 @@ pub(crate) mod raw;
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
@@ -15,6 +15,8 @@ use forebay_transport::{CallError, Reply, Request, Service, Transport, conforman
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
 use forebay_ucx::{Library, sockets_are_sound};
 
+/// What UCX uses in this program unless the environment says so.
+static TRANSPORTS: OnceLock<&str> = OnceLock::new();
 pub(crate) const CLUSTER: &str = "test";
 pub(crate) const BLOCK_SIZE: u32 = MAX_BLOCK_SIZE;
 /// Names UCX's transports, where they are not to be shared memory with connections over sockets.
@@ -39,6 +41,13 @@ pub(crate) fn library() -> Option<&'static Library> {
             None
         }
     }
+}
+
+/// The library for tests whose peers are killed or stopped. Over sockets: a peer that is, in the middle of writing to a queue in shared
+/// memory, leaves a hole in it, and nothing gets past that, of whatever peer.
+pub(crate) fn library_over_sockets() -> Option<&'static Library> {
+    TRANSPORTS.get_or_init(|| "tcp,self");
+    library()
 }
 
 /// Says why a test does not run here, past the test harness, which shows what it captured of failed tests only.
@@ -67,7 +76,7 @@ pub(crate) fn lane_options(name: &str, pool: Pool) -> LaneOptions {
     LaneOptions {
         // Not what other tests make and remove meanwhile.
         devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), "lo"),
-        transports: setting(TLS, "sysv,cma,tcp,self"),
+        transports: setting(TLS, TRANSPORTS.get_or_init(|| "sysv,cma,tcp,self")),
         ..LaneOptions::new(name, pool, registered)
     }
 }
