@@ -380,7 +380,7 @@ impl ReadEngine {
         self.shared.tasks.spawn(async move {
             let landing = tokio::select! {
                 landing = shared.fetch(&fetch) => landing,
-                () = shared.stop.cancelled() => Err(Failure::new(FailureKind::Unavailable, "the cache is shutting down")),
+                () = shared.stop.cancelled() => Err(Failure::new(FailureKind::NotReady, "the cache is shutting down")),
             };
             departure.land(landing);
         });

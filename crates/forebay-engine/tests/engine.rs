@@ -308,7 +308,7 @@ async fn closing_ends_the_fetches_and_their_readers() {
     });
     bench.until_waiting(1).await;
     bench.engine.close().await;
-    assert_eq!(reader.await.unwrap().unwrap_err().kind(), FailureKind::Unavailable);
+    assert_eq!(reader.await.unwrap().unwrap_err().kind(), FailureKind::NotReady);
     assert_eq!(bench.engine.fetches(), 0);
 }
 

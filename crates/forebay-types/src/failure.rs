@@ -51,7 +51,8 @@ pub enum FailureKind {
     NotPermitted = 21,
     /// From one origin to another.
     CrossDevice = 22,
-    /// The worker does not know yet what is mounted: it has just started. It will, and another may.
+    /// The worker has just started and does not know yet what is mounted, or is about to end: it will be ready, or the one that takes
+    /// its place, and another may be.
     NotReady = 23,
 }
 

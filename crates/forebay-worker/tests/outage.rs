@@ -178,6 +178,18 @@ async fn a_worker_that_does_not_know_yet_what_is_mounted_is_waited_for() {
     let began = Instant::now();
     assert_eq!(client.stat(&f, true).await.unwrap_err().kind(), FailureKind::NotReady);
     assert!((TIMEOUT - PAUSE..=TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
+
+    // So is one that is about to end, which nobody has told of yet.
+    worker.set_namespace(namespace(&[("/s3", &origin)])).await;
+    origin.set_delay(8 * SECOND);
+    let began = Instant::now();
+    let ends = async {
+        tokio::time::sleep(SECOND).await;
+        worker.close().await;
+    };
+    let (read, ()) = tokio::join!(file.read(BYTES as u64 / 2, 1000), ends);
+    assert_eq!(read.unwrap_err().kind(), FailureKind::NotReady);
+    assert!((TIMEOUT - PAUSE..=TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
