@@ -21,6 +21,7 @@ mod cluster;
 mod coordinator;
 mod disks;
 mod fio;
+pub mod mapping;
 mod mount;
 mod network;
 mod program;

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -167,63 +166,6 @@ pub fn verify_random_ranges(root: &Path, file: &TreeFile, count: usize, longest:
         open.read_exact_at(&mut bytes, start)
             .unwrap_or_else(|error| panic!("{} {start}..{end}: {error}", path.display()));
         assert_eq!(file.data.first_difference(start, &bytes), None, "{} {start}..{end}", path.display());
-    }
-}
-
-/// A file that is mapped into memory.
-pub struct Mapping {
-    start: *mut std::ffi::c_void,
-    length: usize,
-}
-
-impl Mapping {
-    /// Maps `length` bytes of a file, for reading.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn of(path: &Path, length: usize) -> io::Result<Self> {
-        use rustix::mm::{MapFlags, ProtFlags};
-        let file = File::open(path)?;
-        // SAFETY: the kernel chooses an address where nothing of ours is.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0)? };
-        Ok(Self { start, length })
-    }
-
-    /// The mapped bytes of `range`.
-    ///
-    /// The kernel copies them, into a pipe, since it answers a page that cannot be had with an error where a copy of our
-    /// own would end in SIGBUS.
-    ///
-    /// # Errors
-    /// `EFAULT` when a page cannot be had.
-    ///
-    /// # Panics
-    /// When the range is not within the mapping.
-    pub fn read(&self, range: Range<usize>) -> io::Result<Vec<u8>> {
-        assert!(range.start <= range.end && range.end <= self.length, "{range:?} of {}", self.length);
-        let (reader, writer) = rustix::pipe::pipe()?;
-        let mut bytes = Vec::with_capacity(range.len());
-        let mut at = range.start;
-        while at < range.end {
-            let count = (range.end - at).min(ALIGNMENT);
-            // SAFETY: within the mapping, which lives as long as `self` and which nobody writes; only the kernel looks
-            // at the bytes.
-            let page = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>().add(at), count) };
-            let written = rustix::io::write(&writer, page)?;
-            let mut copy = [0; ALIGNMENT];
-            let read = rustix::io::read(&reader, &mut copy[..written])?;
-            bytes.extend_from_slice(&copy[..read]);
-            at += read;
-        }
-        Ok(bytes)
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `of` mapped exactly this, and no reference into it is left.
-        let _ = unsafe { rustix::mm::munmap(self.start, self.length) };
     }
 }
 

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_e2e::reading::{self, DirectFile, Mapping, read_while};
+use forebay_e2e::mapping::Mapping;
+use forebay_e2e::reading::{self, DirectFile, read_while};
 use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually};
 use forebay_testkit::{CannedRequest, CannedResponse, CannedServer, DataSet, Fault};
 use rustix::io::Errno;

@@ -3,8 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use forebay_e2e::mapping::Mapping;
 use forebay_e2e::reading::{self, DirectFile};
 use forebay_e2e::{
     Bucket, Finished, Setup, Tree, ended, eventually, finish, forebay, is_long_run, is_mounted, is_root, once,
@@ -59,6 +60,65 @@ fn umount_waits_until_the_process_has_ended() {
     let _ = mount.ask(&["umount"]).succeeded();
     assert!(ended(mount.pid()) && !is_mounted(&mount.root()));
     mount.ask(&["umount"]).failed(3, &[mount.root().to_str().unwrap()]);
+}
+
+/// A process that does nothing until this is dropped.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Self {
+        signal(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, Signal::CONT);
+    }
+}
+
+/// Whether nobody can list the mappings of a process.
+fn has_locked_memory(pid: u32) -> bool {
+    let mut list = Command::new("ls").arg(format!("/proc/{pid}/map_files")).stdout(Stdio::null()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(1);
+    while list.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            list.kill().unwrap();
+            list.wait().unwrap();
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+/// Who looks at the mappings of a process waits as long as the kernel has the lock of its address space.
+#[test]
+fn umount_of_a_mount_in_use_does_not_wait_for_a_process_that_another_mount_holds_up() {
+    let (bucket, _) = bucket_with_files();
+    let mount = Setup::of(&bucket).up(&bucket);
+    let staging = tempfile::tempdir().unwrap();
+    let writable = format!("write.staging_dir={}", staging.path().display());
+    let hung = Setup::of(&bucket).option(&writable).up(&bucket);
+    std::fs::write(hung.path("written"), [0; 4096]).unwrap();
+    let stuck = Mapping::writable(&hung.path("written"), 4096).unwrap();
+    stuck.write(0, b"x").unwrap();
+    std::thread::scope(|scope| {
+        let stopped = Stopped::new(hung.pid());
+        let replaced = scope.spawn(|| stuck.replace());
+        eventually("the kernel has its lock", SOON, || has_locked_memory(stuck.pid()));
+
+        let mapping = Mapping::of(&mount.path("file00"), 4096).unwrap();
+        let began = Instant::now();
+        mount.ask(&["umount"]).failed(6, &["in use", &format!("process {}", mapping.pid()), "--lazy"]);
+        println!("refused after {:?}", began.elapsed());
+        assert!(!replaced.is_finished(), "it was held up all the time");
+        drop(mapping);
+        drop(stopped);
+        replaced.join().unwrap().unwrap();
+    });
+    let _ = mount.ask(&["umount"]).succeeded();
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use forebay_e2e::reading::{self, DirectFile, Mapping};
+use forebay_e2e::mapping::Mapping;
+use forebay_e2e::reading::{self, DirectFile};
 use forebay_e2e::{BUCKET, Bucket, Setup, Tree, TreeFile, eventually, finish, is_long_run, resident, skipped, upload};
 use forebay_testkit::{DataSet, VersityGw};
 use rand::rngs::StdRng;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_e2e::mapping::Mapping;
 use forebay_e2e::{Bucket, Mount, Setup, Tree, Worker, eventually, finish, forebay, reading, signal, skipped};
 use forebay_testkit::bound;
 use rustix::process::Signal;
@@ -260,7 +261,7 @@ fn a_worker_that_must_evict_what_is_read_shows_no_byte_of_anything_else() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mapped = scope.spawn(|| {
-            let mapping = reading::Mapping::of(&path, file.size as usize).unwrap();
+            let mapping = Mapping::of(&path, file.size as usize).unwrap();
             let mut at = 0;
             while !done.load(Ordering::Relaxed) {
                 let range = at..at + MIB as usize;

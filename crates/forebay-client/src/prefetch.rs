@@ -30,7 +30,8 @@ const FIRST_WINDOW: u64 = 2 << 20;
 /// How many times as much it is when the first one had to wait long: so much less is waited for when it begins.
 const FIRST_FAR: u64 = 4;
 /// A handle that had more reads than that which continued nothing has a reader who goes hither and thither: that he waited for what
-/// lies before a read says nothing of it.
+/// lies before a read says nothing of it. Nor does it once such a read was not followed by as much as was fetched ahead of it: the
+/// kernel sent the parts of one read one after the other.
 const JUMPS: usize = STREAMS / 2;
 /// How far from its end a read may start and still continue a stream, ahead or behind: the kernel's read-ahead window.
 pub(crate) const SLACK: u64 = 4 << 20;
@@ -115,6 +116,11 @@ impl Stream {
     /// How much was read in order.
     fn length(&self) -> u64 {
         if self.window == 0 { self.run.read() } else { self.end.saturating_sub(self.run.start()) }
+    }
+
+    /// More was fetched ahead of it than it read: if its reader has left it, in vain.
+    fn was_deceived(&self) -> bool {
+        self.fetched.saturating_sub(self.end) > self.length()
     }
 
     /// A read of `offset..end` has come near its end. Whether it may still be a stream.
@@ -281,15 +287,18 @@ impl Streams {
     /// What is known of the reader of a stream, before his read of `offset..end`.
     fn known(&self, at: usize, offset: u64, end: u64) -> Known {
         let (began, read) = self.streams.get(at).map_or((0, 0), |stream| (stream.began, stream.run.read()));
-        // Those that moved since stand for readers of their own. Who has not read as much as any read may be long need not be compared
-        // with them.
+        // Those that moved since it began stand for readers of their own.
+        let left = || {
+            let others = self.streams.iter().enumerate().filter(move |(other, _)| *other != at);
+            others.map(|(_, other)| other).filter(move |other| (1..=began).contains(&other.last_used))
+        };
+        // Who has not read as much as any read may be long need not be compared with them.
         let is_short = read + end.saturating_sub(offset) < LONGEST_READ;
-        let ended = self.streams.iter().filter(|other| other.last_used < began).map(Stream::length);
         Known {
             largest: u64::from(self.options.largest_request),
             read_ahead: u64::from(self.options.read_ahead),
-            longest: if is_short { LONGEST_READ } else { longest_read(ended) },
-            has_waited: self.jumps <= JUMPS && self.waited == Some(offset),
+            longest: if is_short { LONGEST_READ } else { longest_read(left().map(Stream::length)) },
+            has_waited: self.jumps <= JUMPS && self.waited == Some(offset) && !left().any(Stream::was_deceived),
         }
     }
 

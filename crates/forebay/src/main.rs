@@ -16,6 +16,7 @@ mod direct;
 mod disks;
 mod elsewhere;
 mod exit;
+mod holders;
 mod hot;
 mod local;
 mod logging;

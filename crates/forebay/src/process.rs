@@ -1,7 +1,6 @@
-//! What `/proc` tells of other processes: whether one still runs, and who holds a mount.
+//! Whether another process still runs.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -41,39 +40,6 @@ pub(crate) fn wait_for_end(pid: u32, limit: Duration) -> bool {
     }
 }
 
-/// A process that keeps a mount busy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    /// Its number.
-    pub(crate) pid: u32,
-    /// Its name.
-    pub(crate) name: String,
-    /// What it has of the mount: an open file, its working directory, a mapping.
-    pub(crate) holds: PathBuf,
-}
-
-/// The processes that have something below `mountpoint` open, as far as `/proc` lets us see: at most one thing each.
-pub(crate) fn holders(mountpoint: &Path) -> Vec<Holder> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid: u32| {
-        let holds = held(&PathBuf::from(format!("/proc/{pid}")), mountpoint)?;
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        Some(Holder { pid, name: name.trim().to_owned(), holds })
-    })
-    .collect()
-}
-
-fn held(process: &Path, mountpoint: &Path) -> Option<PathBuf> {
-    let below = |path: &PathBuf| path.starts_with(mountpoint);
-    let target = |link: PathBuf| std::fs::read_link(link).ok().filter(below);
-    let links = |name: &str| std::fs::read_dir(process.join(name)).into_iter().flatten().flatten();
-    let places = ["cwd", "root", "exe"].into_iter().filter_map(|name| target(process.join(name)));
-    let files = links("fd").filter_map(|entry| target(entry.path()));
-    let mappings = links("map_files").filter_map(|entry| target(entry.path()));
-    places.chain(files).chain(mappings).next()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,18 +52,6 @@ mod tests {
         assert_eq!(started_field("7 (a"), None);
         assert!(started(std::process::id()).is_some());
         assert_eq!(started(u32::MAX), None);
-    }
-
-    #[test]
-    fn a_process_with_an_open_file_is_a_holder() {
-        let directory = tempfile::tempdir().unwrap();
-        let root = directory.path().canonicalize().unwrap();
-        let file = std::fs::File::create(root.join("f")).unwrap();
-        let found = holders(&root);
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].pid, &found[0].holds), (std::process::id(), &root.join("f")));
-        drop(file);
-        assert_eq!(holders(&root), []);
     }
 
     #[test]

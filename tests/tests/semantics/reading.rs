@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 
 use forebay_e2e::eventually;
-use forebay_e2e::reading::Mapping;
+use forebay_e2e::mapping::Mapping;
 
 use super::{One, SOON, TTL, Two, bytes, errno};
 

@@ -2,12 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use forebay_e2e::mapping::Mapping;
 use rustix::fs::FallocateFlags;
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::{One, bytes, close, errno, truncate};
 
@@ -62,7 +61,7 @@ fn what_was_written_is_read_at_once() {
     let one = One::new();
     std::fs::write(one.path("f"), vec![b'-'; 8192]).unwrap();
     let reader = File::open(one.path("f")).unwrap();
-    let mapping = forebay_e2e::reading::Mapping::of(&one.path("f"), 8192).unwrap();
+    let mapping = Mapping::of(&one.path("f"), 8192).unwrap();
     assert_eq!(mapping.read(5000..5001).unwrap(), b"-");
     let writer = OpenOptions::new().write(true).open(one.path("f")).unwrap();
     writer.write_all_at(b"new", 5000).unwrap();
@@ -82,24 +81,17 @@ fn a_shared_mapping_is_written() {
     let one = One::new();
     let file = both(&one.path("f"));
     file.set_len(3 << 20).unwrap();
-    let (length, protection) = (3 << 20, ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let memory = unsafe {
-        rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file.as_fd(), 0).unwrap()
-    };
-    // SAFETY: the mapping is as long and as writable, and nobody else has it.
-    let mapped = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), length) };
-    mapped[1 << 20..][..5].copy_from_slice(b"first");
+    let length = 3 << 20;
+    let mapping = Mapping::writable(&one.path("f"), length).unwrap();
+    mapping.write(1 << 20, b"first").unwrap();
     let mut seen = [0; 5];
     file.read_exact_at(&mut seen, 1 << 20).unwrap();
     assert_eq!(&seen, b"first");
-    // SAFETY: of the same mapping.
-    unsafe { rustix::mm::msync(memory, length, rustix::mm::MsyncFlags::SYNC).unwrap() };
+    mapping.sync().unwrap();
     file.sync_all().unwrap();
     assert_eq!(&one.object("f").unwrap()[1 << 20..][..5], b"first");
-    mapped[2 << 20..][..4].copy_from_slice(b"last");
-    // SAFETY: of the same mapping, which is not used any more.
-    unsafe { rustix::mm::munmap(memory, length).unwrap() };
+    mapping.write(2 << 20, b"last").unwrap();
+    drop(mapping);
     close(file).unwrap();
     let object = one.object("f").unwrap();
     assert_eq!((&object[1 << 20..][..5], &object[2 << 20..][..4], object.len()), (&b"first"[..], &b"last"[..], length));

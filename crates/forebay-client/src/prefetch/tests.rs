@@ -158,6 +158,38 @@ fn who_waited_long_for_the_first_read_is_fetched_ahead_of_from_the_second() {
     assert_eq!(read(&mut at_random, (9 << 30) + MIB, MIB), None, "by chance");
 }
 
+/// The kernel may send the parts of a read one after the other.
+#[test]
+fn who_waited_long_for_parts_of_reads_at_random_is_fetched_ahead_of_once() {
+    for parts_of_each in 2..=4 {
+        let mut streams = mounted(1 << 40);
+        let mut fetched = 0;
+        for at in 0..JUMPS as u64 {
+            for part in 0..parts_of_each {
+                let offset = (at << 30) + part * u64::from(PART);
+                streams.waited((part > 0).then_some(offset));
+                let ahead = streams.on_read(offset, PART, || u64::MAX);
+                fetched += ahead.fetch.map_or(0, |fetch| fetch.end - fetch.start);
+            }
+        }
+        assert!(fetched <= (8 * MIB) << (parts_of_each - 2), "{parts_of_each} parts: {fetched}");
+    }
+}
+
+#[test]
+fn readers_side_by_side_who_waited_long_are_each_fetched_ahead_of_from_the_second_read() {
+    let mut streams = mounted(1 << 40);
+    let readers = 0..JUMPS as u64;
+    for part in 0..2 {
+        for reader in readers.clone() {
+            let offset = (reader << 30) + part * u64::from(PART);
+            streams.waited((part > 0).then_some(offset));
+            let ahead = streams.on_read(offset, PART, || u64::MAX);
+            assert_eq!(ahead.fetch.is_some(), part > 0, "reader {reader}, part {part}");
+        }
+    }
+}
+
 #[test]
 fn a_stream_that_turns_out_random_is_fetched_ahead_of_no_more() {
     let mut streams = mounted(1 << 40);

@@ -12,6 +12,7 @@ use forebay_fuse::mount_table::{self, MountState};
 use rustix::process::{Pid, Signal};
 
 use crate::exit::{Exit, Fault};
+use crate::holders::Holders;
 use crate::output;
 use crate::state::{self, Claim, RunState};
 use crate::{mounted, process, staged};
@@ -22,8 +23,6 @@ const END_WITHIN: Duration = Duration::from_secs(60);
 /// program, is no reason to give up.
 const TRIED_FOR: Duration = Duration::from_secs(2);
 const TRIED_EVERY: Duration = Duration::from_millis(50);
-/// How many of those who hold a mount are named.
-const NAMED: usize = 5;
 
 /// Unmount what `forebay up` or `forebay mount` mounted
 ///
@@ -98,16 +97,7 @@ fn unmount(mountpoint: &Path, lazy: bool) -> anyhow::Result<()> {
 }
 
 fn busy(mountpoint: &Path) -> Fault {
-    let holders = process::holders(mountpoint);
-    let mut named: Vec<String> = holders
-        .iter()
-        .take(NAMED)
-        .map(|holder| format!("{} (process {}, {})", holder.name, holder.pid, holder.holds.display()))
-        .collect();
-    if holders.len() > NAMED {
-        named.push(format!("and {} more", holders.len() - NAMED));
-    }
-    let by = if named.is_empty() { "another user's process".to_owned() } else { named.join(", ") };
+    let by = Holders::of(mountpoint).named();
     let next = format!("end it, or unmount all the same with `forebay umount --lazy {}`", mountpoint.display());
     Fault::new(Exit::Busy, format!("{} is in use by {by}", mountpoint.display()), next)
 }
