@@ -58,7 +58,8 @@ pub(crate) fn operate(dataset: &Arc<Dataset>) {
             match kind {
                 0..35 => operation.read().await,
                 35..60 => operation.read_on().await,
-                60..66 => operation.look().await,
+                60..64 => operation.look().await,
+                64..66 => operation.walk().await,
                 66..72 => operation.list().await,
                 72..79 => operation.put().await,
                 79..82 => operation.remove().await,

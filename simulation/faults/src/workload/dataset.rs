@@ -68,6 +68,19 @@ impl Dataset {
         Place { origin: *origin, below: below.into_bytes(), shown }
     }
 
+    /// All files of the directory that one is in, by their names there.
+    pub(crate) fn siblings(&self, place: &Place) -> Vec<(Vec<u8>, Place)> {
+        let parent = place.below.split(|byte| *byte == b'/').next().unwrap_or_default();
+        let directory = place.shown.parent();
+        let sibling = |file| {
+            let name = format!("f{file}").into_bytes();
+            let shown = directory.join(&name).expect("a path");
+            let below = [parent, b"/", &name].concat();
+            (name, Place { origin: place.origin, below, shown })
+        };
+        (0..self.files).map(sibling).collect()
+    }
+
     /// Objects as they are at first: most are there.
     pub(crate) fn populate(&self) {
         for mount in 0..self.mounts.len() {

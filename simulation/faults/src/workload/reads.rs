@@ -201,13 +201,15 @@ impl Operation {
                 listed.insert(entry.name.to_vec(), object);
             }
         }
-        let parent = place.below.split(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
-        for file in 0..self.dataset.files {
-            let name = format!("f{file}").into_bytes();
-            let below = [&parent[..], b"/", &name].concat();
-            let Ok(shown) = directory.join(&name) else { continue };
-            let place = Place { origin: place.origin, below, shown };
+        for (name, place) in self.dataset.siblings(&place) {
             self.is_fresh(&place, listed.get(&name).copied(), &asked, ttl);
+        }
+    }
+
+    /// Looks at all names of a directory, one after the other, as who goes through a data set does.
+    pub(super) async fn walk(&self) {
+        for (_, place) in self.dataset.siblings(&self.dataset.any()) {
+            self.stat(&place, false).await;
         }
     }
 }
