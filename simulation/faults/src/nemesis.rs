@@ -117,7 +117,7 @@ impl Nemesis {
                 kernel::note("nemesis: etcd changes its leader, or compacts");
                 if kernel::once_in(2) { etcd::change_leader() } else { etcd::compact_now() }
             }
-            11 | 12 => self.trouble_origin(lasts),
+            11 | 12 => _ = self.trouble_origin(lasts),
             13..=15 => self.trouble_disk(lasts),
             16 => self.kill_writer(lasts),
             17 | 18 => {
@@ -183,16 +183,22 @@ impl Nemesis {
         });
     }
 
-    /// A worker is asked to end; half of the time while it waits for an origin.
+    /// A worker is asked to end; half of the time while it waits for an origin, and of that half of the time while a mount looks at
+    /// all of that origin's names, so that directories are being listed.
     fn end_worker(self: &Rc<Self>, lasts: Duration) {
         let site = self.any_site();
         if kernel::once_in(2) {
             return self.end_worker_at(site, lasts);
         }
-        self.trouble_origin(Duration::from_secs(60));
+        let origin = self.trouble_origin(Duration::from_secs(60));
         let this = Rc::clone(self);
         kernel::after(kernel::between(Duration::from_secs(1), Duration::from_secs(30)), move || {
-            this.end_worker_at(site, lasts);
+            if kernel::once_in(2) {
+                return this.end_worker_at(site, lasts);
+            }
+            workload::look_at_all(&this.dataset, origin);
+            let listing = kernel::between(Duration::from_millis(100), Duration::from_secs(10));
+            kernel::after(listing, move || this.end_worker_at(site, lasts));
         });
     }
 
@@ -322,7 +328,8 @@ impl Nemesis {
         }
     }
 
-    fn trouble_origin(self: &Rc<Self>, lasts: Duration) {
+    /// An origin fails, is slow or silent: which one.
+    fn trouble_origin(self: &Rc<Self>, lasts: Duration) -> usize {
         let number = self.any_origin();
         let trouble = kernel::chance(|random| match random.random_range(0..4) {
             0 => origin::Trouble { silent: true, ..origin::Trouble::default() },
@@ -338,6 +345,7 @@ impl Nemesis {
             // Whoever waits for an answer that was lost waits for it to the end.
             kernel::after(origin::DEADLINE, move || faults::ends(fault));
         });
+        number
     }
 
     fn trouble_disk(self: &Rc<Self>, lasts: Duration) {

@@ -41,6 +41,21 @@ pub(crate) fn rush(dataset: &Arc<Dataset>) {
     }
 }
 
+/// A program of one mount looks at every name of an origin at once, as `ls -l` of all its directories side by side.
+pub(crate) fn look_at_all(dataset: &Arc<Dataset>, origin: usize) {
+    let Some(operation) = on_any_mount(dataset) else { return };
+    for place in dataset.all(origin) {
+        let operation = operation.clone();
+        state(|state| state.counts.operations += 1);
+        kernel::after_at(operation.process, Duration::ZERO, move || {
+            tokio::spawn(async move {
+                let _under_way = UnderWay::begin();
+                operation.stat(&place, false).await;
+            });
+        });
+    }
+}
+
 fn on_any_mount(dataset: &Arc<Dataset>) -> Option<Operation> {
     let node = kernel::chance(|random| dataset.clients[random.random_range(0..dataset.clients.len())]);
     let (process, client) = cluster::client(node)?;

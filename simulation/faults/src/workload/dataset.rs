@@ -81,6 +81,14 @@ impl Dataset {
         (0..self.files).map(sibling).collect()
     }
 
+    /// All files of an origin.
+    pub(crate) fn all(&self, origin: usize) -> impl Iterator<Item = Place> {
+        let mounts = (0..self.mounts.len()).filter(move |mount| self.mounts[*mount].0 == origin);
+        mounts
+            .flat_map(|mount| (0..self.directories).map(move |directory| (mount, directory)))
+            .flat_map(move |(mount, directory)| (0..self.files).map(move |file| self.place(mount, directory, file)))
+    }
+
     /// Objects as they are at first: most are there.
     pub(crate) fn populate(&self) {
         for mount in 0..self.mounts.len() {
