@@ -382,7 +382,6 @@ fn workers_that_exist_are_read_with_their_processor_time_and_have_no_file_more_t
     let worker = Setup::of(&bucket).worker(&bucket);
     let place = Place::new();
     let workers = worker.address().to_string();
-    // The kernel tells of processor time in hundredths of a second.
     let arguments =
         ["--sizes", "16MB", "--clients", "1", "--file-counts", "4", "--workers", &workers, "--transports", "tcp"];
     let _ = finish(&mut place.matrix(&arguments), LIMIT).succeeded();
