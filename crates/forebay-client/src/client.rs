@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
-use forebay_cluster::{Backoff, Membership, PlacementKey, Topology};
+use forebay_cluster::{Membership, PlacementKey, Topology};
 use forebay_engine::{EngineOptions, FetchPolicy, ReadEngine};
 use forebay_memory::Pool;
 use forebay_store::Store;
@@ -17,84 +16,20 @@ use tokio_util::task::TaskTracker;
 use crate::claims::Claims;
 use crate::connector::Connector;
 use crate::downloads::Downloads;
+use crate::lookup;
 use crate::open_file::OpenFile;
-use crate::prefetch::PrefetchOptions;
+use crate::options::ClientOptions;
 use crate::router::{Away, Router};
+use crate::shared::Shared;
 use crate::small::SmallFiles;
 use crate::source::Workers;
 use crate::stats::ClientStats;
 use crate::views::Views;
 
-/// How a client behaves.
-#[derive(Clone, Copy, Debug)]
-pub struct ClientOptions {
-    /// Bytes in a block; the same in the whole cluster.
-    pub block_size: u32,
-    /// How long a request may take in all, over all workers that it is sent to.
-    pub request_timeout: Duration,
-    /// The same for a change, or for a part of a file on its way to the origin: the origin may take its time.
-    pub change_timeout: Duration,
-    /// How long a worker that failed is left out.
-    pub backoff: Backoff,
-    /// How far to fetch ahead.
-    pub prefetch: PrefetchOptions,
-    /// How many requests may run ahead of the readers at once.
-    pub max_prefetches: usize,
-    /// How many requests for bytes of blocks may be under way to workers of other processes at once, whoever reads; none: as many as
-    /// are asked for.
-    pub max_concurrency: Option<usize>,
-    /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.
-    pub prefetch_budget: u64,
-    /// The largest file, in bytes, whose bytes are asked for together with its name, and that is fetched whole when it is opened; 0
-    /// turns both off.
-    pub small_file_size: u32,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            block_size: MAX_BLOCK_SIZE,
-            request_timeout: Duration::from_secs(30),
-            change_timeout: Duration::from_secs(300),
-            backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
-            prefetch: PrefetchOptions::default(),
-            max_prefetches: 32,
-            max_concurrency: None,
-            prefetch_budget: 128 << 20,
-            small_file_size: 256 << 10,
-        }
-    }
-}
-
 /// The client. Clones are the same client.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
-}
-
-pub(crate) struct Shared {
-    pub(crate) router: Arc<Router>,
-    /// Holds what was prefetched from other processes.
-    pub(crate) engine: ReadEngine,
-    pub(crate) options: ClientOptions,
-    pub(crate) stats: Arc<ClientStats>,
-    pub(crate) runtime: tokio::runtime::Handle,
-    pub(crate) prefetches: Arc<Semaphore>,
-    /// Blocks that are fetched for materialised files at once: what readers wait for soon does not queue behind them.
-    pub(crate) fills: Semaphore,
-    /// Reads across blocks that may be under way at once. Each holds the bytes of one block while it waits for those of the next, beside
-    /// the pool where memory is short ([`crate::crossing`]): so they hold no more than the pool does.
-    pub(crate) crossings: Semaphore,
-    /// How many reads wait.
-    pub(crate) waiting: AtomicUsize,
-    /// Held by the one reader that found no memory and tries again.
-    pub(crate) starved: Semaphore,
-    /// What was fetched ahead of the readers of all handles.
-    pub(crate) claims: Claims,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) small: SmallFiles,
-    /// What was prefetched from workers whose memory this process sees.
-    pub(crate) views: Views,
 }
 
 /// What is cached of a block, and by whom.
@@ -174,7 +109,7 @@ impl Client {
     /// [`forebay_types::FailureKind::NotFound`] and whatever kept the workers from saying.
     pub async fn stat(&self, path: &FsPath, revalidate: bool) -> Result<StatReply, Failure> {
         let flags = if revalidate { Flags::REVALIDATE } else { Flags::default() };
-        self.shared.stat(path, flags).await
+        lookup::stat(&self.shared, path, flags).await
     }
 
     /// One page of the directory `path`, of at most `max` names, starting where `token` says. With `revalidate`, the origin is
@@ -207,7 +142,7 @@ impl Client {
     #[must_use]
     pub fn open_replicated(&self, version: FileVersion, replicas: u8) -> Arc<OpenFile> {
         let file = Arc::new(OpenFile::new(Arc::clone(&self.shared), version, replicas));
-        self.shared.fetch_small(&file);
+        lookup::fetch_small(&self.shared, &file);
         file
     }
 

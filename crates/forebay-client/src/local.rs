@@ -14,7 +14,8 @@ use forebay_transport::{Flags, Payload, Reply};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SectorSums};
 use tokio::time::Instant;
 
-use crate::client::{Client, Shared};
+use crate::client::Client;
+use crate::shared::Shared;
 
 /// How long a fill that found no buffers leaves them to others.
 const PAUSE: Duration = Duration::from_millis(20);

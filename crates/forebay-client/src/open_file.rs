@@ -15,7 +15,6 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
 use crate::claims::Claim;
-use crate::client::Shared;
 use crate::crossing::together;
 use crate::glance::Glance;
 use crate::landing::{Landing, Lend};
@@ -23,6 +22,8 @@ use crate::pace::{Pace, Whence};
 use crate::prefetch::Streams;
 use crate::routes::Routes;
 use crate::run::Waits;
+use crate::shared::Shared;
+use crate::showing;
 use crate::stats::ReadSource;
 
 /// Reads of at least this many bytes go through the prefetch buffers even when they continue no stream: another reader
@@ -353,7 +354,7 @@ impl OpenFile {
         self.glance.catch_up(streams, offset, end);
         streams.at(self.pace.now(), self.pace.shortest());
         streams.waited(self.waits.reached(&self.client.waiting));
-        let room = || self.client.ahead_at_most().saturating_sub(self.client.claims.of_others(claim));
+        let room = || showing::ahead_at_most(&self.client).saturating_sub(self.client.claims.of_others(claim));
         let ahead = streams.on_read(offset, length, room);
         self.client.claims.renew(claim, streams.ahead());
         self.glance.follow(streams);
@@ -396,7 +397,7 @@ impl OpenFile {
                     let fetched = if is_local {
                         client.router.fill(&version, key, offset, length).await.map(|reply| reply.provenance.origin)
                     } else if is_near {
-                        client.show(&version, key, offset, length).await.map(|shown| shown.origin)
+                        showing::show(&client, &version, key, offset, length).await.map(|shown| shown.origin)
                     } else {
                         let filled = client.engine.fill(&version, key, layout, offset, length).await;
                         filled.map(|filled| filled.from_source - filled.from_cache)

@@ -1,30 +1,18 @@
 //! Small files in one round trip: which names to ask for together with their bytes, and what becomes of those.
 //!
-//! A worker that is asked what a name is can send the bytes of a small file along ([`Op::StatRead`]), which saves the reader a
+//! A worker that is asked what a name is can send the bytes of a small file along ([`Op::StatRead`](forebay_transport::Op::StatRead)), which saves the reader a
 //! trip. Bytes that nobody reads would be a waste, so a directory has to earn it: each small file that is opened there is worth
 //! [`GAIN`], each answer with bytes costs one, and they are asked for from [`ENOUGH`] on. So a loader of a data set has them from
 //! the third file on, and whoever only looks at names soon gets names only. A large file that is opened ends it.
 //!
-//! What comes is checked against its sums and put where the client buffers what it prefetches; the read that follows finds it
-//! there. What is there already is not asked for again.
+//! Pure; [`crate::lookup`] asks.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bytes::Bytes;
-use forebay_cluster::PlacementKey;
-use forebay_engine::Fetched;
-use forebay_memory::SpanMut;
-use forebay_transport::message::{StatReadReply, StatReply};
-use forebay_transport::{Flags, Op, Payload, Request};
-use forebay_types::{
-    Attr, BlockKey, BlockLayout, Failure, FileId, FileVersion, FsPath, SECTOR_SIZE, SectorRange, SectorSums,
-};
+use forebay_types::{Attr, FileId, FileVersion, FsPath, SECTOR_SIZE};
 use moka::sync::Cache;
-
-use crate::client::Shared;
-use crate::open_file::OpenFile;
 
 /// What a small file that is opened is worth.
 const GAIN: u32 = 2;
@@ -98,6 +86,29 @@ impl SmallFiles {
         Self { most, directories, by_version, came: Cache::new(NAMES) }
     }
 
+    /// Whether nothing counts as small.
+    pub(crate) fn is_off(&self) -> bool {
+        self.most == 0
+    }
+
+    /// How many bytes to have room for when a name of `directory` is asked for, if they are worth asking for.
+    pub(crate) fn wants(&self, directory: &FsPath) -> Option<u32> {
+        self.directories.get(directory)?.wants(self.most)
+    }
+
+    /// The file and the size of what came for `path`, if anything did.
+    pub(crate) fn came(&self, path: &FsPath) -> Option<(FileId, u32)> {
+        self.came.get(path)
+    }
+
+    /// The bytes of `path`, a name of `directory`, came with an answer.
+    pub(crate) fn answered(&self, directory: &FsPath, path: &FsPath, file: FileId, size: u32) {
+        if let Some(directory) = self.directories.get(directory) {
+            directory.answered();
+        }
+        self.came.insert(path.clone(), (file, size));
+    }
+
     /// Whether the file of `version` is a small one, and not empty.
     pub(crate) fn is_small(&self, version: &FileVersion) -> bool {
         (1..=u64::from(self.most)).contains(&version.size)
@@ -116,121 +127,13 @@ impl SmallFiles {
     }
 
     /// A name of a directory turned out to be this.
-    fn learned(&self, directory: &FsPath, attr: &Attr) {
+    pub(crate) fn learned(&self, directory: &FsPath, attr: &Attr) {
         let Some(version) = attr.version() else { return };
         let place = place(version);
         if self.by_version.get(&place).is_none() {
             let known = self.directories.get_with_by_ref(directory, Arc::default);
             self.by_version.insert(place, known);
         }
-    }
-}
-
-impl Shared {
-    /// What `path` is, asked of the worker that owns its directory.
-    pub(crate) async fn stat(&self, path: &FsPath, flags: Flags) -> Result<StatReply, Failure> {
-        let directory = path.parent();
-        // A directory's listing tells the attributes of its names, so one worker is asked about all of them.
-        let key = PlacementKey::from(&directory);
-        // What a worker in this process has is as near as what is buffered here. One whose memory this process merely sees is a
-        // round trip away all the same.
-        let is_here = self.small.most == 0 || self.router.routes().is_local(key, 1);
-        let into = if is_here { None } else { self.room_for(path, &directory) };
-        let body = path.as_bytes().to_vec().into();
-        let Some(into) = into else {
-            let body = self.router.ask(key, Op::Stat, body, flags).await?;
-            let stat = StatReply::decode(&body)?;
-            if !is_here {
-                self.small.learned(&directory, &stat.attr);
-            }
-            return Ok(stat);
-        };
-        // Of several workers, the one that knows the name is rarely the one that is to fetch the bytes.
-        let is_alone = self.router.routes().links.len() == 1;
-        let flags = flags.and(Flags::SUMS).and(if is_alone { Flags::default() } else { Flags::CACHED });
-        let mut request = Request::on_path(Op::StatRead, body, self.options.request_timeout).with_flags(flags);
-        // Less than a buffer may have.
-        request.length = into.len() as u32;
-        let reply = self.router.call(key, request, Some(into)).await?;
-        self.stats.delivered(reply.provenance);
-        let StatReadReply { stat, sums } = StatReadReply::decode(&reply.body)?;
-        self.small.learned(&directory, &stat.attr);
-        if let Payload::Landed(filled) = reply.payload
-            && let Some(version) = stat.attr.version()
-            && self.keep(version, filled, sums).is_some()
-        {
-            if let Some(directory) = self.small.directories.get(&directory) {
-                directory.answered();
-            }
-            // It is small.
-            self.small.came.insert(path.clone(), (version.id(), version.size as u32));
-        }
-        Ok(stat)
-    }
-}
-
-impl Shared {
-    /// Room for the bytes of `path`, if they are worth asking for and there is some now: a question about a name waits for no
-    /// memory.
-    fn room_for(&self, path: &FsPath, directory: &FsPath) -> Option<SpanMut> {
-        let room = self.small.directories.get(directory)?.wants(self.small.most)?;
-        let is_here = |(file, size)| self.engine.store().is_in_memory(&BlockKey { file, index: 0 }, 0, size);
-        if self.small.came.get(path).is_some_and(is_here) {
-            return None;
-        }
-        self.engine.store().try_landing(room)
-    }
-
-    /// Has the reads that follow find the bytes of a file, if they are all there and what their sums say.
-    fn keep(&self, version: &FileVersion, filled: SpanMut, sums: Bytes) -> Option<()> {
-        let length = u32::try_from(version.size).ok().filter(|length| filled.len() == *length as usize)?;
-        let (key, sectors) = (BlockKey { file: version.id(), index: 0 }, SectorRange::covering(0, length)?);
-        if BlockLayout::new(version.size, self.options.block_size).block_len(0) != length {
-            return None;
-        }
-        let store = self.engine.store();
-        let Some(sums) = SectorSums::from_bytes(sums).filter(|sums| !sums.is_empty()) else {
-            // The worker vouches for them.
-            store.publish(key, sectors, length, filled);
-            return Some(());
-        };
-        let fetched = Fetched { filled, sums: None, from_cache: 0 };
-        match fetched.checked(sectors, length, sums.clone()) {
-            Ok(Fetched { filled, .. }) => {
-                store.publish_summed(key, sectors, length, filled, sums);
-                Some(())
-            }
-            // The read has its worker check it.
-            Err(sector) => {
-                self.stats.corrupt_sectors.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(block = %key, sector, "a small file arrived corrupt");
-                None
-            }
-        }
-    }
-
-    /// Starts fetching a small file that is opened, unless it is here or a worker owns it whose memory this process sees: its
-    /// reader is about to ask for all of it.
-    pub(crate) fn fetch_small(self: &Arc<Self>, file: &OpenFile) {
-        let version = file.version();
-        self.small.opened(version);
-        let key = BlockKey { file: file.id(), index: 0 };
-        let (layout, length) = (file.layout(), version.size as u32);
-        let is_wanted = self.small.is_small(version) && layout.blocks() == 1 && !file.is_near(&key);
-        if !is_wanted || self.engine.store().is_in_memory(&key, 0, length) {
-            return;
-        }
-        let Ok(permit) = Arc::clone(&self.prefetches).try_acquire_owned() else { return };
-        let (client, version) = (Arc::clone(self), Arc::new(version.clone()));
-        let task = async move {
-            match client.engine.fill(&version, key, layout, 0, length).await {
-                Ok(_) => drop(client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed)),
-                // The reader will meet the same failure, and gets it as an error.
-                Err(failure) => tracing::debug!(%key, %failure, "prefetch failed"),
-            }
-            drop(permit);
-        };
-        self.tasks.spawn_on(task, &self.runtime);
     }
 }
 

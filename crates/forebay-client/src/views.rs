@@ -6,31 +6,21 @@
 //! has no more to show, all go at once.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_memory::Spans;
-use forebay_transport::{Flags, Payload, Provenance};
-use forebay_types::{BlockKey, Failure, FileVersion};
+use forebay_types::BlockKey;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::Instant;
-
-use crate::client::Shared;
 
 /// How long a view stays that nobody looks at.
 pub(crate) const STAYS: Duration = Duration::from_millis(250);
 
 /// How long a view stays at most.
 const LASTS: Duration = Duration::from_millis(500);
-
-/// The part of a worker's memory that one client has it show ahead of its readers, at most.
-const PART: u64 = 8;
-
-/// How many times as much may be shown as readers may be ahead by: each looks at parts of two blocks more than lie ahead of it.
-/// With less, what was shown would go before it is read, and be asked for twice.
-const LEEWAY: u64 = 2;
 
 /// Some bytes of a block.
 #[derive(Debug)]
@@ -128,6 +118,11 @@ impl Views {
         any
     }
 
+    /// Waits until all are dropped at once.
+    pub(crate) fn cleared(&self) -> Notified<'_> {
+        self.cleared.notified()
+    }
+
     /// Drops all: the worker wants its memory back, or nobody reads any more.
     pub(crate) fn clear(&self) {
         if !self.any.load(Ordering::Relaxed) {
@@ -136,51 +131,6 @@ impl Views {
         let gone = std::mem::take(&mut *self.views.lock());
         drop(gone);
         self.cleared.notify_waiters();
-    }
-}
-
-impl Shared {
-    /// Has the worker on this host that owns a block show bytes of it ahead of their reader; where it had them from.
-    ///
-    /// # Errors
-    /// When no worker could deliver them.
-    pub(crate) async fn show(
-        self: &Arc<Self>,
-        version: &FileVersion,
-        key: BlockKey,
-        offset: u32,
-        length: u32,
-    ) -> Result<Provenance, Failure> {
-        let buffers = self.engine.store();
-        let reply = self.router.read(version, key, offset, length, Flags::default(), buffers).await?;
-        self.stats.delivered(reply.provenance);
-        let Payload::Shared(spans) = reply.payload else {
-            // It landed in a buffer: the worker is not to be seen any more, or has no more to show.
-            self.views.clear();
-            return Ok(reply.provenance);
-        };
-        let most = self.router.routes().memory_seen() / PART / u64::from(self.options.block_size);
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        if self.views.add(key, offset, spans, most, Instant::now()) == Added::First {
-            let client = Arc::clone(self);
-            self.tasks.spawn_on(async move { client.sweep().await }, &self.runtime);
-        }
-        Ok(reply.provenance)
-    }
-
-    /// How many bytes all readers together may be ahead by.
-    pub(crate) fn ahead_at_most(&self) -> u64 {
-        self.options.prefetch_budget.min(self.router.routes_seen().ahead(PART * LEEWAY))
-    }
-
-    async fn sweep(&self) {
-        loop {
-            // Over when the client is closed.
-            let _ = tokio::time::timeout(STAYS, self.views.cleared.notified()).await;
-            if !self.views.sweep(Instant::now()) {
-                break;
-            }
-        }
     }
 }
 

@@ -20,10 +20,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info};
 
-use super::{
-    Fallback, PROBE_PATIENCE, Path, PathKind, PathOptions, PathPolicy, PathSelector, PathStats, PathsTransport,
-    WorkerReport,
-};
+use super::selector::{Fallback, PathKind, PathPolicy, PathSelector};
+use super::stats::{PathStats, WorkerReport};
+use super::transport::{PROBE_PATIENCE, Path, PathOptions, PathsTransport, is_for_tcp};
 
 /// The paths over RDMA to a worker.
 pub struct WorkerPaths {
@@ -241,12 +240,6 @@ impl Shared {
         self.stats.renewed.fetch_add(1, Ordering::Relaxed);
         self.found.store(Some(Arc::new(self.made(offered, old.as_deref()))));
     }
-}
-
-/// Whether a request goes over TCP whatever other paths there are: what is written has large bodies, which RDMA does not take,
-/// and is to be in nobody's way there.
-pub(super) fn is_for_tcp(op: Op) -> bool {
-    matches!(op, Op::Change | Op::Upload | Op::Refresh)
 }
 
 #[async_trait::async_trait]

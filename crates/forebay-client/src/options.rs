@@ -1,0 +1,49 @@
+//! How a client behaves.
+
+use std::time::Duration;
+
+use forebay_cluster::Backoff;
+use forebay_types::MAX_BLOCK_SIZE;
+
+use crate::prefetch::PrefetchOptions;
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Bytes in a block; the same in the whole cluster.
+    pub block_size: u32,
+    /// How long a request may take in all, over all workers that it is sent to.
+    pub request_timeout: Duration,
+    /// The same for a change, or for a part of a file on its way to the origin: the origin may take its time.
+    pub change_timeout: Duration,
+    /// How long a worker that failed is left out.
+    pub backoff: Backoff,
+    /// How far to fetch ahead.
+    pub prefetch: PrefetchOptions,
+    /// How many requests may run ahead of the readers at once.
+    pub max_prefetches: usize,
+    /// How many requests for bytes of blocks may be under way to workers of other processes at once, whoever reads; none: as many as
+    /// are asked for.
+    pub max_concurrency: Option<usize>,
+    /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.
+    pub prefetch_budget: u64,
+    /// The largest file, in bytes, whose bytes are asked for together with its name, and that is fetched whole when it is opened; 0
+    /// turns both off.
+    pub small_file_size: u32,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            block_size: MAX_BLOCK_SIZE,
+            request_timeout: Duration::from_secs(30),
+            change_timeout: Duration::from_secs(300),
+            backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
+            prefetch: PrefetchOptions::default(),
+            max_prefetches: 32,
+            max_concurrency: None,
+            prefetch_budget: 128 << 20,
+            small_file_size: 256 << 10,
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What a client and its open files share: the way to the workers, the buffers, what was shown ahead, and the bounds of all of it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use forebay_engine::ReadEngine;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::claims::Claims;
+use crate::options::ClientOptions;
+use crate::router::Router;
+use crate::small::SmallFiles;
+use crate::stats::ClientStats;
+use crate::views::Views;
+
+/// One for each client.
+pub(crate) struct Shared {
+    pub(crate) router: Arc<Router>,
+    /// Holds what was prefetched from other processes.
+    pub(crate) engine: ReadEngine,
+    pub(crate) options: ClientOptions,
+    pub(crate) stats: Arc<ClientStats>,
+    pub(crate) runtime: tokio::runtime::Handle,
+    pub(crate) prefetches: Arc<Semaphore>,
+    /// Blocks that are fetched for materialised files at once: what readers wait for soon does not queue behind them.
+    pub(crate) fills: Semaphore,
+    /// Reads across blocks that may be under way at once. Each holds the bytes of one block while it waits for those of the next, beside
+    /// the pool where memory is short ([`crate::crossing`]): so they hold no more than the pool does.
+    pub(crate) crossings: Semaphore,
+    /// How many reads wait.
+    pub(crate) waiting: AtomicUsize,
+    /// Held by the one reader that found no memory and tries again.
+    pub(crate) starved: Semaphore,
+    /// What was fetched ahead of the readers of all handles.
+    pub(crate) claims: Claims,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) small: SmallFiles,
+    /// What was prefetched from workers whose memory this process sees.
+    pub(crate) views: Views,
+}
