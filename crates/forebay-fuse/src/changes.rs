@@ -12,7 +12,7 @@ use forebay_types::{Failure, FailureKind};
 
 use crate::access_log::{Seen, What};
 use crate::dispatch::{Dispatcher, opened_as};
-use crate::filesystem::read_only;
+use crate::failures::read_only;
 use crate::serving::tell;
 use crate::stats::Operation;
 use crate::virtual_files::VirtualFile;

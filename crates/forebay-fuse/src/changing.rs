@@ -8,10 +8,14 @@ use std::time::Instant;
 
 use forebay_types::{Attr, Failure, FailureKind, FileVersion, FsPath, VersionTag};
 
-use crate::filesystem::{Described, FileHandle, FileSystem, read_only, too_many_open};
-use crate::inode::{How, Inode, Known, version_id};
+use crate::described::Described;
+use crate::failures::{read_only, too_many_open};
+use crate::filesystem::FileSystem;
+use crate::handle::FileHandle;
+use crate::inode::{Inode, Known, version_id};
 use crate::inodes::ROOT;
 use crate::opening::Opening;
+use crate::pinned::How;
 use crate::virtual_files::VirtualFile;
 
 impl FileSystem {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FsPath};
-use tokio::sync::Mutex;
 
-use crate::filesystem::{Described, FileSystem, not_open, too_many_open};
+use crate::described::Described;
+use crate::failures::{not_open, too_many_open};
+use crate::filesystem::FileSystem;
+use crate::handle::{DirectoryHandle, Names};
 use crate::inode::{Inode, Known};
 use crate::listing::{At, Listing};
 use crate::virtual_files::VirtualFile;
@@ -15,20 +17,6 @@ use crate::virtual_files::VirtualFile;
 const MAX_EMPTY_PAGES: u32 = 1000;
 /// Where the names start: before them come `.` and `..`.
 const FIRST_NAME: u64 = 2;
-
-/// An open directory.
-pub(crate) struct DirectoryHandle {
-    inode: Arc<Inode>,
-    names: Mutex<Names>,
-}
-
-/// Where a directory is being read.
-#[derive(Default)]
-struct Names {
-    listing: Listing,
-    /// Names of files that were created here and are not at the origin yet. They come after those that are.
-    created: Vec<Box<[u8]>>,
-}
 
 /// One name of a directory.
 pub(crate) struct Listed<'a> {
@@ -74,8 +62,7 @@ impl FileSystem {
         if inode.known().attr.version().is_some() {
             return Err(Failure::new(FailureKind::NotADirectory, format!("{} is a file", inode.path())));
         }
-        let handle = DirectoryHandle { inode, names: Mutex::default() };
-        self.directories.insert(Arc::new(handle)).ok_or_else(too_many_open)
+        self.directories.insert(Arc::new(DirectoryHandle::new(inode))).ok_or_else(too_many_open)
     }
 
     /// Tells `take` the names from position `offset` on, until it says that it has no room for the last one it was

@@ -15,12 +15,14 @@ use forebay_types::FsPath;
 use tracing::debug;
 
 use crate::access_log::{Seen, What};
+use crate::described::Found;
 use crate::directories::{Listed, Lookups};
-use crate::filesystem::{Attempt, Found, not_open};
-use crate::inode::How;
+use crate::failures::not_open;
+use crate::filesystem::Attempt;
 use crate::inodes::ROOT;
 use crate::interrupts::Waiter;
-use crate::materialised::Pinned;
+use crate::opening::writes;
+use crate::pinned::{How, Pinned};
 use crate::room::{Seen as SeenRoom, WAITS, shown};
 use crate::serving::{Shared, send, send_bytes, tell};
 use crate::stats::Operation;
@@ -413,9 +415,4 @@ pub(crate) fn opened_as(handle: u64, flags: i32, how: &How) -> OpenedAs<'_> {
     // What is only read has nothing to flush: close(2) costs no round trip.
     let flushed = if writes(flags) { OpenedFlags::empty() } else { OpenedFlags::NOFLUSH };
     OpenedAs { handle, flags: cached | flushed, backing: how.backing().map(|pinned| Pinned::backing(pinned)) }
-}
-
-/// Whether a file is opened to be changed.
-pub(crate) fn writes(flags: i32) -> bool {
-    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }

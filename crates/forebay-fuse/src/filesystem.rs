@@ -19,27 +19,31 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_client::{Arrived, Client, Lend, OpenFile};
 use forebay_memory::{SpanMut, Spans};
 use forebay_staging::Staging;
-use forebay_types::{Attr, Failure, FailureKind, FileId, FsPath, PathError};
+use forebay_types::{Attr, Failure, FailureKind, FileId, FsPath};
 
-use crate::directories::DirectoryHandle;
+use crate::described::{Described, Found, nanos};
+use crate::failures::{impossible_name, not_open, stale};
+use crate::handle::{DirectoryHandle, FileHandle};
 use crate::handles::HandleTable;
 use crate::inode::{Content, Inode, Known, version_id};
 use crate::inodes::{InodeTable, ROOT};
-use crate::materialised::{Materialised, ReadThrough};
+use crate::materialised::Materialised;
 use crate::options::MountOptions;
 use crate::stale::StaleNames;
-use crate::writers::Writers;
 
 /// Attributes of a version never change, and nor does what the kernel knows of the root.
 const FOR_EVER: Duration = Duration::from_secs(86_400);
 /// A draft's name leads to it for as long as it is there; what ends it tells the kernel.
 const DRAFT_NAME_TTL: Duration = Duration::from_secs(1);
+/// Within one `open(2)` the kernel looks the name up and then opens the inode. What the lookup asked for just now need
+/// not be asked again, also where answers are valid for no time at all.
+const LOOKUP_COVERS_OPEN: Duration = Duration::from_millis(100);
 /// Reads of up to so many bytes are answered while their bytes are looked at, which keeps these from being evicted for some
 /// microseconds. Of more, taking references to them costs little beside the copy.
 const LOOKED_AT: usize = 64 << 10;
@@ -60,83 +64,6 @@ pub(crate) struct FileSystem {
     pub(crate) materialised: Option<Materialised>,
     pub(crate) open_status_cache: bool,
     pub(crate) list_page: u32,
-}
-
-/// An inode as the kernel is told of it.
-pub(crate) struct Described {
-    pub(crate) ino: u64,
-    pub(crate) is_directory: bool,
-    pub(crate) size: u64,
-    /// 0 for what has no time of modification.
-    pub(crate) modified_nanos: i64,
-    pub(crate) is_writable: bool,
-    /// Whether its name is gone.
-    pub(crate) is_removed: bool,
-    /// How long the attributes may be believed.
-    pub(crate) attr_ttl: Duration,
-    /// How long the name may be believed to lead here.
-    pub(crate) name_ttl: Duration,
-}
-
-impl Described {
-    /// As its attributes say, believed for no time.
-    pub(crate) fn new(ino: u64, attr: &Attr) -> Self {
-        Self {
-            ino,
-            is_directory: attr.version().is_none(),
-            size: attr.size(),
-            modified_nanos: attr.modified_nanos,
-            is_writable: attr.writable,
-            is_removed: false,
-            attr_ttl: Duration::ZERO,
-            name_ttl: Duration::ZERO,
-        }
-    }
-}
-
-/// What a name leads to.
-pub(crate) enum Found {
-    /// This, and the kernel holds it once more.
-    Inode(Described),
-    /// Nothing, which may be believed for so long.
-    Nothing(Duration),
-}
-
-/// An open file.
-#[derive(Clone)]
-pub(crate) struct FileHandle {
-    pub(crate) inode: Arc<Inode>,
-    /// What it reads, while the inode is at the revision of when it was opened. `None` when it was being written then.
-    file: Option<Arc<OpenFile>>,
-    revision: u64,
-    /// Who writes through it; `None` for a handle that only reads.
-    pub(crate) writers: Option<Arc<Writers>>,
-    /// What was read through it, where that may make its file worth materialising.
-    read: Option<Arc<ReadThrough>>,
-}
-
-impl FileHandle {
-    /// A handle for reading `file`, as the inode was at `revision`.
-    pub(crate) fn for_reading(
-        inode: Arc<Inode>,
-        file: Option<Arc<OpenFile>>,
-        revision: u64,
-        read: Option<Arc<ReadThrough>>,
-    ) -> Self {
-        Self { inode, file, revision, writers: None, read }
-    }
-
-    /// The version that was read through it, its size, and how it was read, where that was noted.
-    pub(crate) fn was_read(&self) -> Option<(FileId, u64, forebay_local::Reading)> {
-        let (file, read) = self.file.as_ref().zip(self.read.as_ref())?;
-        Some((file.id(), file.version().size, read.total()))
-    }
-
-    /// A handle for writing, opened by this thread.
-    pub(crate) fn for_writing(inode: Arc<Inode>, thread: u32) -> Self {
-        let revision = inode.revision();
-        Self { inode, file: None, revision, writers: Some(Arc::new(Writers::of(thread))), read: None }
-    }
 }
 
 /// What can be said of a read at once.
@@ -263,6 +190,31 @@ impl FileSystem {
         }
         inode.learn(known);
         Ok(self.describe(&inode, Instant::now()))
+    }
+
+    /// What an inode that is not being written is, asked again where that may have changed.
+    ///
+    /// # Errors
+    /// `VersionChanged` when it is not what its name leads to any more.
+    pub(crate) async fn current(&self, inode: &Inode) -> Result<Attr, Failure> {
+        if inode.is_changed() {
+            return Err(stale(&inode.path()));
+        }
+        let known = inode.known();
+        let now = Instant::now();
+        let believed = self.open_status_cache && known.fresh_until > now;
+        if believed || inode.is_removed() || now.duration_since(known.asked) <= LOOKUP_COVERS_OPEN {
+            return Ok(known.attr);
+        }
+        let path = inode.path();
+        let stat = self.client.stat(&path, false).await.map_err(gone_is_stale)?;
+        let known = Known::new(stat.attr, now, stat.valid_for);
+        if !inode.is_meant_by(&known) {
+            self.forget_copy(version_id(&inode.known().attr));
+            return Err(stale(&path));
+        }
+        inode.learn(known);
+        Ok(inode.known().attr)
     }
 
     /// Reads what can be read without waiting. A short read is shown to `look` where its bytes lie, and then the attempt is
@@ -401,6 +353,13 @@ impl FileSystem {
         self.forget_name(&inode.path());
     }
 
+    /// Nobody will open this version any more.
+    pub(crate) fn forget_copy(&self, version: Option<FileId>) {
+        if let (Some(materialised), Some(version)) = (&self.materialised, version) {
+            materialised.files().forget(version);
+        }
+    }
+
     /// Has the kernel look up `path` again, and the origin be asked about it; with `below`, also all below it that the kernel holds.
     pub(crate) fn refresh(&self, path: &FsPath, below: bool) -> u64 {
         let now = Instant::now();
@@ -423,15 +382,12 @@ impl FileSystem {
     }
 }
 
-/// The time that many nanoseconds after 1970, or before it.
-pub(crate) fn time(nanos: i64) -> SystemTime {
-    let away = Duration::from_nanos(nanos.unsigned_abs());
-    if nanos < 0 { UNIX_EPOCH - away } else { UNIX_EPOCH + away }
-}
-
-fn nanos(time: SystemTime) -> i64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+/// For a handle that is about to be opened, "no such file" would be final; the kernel shall look the name up again.
+fn gone_is_stale(failure: Failure) -> Failure {
+    match failure.kind() {
+        FailureKind::NotFound => Failure::new(FailureKind::VersionChanged, failure.message()),
+        _ => failure,
+    }
 }
 
 fn expected_length(size: u64, offset: u64, length: u32) -> usize {
@@ -440,28 +396,4 @@ fn expected_length(size: u64, offset: u64, length: u32) -> usize {
 
 fn total(spans: &Spans) -> usize {
     spans.iter().map(|span| span.len()).sum()
-}
-
-pub(crate) fn stale(path: &FsPath) -> Failure {
-    Failure::new(FailureKind::VersionChanged, format!("{path} has another version by now"))
-}
-
-pub(crate) fn impossible_name(error: PathError) -> Failure {
-    let kind = match error {
-        PathError::NameTooLong(_) => FailureKind::NameTooLong,
-        PathError::Relative(_) | PathError::BadName(_) => FailureKind::InvalidArgument,
-    };
-    Failure::new(kind, error.to_string())
-}
-
-pub(crate) fn read_only() -> Failure {
-    Failure::new(FailureKind::ReadOnly, "the mount does not take writes")
-}
-
-pub(crate) fn not_open() -> Failure {
-    Failure::new(FailureKind::InvalidArgument, "the handle is not open")
-}
-
-pub(crate) fn too_many_open() -> Failure {
-    Failure::new(FailureKind::OutOfResources, "too many files are open")
 }

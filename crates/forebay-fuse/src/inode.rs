@@ -21,11 +21,8 @@ use forebay_staging::Draft;
 use forebay_types::{Attr, Failure, FileId, FileKind, FileVersion, FsPath};
 use parking_lot::Mutex;
 
-use crate::materialised::Pinned;
-use crate::mode::{self, Mode, Reading};
-
-/// How a handle on an inode is open.
-pub(crate) type How = mode::How<Arc<Pinned>>;
+use crate::mode::{Mode, Reading};
+use crate::pinned::{How, Pinned};
 
 /// How long a new inode is kept for the writer that it was made for. The kernel looks a name up again and opens what it finds
 /// once; a reader in between must not have it passed through again.

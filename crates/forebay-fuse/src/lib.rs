@@ -5,9 +5,10 @@
 //!
 //! Inside, what a request means is kept apart from who carries it:
 //!
-//! * `filesystem` and `directories`: the file system itself; `inode`, `inodes`, `handles` and `listing` are what it holds;
-//! * `opening`, with `mode` and `materialised`: how files are opened for reading: served by us, or passed through by the kernel;
-//!   `orders`: what somebody asks to be materialised;
+//! * `filesystem` and `directories`: the file system itself; `inode` and `inodes`, `handle` and `handles`, and `listing` are what it
+//!   holds, `described` and `failures` what it says;
+//! * `opening`, with `mode`, `pinned` and `materialised`: how files are opened for reading: served by us, or passed through by the
+//!   kernel; `orders` and `local_files`: what somebody asks to be materialised, and what came of it;
 //! * `room`: what `statfs` shows;
 //! * `writing`, `changing` and `renaming`: what changes it: bytes, names, and where names lead; `writers`: whose closes count;
 //! * `dispatch`, `changes` and `serving`: feed it with requests, whoever carries them ([`forebay_fuse_io`]); `interrupts`: those
@@ -20,16 +21,20 @@ mod access_log;
 mod attach;
 mod changes;
 mod changing;
+mod described;
 mod detach;
 mod directories;
 mod dispatch;
 mod error;
+mod failures;
 mod filesystem;
+mod handle;
 mod handles;
 mod inode;
 mod inodes;
 mod interrupts;
 mod listing;
+mod local_files;
 mod materialised;
 mod mode;
 mod mount;
@@ -37,6 +42,7 @@ pub mod mount_table;
 mod opening;
 mod options;
 mod orders;
+mod pinned;
 mod renaming;
 mod room;
 mod serving;
@@ -48,8 +54,8 @@ mod writing;
 
 pub use error::MountError;
 pub use forebay_fuse_io::{Carried, Carrier, FuseIo, Served};
-pub use materialised::LocalOptions;
+pub use local_files::{Kept, LocalFiles};
 pub use mount::{Mount, Unmounted};
-pub use options::{MountOptions, ReportSource, WritingOptions, largest_read};
-pub use orders::{Kept, LocalFiles, OrderProgress};
+pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read};
+pub use orders::OrderProgress;
 pub use stats::{MountStats, Operation, OperationStats};

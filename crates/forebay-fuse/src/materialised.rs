@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_client::Client;
-use forebay_fuse_io::{Backing, Backings, NoPassthrough};
-use forebay_local::{GroundKind, Local, LocalError, LocalFile, Verdict};
+use forebay_fuse_io::{Backings, NoPassthrough};
+use forebay_local::{GroundKind, Local, LocalError, Verdict};
 use forebay_types::{FileId, FileVersion, FsPath};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tracing::debug;
 
-use crate::inode::How;
 use crate::mode::Reading;
+use crate::options::LocalOptions;
 use crate::orders::Orders;
+use crate::pinned::{How, Pinned};
 
 /// Names of files that are remembered: some more than there can be files, so that those of files that went are looked for now and
 /// then only.
@@ -32,34 +33,6 @@ const MOST_NAMES: usize = 80 << 10;
 /// The largest file that is let go of by whoever closed it last: to free as much takes some 20 µs, and mostly there is nothing to
 /// free.
 const FREED_AT_ONCE: u64 = 1 << 20;
-
-/// Where and when files are materialised.
-#[derive(Clone, Debug)]
-pub struct LocalOptions {
-    /// Where, and which.
-    pub files: forebay_local::LocalOptions,
-    /// Also files that may be written through this mount. A reader of such a file goes on seeing the version that it opened when
-    /// somebody writes to it.
-    pub on_writable: bool,
-}
-
-/// What an inode is passed through to: the kernel's backing, and the promise that the file stays. They go in this order.
-#[derive(Debug)]
-pub(crate) struct Pinned {
-    backing: Backing,
-    file: LocalFile,
-}
-
-impl Pinned {
-    pub(crate) fn backing(&self) -> &Backing {
-        &self.backing
-    }
-
-    /// Whether it may be passed through to by one more: as far as anybody knows it is what it should be.
-    pub(crate) fn is_right(&self) -> bool {
-        self.file.is_right()
-    }
-}
 
 /// The materialised files of one mount.
 pub(crate) struct Materialised {
@@ -164,7 +137,7 @@ impl Materialised {
             Verdict::No => return None,
         };
         match backings.open(file.as_fd()) {
-            Ok(backing) => Some(Arc::new(Pinned { backing, file })),
+            Ok(backing) => Some(Arc::new(Pinned::new(backing, file))),
             Err(error) => {
                 self.refuse(&error);
                 None
@@ -175,7 +148,7 @@ impl Materialised {
     /// Lets go of what nobody is passed through to any more. The kernel may have a file of many GB to free for it, and whoever
     /// calls serves others, too; what is small is gone before another thread would have been woken.
     pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
-        if pinned.file.size() > FREED_AT_ONCE {
+        if pinned.size() > FREED_AT_ONCE {
             drop(self.runtime.spawn_blocking(move || drop(pinned)));
         }
     }
@@ -228,47 +201,5 @@ impl Materialised {
         report["refused_by_kernel"] = count(&self.refused).into();
         report["splits"] = count(&self.splits).into();
         report
-    }
-}
-
-/// What a handle read that we serve. Counted without any read-modify-write: what two reads at once lose of it does not matter.
-#[derive(Debug, Default)]
-pub(crate) struct ReadThrough {
-    bytes: AtomicU64,
-    sequential: AtomicU64,
-    /// Where the last read ended.
-    end: AtomicU64,
-}
-
-impl ReadThrough {
-    /// Notes a read.
-    pub(crate) fn note(&self, offset: u64, length: u64) {
-        let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + length, Ordering::Relaxed);
-        add(&self.bytes);
-        if self.end.load(Ordering::Relaxed) == offset {
-            add(&self.sequential);
-        }
-        self.end.store(offset + length, Ordering::Relaxed);
-    }
-
-    /// All of them.
-    pub(crate) fn total(&self) -> forebay_local::Reading {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        forebay_local::Reading { bytes: count(&self.bytes), sequential: count(&self.sequential) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reader_from_the_start_is_sequential_and_one_that_jumps_is_not() {
-        let read = ReadThrough::default();
-        for at in 0..4 {
-            read.note(at * 10, 10);
-        }
-        read.note(7, 10);
-        assert_eq!(read.total(), forebay_local::Reading { bytes: 50, sequential: 40 });
     }
 }

@@ -5,18 +5,15 @@
 //! had before, so that nobody waits while its lock is held. Files for writing are opened in [`crate::writing`].
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use forebay_types::{Attr, Failure, FailureKind, FileId};
+use forebay_types::{Attr, Failure, FailureKind};
 
-use crate::dispatch::writes;
-use crate::filesystem::{FileHandle, FileSystem, stale, too_many_open};
-use crate::inode::{How, Inode, Known, version_id};
+use crate::failures::too_many_open;
+use crate::filesystem::FileSystem;
+use crate::handle::FileHandle;
+use crate::inode::Inode;
 use crate::mode::Reading;
-
-/// Within one `open(2)` the kernel looks the name up and then opens the inode. What the lookup asked for just now need
-/// not be asked again, also where answers are valid for no time at all.
-const LOOKUP_COVERS_OPEN: Duration = Duration::from_millis(100);
+use crate::pinned::How;
 
 /// A file that was opened, as the kernel is to be told of it.
 pub(crate) struct Opening {
@@ -91,31 +88,6 @@ impl FileSystem {
         Ok(Opening { handle, how })
     }
 
-    /// What an inode that is not being written is, asked again where that may have changed.
-    ///
-    /// # Errors
-    /// `VersionChanged` when it is not what its name leads to any more.
-    pub(crate) async fn current(&self, inode: &Inode) -> Result<Attr, Failure> {
-        if inode.is_changed() {
-            return Err(stale(&inode.path()));
-        }
-        let known = inode.known();
-        let now = Instant::now();
-        let believed = self.open_status_cache && known.fresh_until > now;
-        if believed || inode.is_removed() || now.duration_since(known.asked) <= LOOKUP_COVERS_OPEN {
-            return Ok(known.attr);
-        }
-        let path = inode.path();
-        let stat = self.client.stat(&path, false).await.map_err(gone_is_stale)?;
-        let known = Known::new(stat.attr, now, stat.valid_for);
-        if !inode.is_meant_by(&known) {
-            self.forget_copy(version_id(&inode.known().attr));
-            return Err(stale(&path));
-        }
-        inode.learn(known);
-        Ok(inode.known().attr)
-    }
-
     /// The file is closed. What was written through it alone is to be finished with [`FileSystem::finish`].
     pub(crate) fn release(&self, handle: u64) -> Option<Arc<Inode>> {
         let open = self.files.with(handle, FileHandle::clone).filter(|_| self.files.remove(handle))?;
@@ -135,19 +107,9 @@ impl FileSystem {
             materialised.let_go(pinned);
         }
     }
-
-    /// Nobody will open this version any more.
-    pub(crate) fn forget_copy(&self, version: Option<FileId>) {
-        if let (Some(materialised), Some(version)) = (&self.materialised, version) {
-            materialised.files().forget(version);
-        }
-    }
 }
 
-/// For a handle that is about to be opened, "no such file" would be final; the kernel shall look the name up again.
-fn gone_is_stale(failure: Failure) -> Failure {
-    match failure.kind() {
-        FailureKind::NotFound => Failure::new(FailureKind::VersionChanged, failure.message()),
-        _ => failure,
-    }
+/// Whether a file is opened to be changed.
+pub(crate) fn writes(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0
 }

@@ -9,8 +9,6 @@ use forebay_staging::StagingOptions;
 use forebay_types::ByteSize;
 use serde_json::Value;
 
-use crate::materialised::LocalOptions;
-
 /// The largest write that the kernel sends; more gains nothing.
 const MAX_WRITE: u32 = 1 << 20;
 const PAGE: u64 = 4096;
@@ -83,6 +81,16 @@ pub struct WritingOptions {
     pub staging: StagingOptions,
     /// Changes of modes and owners succeed and change nothing, rather than fail with `EPERM`.
     pub ignore_mode: bool,
+}
+
+/// Where and when files are materialised.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// Where, and which.
+    pub files: forebay_local::LocalOptions,
+    /// Also files that may be written through this mount. A reader of such a file goes on seeing the version that it opened when
+    /// somebody writes to it.
+    pub on_writable: bool,
 }
 
 /// Counters of others, as a JSON object whenever somebody asks. Without any, by default.

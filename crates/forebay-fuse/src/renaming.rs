@@ -14,6 +14,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+use crate::failures::impossible_name;
 use crate::filesystem::FileSystem;
 use crate::inode::{Inode, Known, version_id};
 
@@ -246,7 +247,7 @@ impl FileSystem {
             }
             let mut names = Vec::with_capacity(page.entries.len());
             for entry in page.entries {
-                let path = directory.join(&entry.name).map_err(crate::filesystem::impossible_name)?;
+                let path = directory.join(&entry.name).map_err(impossible_name)?;
                 if entry.attr.version().is_none() {
                     stack.push((path.clone(), None));
                 }
@@ -279,7 +280,7 @@ impl FileSystem {
             };
             let (mut files, mut below) = (Vec::new(), Vec::new());
             for entry in page.entries {
-                let path = directory.join(&entry.name).map_err(crate::filesystem::impossible_name)?;
+                let path = directory.join(&entry.name).map_err(impossible_name)?;
                 match entry.attr.version() {
                     None => below.push(path),
                     Some(version) if known.contains(&version.id()) => files.push(path),
@@ -319,7 +320,7 @@ impl FileSystem {
 fn within(path: &FsPath, from: &FsPath, to: &FsPath) -> Result<FsPath, Failure> {
     match path.relative_to(from) {
         Some([]) => Ok(to.clone()),
-        Some(rest) => FsPath::new([to.as_bytes(), b"/", rest].concat()).map_err(crate::filesystem::impossible_name),
+        Some(rest) => FsPath::new([to.as_bytes(), b"/", rest].concat()).map_err(impossible_name),
         None => Err(Failure::new(FailureKind::Internal, format!("{path} is not in {from}"))),
     }
 }

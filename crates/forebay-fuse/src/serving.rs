@@ -28,8 +28,9 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use crate::access_log::Seen;
+use crate::described::{Described, time};
 use crate::detach::{Detach, detach};
-use crate::filesystem::{Described, FileSystem, ReadBytes, time};
+use crate::filesystem::{FileSystem, ReadBytes};
 use crate::inode::Inode;
 use crate::interrupts::{Interrupts, Waiter};
 use crate::mount_table::{FS_TYPE, entry_at};

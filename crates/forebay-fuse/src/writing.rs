@@ -16,7 +16,10 @@ use forebay_staging::{Draft, Remote, Staging};
 use forebay_types::{Attr, Failure, FailureKind};
 use tracing::{error, warn};
 
-use crate::filesystem::{FileHandle, FileSystem, not_open, read_only, stale, time, too_many_open};
+use crate::described::time;
+use crate::failures::{not_open, read_only, stale, too_many_open};
+use crate::filesystem::FileSystem;
+use crate::handle::FileHandle;
 use crate::inode::{Inode, Known, version_id};
 use crate::materialised::Materialised;
 

@@ -1,0 +1,116 @@
+//! What a handle of the kernel's stands for: an open file, or an open directory. The table of them is in [`crate::handles`].
+//!
+//! A handle on a file remembers what the inode was when it was opened ([`crate::inode`]), so that a read need not ask; and what was
+//! read through it, for whoever decides which files are materialised.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_client::OpenFile;
+use forebay_types::FileId;
+use tokio::sync::Mutex;
+
+use crate::inode::Inode;
+use crate::listing::Listing;
+use crate::writers::Writers;
+
+/// An open file.
+#[derive(Clone)]
+pub(crate) struct FileHandle {
+    pub(crate) inode: Arc<Inode>,
+    /// What it reads, while the inode is at the revision of when it was opened. `None` when it was being written then.
+    pub(crate) file: Option<Arc<OpenFile>>,
+    /// That of the inode when it was opened.
+    pub(crate) revision: u64,
+    /// Who writes through it; `None` for a handle that only reads.
+    pub(crate) writers: Option<Arc<Writers>>,
+    /// What was read through it, where that may make its file worth materialising.
+    pub(crate) read: Option<Arc<ReadThrough>>,
+}
+
+impl FileHandle {
+    /// A handle for reading `file`, as the inode was at `revision`.
+    pub(crate) fn for_reading(
+        inode: Arc<Inode>,
+        file: Option<Arc<OpenFile>>,
+        revision: u64,
+        read: Option<Arc<ReadThrough>>,
+    ) -> Self {
+        Self { inode, file, revision, writers: None, read }
+    }
+
+    /// The version that was read through it, its size, and how it was read, where that was noted.
+    pub(crate) fn was_read(&self) -> Option<(FileId, u64, forebay_local::Reading)> {
+        let (file, read) = self.file.as_ref().zip(self.read.as_ref())?;
+        Some((file.id(), file.version().size, read.total()))
+    }
+
+    /// A handle for writing, opened by this thread.
+    pub(crate) fn for_writing(inode: Arc<Inode>, thread: u32) -> Self {
+        let revision = inode.revision();
+        Self { inode, file: None, revision, writers: Some(Arc::new(Writers::of(thread))), read: None }
+    }
+}
+
+/// What a handle read that we serve. Counted without any read-modify-write: what two reads at once lose of it does not matter.
+#[derive(Debug, Default)]
+pub(crate) struct ReadThrough {
+    bytes: AtomicU64,
+    sequential: AtomicU64,
+    /// Where the last read ended.
+    end: AtomicU64,
+}
+
+impl ReadThrough {
+    /// Notes a read.
+    pub(crate) fn note(&self, offset: u64, length: u64) {
+        let add = |counter: &AtomicU64| counter.store(counter.load(Ordering::Relaxed) + length, Ordering::Relaxed);
+        add(&self.bytes);
+        if self.end.load(Ordering::Relaxed) == offset {
+            add(&self.sequential);
+        }
+        self.end.store(offset + length, Ordering::Relaxed);
+    }
+
+    /// All of them.
+    pub(crate) fn total(&self) -> forebay_local::Reading {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        forebay_local::Reading { bytes: count(&self.bytes), sequential: count(&self.sequential) }
+    }
+}
+
+/// An open directory.
+pub(crate) struct DirectoryHandle {
+    pub(crate) inode: Arc<Inode>,
+    pub(crate) names: Mutex<Names>,
+}
+
+impl DirectoryHandle {
+    /// A handle on `inode`, of which nothing was read yet.
+    pub(crate) fn new(inode: Arc<Inode>) -> Self {
+        Self { inode, names: Mutex::default() }
+    }
+}
+
+/// Where a directory is being read.
+#[derive(Default)]
+pub(crate) struct Names {
+    pub(crate) listing: Listing,
+    /// Names of files that were created here and are not at the origin yet. They come after those that are.
+    pub(crate) created: Vec<Box<[u8]>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_from_the_start_is_sequential_and_one_that_jumps_is_not() {
+        let read = ReadThrough::default();
+        for at in 0..4 {
+            read.note(at * 10, 10);
+        }
+        read.note(7, 10);
+        assert_eq!(read.total(), forebay_local::Reading { bytes: 50, sequential: 40 });
+    }
+}

@@ -1,0 +1,167 @@
+//! The materialised files of a mount, for people and jobs: what there is, and what is to come and to go.
+//!
+//! What somebody asks for is an order ([`crate::orders`]), which a task of the mount carries out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use forebay_local::{Listed, Local, NotTaken, Verdict, Why};
+use forebay_types::{Failure, FileVersion, FsPath};
+use futures::future::{BoxFuture, FutureExt as _, ready};
+use serde::Serialize;
+
+use crate::filesystem::FileSystem;
+use crate::orders::{Order, OrderProgress};
+use crate::serving::Shared;
+
+/// A materialised file, as it is listed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kept {
+    /// The file.
+    #[serde(flatten)]
+    pub file: Listed,
+    /// Where the mount shows it; bytes that are no text are replaced. `None`: not known before somebody opens it, as after a
+    /// restart.
+    pub shown: Option<String>,
+}
+
+/// The materialised files of a mount, for people and jobs. Clones are the same.
+#[derive(Clone)]
+pub struct LocalFiles {
+    shared: Arc<Shared>,
+}
+
+impl LocalFiles {
+    /// Those of a mount; `None` when it was told to have none.
+    pub(crate) fn of(shared: &Arc<Shared>) -> Option<Self> {
+        shared.files.materialised.as_ref().map(|_| Self { shared: Arc::clone(shared) })
+    }
+
+    fn local(&self) -> Option<&Local> {
+        self.shared.files.materialised.as_ref().map(|materialised| materialised.files())
+    }
+
+    /// Why none are taken; `None`: they are.
+    #[must_use]
+    pub fn why_off(&self) -> Option<String> {
+        self.local().filter(|local| !local.is_on()).and_then(|local| local.stats().why_off)
+    }
+
+    /// The room that there is for them, in bytes; 0 while none are taken.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.local().filter(|local| local.is_on()).map_or(0, |local| local.stats().capacity_bytes)
+    }
+
+    /// Has `path`, and all below it, materialised. The number to ask for it by; where too many are under way it has ended, with
+    /// that as its error.
+    #[must_use]
+    pub fn add(&self, path: FsPath, why: Why) -> u64 {
+        let order = Arc::new(Order::default());
+        let Some(materialised) = &self.shared.files.materialised else { return 0 };
+        let number = materialised.orders().remember(&order);
+        if order.has_ended() {
+            return number;
+        }
+        let (shared, ended) = (Arc::clone(&self.shared), self.shared.ended.clone());
+        let task = async move {
+            let carried_out = order.run_until_cancelled(shared.files.carry_out(&path, why, &order));
+            if let Some(None) = ended.run_until_cancelled(carried_out).await {
+                order.give_up("it was withdrawn");
+            }
+        };
+        self.shared.tasks.spawn_on(task, &self.shared.runtime);
+        number
+    }
+
+    /// Ends an order: what it asked for already comes and stays, and nothing else is looked for.
+    pub fn cancel(&self, number: u64) {
+        let order = self.shared.files.materialised.as_ref().and_then(|materialised| materialised.orders().get(number));
+        if let Some(order) = order {
+            order.cancel();
+        }
+    }
+
+    /// How far an order is; `None` when it is not remembered.
+    #[must_use]
+    pub fn progress(&self, number: u64) -> Option<OrderProgress> {
+        let orders = self.shared.files.materialised.as_ref()?.orders();
+        orders.get(number).map(|order| order.progress())
+    }
+
+    /// Drops `path`, and all below it; how many files there were.
+    ///
+    /// # Errors
+    /// When nobody can say what is below it.
+    pub async fn release(&self, path: &FsPath) -> Result<u64, Failure> {
+        let Some(local) = self.local() else { return Ok(0) };
+        let dropped = AtomicU64::new(0);
+        let visit = |_: FsPath, version: FileVersion| {
+            dropped.fetch_add(u64::from(local.drop_file(version.id())), Ordering::Relaxed);
+            ready(()).boxed()
+        };
+        self.shared.files.each_file(path, &visit).await?;
+        Ok(dropped.load(Ordering::Relaxed))
+    }
+
+    /// Drops all; how many there were.
+    #[must_use]
+    pub fn release_all(&self) -> u64 {
+        self.local().map_or(0, |local| local.drop_all() as u64)
+    }
+
+    /// Those that there are.
+    #[must_use]
+    pub fn list(&self) -> Vec<Kept> {
+        let Some(materialised) = &self.shared.files.materialised else { return Vec::new() };
+        let listed = materialised.files().list().into_iter();
+        listed.map(|file| Kept { shown: materialised.name_of(&file.key).map(|path| path.to_string()), file }).collect()
+    }
+}
+
+impl FileSystem {
+    async fn carry_out(&self, path: &FsPath, why: Why, order: &Order) {
+        let Some(materialised) = &self.materialised else { return order.end(Ok(())) };
+        let visit = |path: FsPath, version: FileVersion| {
+            let files = materialised.files();
+            materialised.named(version.id(), || path.clone());
+            let come = async move {
+                order.found(version.size);
+                order.came(&path, version.size, take(files, &version, why).await);
+            };
+            come.boxed()
+        };
+        let walked = self.each_file(path, &visit).await;
+        order.end(walked);
+    }
+
+    /// Visits `path`, or the files below it.
+    async fn each_file<'a>(&self, path: &FsPath, visit: &Visit<'a>) -> Result<(), Failure> {
+        let attr = self.client.stat(path, true).await?.attr;
+        if let Some(version) = attr.version() {
+            visit(path.clone(), version.clone()).await;
+            return Ok(());
+        }
+        let visited = self.walk(path, |path, attr| {
+            let visited = attr.version().map(|version| visit(path, version.clone()));
+            async move {
+                if let Some(visited) = visited {
+                    visited.await;
+                }
+                Ok(())
+            }
+        });
+        visited.await.map(drop)
+    }
+}
+
+/// What is done with a file.
+type Visit<'a> = dyn Fn(FsPath, FileVersion) -> BoxFuture<'a, ()> + Send + Sync + 'a;
+
+async fn take(local: &Local, version: &FileVersion, why: Why) -> Result<(), NotTaken> {
+    match local.want(version.id(), version, why)? {
+        Verdict::Ready(_) => Ok(()),
+        Verdict::Waiting(waiting) => waiting.done().await.map(drop),
+        Verdict::No => Err(NotTaken::Off),
+    }
+}
