@@ -11,8 +11,8 @@ use std::sync::Arc;
 use forebay_types::Failure;
 use parking_lot::MutexGuard;
 
-use crate::draft::Inner;
 use crate::error::failed;
+use crate::shared::Inner;
 use crate::state::{StagedFile, WrittenDown};
 
 /// How a draft is written down.
@@ -87,7 +87,7 @@ impl Inner {
                 (how, _) => how == As::Exactly,
             };
             let Some(staged) = state.file.clone().filter(|_| !state.unlinked) else { return Ok(()) };
-            let record = state.record(&self.shared, exact);
+            let record = state.record(&self.shared.owner, self.shared.process, exact);
             let now = if exact { WrittenDown::Exactly } else { WrittenDown::Roughly };
             (staged, record, std::mem::replace(&mut state.written_down, now))
         };
@@ -133,5 +133,12 @@ impl Inner {
     pub(crate) fn remove_staged(&self, staged: &StagedFile) {
         let _book = self.book.lock();
         self.shared.journal.remove(&staged.id);
+    }
+
+    /// What cannot be written down is not known after a crash; nothing else is lost.
+    pub(crate) fn warn(&self, written_down: Result<(), Failure>) {
+        if let Err(failure) = written_down {
+            tracing::warn!(%failure, "a file that is being written is not written down");
+        }
     }
 }

@@ -13,9 +13,9 @@ use parking_lot::MutexGuard;
 use rustix::fs::FallocateFlags;
 
 use crate::book::As;
-use crate::draft::Inner;
 use crate::error::{failed, let_go, no_room, too_large};
 use crate::room::Reserved;
+use crate::shared::Inner;
 use crate::state::{State, Upload, WrittenDown};
 
 /// Up to this many bytes are written where they come from: a copy into the page cache, faster than handing them over.
@@ -135,7 +135,7 @@ impl Inner {
         self.shared.room.give(state.content.truncate(size));
         state.parts.resize(before, size, Instant::now());
         if size == 0 && !state.syncing && matches!(state.upload, Upload::Begun(_)) {
-            state.give_up_upload(&self.shared);
+            self.shared.give_up_upload(&mut state);
         }
         let lost_base = had_base && state.content.base_limit() == 0;
         let rough = state.content.gone() != gone || lost_base;

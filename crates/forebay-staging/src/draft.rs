@@ -1,28 +1,13 @@
-//! A file that is being written: what is known of it, and what it is asked.
-//!
-//! Locks, in the order in which they are taken: `serial` (a sync is under way; the only one that is held while
-//! waiting), `io` (shared: somebody reads or writes staged bytes; exclusive: they are cut off, zeroed or let go of),
-//! `book` (the staged file is made or removed, or its record is written), `state` (what is known; never held while a disk
-//! works, so that nobody waits for one to learn a file's size).
-//!
-//! A write is first put into the staged file and then noted: what is noted is there. Whoever sends a part takes the
-//! generation first and then reads: a write that it may have missed is noted later, and makes the part go again.
+//! A file that is being written: what it is asked. What is known of it is in [`crate::shared`] and [`crate::state`].
 
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use forebay_types::{Attr, Failure, FailureKind, FsPath};
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
+use forebay_types::{Attr, Failure, FsPath};
 
-use crate::Base;
-use crate::book::As;
-use crate::content::Content;
-use crate::staging::Shared;
-use crate::state::{State, Upload, WrittenDown, modified};
+use crate::shared::Inner;
 use crate::sync::Held;
 
 /// A file that is being written. Its bytes are staged on the local disk, and reach the origin when it is synced.
@@ -31,20 +16,6 @@ use crate::sync::Held;
 #[derive(Debug)]
 pub struct Draft {
     inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) key: u64,
-    pub(crate) serial: Arc<tokio::sync::Mutex<()>>,
-    pub(crate) io: RwLock<()>,
-    pub(crate) book: Mutex<()>,
-    pub(crate) state: Mutex<State>,
-    /// Something that was under way in the background has ended.
-    pub(crate) settled: Notify,
-    /// Cancelled when nobody wants the file at the origin any more.
-    pub(crate) unlinked: CancellationToken,
 }
 
 impl Draft {
@@ -172,130 +143,5 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         self.inner.dropped();
-    }
-}
-
-impl Inner {
-    pub(crate) fn new(shared: &Arc<Shared>, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Arc<Self> {
-        let state = State::new(shared, path, content, base);
-        Arc::new_cyclic(|this: &Weak<Self>| Self {
-            shared: Arc::clone(shared),
-            key: shared.register(this),
-            serial: Arc::default(),
-            io: RwLock::new(()),
-            book: Mutex::default(),
-            state: Mutex::new(state),
-            settled: Notify::new(),
-            unlinked: CancellationToken::new(),
-        })
-    }
-
-    pub(crate) fn is_dirty(&self) -> bool {
-        let state = self.state.lock();
-        state.dirty && !state.unlinked
-    }
-
-    fn renamed(&self, path: FsPath, attr: Option<Attr>) {
-        let mut state = self.state.lock();
-        if state.left.is_some() {
-            return;
-        }
-        if path != state.path {
-            // It would make a file of the old name.
-            state.give_up_upload(&self.shared);
-        }
-        state.path = path;
-        if let Some(version) = attr.as_ref().and_then(Attr::version) {
-            state.base = Some(self.shared.remote.open(version.clone()));
-            state.new = false;
-        } else {
-            (state.new, state.dirty) = (true, true);
-        }
-        if !state.dirty {
-            state.modified = attr.as_ref().and_then(modified).unwrap_or(state.modified);
-        }
-        state.attr = attr;
-        drop(state);
-        self.warn(self.write_down(As::Before, false));
-    }
-
-    fn unlink(&self) {
-        let mut state = self.state.lock();
-        // What was left in the directory is not this file any more.
-        if state.left.is_some() {
-            return;
-        }
-        state.unlinked = true;
-        self.unlinked.cancel();
-        state.give_up_upload(&self.shared);
-        state.written_down = WrittenDown::Not;
-        let staged = state.file.clone();
-        drop(state);
-        if let Some(staged) = staged {
-            self.remove_staged(&staged);
-        }
-    }
-
-    /// The last one who had it open has dropped it.
-    pub(crate) fn dropped(&self) {
-        let mut state = self.state.lock();
-        if state.left.is_some() {
-            return;
-        }
-        // A sync that is under way goes on, and comes back here.
-        state.dropped = true;
-        if state.syncing {
-            return;
-        }
-        if state.dirty && !state.unlinked {
-            // Parts under way end; those that arrive are not needed, because all is still staged.
-            if let Upload::Begun(begun) = &state.upload {
-                begun.given_up.cancel();
-            }
-            state.left = Some(Failure::new(FailureKind::Unavailable, "it was dropped before it was synced"));
-            drop(state);
-            self.warn(self.write_down(As::Exactly, false));
-        } else {
-            state.give_up_upload(&self.shared);
-            let staged = state.file.clone();
-            drop(state);
-            if let Some(staged) = staged {
-                self.remove_staged(&staged);
-            }
-        }
-    }
-
-    /// Writes down what a dirty draft is, as the mount goes away.
-    pub(crate) fn write_down_unsynced(&self) {
-        let has_something_to_lose = {
-            let state = self.state.lock();
-            state.dirty && !state.unlinked && state.left.is_none()
-        };
-        if has_something_to_lose {
-            self.warn(self.write_down(As::Exactly, false));
-        }
-    }
-
-    /// What cannot be written down is not known after a crash; nothing else is lost.
-    pub(crate) fn warn(&self, written_down: Result<(), Failure>) {
-        if let Err(failure) = written_down {
-            tracing::warn!(%failure, "a file that is being written is not written down");
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shared.unregister(self.key);
-        let state = self.state.get_mut();
-        let staged = state.content.staged();
-        let Some(file) = &state.file else { return };
-        // Closing alone would not do: a child process that is just being started shares the descriptor for a moment.
-        let _ = file.file.unlock();
-        if state.left.is_some() {
-            self.shared.keep(&file.id, staged);
-        } else {
-            self.shared.room.give(staged);
-        }
     }
 }

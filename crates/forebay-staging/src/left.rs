@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 use crate::Remote;
 use crate::book::As;
 use crate::content::Content;
-use crate::draft::{Draft, Inner};
+use crate::draft::Draft;
 use crate::error::{StagingError, failed};
 use crate::journal::Journal;
+use crate::options::StagingOptions;
 use crate::record::Record;
 use crate::schedule::Schedule;
-use crate::staging::{OnProgress, Shared, StagingOptions};
+use crate::shared::{Inner, OnProgress, Shared};
 use crate::state::{Begun, StagedFile, Upload, WrittenDown};
 
 /// A file in a staging directory.
@@ -211,7 +212,7 @@ fn restore(inner: &Arc<Inner>, record: Record, staged: StagedFile) {
         let begun = Begun { path, name: upload.name, given_up: CancellationToken::new() };
         state.upload = Upload::Begun(Arc::new(begun));
         if record.path_hex != upload.path_hex {
-            state.give_up_upload(&inner.shared);
+            inner.shared.give_up_upload(state);
         }
     }
     // By this process now.

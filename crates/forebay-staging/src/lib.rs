@@ -17,7 +17,8 @@
 //!
 //! The shell around them:
 //!
-//! * `draft`, `state`, `book`: what a file is asked, what is known of it, and what is written down of that; `read`, `change`, `sync`: how it is answered;
+//! * `staging`, `draft`: what a directory and a file are asked; `read`, `change`, `lifecycle`, `sync`: how it is answered;
+//! * `shared`, `state`, `book`: what drafts share, what is known of each, and what is written down of that;
 //! * `send`, `uploader`, `buffers`: parts on their way, those that go early, and the memory that they are in;
 //! * `room`, `reclaim`: waiting for room, and making it;
 //! * `journal`, `record`, `process`: the staging directory, what is written down in it, and whose it is;
@@ -32,6 +33,8 @@ mod draft;
 mod error;
 mod journal;
 mod left;
+mod lifecycle;
+mod options;
 mod parts;
 mod process;
 mod ranges;
@@ -44,6 +47,7 @@ mod report;
 mod room;
 mod schedule;
 mod send;
+mod shared;
 mod space;
 mod staging;
 mod state;
@@ -58,9 +62,10 @@ mod tests;
 pub use draft::Draft;
 pub use error::StagingError;
 pub use left::{RetryOptions, Staged, StagedState, drop_staged, retry, staged};
+pub use options::StagingOptions;
 pub use remote::{Base, Remote};
 pub use report::{DraftCounts, SpaceCounts, StagingReport, UploadCounts};
-pub use staging::{Staging, StagingOptions};
+pub use staging::Staging;
 pub use sync::Held;
 
 /// The most bytes in one part.

@@ -13,8 +13,8 @@ use forebay_types::{Failure, FailureKind, FsPath};
 use crate::Base;
 use crate::buffers::Buffers;
 use crate::content::{Piece, Source};
-use crate::draft::Inner;
 use crate::error::{failed, let_go};
+use crate::shared::Inner;
 use crate::state::StagedFile;
 
 /// Up to this many bytes are read where they are asked for: from the page cache, as a rule.

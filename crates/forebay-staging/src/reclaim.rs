@@ -14,8 +14,7 @@ use std::sync::atomic::Ordering;
 
 use crate::book::As;
 use crate::change::punch;
-use crate::draft::Inner;
-use crate::staging::Shared;
+use crate::shared::{Inner, Shared};
 use crate::state::{StagedFile, State, WrittenDown};
 
 /// What part of the room is made free at once.

@@ -8,7 +8,7 @@ use forebay_types::Failure;
 
 use crate::error::failed;
 use crate::record::Record;
-use crate::staging::Shared;
+use crate::shared::Shared;
 use crate::state::StagedFile;
 
 /// Looks through the directory, once.

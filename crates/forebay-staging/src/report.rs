@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::staging::Shared;
+use crate::shared::Shared;
 
 /// What a [`Staging`](crate::Staging) counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -1,4 +1,4 @@
-//! Sending a part, and beginning the upload that it belongs to.
+//! Sending a part: beginning the upload that it belongs to, and forgetting one that is gone.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::book::As;
-use crate::draft::Inner;
 use crate::parts::Due;
+use crate::shared::Inner;
 use crate::state::{Begun, Upload};
 
 /// Why something did not arrive.
@@ -134,6 +134,30 @@ impl Inner {
         let mut state = self.state.lock();
         state.rest(Instant::now());
         tracing::debug!(path = %state.path, %failure, "a part could not be uploaded early");
+    }
+
+    /// The upload is not there any more; what is needed is here.
+    pub(crate) fn forget_upload(&self, failure: &Failure) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if state.content.gone() > 0 {
+            let message = format!("its upload is gone, and with it bytes that were let go of to make room: {failure}");
+            return Err(Failure::new(FailureKind::Unavailable, message));
+        }
+        self.shared.give_up_upload(&mut state);
+        Ok(())
+    }
+
+    /// An early part found that its upload is not there any more.
+    fn upload_gone(&self, upload: &Arc<Begun>, failure: &Failure) {
+        let is_current = {
+            let mut state = self.state.lock();
+            state.rest(Instant::now());
+            // A sync that is under way finds out by itself.
+            !state.syncing && matches!(&state.upload, Upload::Begun(begun) if Arc::ptr_eq(begun, upload))
+        };
+        if is_current && let Err(failure) = self.forget_upload(failure) {
+            tracing::warn!(%failure, "a file that is being written cannot be uploaded");
+        }
     }
 }
 

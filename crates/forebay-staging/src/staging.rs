@@ -1,108 +1,28 @@
-//! What the drafts of a process share: the directory, the room in it, the way to the origin, and the tasks.
+//! A staging directory in use: opens it, starts the tasks behind its drafts, makes drafts, and ends it all.
 
-use std::collections::HashMap;
-use std::future::Future;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
-use forebay_types::{ByteSize, Failure, FailureKind, FsPath};
-use parking_lot::Mutex;
+use forebay_types::{ByteSize, Failure, FsPath};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::DropGuard;
 
-use crate::buffers::Buffers;
 use crate::content::Content;
-use crate::draft::{Draft, Inner};
+use crate::draft::Draft;
 use crate::error::StagingError;
 use crate::journal::Journal;
-use crate::process::Process;
+use crate::options::StagingOptions;
 use crate::report::StagingReport;
-use crate::room::Room;
 use crate::schedule::Schedule;
+use crate::shared::{Inner, Shared};
 use crate::{Base, MAX_PART, Remote, reclaim, recover, uploader};
 
 /// The smallest part that S3 takes anywhere but at the end of a file.
 const MIN_PART: ByteSize = ByteSize::mib(5);
-/// How long what is under way in the background may still take when the mount is being closed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Where and how files are staged.
-#[derive(Clone, Debug)]
-pub struct StagingOptions {
-    /// The directory; made when it is not there. Several mounts may share it.
-    pub dir: PathBuf,
-    /// Most bytes that this process stages in it. What other processes stage there, or left there, does not count.
-    pub size: ByteSize,
-    /// The size of the first 2,000 parts, 5 MiB to 64 MiB.
-    pub part_size: ByteSize,
-    /// Most bytes of parts that are being sent at once, 64 MiB or more.
-    pub memory: ByteSize,
-    /// How long a writer waits for room.
-    pub timeout: Duration,
-    /// How long nobody must have written to a part for it to be sent before the file is synced.
-    pub quiet: Duration,
-    /// Who stages, for people: the mountpoint.
-    pub owner: String,
-}
-
 /// The files that a process is writing. Clones are the same; background work ends with the last.
 #[derive(Clone, Debug)]
 pub struct Staging {
     shared: Arc<Shared>,
     _open: Arc<DropGuard>,
-}
-
-/// What counts up.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) puts: AtomicU64,
-    pub(crate) begun: AtomicU64,
-    pub(crate) parts: AtomicU64,
-    pub(crate) completed: AtomicU64,
-    pub(crate) aborted: AtomicU64,
-    /// Bytes that arrived, in parts and whole.
-    pub(crate) bytes: AtomicU64,
-    /// Syncs that failed.
-    pub(crate) failures: AtomicU64,
-    /// Bytes let go of to make room.
-    pub(crate) let_go: AtomicU64,
-    pub(crate) parts_in_flight: AtomicU64,
-    pub(crate) bytes_in_flight: AtomicU64,
-}
-
-/// What is called with the bytes that have arrived.
-pub(crate) type OnProgress = Box<dyn Fn(u64) + Send + Sync>;
-
-/// What all drafts of a [`Staging`] use.
-pub(crate) struct Shared {
-    pub(crate) owner: String,
-    pub(crate) timeout: Duration,
-    pub(crate) quiet: Duration,
-    pub(crate) schedule: Arc<Schedule>,
-    pub(crate) journal: Journal,
-    pub(crate) process: Process,
-    pub(crate) remote: Arc<dyn Remote>,
-    pub(crate) room: Room,
-    pub(crate) counts: Counts,
-    pub(crate) closing: CancellationToken,
-    /// The uploader has something to look at.
-    pub(crate) wake: Notify,
-    pub(crate) on_progress: Option<OnProgress>,
-    memory: Arc<Semaphore>,
-    pub(crate) buffers: Arc<Buffers>,
-    pub(crate) runtime: Handle,
-    pub(crate) tasks: TaskTracker,
-    keys: AtomicU64,
-    drafts: Mutex<HashMap<u64, Weak<Inner>>>,
-    /// Drafts of which parts may go early.
-    hot: Mutex<HashMap<u64, Weak<Inner>>>,
-    /// What could not be uploaded, by id: its bytes take room as long as they are there.
-    kept: Mutex<HashMap<String, u64>>,
 }
 
 impl Staging {
@@ -220,170 +140,6 @@ impl Staging {
 /// `used` of the `size` bytes of room are taken, `kept` of them for ever, and the file system has `available` bytes left.
 fn at_most(size: u64, used: u64, kept: u64, available: u64) -> u64 {
     size.min(available.saturating_add(used)).saturating_sub(kept)
-}
-
-impl Shared {
-    pub(crate) fn new(
-        options: StagingOptions,
-        schedule: Schedule,
-        journal: Journal,
-        remote: Arc<dyn Remote>,
-        runtime: Handle,
-        on_progress: Option<OnProgress>,
-    ) -> Self {
-        let memory = usize::try_from(options.memory.as_u64()).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self {
-            owner: options.owner,
-            timeout: options.timeout,
-            quiet: options.quiet,
-            schedule: Arc::new(schedule),
-            journal,
-            process: Process::this(),
-            remote,
-            room: Room::new(options.size.as_u64()),
-            counts: Counts::default(),
-            closing: CancellationToken::new(),
-            wake: Notify::new(),
-            on_progress,
-            memory: Arc::new(Semaphore::new(memory)),
-            buffers: Buffers::new(memory),
-            runtime,
-            tasks: TaskTracker::new(),
-            keys: AtomicU64::new(0),
-            drafts: Mutex::default(),
-            hot: Mutex::default(),
-            kept: Mutex::default(),
-        }
-    }
-
-    /// Spawns a task that [`Staging::close`] waits for.
-    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        self.tasks.spawn_on(task, &self.runtime)
-    }
-
-    /// Does what blocks, elsewhere.
-    pub(crate) async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Failure> {
-        let done = self.tasks.spawn_blocking_on(work, &self.runtime).await;
-        done.map_err(|error| {
-            Failure::new(FailureKind::Internal, format!("a task of the staging directory ended: {error}"))
-        })
-    }
-
-    /// Memory for a part that is being sent; waits for it. At most as much as there is, so that it comes.
-    pub(crate) async fn memory(self: &Arc<Self>, bytes: u64) -> Option<OwnedSemaphorePermit> {
-        // Parts have at most 64 MiB, and the semaphore is never closed.
-        Arc::clone(&self.memory).acquire_many_owned(u32::try_from(bytes).ok()?).await.ok()
-    }
-
-    /// Does something in the background that need not be waited for when the mount is closed.
-    pub(crate) fn spawn_unhurried(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let closing = self.closing.clone();
-        self.spawn(async move {
-            let closed = async {
-                closing.cancelled().await;
-                tokio::time::sleep(LAST_WORDS).await;
-            };
-            tokio::select! {
-                () = work => {}
-                () = closed => {}
-            }
-        });
-    }
-
-    /// Gives an upload up, in the background.
-    pub(crate) fn abort(self: &Arc<Self>, path: FsPath, upload: String) {
-        let shared = Arc::clone(self);
-        self.spawn_unhurried(async move {
-            match shared.remote.abort(&path, &upload).await {
-                Ok(()) => {
-                    shared.counts.aborted.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(failure) => {
-                    tracing::warn!(%path, %failure, "an upload cannot be aborted; its parts stay at the origin")
-                }
-            }
-        });
-    }
-
-    /// So many bytes are at the origin, in a part or whole.
-    pub(crate) fn arrived(&self, bytes: u64) {
-        let before = self.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(on_progress) = &self.on_progress {
-            on_progress(before + bytes);
-        }
-    }
-
-    /// Registers a draft, and names it.
-    pub(crate) fn register(&self, draft: &Weak<Inner>) -> u64 {
-        let key = self.keys.fetch_add(1, Ordering::Relaxed);
-        self.drafts.lock().insert(key, Weak::clone(draft));
-        key
-    }
-
-    pub(crate) fn unregister(&self, key: u64) {
-        let is_last = {
-            let mut drafts = self.drafts.lock();
-            drafts.remove(&key);
-            drafts.is_empty()
-        };
-        self.hot.lock().remove(&key);
-        if is_last {
-            self.buffers.clear();
-        }
-    }
-
-    /// The drafts that there are. No lock is held when the last reference to one goes.
-    pub(crate) fn drafts(&self) -> Vec<Arc<Inner>> {
-        self.drafts.lock().values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Parts of this draft may go early.
-    pub(crate) fn heat(&self, draft: &Arc<Inner>) {
-        self.hot.lock().insert(draft.key, Arc::downgrade(draft));
-        self.wake.notify_one();
-    }
-
-    /// As [`Shared::heat`], by the uploader itself.
-    pub(crate) fn keep_hot(&self, draft: &Arc<Inner>) {
-        self.hot.lock().insert(draft.key, Arc::downgrade(draft));
-    }
-
-    /// Takes the drafts of which parts may go early.
-    pub(crate) fn take_hot(&self) -> Vec<Arc<Inner>> {
-        std::mem::take(&mut *self.hot.lock()).into_values().filter_map(|draft| draft.upgrade()).collect()
-    }
-
-    /// So many bytes of a draft that could not be uploaded stay in the directory.
-    pub(crate) fn keep(&self, id: &str, bytes: u64) {
-        self.kept.lock().insert(id.to_owned(), bytes);
-    }
-
-    /// How many drafts could not be uploaded, and their bytes.
-    pub(crate) fn kept(&self) -> (usize, u64) {
-        let kept = self.kept.lock();
-        (kept.len(), kept.values().sum())
-    }
-
-    /// Gives back the room of what was retried or dropped meanwhile. Returns the bytes.
-    pub(crate) fn forget_kept(&self) -> u64 {
-        let mut freed = 0;
-        self.kept.lock().retain(|id, bytes| {
-            let is_there = self.journal.has(id);
-            freed += if is_there { 0 } else { *bytes };
-            is_there
-        });
-        self.room.give(freed);
-        freed
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("owner", &self.owner).field("journal", &self.journal).finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ use crate::Base;
 use crate::content::Content;
 use crate::error::{let_go, too_large};
 use crate::parts::Parts;
+use crate::process::Process;
 use crate::record::{FORMAT, Record, UploadRecord, to_hex};
-use crate::staging::Shared;
+use crate::schedule::Schedule;
 
 /// How long background uploads of a draft rest after a failure; doubled with each, up to 64 times this.
 const REST: Duration = Duration::from_millis(500);
@@ -81,13 +82,13 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A draft that begins as `base`, or is new.
-    pub(crate) fn new(shared: &Shared, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Self {
+    /// A draft that begins as `base`, or is new, and is cut into parts like this.
+    pub(crate) fn new(schedule: &Arc<Schedule>, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Self {
         let now = SystemTime::now();
         Self {
             path,
             content,
-            parts: Parts::new(Arc::clone(&shared.schedule)),
+            parts: Parts::new(Arc::clone(schedule)),
             dirty: base.is_none(),
             new: base.is_none(),
             base,
@@ -143,8 +144,8 @@ impl State {
         rough || self.written_down == WrittenDown::Exactly
     }
 
-    /// What is to be written down. `exact`: nothing is being changed.
-    pub(crate) fn record(&self, shared: &Shared, exact: bool) -> Record {
+    /// What is to be written down by a process, for its owner. `exact`: nothing is being changed.
+    pub(crate) fn record(&self, owner: &str, process: Process, exact: bool) -> Record {
         let pairs = |range: Range<u64>| (range.start, range.end);
         let content = &self.content;
         let upload = match &self.upload {
@@ -160,8 +161,8 @@ impl State {
             format: FORMAT,
             path: self.path.to_string(),
             path_hex: to_hex(self.path.as_bytes()),
-            owner: shared.owner.clone(),
-            process: shared.process,
+            owner: owner.to_owned(),
+            process,
             // Not before 1970, and not in half a billion years.
             since: self.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
             error: self.error.clone(),
@@ -177,13 +178,13 @@ impl State {
         }
     }
 
-    /// Forgets the upload, and aborts it in the background.
-    pub(crate) fn give_up_upload(&mut self, shared: &Arc<Shared>) {
-        if let Upload::Begun(begun) = std::mem::replace(&mut self.upload, Upload::None) {
-            begun.given_up.cancel();
-            self.parts.forget_sent();
-            shared.abort(begun.path.clone(), begun.name.clone());
-        }
+    /// Forgets the upload, and what of it is under way. The one that is to be aborted, if it was begun.
+    #[must_use]
+    pub(crate) fn forget_upload(&mut self) -> Option<Arc<Begun>> {
+        let Upload::Begun(begun) = std::mem::replace(&mut self.upload, Upload::None) else { return None };
+        begun.given_up.cancel();
+        self.parts.forget_sent();
+        Some(begun)
     }
 
     /// Something failed in the background: rests a while, and longer each time.

@@ -17,10 +17,10 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::Base;
 use crate::book::As;
-use crate::draft::Inner;
 use crate::error::{closing, failed};
 use crate::parts::Target;
 use crate::send::Trouble;
+use crate::shared::Inner;
 use crate::state::{Begun, State, Upload, WrittenDown, modified};
 
 /// What a sync does next.
@@ -193,7 +193,7 @@ impl Inner {
             return Step::Stop;
         }
         if target.size <= state.parts.schedule().first() && state.content.gone() == 0 {
-            state.give_up_upload(&self.shared);
+            self.shared.give_up_upload(state);
             return Step::Put { path: state.path.clone(), generation: state.parts.generation() };
         }
         match &state.upload {
@@ -323,30 +323,6 @@ impl Inner {
             state.modified = modified(attr).unwrap_or(state.modified);
         }
         true
-    }
-
-    /// The upload is not there any more; what is needed is here.
-    fn forget_upload(&self, failure: &Failure) -> Result<(), Failure> {
-        let mut state = self.state.lock();
-        if state.content.gone() > 0 {
-            let message = format!("its upload is gone, and with it bytes that were let go of to make room: {failure}");
-            return Err(Failure::new(FailureKind::Unavailable, message));
-        }
-        state.give_up_upload(&self.shared);
-        Ok(())
-    }
-
-    /// An early part found that its upload is not there any more.
-    pub(crate) fn upload_gone(&self, upload: &Arc<Begun>, failure: &Failure) {
-        let is_current = {
-            let mut state = self.state.lock();
-            state.rest(std::time::Instant::now());
-            // A sync that is under way finds out by itself.
-            !state.syncing && matches!(&state.upload, Upload::Begun(begun) if Arc::ptr_eq(begun, upload))
-        };
-        if is_current && let Err(failure) = self.forget_upload(failure) {
-            tracing::warn!(%failure, "a file that is being written cannot be uploaded");
-        }
     }
 
     /// A sync has failed.

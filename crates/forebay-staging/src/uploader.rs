@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::send::Next;
-use crate::staging::Shared;
+use crate::shared::Shared;
 
 /// Runs until the mount is closed.
 pub(crate) async fn run(shared: Arc<Shared>) {
