@@ -6,28 +6,17 @@
 use std::io;
 use std::sync::Arc;
 
-use forebay_types::{FileVersion, SECTOR_SIZE, SectorSums};
+use forebay_types::{SECTOR_SIZE, SectorSums};
 use tokio::time::Instant;
 
 use crate::ground::View;
 use crate::name::Name;
 use crate::record::Record;
-use crate::shared::Shared;
+use crate::shared::{Checked, Shared};
 use crate::stats::Counts;
 
 /// Read at once.
 const PIECE: u32 = 32 * SECTOR_SIZE;
-
-/// What came of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Checked {
-    /// Every sector is what its sum says.
-    Right(FileVersion),
-    /// It is not, or cannot be read.
-    Wrong,
-    /// The mount is being closed.
-    Ended,
-}
 
 /// Checks one file after the other until the mount is closed.
 pub(crate) async fn run(shared: Arc<Shared>) {

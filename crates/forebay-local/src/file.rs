@@ -1,4 +1,4 @@
-//! What is handed out: a materialised file, and the wait for one.
+//! A materialised file, for whoever opens or asks for one: what he gets or waits for, why it does not come, what he read instead.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,9 +7,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay_types::FileId;
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::stats::Counts;
+
+/// What an open gets.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The file is here whole: pass it through.
+    Ready(LocalFile),
+    /// It will be: wait for it, or do not.
+    Waiting(Waiting),
+    /// Serve it as ever.
+    No,
+}
+
+/// Who asked for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// `forebay job load --to-clients`.
+    Job,
+    /// `forebay fs local add`.
+    Command,
+}
+
+/// What a handle read of a file that was served the ordinary way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Bytes of reads that began where one before ended.
+    pub sequential: u64,
+}
 
 /// A whole and checked file. As long as one of these lives the file is not evicted, so whoever hands its descriptor to the
 /// kernel keeps this for as long as the kernel may open more handles of it: from an inode's first handle that is passed

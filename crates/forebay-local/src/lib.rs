@@ -33,7 +33,7 @@
 //! * `fill`, `check`: one file from its source to its place, and every byte again and again;
 //! * `ground`: what files lie on; `memory`, `directory`: the two that there are; `tree`: what they share; `clone`: the view
 //!   of it that takes no writes;
-//! * `file`, `stats`, `error`, `source`: what goes in and out.
+//! * `options`, `file`, `listed`, `stats`, `error`, `source`: what goes in and out.
 
 mod check;
 mod clone;
@@ -44,9 +44,11 @@ mod fill;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod ground;
+mod listed;
 mod local;
 mod memory;
 mod name;
+mod options;
 mod policy;
 mod record;
 mod shared;
@@ -63,8 +65,10 @@ mod fake;
 mod tests;
 
 pub use error::LocalError;
-pub use file::{LocalFile, NotTaken, Waiting};
+pub use file::{LocalFile, NotTaken, Reading, Verdict, Waiting, Why};
 pub use ground::GroundKind;
-pub use local::{Listed, Local, LocalOptions, LocalState, Reading, Verdict, Why};
+pub use listed::{Listed, LocalState};
+pub use local::Local;
+pub use options::LocalOptions;
 pub use source::{Blocks, Source, Summed};
 pub use stats::{Bytes, FILL_SECONDS, Files, Fills, LocalStats, Opens, Refused};

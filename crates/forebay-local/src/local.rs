@@ -1,127 +1,24 @@
 //! The handle that a mount holds.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use forebay_types::{ByteSize, FileId, FileVersion};
+use forebay_types::{FileId, FileVersion};
 use rustix::thread::{CapabilitySet, capabilities};
-use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
 use crate::error::{LocalError, failed};
-use crate::file::{LocalFile, NotTaken, Waiting};
+use crate::file::{NotTaken, Reading, Verdict, Why};
 use crate::ground::{Ground, GroundKind};
+use crate::listed::Listed;
+use crate::options::LocalOptions;
 use crate::shared::Shared;
 use crate::shelf::Shown;
 use crate::source::Source;
 use crate::stats::LocalStats;
 use crate::{check, directory, memory};
-
-/// Where files are materialised, and which. The names are those of the keys `client.local.*`.
-#[derive(Clone, Debug)]
-pub struct LocalOptions {
-    /// The most bytes that they may take.
-    pub size: ByteSize,
-    /// A directory on a local disk; `None`: memory.
-    pub dir: Option<PathBuf>,
-    /// What tells this mount from others that use the directory: its cluster and mountpoint.
-    pub owner: String,
-    /// Larger files are taken only if somebody asks for them.
-    pub max_file_size: ByteSize,
-    /// So many opens make a file worth it.
-    pub min_opens: u32,
-    /// The first open of a file up to this size waits for it.
-    pub first_open_size: ByteSize,
-    /// How long an open waits.
-    pub first_open_wait: Duration,
-    /// Files that are filled at once.
-    pub fills: u32,
-    /// How often every byte is checked again; zero: never.
-    pub check_interval: Duration,
-    /// How much of that is read in a second.
-    pub check_bandwidth: ByteSize,
-    /// Whether what was written to a directory is read back from the disk.
-    pub check_writes: bool,
-}
-
-/// What an open gets.
-#[derive(Debug)]
-pub enum Verdict {
-    /// The file is here whole: pass it through.
-    Ready(LocalFile),
-    /// It will be: wait for it, or do not.
-    Waiting(Waiting),
-    /// Serve it as ever.
-    No,
-}
-
-/// Who asked for a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// `forebay job load --to-clients`.
-    Job,
-    /// `forebay fs local add`.
-    Command,
-}
-
-/// What a handle read of a file that was served the ordinary way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    /// Bytes in all.
-    pub bytes: u64,
-    /// Bytes of reads that began where one before ended.
-    pub sequential: u64,
-}
-
-/// Where a file is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LocalState {
-    /// Waiting for its turn, or for room.
-    Queued,
-    /// Being filled.
-    Filling,
-    /// Found in the directory, and not yet checked.
-    Unchecked,
-    /// Whole and checked.
-    Ready,
-    /// Gone, but for those who have it open.
-    Leaving,
-    /// Failed, and left alone for a while.
-    Cooling,
-}
-
-/// A file, for people.
-#[derive(Clone, Debug, Serialize)]
-pub struct Listed {
-    /// Its version's name.
-    #[serde(skip)]
-    pub key: FileId,
-    /// The same in hexadecimal.
-    pub id: String,
-    /// Its origin.
-    pub origin: String,
-    /// Its path below the origin; bytes that are no text are replaced.
-    pub path: String,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Where it is on its way.
-    pub state: LocalState,
-    /// How much of it is written.
-    pub written: u64,
-    /// Inodes that are passed through to it.
-    pub pins: u64,
-    /// Opens since it came.
-    pub opens: u64,
-    /// Who asked for it; `None`: it was worth it.
-    pub asked: Option<Why>,
-    /// Since when it is in this state.
-    pub since: SystemTime,
-}
 
 /// The materialised files of a mount. Clones are the same; background work ends with the last.
 #[derive(Clone)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use forebay_types::FileId;
 
-use crate::local::Reading;
+use crate::file::Reading;
 
 pub(crate) const HALF_LIFE: Duration = Duration::from_secs(600);
 /// Files that are told apart, at some 64 bytes each.

@@ -17,13 +17,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::check::Checked;
-use crate::file::{LocalFile, NotTaken, Pinned, Waiting};
+use crate::file::{LocalFile, NotTaken, Pinned, Verdict, Waiting, Why};
 use crate::fill::{Failed, Fill};
 use crate::ground::{Found, Ground, GroundKind};
-use crate::local::{LocalOptions, Verdict, Why};
 use crate::memory;
 use crate::name::Name;
+use crate::options::LocalOptions;
 use crate::policy::Rules;
 use crate::shelf::{Action, Answer, Limits, Shelf};
 use crate::source::Source;
@@ -65,6 +64,17 @@ enum Work {
     Remove(Name),
     Tell(Name, Option<NotTaken>, Vec<Waiter>),
     Used(Name),
+}
+
+/// What came of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// Every sector is what its sum says.
+    Right(FileVersion),
+    /// It is not, or cannot be read.
+    Wrong,
+    /// The mount is being closed.
+    Ended,
 }
 
 impl Shared {

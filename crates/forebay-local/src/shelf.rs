@@ -13,52 +13,24 @@
 //! *missing*, and nobody gets it. What somebody has open never goes for another file, and what was asked for does not either.
 
 mod admission;
+mod contents;
 mod entry;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use forebay_types::{FileId, FileVersion};
 
-use crate::file::NotTaken;
-use crate::local::{Reading, Why};
-use crate::policy::{Policy, Rules, Worth};
+use crate::file::{NotTaken, Reading, Why};
+use crate::policy::Worth;
 use crate::stats::LocalStats;
-use admission::Refusal;
+pub(crate) use contents::{Action, Limits, MOST_FILES, Shelf};
 use entry::{Entry, State};
 pub(crate) use entry::{Shown, room_of};
 
-/// Files that are known at once, in whatever state: what the table of them takes is bounded, however small files are.
-pub(crate) const MOST_FILES: usize = 65_536;
 /// Written so far, in percent, an ordinary open waits for the rest of a file.
 const NEARLY: u64 = 80;
-
-/// The bounds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) rules: Rules,
-    /// Files that are filled at once.
-    pub(crate) fills: u32,
-    /// Whether the ground sets all of a file's room aside when it begins.
-    pub(crate) sets_aside: bool,
-}
-
-/// What the shell shall do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Fill it; ends with [`Shelf::filled`] or [`Shelf::failed`].
-    Fill(FileId),
-    /// End its fill; which fails then.
-    Cancel(FileId),
-    /// Remove it; ends with [`Shelf::removed`].
-    Remove(FileId),
-    /// Say that it is there, or why not, to those who wait for it.
-    Tell(FileId, Option<NotTaken>),
-    /// The last one closed it: write down when it was used.
-    Used(FileId),
-}
 
 /// What an open gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,65 +42,7 @@ pub(crate) enum Answer {
     No,
 }
 
-/// Whether nobody asked for it: `false` comes first.
-type NotAsked = bool;
-
-/// All files.
-#[derive(Debug)]
-pub(crate) struct Shelf {
-    limits: Limits,
-    policy: Policy,
-    files: HashMap<FileId, Entry>,
-    /// Room of all files that take any.
-    taken: u64,
-    /// Of it, of those that are being removed.
-    going: u64,
-    missing: u64,
-    filling: u32,
-    /// Those that are queued, next first.
-    queue: BTreeSet<(NotAsked, u64, FileId)>,
-    turns: u64,
-    /// Who found no room last.
-    refusal: Option<Refusal>,
-    is_closed: bool,
-    actions: Vec<Action>,
-    totals: Totals,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Totals {
-    ready: u64,
-    no: u64,
-    no_room: u64,
-    bad_size: u64,
-    cooling: u64,
-    evictions: u64,
-}
-
 impl Shelf {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            policy: Policy::new(limits.rules),
-            files: HashMap::new(),
-            taken: 0,
-            going: 0,
-            missing: 0,
-            filling: 0,
-            queue: BTreeSet::new(),
-            turns: 0,
-            refusal: None,
-            is_closed: false,
-            actions: Vec::new(),
-            totals: Totals::default(),
-        }
-    }
-
-    /// Takes what is to be done, in order.
-    pub(crate) fn actions(&mut self) -> Vec<Action> {
-        std::mem::take(&mut self.actions)
-    }
-
     /// A restart found a file, used last at `used`. Whether it may stay.
     pub(crate) fn found(&mut self, file: FileId, size: u64, used: Instant, now: Instant) -> bool {
         let room = room_of(size);

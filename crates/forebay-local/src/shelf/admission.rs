@@ -1,34 +1,13 @@
 //! Who comes next, and who goes for it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use forebay_types::{FileId, FileVersion};
 
+use super::contents::{Action, MOST_FILES, Refusal, Shelf};
 use super::entry::{Entry, State, room_of};
-use super::{Action, MOST_FILES, Shelf};
 use crate::file::NotTaken;
 use crate::policy::{Policy, Worth};
-
-/// A refusal stands for so long. While everything that is there is opened more than what is not, each open of the latter would
-/// look through all files again.
-const STANDS: Duration = Duration::from_secs(1);
-
-/// There was nothing that went for somebody.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Refusal {
-    /// How often he had been opened.
-    opens: f64,
-    /// What he lacked.
-    lacking: u64,
-    at: Instant,
-}
-
-impl Refusal {
-    /// Whether there is nothing for this one, either.
-    fn holds(&self, opens: f64, lacking: u64, now: Instant) -> bool {
-        opens <= self.opens && lacking >= self.lacking && now.saturating_duration_since(self.at) < STANDS
-    }
-}
 
 impl Shelf {
     /// Takes a file in, if it is worth it.

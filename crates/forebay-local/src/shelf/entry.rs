@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use forebay_types::{FileId, FileVersion};
 
-use crate::file::NotTaken;
-use crate::local::{LocalState, Why};
+use crate::file::{NotTaken, Why};
+use crate::listed::LocalState;
 use crate::record::sectors;
 
 /// What a file's room is counted in.

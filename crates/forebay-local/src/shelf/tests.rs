@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::entry::room_of;
 use super::*;
-use crate::policy::HALF_LIFE;
+use crate::policy::{HALF_LIFE, Rules};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,0 +1,33 @@
+//! What can be chosen of materialised files.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_types::ByteSize;
+
+/// Where files are materialised, and which. The names are those of the keys `client.local.*`.
+#[derive(Clone, Debug)]
+pub struct LocalOptions {
+    /// The most bytes that they may take.
+    pub size: ByteSize,
+    /// A directory on a local disk; `None`: memory.
+    pub dir: Option<PathBuf>,
+    /// What tells this mount from others that use the directory: its cluster and mountpoint.
+    pub owner: String,
+    /// Larger files are taken only if somebody asks for them.
+    pub max_file_size: ByteSize,
+    /// So many opens make a file worth it.
+    pub min_opens: u32,
+    /// The first open of a file up to this size waits for it.
+    pub first_open_size: ByteSize,
+    /// How long an open waits.
+    pub first_open_wait: Duration,
+    /// Files that are filled at once.
+    pub fills: u32,
+    /// How often every byte is checked again; zero: never.
+    pub check_interval: Duration,
+    /// How much of that is read in a second.
+    pub check_bandwidth: ByteSize,
+    /// Whether what was written to a directory is read back from the disk.
+    pub check_writes: bool,
+}
