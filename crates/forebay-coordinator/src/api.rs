@@ -35,12 +35,15 @@ use crate::web;
 use fault::Fault;
 pub(crate) use fault::NO_LEADER;
 
-pub use cluster::{ClusterStatus, Drain, HotFile, OneWorker, StoreStatus, Version, WorkerStats};
+pub use cluster::{ClusterStatus, Drain, StoreStatus, Version};
 pub use fault::{ErrorBody, ErrorDetail};
 pub use health::{Check, Health, Readiness};
 pub use jobs::{JobList, Submitted};
-pub use mounts::{Mount, MountList};
+pub use mounts::MountList;
 pub use policies::{Policy, PolicyList};
+
+pub use crate::mount::Mount;
+pub use crate::worker_stats::{HotFile, OneWorker, WorkerStats};
 
 /// Bytes of a request's body, at most.
 const MOST_BODY: usize = 64 << 10;

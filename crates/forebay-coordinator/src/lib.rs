@@ -18,12 +18,15 @@ pub mod jobs;
 
 mod cache;
 mod client;
+mod clock;
 mod coordinator;
 mod election_wait;
+mod mount;
 mod runner;
 mod series;
 mod service;
 mod web;
+mod worker_stats;
 
 pub use cache::{CacheAccess, HeldBytes, Loaded};
 pub use client::{ApiClient, ApiError};

@@ -1,6 +1,5 @@
 //! What the handlers of the REST interface share.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +11,16 @@ use serde_json::Value;
 use tokio::sync::watch;
 use utoipa::ToSchema;
 
-use crate::api::{HotFile, Mount, OneWorker, WorkerStats};
 use crate::cache::CacheAccess;
+use crate::clock::wall_clock;
 use crate::jobs::JobReport;
-use crate::runner::{RecordStore, Runner, newest_first, wall_clock};
+use crate::mount::Mount;
+use crate::runner::{RecordStore, Runner, newest_first};
 use crate::series::{Plot, Series, Window};
+use crate::worker_stats::WorkerStats;
 
 /// The key of the election.
 pub(crate) const LEADER: &str = "leader";
-/// Files that are told as the hottest.
-const HOTTEST: usize = 20;
 /// How long workers may take to answer with their counters. Each has a deadline of its own, too.
 const STATS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -117,54 +116,6 @@ impl Service {
         let now = wall_clock();
         let answered = answers.iter().filter_map(|(name, answer)| Some((name, answer.as_ref().ok()?)));
         self.series.lock().sample(now, answered);
-        let mut workers: Vec<_> = answers.into_iter().map(one_worker).collect();
-        workers.sort_by(|a, b| a.name.cmp(&b.name));
-        let hottest = hottest(&workers);
-        *self.stats.lock() = WorkerStats { as_of_ms: now, workers, hottest };
-    }
-}
-
-fn one_worker((name, answer): (Arc<str>, Result<Value, forebay_types::Failure>)) -> OneWorker {
-    let name = name.to_string();
-    match answer {
-        Ok(stats) => OneWorker { name, stats: Some(stats), error: None },
-        Err(failure) => OneWorker { name, stats: None, error: Some(failure.to_string()) },
-    }
-}
-
-/// Of what each worker says in `hottest`, an array of `{path, bytes_per_minute}`.
-fn hottest(workers: &[OneWorker]) -> Vec<HotFile> {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let told = workers.iter().filter_map(|worker| worker.stats.as_ref()?.get("hottest")?.as_array());
-    for file in told.flatten() {
-        if let (Some(path), Some(rate)) = (file["path"].as_str(), file["bytes_per_minute"].as_f64()) {
-            let sum = sums.entry(path).or_default();
-            *sum = sum.saturating_add(rate as u64);
-        }
-    }
-    let hot = |(path, bytes_per_minute): (&str, u64)| HotFile { path: path.to_owned(), bytes_per_minute };
-    let mut files: Vec<_> = sums.into_iter().map(hot).collect();
-    files.sort_by(|a, b| b.bytes_per_minute.cmp(&a.bytes_per_minute).then_with(|| a.path.cmp(&b.path)));
-    files.truncate(HOTTEST);
-    files
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hottest_files_are_those_of_all_workers_together() {
-        let worker =
-            |files: Value| OneWorker { stats: Some(serde_json::json!({ "hottest": files })), ..OneWorker::default() };
-        let workers = [
-            worker(
-                serde_json::json!([{ "path": "/a", "bytes_per_minute": 5 }, { "path": "/b", "bytes_per_minute": 4 }]),
-            ),
-            worker(serde_json::json!([{ "path": "/b", "bytes_per_minute": 3 }, { "path": "/bad" }])),
-            OneWorker::default(),
-        ];
-        let files: Vec<_> = hottest(&workers).into_iter().map(|file| (file.path, file.bytes_per_minute)).collect();
-        assert_eq!(files, [("/b".to_owned(), 7), ("/a".to_owned(), 5)]);
+        *self.stats.lock() = WorkerStats::of(now, answers);
     }
 }

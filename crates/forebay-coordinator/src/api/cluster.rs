@@ -14,9 +14,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Body, Params, RequestBody};
 use super::fault::{ErrorBody, Fault};
-use crate::runner::wall_clock;
+use crate::clock::wall_clock;
 use crate::series::{Plot, Window};
 use crate::service::{LeaderRecord, Service};
+use crate::worker_stats::WorkerStats;
 
 /// The cluster as this coordinator sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -45,38 +46,6 @@ pub struct StoreStatus {
     pub reachable: bool,
     /// Why not.
     pub reason: Option<String>,
-}
-
-/// What the workers count, as of the last time they were asked.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WorkerStats {
-    /// When they were asked, in milliseconds since 1970.
-    pub as_of_ms: u64,
-    /// The workers, by name.
-    pub workers: Vec<OneWorker>,
-    /// The files of which most bytes were served, the most first.
-    pub hottest: Vec<HotFile>,
-}
-
-/// A worker.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct OneWorker {
-    /// Its name.
-    pub name: String,
-    /// Its counters; absent if it did not answer.
-    #[schema(value_type = Option<Object>)]
-    pub stats: Option<Value>,
-    /// Why it did not.
-    pub error: Option<String>,
-}
-
-/// A file that is read much.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct HotFile {
-    /// Its path.
-    pub path: String,
-    /// Bytes of it that all workers serve in a minute, by a sample of the reads of the last minutes.
-    pub bytes_per_minute: u64,
 }
 
 /// A worker that shall leave.

@@ -4,6 +4,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use forebay_types::FsPath;
 use serde::de::DeserializeOwned;
 
 use super::fault::Fault;
@@ -57,4 +58,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
             Err(rejection) => Err(Fault::invalid(rejection.body_text(), "see /api/v1/openapi.json for what is taken")),
         }
     }
+}
+
+/// A path that someone sent.
+pub(super) fn path_of(text: &str) -> Result<FsPath, Fault> {
+    FsPath::new(text).map_err(|error| Fault::invalid(error, "give an absolute path of the namespace, `/s3/data`"))
 }

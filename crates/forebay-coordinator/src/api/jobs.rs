@@ -6,11 +6,10 @@ use axum::Json;
 use axum::extract::{OriginalUri, Path, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Body, Params, RequestBody};
+use super::extract::{Body, Params, RequestBody, path_of};
 use super::fault::{ErrorBody, Fault};
 use crate::jobs::{JobKind, JobReport, JobSpec, JobState};
 use crate::runner::{Runner, matching};
@@ -159,9 +158,4 @@ async fn leading(service: &Service, uri: &axum::http::Uri) -> Result<Leading, Fa
     let location = format!("http://{}{path}", leader.address);
     let headers: [(HeaderName, String); 1] = [(header::LOCATION, location)];
     Ok(Leading::Elsewhere((StatusCode::TEMPORARY_REDIRECT, headers).into_response()))
-}
-
-/// A path that someone sent.
-pub(super) fn path_of(text: &str) -> Result<FsPath, Fault> {
-    FsPath::new(text).map_err(|error| Fault::invalid(error, "give an absolute path of the namespace, `/s3/data`"))
 }

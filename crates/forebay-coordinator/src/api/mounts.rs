@@ -1,6 +1,5 @@
 //! `/api/v1/mounts`: written into the state store, where every process of the cluster sees it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -11,9 +10,9 @@ use forebay_state::{Condition, Entry, Transaction, encode_segment};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Body, Params, RequestBody};
+use super::extract::{Body, Params, RequestBody, path_of};
 use super::fault::{ErrorBody, Fault};
-use super::jobs::path_of;
+use crate::mount::Mount;
 use crate::service::Service;
 
 /// Written by whoever adds a mount, under the condition that it is as it was before the others were looked at: of two
@@ -21,21 +20,6 @@ use crate::service::Service;
 const LAST_ADDED: &str = "last-mount";
 /// How often it is tried anew when others add mounts at the same time.
 const MOST_TRIES: usize = 10;
-
-/// A path of the namespace and the origin behind it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Mount {
-    /// Where in the namespace.
-    #[schema(example = "/s3")]
-    pub path: String,
-    /// The origin's URL, without credentials.
-    #[schema(example = "s3://bucket/prefix")]
-    pub origin: String,
-    /// Options of the origin. Credentials are references: `env:NAME`, `file:/PATH` or `role`.
-    #[serde(default)]
-    pub options: BTreeMap<String, String>,
-}
 
 // A body that is malformed may have a credential in the wrong place.
 impl RequestBody for Mount {
@@ -60,12 +44,6 @@ pub struct MountList {
 pub(crate) struct AtPath {
     /// A path of the namespace.
     pub(super) path: String,
-}
-
-impl From<MountRecord> for Mount {
-    fn from(MountRecord { path, origin, options }: MountRecord) -> Self {
-        Self { path, origin, options }
-    }
 }
 
 /// Mount an origin

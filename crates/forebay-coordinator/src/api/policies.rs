@@ -10,9 +10,8 @@ use forebay_state::{Transaction, encode_segment};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::extract::{Body, Params, RequestBody};
+use super::extract::{Body, Params, RequestBody, path_of};
 use super::fault::{ErrorBody, Fault};
-use super::jobs::path_of;
 use super::mounts::AtPath;
 use crate::service::Service;
 

@@ -8,8 +8,11 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{Entry, RunnerError, Shared, now, wall_clock};
+use super::entry::Entry;
+use super::error::RunnerError;
+use super::shared::Shared;
 use crate::cache::CacheAccess;
+use crate::clock::{now, wall_clock};
 use crate::jobs::{Answer, Delivery, Question, Step};
 
 /// How long after a failed write of a job's end the next try is.

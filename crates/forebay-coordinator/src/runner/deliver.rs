@@ -13,6 +13,7 @@ use forebay_state::{Condition, StateError, StateStore, Transaction, decode_segme
 use forebay_types::{Failure, FailureKind, FsPath};
 use tokio::sync::Mutex;
 
+use crate::clock::now;
 use crate::jobs::{Absences, Delivery, JobRecord};
 
 /// How often is looked how far they are.
@@ -63,7 +64,7 @@ impl Orders {
                     continue;
                 }
             };
-            let alive = absences.alive(&asked, &present, super::now());
+            let alive = absences.alive(&asked, &present, now());
             let delivery = Delivery::of(&asked, &alive, &reports, &shown);
             progress(&delivery);
             if delivery.is_over() {

@@ -8,28 +8,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_state::StateError;
 use tokio::time::sleep;
 
-use super::{Entry, RunnerError, Shared, course};
+use super::course;
+use super::entry::{Entry, Taken};
+use super::error::RunnerError;
+use super::shared::Shared;
 
 /// How long after a write of which the outcome is not known the next try is.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
-
-/// Whether a job is in the state store.
-#[derive(Clone, Debug)]
-pub(super) enum Taken {
-    /// The first try is under way.
-    Asked,
-    /// It is.
-    Written,
-    /// It may be. It is written again.
-    Unclear(StateError),
-    /// It is not, and the job is forgotten.
-    Refused(StateError),
-    /// It may be. Who leads now knows.
-    Deposed,
-}
 
 /// Writes a new job down and runs it.
 pub(super) async fn run(shared: Arc<Shared>, entry: Arc<Entry>) {

@@ -2,12 +2,17 @@
 
 mod clients;
 
-use forebay_state::{Committed, Entry as StoredEntry, FileOptions, FileStore, Lease, Snapshot, Transaction, Watch};
+use std::time::Duration;
+
+use forebay_state::{
+    Committed, Entry as StoredEntry, FileOptions, FileStore, Lease, Snapshot, StateError, Transaction, Watch,
+};
 use forebay_types::FailureKind;
+use tokio::sync::watch;
 
 use super::*;
 use crate::fake::{Call, FakeCache};
-use crate::jobs::{FreeSpec, JobState, LoadSpec, Tally};
+use crate::jobs::{FreeSpec, JobState, Limits, LoadSpec, Tally};
 
 const BLOCK: u32 = 256 << 10;
 const LEADER: &str = "leader";

@@ -1,0 +1,56 @@
+//! A job as its runner lists it, with what the tasks that write it down, run it and stop it tell each other.
+
+use forebay_state::StateError;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use crate::clock::{now, wall_clock};
+use crate::jobs::{Job, JobRecord, JobReport, JobSpec, Limits};
+
+/// A job, under way or ended.
+pub(super) struct Entry {
+    pub(super) id: String,
+    pub(super) spec: JobSpec,
+    pub(super) job: Mutex<Job>,
+    pub(super) taken: watch::Sender<Taken>,
+    /// Someone asked for its end.
+    pub(super) stop: Notify,
+    /// Writes go one after the other, so that the last one is of the last state.
+    pub(super) writing: tokio::sync::Mutex<()>,
+}
+
+/// Whether a job is in the state store.
+#[derive(Clone, Debug)]
+pub(super) enum Taken {
+    /// The first try is under way.
+    Asked,
+    /// It is.
+    Written,
+    /// It may be. It is written again.
+    Unclear(StateError),
+    /// It is not, and the job is forgotten.
+    Refused(StateError),
+    /// It may be. Who leads now knows.
+    Deposed,
+}
+
+impl Entry {
+    pub(super) fn new(record: JobRecord, limits: Limits, taken: Taken) -> Self {
+        Self {
+            id: record.id.clone(),
+            spec: record.spec.clone(),
+            job: Mutex::new(Job::new(record, limits, now())),
+            taken: watch::Sender::new(taken),
+            stop: Notify::new(),
+            writing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) fn report(&self) -> JobReport {
+        self.job.lock().report(now(), wall_clock())
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.job.lock().is_ended()
+    }
+}
