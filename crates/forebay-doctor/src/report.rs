@@ -1,6 +1,7 @@
 //! The report: what there is, part by part, and then what is to be thought of it.
 
 mod devices;
+mod lines;
 mod machine;
 mod others;
 
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 use forebay_config::Config;
 use serde::Serialize;
 
+use self::lines::Lines;
 use crate::checks::{Check, Verdict, check};
 use crate::facts::Facts;
 use crate::text::printable;
@@ -105,9 +107,6 @@ impl Report {
     }
 }
 
-/// Lines of a section: a name, and what is known of it.
-type Lines = Vec<(String, String)>;
-
 fn sections(facts: &Facts) -> Vec<(&'static str, Lines)> {
     let mut sections = vec![
         ("System", machine::system(facts)),
@@ -123,13 +122,4 @@ fn sections(facts: &Facts) -> Vec<(&'static str, Lines)> {
     ];
     sections.extend(facts.peers.iter().map(|peer| ("Peer", others::peer(peer))));
     sections
-}
-
-/// The parts that are known, with commas between them.
-fn joined(parts: impl IntoIterator<Item = Option<String>>) -> String {
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
-fn line(name: &str, text: impl Into<String>) -> (String, String) {
-    (name.to_owned(), text.into())
 }

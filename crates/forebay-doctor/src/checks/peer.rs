@@ -1,12 +1,14 @@
 //! Another host: the way to it, who answers there, and what was measured.
 
 mod measured;
+mod row;
 mod way;
 mod worker;
 
-use forebay_config::{Config, RdmaFallback};
+use forebay_config::Config;
 
-use crate::checks::{Check, Section, Verdict};
+use self::row::row;
+use crate::checks::{Check, Verdict};
 use crate::facts::{Facts, PeerPort, PeerProbe, Reached};
 use crate::text::{listed, time};
 
@@ -27,19 +29,6 @@ fn of_peer(facts: &Facts, config: &Config, peer: &PeerProbe) -> Vec<Check> {
     checks.extend(worker::check(facts, config, peer));
     checks.extend(peer.measured.iter().flat_map(|measured| measured::check(facts, config, peer, measured)));
     checks
-}
-
-fn row(name: &'static str, verdict: Verdict, what: impl Into<String>) -> Check {
-    Check::new(Section::Peer, name, verdict, what)
-}
-
-/// How bad it is when there is no RDMA to a peer. Transports of the user's choice are asked for as cards are.
-fn without_rdma(config: &Config) -> Verdict {
-    match config.network_rdma_data_fallback {
-        _ if !config.network_rdma_data_enabled => Verdict::Info,
-        RdmaFallback::TcpAtStart => Verdict::Warn,
-        RdmaFallback::Auto | RdmaFallback::Never => Verdict::Fail,
-    }
 }
 
 fn reachable(peer: &PeerProbe) -> Vec<Check> {

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::counters;
 use crate::facts::first_look::FirstLook;
-use crate::facts::verbs::VerbsDevice;
 use crate::root::{Access, Root};
 
 const DEVICES: &str = "sys/class/infiniband";
@@ -151,23 +150,6 @@ impl Rdma {
     pub fn read(root: &Root) -> Self {
         let devices = root.names(DEVICES).into_iter().map(|name| Device::read(root, name)).collect();
         Self { devices, connection_manager: root.access("dev/infiniband/rdma_cm") }
-    }
-
-    /// The same with what libibverbs says.
-    #[must_use]
-    pub fn with_verbs(mut self, verbs: &[VerbsDevice]) -> Self {
-        for device in &mut self.devices {
-            let Some(said) = verbs.iter().find(|said| said.name == device.name) else { continue };
-            device.vendor_id = Some(format!("0x{:04x}", said.vendor_id));
-            device.part_id = Some(said.part_id);
-            device.hardware = Some(format!("{:x}", said.hardware));
-            for port in &mut device.ports {
-                if let Some((_, max, active)) = said.ports.iter().find(|(number, ..)| *number == port.number) {
-                    (port.max_mtu, port.active_mtu) = (*max, *active);
-                }
-            }
-        }
-        self
     }
 
     /// What its ports have counted by now, to compare a second look with.

@@ -82,6 +82,25 @@ impl VerbsDevice {
     }
 }
 
+impl Rdma {
+    /// The same with what libibverbs says.
+    #[must_use]
+    pub fn with_verbs(mut self, verbs: &[VerbsDevice]) -> Self {
+        for device in &mut self.devices {
+            let Some(said) = verbs.iter().find(|said| said.name == device.name) else { continue };
+            device.vendor_id = Some(format!("0x{:04x}", said.vendor_id));
+            device.part_id = Some(said.part_id);
+            device.hardware = Some(format!("{:x}", said.hardware));
+            for port in &mut device.ports {
+                if let Some((_, max, active)) = said.ports.iter().find(|(number, ..)| *number == port.number) {
+                    (port.max_mtu, port.active_mtu) = (*max, *active);
+                }
+            }
+        }
+        self
+    }
+}
+
 impl Verbs {
     /// The library's functions; it stays loaded, as its providers have threads and handlers of their own.
     fn load() -> Option<Self> {

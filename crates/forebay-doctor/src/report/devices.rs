@@ -1,6 +1,6 @@
 //! Cards and interfaces: what `ibv_devinfo`, `ibstat`, `ibdev2netdev`, `rdma link` and `ethtool -i` show.
 
-use super::{Lines, joined, line};
+use super::lines::{Lines, joined, line};
 use crate::facts::{Device, DeviceKind, Facts, Interface, PciCard, Port};
 use crate::text::listed;
 

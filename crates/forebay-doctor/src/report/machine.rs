@@ -1,6 +1,6 @@
 //! The machine itself: kernel, modules, UCX, memory, and what mounts need.
 
-use super::{Lines, joined, line};
+use super::lines::{Lines, joined, line};
 use crate::facts::{Facts, Limit, Module, UcxModule};
 use crate::text::{listed, ranges, size};
 

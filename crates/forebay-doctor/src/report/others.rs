@@ -1,6 +1,6 @@
 //! Others: origins, the cluster, and the hosts that were asked; and the configuration that names them.
 
-use super::{Lines, joined, line};
+use super::lines::{Lines, joined, line};
 use crate::facts::{CoordinatorProbe, EtcdProbe, Facts, PeerMeasured, PeerOperation, PeerProbe, Reached, Recording};
 use crate::text::{listed, rate, size, time};
 

@@ -2,8 +2,8 @@
 
 use forebay_config::Config;
 
+use super::row::{row, without_rdma};
 use super::way::hardware_speed;
-use super::{row, without_rdma};
 use crate::checks::{Check, Verdict, cards};
 use crate::facts::{DeviceKind, Facts, PeerMeasured, PeerOperation, PeerProbe};
 use crate::text::{listed, rate, size, time};

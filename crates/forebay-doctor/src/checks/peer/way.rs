@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use forebay_config::Config;
 
-use super::row;
+use super::row::row;
 use crate::checks::{Check, Verdict};
 use crate::facts::{Facts, Interface, PathMtu, PeerProbe, Route};
 use crate::text::rate;

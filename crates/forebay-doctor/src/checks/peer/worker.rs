@@ -2,7 +2,7 @@
 
 use forebay_config::{Config, RdmaFallback};
 
-use super::{row, without_rdma};
+use super::row::{row, without_rdma};
 use crate::checks::{Check, Verdict};
 use crate::facts::{Facts, PeerListener, PeerProbe, PeerWorker};
 use crate::text::time;
