@@ -22,6 +22,7 @@ use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 use tokio_util::sync::CancellationToken;
 
 use crate::binding;
+use crate::block_size::block_size;
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
@@ -43,11 +44,6 @@ const LEAST_POOL: ByteSize = ByteSize::mib(8);
 
 fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, PoolError> {
     Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(LEAST_POOL)) })
-}
-
-/// Bytes of a block: the same for store, worker, client and the hellos of both. The configuration allows none beyond a `u32`.
-pub(crate) fn block_size(config: &Config) -> u32 {
-    u32::try_from(config.block_size.as_u64()).unwrap_or(forebay_types::MAX_BLOCK_SIZE)
 }
 
 /// The worker's block store on `disks`; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host

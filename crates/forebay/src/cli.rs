@@ -1,6 +1,6 @@
 //! The command line: which commands there are. What each takes is beside what it does, in `commands/`.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
     bench, cluster, completions, conf, coordinator, doctor, fs, job, mount, mounts, policy, profile, stats, umount, up,
@@ -86,7 +86,7 @@ impl Command {
             Self::Conf(args) => conf::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Version(args) => version::run(args),
-            Self::Completions(args) => completions::run(&args),
+            Self::Completions(args) => completions::run(&args, &mut Cli::command()),
         }
     }
 }

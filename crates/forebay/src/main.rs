@@ -4,6 +4,7 @@
 
 mod assembly;
 mod binding;
+mod block_size;
 mod cli;
 mod cluster;
 mod commands;
@@ -20,7 +21,6 @@ mod holders;
 mod hot;
 mod local;
 mod logging;
-mod meaning;
 mod measured;
 mod memory;
 mod metrics;

@@ -26,6 +26,16 @@ pub(crate) fn stdout() -> io::BufWriter<io::StdoutLock<'static>> {
     io::BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }
 
+/// Prints `text` as it is.
+///
+/// # Errors
+/// When standard output takes no more.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = stdout();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
 /// Puts a name into a JSON object: as text under `field`, and, where it is not UTF-8, exactly under `field_hex`.
 pub(crate) fn put_name(object: &mut Map<String, Value>, field: &str, name: &[u8]) {
     object.insert(field.to_owned(), String::from_utf8_lossy(name).into());

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use crate::assembly::block_size;
+use crate::block_size::block_size;
 
 /// Whether a worker's pool is to be shared that others may use.
 pub(crate) fn sharing(config: &Config) -> Sharing {

@@ -2,10 +2,8 @@
 
 use std::io::Write as _;
 
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Print the completions for a shell
@@ -19,13 +17,13 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-/// Runs it.
+/// Runs it, for the whole of the command line.
 ///
 /// # Errors
 /// When standard output takes no more.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args, command_line: &mut clap::Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "forebay", &mut script);
+    clap_complete::generate(args.shell, command_line, "forebay", &mut script);
     let mut out = output::stdout();
     out.write_all(&script)?;
     Ok(out.flush()?)

@@ -8,6 +8,7 @@
 //! * `peer`: another host: the way to it, its worker, and the benchmark's server there;
 //! * `recorded`: a machine that was recorded, which is asked nothing.
 
+mod configuration;
 mod measure;
 mod origins;
 mod peer;
@@ -19,15 +20,13 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use forebay_config::{Config, ConfigErrors, Loaded, Sources};
+use forebay_config::Loaded;
 use forebay_doctor::checks::ports;
-use forebay_doctor::facts::{
-    Address, Clock, Configuration, DriverInfo, FlowControl, Rdma, RdmaListener, Ucx, VerbsDevice,
-};
+use forebay_doctor::facts::{Address, Clock, DriverInfo, FlowControl, Rdma, RdmaListener, Ucx, VerbsDevice};
 use forebay_doctor::{Facts, Outside, Report, Root, Section};
 use serde_json::json;
 
+use self::configuration::configured;
 use crate::config_args::{ClusterArgs, ConfigArgs, RdmaArgs};
 use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
@@ -142,21 +141,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let what =
         if count == 1 { format!("{name} failed") } else { format!("{count} checks failed, the first is {name}") };
     Err(Fault::new(exit, what, "the line below each that failed says what to type").into())
-}
-
-/// A configuration, or the defaults with what is wrong with it: the machine can be looked at all the same.
-fn configured(loaded: Result<Loaded, ConfigErrors>) -> anyhow::Result<(Loaded, Configuration)> {
-    match loaded {
-        Ok(loaded) => {
-            let configuration = Configuration::of(&loaded);
-            Ok((loaded, configuration))
-        }
-        Err(errors) => {
-            let problems = errors.to_string().lines().map(str::to_owned).collect();
-            let defaults = Config::load(&Sources::new()).context("the defaults are wrong")?;
-            Ok((defaults, Configuration { problems, ..Configuration::default() }))
-        }
-    }
 }
 
 /// Looks at this machine, asks others, and records what it is to. With the code of the first origin that failed.

@@ -28,7 +28,7 @@ use super::cards::{Card, Machine, report};
 use super::rails::{self, Rail};
 use super::trace::Tracing;
 use super::{is_wanted, library, metadata_or_tcp, or_tcp};
-use crate::assembly;
+use crate::block_size::block_size;
 
 /// How often it is looked whether a pool has grown beyond what is registered.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(500);
@@ -115,7 +115,7 @@ impl RdmaConnector {
             connect_timeout: config.network_rdma_data_connect_timeout,
             keepalive: config.network_tcp_keepalive,
             dead_after: config.network_tcp_dead_after,
-            ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
+            ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
         };
         let ucx = library(config)?.version().to_string();
         let names: Vec<_> = data.iter().chain(&metadata).map(|outlet| outlet.lane.name()).collect();

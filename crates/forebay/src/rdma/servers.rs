@@ -20,8 +20,8 @@ use tracing::warn;
 use super::cards::{Card, Machine, report};
 use super::trace::Tracing;
 use super::{is_wanted, library, metadata_or_tcp, or_tcp};
-use crate::assembly;
 use crate::binding::{Moving, Ports, WorkerAddresses};
+use crate::block_size::block_size;
 use crate::exit::{Exit, Fault};
 
 const DATA_PORT: &str = "network.rdma.data.port";
@@ -128,7 +128,7 @@ impl Servers {
             let options = ServerOptions {
                 max_connections: config.worker_max_connections as usize,
                 trace,
-                ..ServerOptions::new(place.address, config.cluster_name.as_str(), assembly::block_size(config))
+                ..ServerOptions::new(place.address, config.cluster_name.as_str(), block_size(config))
             };
             match bind(&lane, options, ports.of(loaded, place.port), service).await {
                 Ok(server) => listening.push((server, place.card)),

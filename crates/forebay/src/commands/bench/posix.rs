@@ -4,6 +4,7 @@
 //! and waits until it has cleaned up, a second one does not; a lost terminal is none of its business.
 
 mod cache;
+mod fault;
 mod mounted;
 mod network;
 mod plan;
@@ -16,18 +17,18 @@ mod unfinished;
 mod workers;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::ArgGroup;
-use forebay_benchmark::posix::run::{self, CacheError, Fio, Host, Run, RunError, Stop};
+use forebay_benchmark::posix::run::{self, Fio, Host, Run, RunError, Stop};
 use forebay_benchmark::record::Record;
 use forebay_benchmark::report;
 use forebay_config::Loaded;
 use forebay_types::ByteSize;
 use tokio::runtime::Handle;
 
+use self::fault::told;
 use self::plan::PlanArgs;
 use self::progress::Shown;
 use self::targets::{Caches, Targets};
@@ -184,11 +185,11 @@ async fn measure(args: Args, loaded: Loaded) -> anyhow::Result<()> {
             Err(Fault::interrupted(signal).into())
         }
         (Err(error), _) => Err(error),
-        (Ok(Done::Shown(lines)), _) => lines.iter().try_for_each(|line| print(&format!("{line}\n"))),
-        (Ok(Done::Measured(record, _)), _) if json => print(&format!("{}\n", serde_json::to_value(&*record)?)),
+        (Ok(Done::Shown(lines)), _) => lines.iter().try_for_each(|line| output::print(&format!("{line}\n"))),
+        (Ok(Done::Measured(record, _)), _) if json => output::print(&format!("{}\n", serde_json::to_value(&*record)?)),
         (Ok(Done::Measured(record, output)), _) => {
             let place = format!("\nreport.html, steps.csv and record.json are in {}\n", output.display());
-            print(&(report::text(&record) + &place))
+            output::print(&(report::text(&record) + &place))
         }
     }
 }
@@ -202,12 +203,6 @@ fn end_at_once(signal: &str, output: &Path) -> ! {
          --output {output} goes on, and removes them at its end"
     ));
     std::process::exit(Exit::Interrupted as i32)
-}
-
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = output::stdout();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }
 
 /// All of a run that waits.
@@ -284,32 +279,6 @@ fn more(args: &Args) -> BTreeMap<String, String> {
 
 fn is_interruption(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(RunError::Interrupted))
-}
-
-/// The error as this program tells errors: with its code, and the remedy apart.
-fn told(error: RunError) -> anyhow::Error {
-    let exit = match &error {
-        RunError::Interrupted => return error.into(),
-        RunError::NoFio => Exit::NotFound,
-        RunError::Usage(_) | RunError::Prerequisites(_) | RunError::OtherRun(_) | RunError::NotConfirmed(_) => {
-            Exit::Usage
-        }
-        RunError::InUse(_) => Exit::Busy,
-        RunError::TimedOut { .. } | RunError::Stuck { .. } => Exit::Unavailable,
-        RunError::Cache(CacheError::Unavailable(_)) => Exit::Unavailable,
-        RunError::Cache(CacheError::Unable(_)) => Exit::Usage,
-        RunError::Io { error, .. } if error.kind() == std::io::ErrorKind::PermissionDenied => Exit::Denied,
-        RunError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => Exit::NotFound,
-        _ => Exit::Failed,
-    };
-    let message = error.to_string();
-    let (what, next) = match (&error, message.rsplit_once("; ")) {
-        // Each has its own remedy.
-        (RunError::Prerequisites(_), _) => (message.as_str(), "mend that, and give the same command again"),
-        (_, Some((what, next))) => (what, next),
-        (_, None) => (message.as_str(), "run.log among the results has all that was done"),
-    };
-    Fault::new(exit, what, next).into()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use forebay_doctor::facts::Configuration;
 use forebay_doctor::{Facts, Outside, Report, Root, recording};
 
-use super::configured;
+use super::configuration::configured;
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
 use crate::output;

@@ -17,8 +17,9 @@ use forebay_transport::{Op, Request, Transport};
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
+use crate::block_size::block_size;
+use crate::rdma as configured;
 use crate::rdma::cards::{Card, Machine};
-use crate::{assembly, rdma as configured};
 
 /// How long a question may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -34,7 +35,7 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from:
     let options = forebay_tcp::ClientOptions {
         connections: 1,
         bind: from,
-        ..forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
+        ..forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
     let link = TcpTransport::new(address.to_string(), options);
     let worker = async {
@@ -134,7 +135,7 @@ async fn connected(config: &Config, card: Card, address: String) -> anyhow::Resu
         require_rdma: config.network_rdma_data_transports.is_empty(),
         connect_timeout: config.network_rdma_data_connect_timeout,
         bind: card.address,
-        ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), assembly::block_size(config))
+        ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
     let lane = tokio::task::spawn_blocking({
         let config = config.clone();

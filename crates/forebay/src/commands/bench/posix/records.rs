@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use forebay_benchmark::record::Record;
 use forebay_benchmark::report::{self, Comparison, RecordError};
 
-use super::print;
 use crate::exit::{Exit, Fault};
+use crate::output;
 
 /// The pages that they are written to.
 const COMPARISON: &str = "compare.html";
@@ -41,7 +41,7 @@ fn write(directory: &Path, page: &str, comparison: &Comparison) -> anyhow::Resul
     let page = directory.join(page);
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&page, comparison.html()));
     written.map_err(|error| anyhow::Error::new(error).context(format!("cannot write {}", page.display())))?;
-    print(&format!("{}\nwritten to {}\n", comparison.text(), page.display()))
+    output::print(&format!("{}\nwritten to {}\n", comparison.text(), page.display()))
 }
 
 /// The records, each by the last part of its place, which is what people tell results apart by.

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Context as _;
 use forebay_benchmark::posix::run::{self, Fio, PORT, Stop};
 
+use super::fault::told;
 use super::terminal::Terminal;
-use super::told;
 use crate::exit::{Exit, Fault};
 use crate::output;
 use crate::signals::Signals;

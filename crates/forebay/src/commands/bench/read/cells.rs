@@ -4,22 +4,24 @@
 //! the worker's memory. Then the measurements follow each other, each with mounts of its own. The files go, and the worker
 //! with them, before the next size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
+use forebay_benchmark::posix::run::MountPoint;
 use forebay_benchmark::read::differences::WrongFiles;
 use forebay_benchmark::read::files::{self, Buffer};
 use forebay_benchmark::read::{Batch, How, Kept, Step, file_name, remove_files, size, together};
 use forebay_benchmark::record::{Cell, Compared, Finding, Level, Measured};
 
 use super::carried::Carried;
-use super::matrix::{Bar, By, Plan, kind_of, line, rounds, worker_memory};
 use super::meter::Meter;
 use super::place;
+use super::plan::{By, Plan, worker_memory};
 use super::process::END_WITHIN;
+use super::progress::{Bar, line};
 use super::site::{Mount, Site, Transport};
 
 /// A matrix that is being measured.
@@ -357,6 +359,20 @@ fn warmth(batch: &Batch, fetched: Option<f64>, own: bool) -> Option<Finding> {
         ),
     };
     Some(Finding { rule: rule.to_owned(), level, text, next })
+}
+
+/// The type of a file system that is compared with.
+fn kind_of(path: &Path) -> String {
+    MountPoint::around(path).map_or_else(|| path.display().to_string(), |mounted| mounted.kind)
+}
+
+/// Cells by what tells them apart.
+fn rounds(cells: &[Cell]) -> HashMap<(u32, u32, u64, u32), usize> {
+    let mut rounds = HashMap::new();
+    for cell in cells {
+        *rounds.entry((cell.clients, cell.files, cell.file_bytes, cell.round)).or_default() += 1;
+    }
+    rounds
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use forebay_benchmark::read::statistics::mean;
 use forebay_benchmark::read::{How, Together, milliseconds, size, together};
 use serde_json::json;
 
-use super::Args;
+use super::args::Args;
 use crate::exit::{Exit, Fault};
 use crate::output;
 

@@ -1,34 +1,31 @@
-//! The matrix: what is measured, one cell after the other, and what becomes of it.
+//! The matrix: measured one cell after the other, and what becomes of it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use forebay_benchmark::posix::run::{MountPoint, default_output, machine};
+use forebay_benchmark::posix::run::{default_output, machine};
 use forebay_benchmark::read::counted::judge;
-use forebay_benchmark::read::{
-    self as reading, Batch, How, KeepError, Kept, Settings, Step, against, conclusions, milliseconds, size,
-};
-use forebay_benchmark::record::{Cell, FORMAT, Finding, Level, Measured, Record};
+use forebay_benchmark::read::{self as reading, Batch, KeepError, Kept, Step, against, conclusions, size};
+use forebay_benchmark::record::{FORMAT, Finding, Level, Measured, Record};
 use forebay_benchmark::report;
 use forebay_config::Loaded;
 use forebay_doctor::Root;
 use forebay_doctor::facts::Rdma;
 use forebay_rdma::Library;
-use forebay_types::ByteSize;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::super::posix::terminal::Terminal;
+use super::args::{Args, TransportArg};
 use super::cells::Cells;
+use super::plan::{By, Plan, plan, worker_memory};
 use super::process::Children;
-use super::site::{Options, Site, Transport};
-use super::{Args, TransportArg, room};
+use super::progress::Bar;
+use super::room;
+use super::site::{Options, Site};
 use crate::exit::{Exit, Fault};
 use crate::output;
 use crate::signals::Signals;
@@ -36,43 +33,6 @@ use crate::{logging, runtime};
 
 /// How long a run that was interrupted may take to clean up before its processes are killed.
 const END_WITHIN: Duration = Duration::from_secs(30);
-/// Memory that a worker has beside the files, so that nothing is evicted.
-const SPARE_MEMORY: u64 = 256 << 20;
-
-/// A way to read the same files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    /// What it is called: `tcp`, `ucx`, or the last part of another file system's path.
-    pub(super) name: String,
-    /// How it is done.
-    pub(super) by: By,
-}
-
-/// How files are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// Through mounts of Forebay.
-    Mounts(Transport),
-    /// In a directory of another file system.
-    Directory(PathBuf),
-}
-
-/// What is to be measured.
-pub(super) struct Plan {
-    /// The matrix.
-    pub(super) settings: Settings,
-    /// The ways that are compared.
-    pub(super) ways: Vec<Way>,
-    /// How files are read.
-    pub(super) how: How,
-    /// Where in the namespace, without the `/` at its beginning.
-    pub(super) below: PathBuf,
-    /// The origin of a worker that is started.
-    pub(super) origin: Option<String>,
-    /// Workers that exist.
-    pub(super) workers: Vec<String>,
-}
-
 /// Runs it.
 ///
 /// # Errors
@@ -108,59 +68,6 @@ fn cannot_keep(error: KeepError) -> anyhow::Error {
         }
     };
     Fault::new(exit, error.to_string(), next).into()
-}
-
-/// What the command line comes to.
-fn plan(args: &Args, has_ucx: bool) -> anyhow::Result<Plan> {
-    let matrix = &args.matrix;
-    let mut settings = Settings::study(matrix.scale);
-    if !matrix.sizes.is_empty() {
-        (settings.sizes, settings.large) = (matrix.sizes.iter().map(|size| size.as_u64()).collect(), Vec::new());
-    }
-    if !args.clients.is_empty() {
-        settings.clients.clone_from(&args.clients);
-    }
-    if !matrix.file_counts.is_empty() {
-        settings.files.clone_from(&matrix.file_counts);
-    }
-    settings.repeat = args.repeat.map_or(settings.repeat, NonZeroU32::get);
-    let mut ways = Vec::new();
-    for (asked, name, transport) in
-        [(TransportArg::Tcp, "tcp", Transport::Tcp), (TransportArg::Ucx, "ucx", Transport::Ucx)]
-    {
-        if matrix.transports.contains(&asked) && (asked == TransportArg::Tcp || has_ucx) {
-            ways.push(Way { name: name.to_owned(), by: By::Mounts(transport) });
-        }
-    }
-    if ways.is_empty() {
-        let next = "install libucp, or measure `--transports tcp`";
-        return Err(Fault::new(Exit::Failed, "only UCX is to be measured, and it is not here", next).into());
-    }
-    for path in &args.against {
-        if !path.is_dir() {
-            let next = "name a directory of a mounted file system";
-            return Err(Fault::new(Exit::NotFound, format!("{} is no directory", path.display()), next).into());
-        }
-        let last =
-            path.canonicalize()?.file_name().map_or_else(|| "/".to_owned(), |name| name.to_string_lossy().into_owned());
-        let taken = |name: &String| ways.iter().any(|way| way.name == *name);
-        let name = std::iter::once(last.clone()).chain((2..).map(|number| format!("{last}-{number}")));
-        let name = name.into_iter().find(|name| !taken(name)).unwrap_or(last);
-        ways.push(Way { name, by: By::Directory(path.clone()) });
-    }
-    Ok(Plan {
-        settings,
-        ways,
-        how: args.how(),
-        below: matrix.below.strip_prefix("/").unwrap_or(&matrix.below).to_owned(),
-        origin: matrix.origin.clone(),
-        workers: matrix.workers.clone(),
-    })
-}
-
-/// What a worker needs to keep so many bytes of files.
-pub(super) fn worker_memory(bytes: u64) -> ByteSize {
-    ByteSize::bytes((bytes + bytes / 4 + SPARE_MEMORY).next_multiple_of(1 << 20))
 }
 
 /// Prints what would be done.
@@ -303,7 +210,7 @@ fn measure(
     cells.keep_whole_rounds();
     let begun = cells.begin();
     let measured = begun.and_then(|()| batches.iter().try_for_each(|batch| cells.measure(batch)));
-    cells.bar.bar.finish_and_clear();
+    cells.bar.end();
     let mut kept = cells.end()?;
     if matches!(&kept.record.measured, Measured::Read { cells } if cells.is_empty()) {
         return measured.map(|()| kept);
@@ -352,67 +259,4 @@ fn findings(record: &mut Record, plan: &Plan, missing: Option<&str>) {
         next: None,
     });
     record.findings.extend(found);
-}
-
-/// What is being measured, for whoever waits: a bar on a terminal, a line for each measurement elsewhere.
-pub(super) struct Bar {
-    bar: ProgressBar,
-    on_terminal: bool,
-}
-
-impl Bar {
-    fn new(steps: usize) -> Self {
-        let bar = ProgressBar::new(steps as u64);
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {msg}");
-        style.into_iter().for_each(|style| bar.set_style(style));
-        Self { bar, on_terminal: std::io::stderr().is_terminal() }
-    }
-
-    /// What is being done.
-    pub(super) fn now(&self, what: String) {
-        self.bar.set_message(what);
-    }
-
-    /// Steps that need not be done.
-    pub(super) fn skip(&self, steps: usize) {
-        self.bar.inc(steps as u64);
-    }
-
-    /// A step ended, with this.
-    pub(super) fn done(&self, cell: &Cell) {
-        self.bar.inc(1);
-        if !self.on_terminal {
-            output::say(&format!(
-                "{:>3}/{} {}",
-                self.bar.position(),
-                self.bar.length().unwrap_or_default(),
-                line(cell)
-            ));
-        }
-    }
-}
-
-/// A cell in a line.
-pub(super) fn line(cell: &Cell) -> String {
-    let mut line = format!("{} × {} of {}", cell.clients, cell.files, size(cell.file_bytes));
-    // Writing to a string cannot fail.
-    let _ = write!(line, " over {}", cell.carried_by);
-    let cpu = cell.client_percent_seconds + cell.worker_percent_seconds;
-    let cpu = if cpu.is_finite() { format!("{cpu:.1}") } else { "unknown".to_owned() };
-    let _ = write!(line, ": {} a file, {cpu} percent × seconds", milliseconds(cell.milliseconds_per_file));
-    line
-}
-
-/// The type of a file system that is compared with.
-pub(super) fn kind_of(path: &Path) -> String {
-    MountPoint::around(path).map_or_else(|| path.display().to_string(), |mounted| mounted.kind)
-}
-
-/// Cells by what tells them apart.
-pub(super) fn rounds(cells: &[Cell]) -> HashMap<(u32, u32, u64, u32), usize> {
-    let mut rounds = HashMap::new();
-    for cell in cells {
-        *rounds.entry((cell.clients, cell.files, cell.file_bytes, cell.round)).or_default() += 1;
-    }
-    rounds
 }

@@ -1,9 +1,8 @@
 //! What the processes of a measurement used of the processors.
 
-use std::collections::BTreeMap;
-
 use forebay_benchmark::read::processor::{Used, used};
 
+use super::figures::Figures;
 use super::site::{Mount, Site};
 
 /// A worker that is busy may take its time to answer; one that does not after so many tries has not.
@@ -30,19 +29,6 @@ enum Worker {
     Elsewhere(Option<Figures>),
     /// Nobody's.
     None,
-}
-
-/// A figure of each worker.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Figures(pub(super) BTreeMap<String, f64>);
-
-impl Figures {
-    /// By how much they have grown in all. None where they are not those of the same workers, or one has begun anew.
-    pub(super) fn since(&self, then: &Self) -> Option<f64> {
-        let same = self.0.keys().eq(then.0.keys());
-        let grown: Vec<f64> = self.0.values().zip(then.0.values()).map(|(now, then)| now - then).collect();
-        (same && grown.iter().all(|grown| *grown >= 0.0)).then(|| grown.iter().sum())
-    }
 }
 
 impl<'a> Meter<'a> {

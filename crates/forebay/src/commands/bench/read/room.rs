@@ -6,7 +6,7 @@ use forebay_benchmark::read::size;
 use forebay_doctor::Root;
 use forebay_doctor::facts::Memory;
 
-use super::matrix::{Plan, worker_memory};
+use super::plan::{Plan, worker_memory};
 use crate::exit::{Exit, Fault};
 
 /// Whether there is room for the files, where that is ours to know.

@@ -25,7 +25,7 @@ use forebay_fuse::mount_table;
 use forebay_types::ByteSize;
 use serde_json::Value;
 
-use super::meter::Figures;
+use super::figures::Figures;
 use super::place;
 use super::process::{Children, Process};
 use crate::exit::{Exit, Fault};

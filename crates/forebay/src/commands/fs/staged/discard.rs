@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::Value;
 
+use super::chosen::Chosen;
+use super::described::describe;
 use super::found::Entry;
 use super::retry::client_for;
-use super::{Chosen, describe};
 use crate::commands::fs::target::{Targets, WorkersArgs};
 use crate::exit::{Failures, Told};
 use crate::output::{self, JsonArg, Names};

@@ -10,8 +10,9 @@ use forebay_types::Attr;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+use super::chosen::Chosen;
+use super::described::describe;
 use super::found::Entry;
-use super::{Chosen, describe};
 use crate::commands::fs::target::{Targets, WorkersArgs};
 use crate::exit::{Exit, Failures, Fault};
 use crate::output::{self, JsonArg, Names};

@@ -14,19 +14,19 @@ use forebay_store::StoreError;
 use forebay_tcp::TcpError;
 use forebay_worker::NamespaceError;
 
-use crate::exit::Exit;
+use super::code::Exit;
 
 /// What an error means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meaning {
+pub(super) struct Meaning {
     /// The code to end with.
-    pub(crate) exit: Exit,
+    pub(super) exit: Exit,
     /// What stands between what failed and what to do; the last one counts.
-    pub(crate) separator: &'static str,
+    pub(super) separator: &'static str,
 }
 
 /// The meaning of an error of one of the parts; `None` for errors of others.
-pub(crate) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
+pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
     if let Some(error) = cause.downcast_ref() {
         return Some(of_mount(error));
     }
