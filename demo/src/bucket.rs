@@ -10,7 +10,7 @@ use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt as _, WriteMultipart};
 
-use crate::report;
+use crate::progress;
 
 /// The bucket's name.
 pub(crate) const NAME: &str = "forebay-demo";
@@ -70,7 +70,7 @@ pub(crate) async fn upload(server: &S3Process, objects: Vec<Object>) -> anyhow::
         .with_allow_http(true)
         .build()?;
     let store = Arc::new(store);
-    let bar = report::bar(bytes(&objects));
+    let bar = progress::bar(bytes(&objects));
     let uploads = objects.into_iter().map(|object| {
         let (store, bar) = (Arc::clone(&store), bar.clone());
         async move {

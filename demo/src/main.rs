@@ -7,6 +7,7 @@
 mod bucket;
 mod counters;
 mod passes;
+mod progress;
 mod report;
 
 use std::path::PathBuf;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::bucket::Uploaded;
-use crate::report;
+use crate::progress;
 
 /// Bytes in one read: the largest that the kernel passes to FUSE in one piece.
 const READ: usize = 1 << 20;
@@ -30,7 +30,7 @@ pub(crate) struct Pass {
 /// Reads every file with `readers` threads.
 pub(crate) fn read_all(mount: &Path, objects: &[Uploaded], readers: usize) -> anyhow::Result<Pass> {
     let bytes = objects.iter().map(|object| object.size).sum();
-    let bar = report::bar(bytes);
+    let bar = progress::bar(bytes);
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let started = Instant::now();
     std::thread::scope(|scope| {

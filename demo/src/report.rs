@@ -1,23 +1,11 @@
 //! What the demo prints.
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use crate::counters::Counters;
 use crate::passes::Pass;
 
 /// A headline.
 pub(crate) fn step(text: &str) {
     println!("\n==> {text}");
-}
-
-/// A bar over `bytes`.
-pub(crate) fn bar(bytes: u64) -> ProgressBar {
-    const TEMPLATE: &str = "  {bar:40} {bytes:>11} of {total_bytes:11} {bytes_per_sec:>13}  {eta} left";
-    let bar = ProgressBar::new(bytes);
-    if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// A size as people say it.
