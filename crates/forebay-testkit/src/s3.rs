@@ -19,6 +19,7 @@
 mod backend;
 mod directory;
 mod draft;
+mod entity_tag;
 mod kept;
 mod uploads;
 

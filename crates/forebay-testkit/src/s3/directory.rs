@@ -1,8 +1,6 @@
-//! Keys and files: where an object lies, what its entity tag is, which keys a directory has in which order.
+//! Keys and files: where an object lies, which keys a directory has in which order.
 
 use std::collections::VecDeque;
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -57,13 +55,6 @@ impl Directories {
         }
         Ok(names)
     }
-}
-
-/// The entity tag of a file, without quotes: it changes whenever the file is replaced or written to. No `-`, which S3 puts
-/// before the number of parts.
-pub(super) fn entity_tag(metadata: &Metadata) -> String {
-    let nanos = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    format!("{:x}.{nanos:x}.{:x}", metadata.ino(), metadata.len())
 }
 
 /// The file of a key below its bucket's directory; `None` for keys that are no path (`a//b`, `../x`).

@@ -18,7 +18,7 @@ use s3s::dto::{ETag, StreamingBlob};
 use s3s::{S3Error, S3ErrorCode, S3Result, s3_error};
 use tokio::io::AsyncWriteExt;
 
-use super::directory::entity_tag;
+use super::entity_tag::entity_tag;
 use super::kept::{Kept, has_marker, put_marker, remove_marker};
 
 /// Where drafts are made and placed.

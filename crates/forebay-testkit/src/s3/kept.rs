@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::XattrFlags;
 use serde_json::{Value, json};
 
-use super::directory::entity_tag;
+use super::entity_tag::entity_tag;
 
 const OBJECT: &str = "user.forebay.s3";
 const MARKER: &str = "user.forebay.s3-marker";
