@@ -18,18 +18,22 @@
 mod conclusions;
 pub mod counted;
 pub mod differences;
+mod doubt;
 pub mod files;
 mod kept;
 mod made;
+mod mean;
 pub mod pattern;
 pub mod plan;
 pub mod processor;
 pub mod statistics;
 mod together;
+mod units;
 
-pub use conclusions::{against, conclusions, milliseconds, size};
+pub use conclusions::{against, conclusions};
 pub use files::{FileError, How};
 pub use kept::{KeepError, Kept};
 pub use made::{Made, file_name, remove_files};
 pub use plan::{Batch, Settings, Step, plan};
 pub use together::{Together, together};
+pub use units::{milliseconds, size};

@@ -24,64 +24,22 @@
 //! | `unfinished` | a run that did not come to its end |
 
 mod between;
+mod evidence;
+mod finding;
 mod sweep;
 mod warm;
 
-use crate::record::{Case, Finding, Level, Measured, Record, Step, Target};
+use crate::record::{Finding, Level, Measured, Record};
 
-use super::knee::{self, Point, points};
-use super::plan::same_sweep;
+use self::evidence::Evidence;
+use self::finding::{Next as _, finding};
 use super::scaling;
-
-/// A sweep as it was measured.
-struct Sweep<'a> {
-    /// One of its cases.
-    case: &'a Case,
-    /// Ascending.
-    points: Vec<Point>,
-    /// All rounds.
-    steps: Vec<&'a Step>,
-    /// With more jobs, some read what others have just brought into the cache.
-    most_jobs: u32,
-}
-
-impl Sweep<'_> {
-    /// The points in which no byte is counted that was cold for another job only.
-    fn once(&self) -> &[Point] {
-        let beyond = self.points.iter().position(|point| point.jobs > self.most_jobs);
-        self.points.get(..beyond.unwrap_or(self.points.len())).unwrap_or_default()
-    }
-}
-
-/// What the rules look at.
-struct Evidence<'a> {
-    record: &'a Record,
-    targets: &'a [Target],
-    sweeps: Vec<Sweep<'a>>,
-}
-
-impl Evidence<'_> {
-    /// The target of interest.
-    fn first(&self) -> &str {
-        self.targets.first().map(|target| target.name.as_str()).unwrap_or_default()
-    }
-
-    /// Whether a target is a mount of ours, whose counters have names that are known.
-    fn is_ours(&self, target: &str) -> bool {
-        self.targets.iter().any(|known| known.name == target && known.file_system.contains("forebay"))
-    }
-
-    /// A setting that is a number.
-    fn number(&self, name: &str) -> Option<u32> {
-        self.record.settings.get(name)?.parse().ok()
-    }
-}
 
 /// What the record means; nothing of a record of another benchmark.
 #[must_use]
 pub fn findings(record: &Record) -> Vec<Finding> {
     let Measured::Posix { targets, steps } = &record.measured else { return Vec::new() };
-    let evidence = Evidence { record, targets, sweeps: sweeps(record, steps) };
+    let evidence = Evidence::new(record, targets, steps);
     [
         between::headline(&evidence),
         warm::proof(&evidence),
@@ -105,22 +63,6 @@ pub fn findings(record: &Record) -> Vec<Finding> {
     .concat()
 }
 
-fn sweeps<'a>(record: &Record, steps: &'a [Step]) -> Vec<Sweep<'a>> {
-    let mut sweeps: Vec<Sweep<'_>> = Vec::new();
-    for step in steps {
-        match sweeps.iter_mut().find(|sweep| same_sweep(sweep.case, &step.case)) {
-            Some(sweep) => sweep.steps.push(step),
-            None => sweeps.push(Sweep {
-                case: &step.case,
-                points: points(steps, &step.case),
-                steps: vec![step],
-                most_jobs: knee::most_jobs(&step.case, &record.settings),
-            }),
-        }
-    }
-    sweeps
-}
-
 fn unfinished(record: &Record) -> Vec<Finding> {
     if record.finished {
         return Vec::new();
@@ -128,21 +70,6 @@ fn unfinished(record: &Record) -> Vec<Finding> {
     let text = "The run did not come to its end: what follows from steps that are missing is not known.".to_owned();
     let next = "The same command with `--output` and this directory goes on after the last step.".to_owned();
     vec![finding("unfinished", Level::Info, text).next(next)]
-}
-
-fn finding(rule: &str, level: Level, text: String) -> Finding {
-    Finding { rule: rule.to_owned(), level, text, next: None }
-}
-
-/// Adds what to do.
-trait Next {
-    fn next(self, next: impl Into<String>) -> Self;
-}
-
-impl Next for Finding {
-    fn next(self, next: impl Into<String>) -> Self {
-        Self { next: Some(next.into()), ..self }
-    }
 }
 
 #[cfg(test)]

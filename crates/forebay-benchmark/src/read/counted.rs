@@ -5,35 +5,11 @@
 //! processor time may not: below a few ticks of the kernel's clock it is noise. And where rounds contradict each other the cell is
 //! in the median, and never the best. Each of that is written beside the cell, so that a `-` in a table explains itself.
 
-use super::conclusions::size;
-use super::statistics::{Mean, pairs};
+use super::mean::Mean;
+use super::statistics::pairs;
 use crate::record::Cell;
 
-/// Percent × seconds below which processor time says nothing: five ticks of the kernel's.
-pub const LEAST_PROCESSORS: f64 = 5.0;
-/// A part of the bytes from an origin that makes a cell a cold one. Below it are others' reads from a cluster that is shared.
-const COLD: f64 = 0.01;
-
-/// Why a measurement counts for nothing, if so.
-#[must_use]
-pub fn doubt(cell: &Cell) -> Option<String> {
-    let (asked, carried) = (&cell.transport, &cell.carried_by);
-    // `ucx (rc_mlx5) 60 %, tcp 40 %`, or nothing of it.
-    if asked == "ucx" && (!carried.starts_with("ucx") || carried.contains('%')) {
-        return Some(format!("{asked} was asked for, and it went over {carried}"));
-    }
-    // Clients read the same files.
-    let bytes = cell.file_bytes.saturating_mul(u64::from(cell.files));
-    let fetched = cell.origin_bytes.filter(|fetched| *fetched as f64 > bytes as f64 * COLD)?;
-    Some(format!("{} came from the origin meanwhile, of {}", size(fetched), size(bytes)))
-}
-
-/// Whether processor time can be told from nothing.
-#[must_use]
-pub fn has_processors(mean: &Mean) -> bool {
-    // One that is not known is not more, either.
-    mean.processors() >= LEAST_PROCESSORS
-}
+pub use super::doubt::{LEAST_PROCESSORS, doubt, has_processors};
 
 /// Writes beside each cell what of it does not count, others being compared with `base`.
 pub fn judge(cells: &mut [Cell], base: &str) {

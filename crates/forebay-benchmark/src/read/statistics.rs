@@ -4,36 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::counted::{doubt, has_processors};
+use super::doubt::{doubt, has_processors};
 use crate::record::Cell;
 
-/// Means over the rounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Mean {
-    /// Time of a file.
-    pub milliseconds_per_file: f64,
-    /// Percent × seconds of the clients' processors.
-    pub client: f64,
-    /// And of the worker's.
-    pub worker: f64,
-}
-
-impl Mean {
-    pub(crate) fn of(cells: &[&Cell]) -> Self {
-        let mean = |of: fn(&Cell) -> f64| mean(cells.iter().map(|cell| of(cell))).unwrap_or_default();
-        Self {
-            milliseconds_per_file: mean(|cell| cell.milliseconds_per_file),
-            client: mean(|cell| cell.client_percent_seconds),
-            worker: mean(|cell| cell.worker_percent_seconds),
-        }
-    }
-
-    /// What both sides used of the processors.
-    #[must_use]
-    pub fn processors(&self) -> f64 {
-        self.client + self.worker
-    }
-}
+pub use super::mean::{Mean, mean};
 
 /// The same cell by two ways.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,13 +87,6 @@ fn spread(cells: &[&Cell]) -> Option<f64> {
     (times.len() > 1).then(|| (most - least) / mean(times).unwrap_or(f64::INFINITY))
 }
 
-/// The mean; nothing of nothing.
-#[must_use]
-pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.into_iter().fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -170,10 +137,5 @@ pub(crate) mod tests {
         let second = [Cell { round: 1, ..cell("tcp", 5.0) }, Cell { round: 1, ..cell("ucx", 10.0) }];
         let cells = [&[cell("tcp", 10.0), cell("ucx", 5.0)][..], &second].concat();
         assert!(!pairs(&cells, "tcp", "ucx")[0].agreed);
-    }
-
-    #[test]
-    fn nothing_has_no_mean() {
-        assert_eq!((mean([]), mean([1.0, 3.0])), (None, Some(2.0)));
     }
 }

@@ -5,16 +5,14 @@
 use super::document::{Cell, Document, Headline, Section, Table, Tone};
 use super::load::RecordError;
 use super::sweeps::topology;
-use super::units::Common;
 use super::{common, published};
 use crate::record::{Measured, Record};
-use crate::spread::Spread;
 
 mod posix;
+mod ratios;
 mod read;
 
-/// The heading of ratios to the first record.
-const RATIO: &str = "ratio";
+use self::ratios::RATIO;
 
 /// `records` in one document.
 pub(super) fn document(records: &[(String, Record)]) -> Result<Document, RecordError> {
@@ -207,33 +205,6 @@ fn topologies(record: &Record) -> String {
     all.sort();
     all.dedup();
     all.join(", ")
-}
-
-/// The headings of [`with_ratios`], for each of `figures`.
-fn headings_with_ratios(figures: &[&str], records: &[(String, Record)]) -> Vec<String> {
-    let mut headings = Vec::new();
-    for figure in figures {
-        for (number, name) in names(records).into_iter().enumerate() {
-            headings.push(format!("{figure}: {name}"));
-            if number > 0 {
-                headings.push(RATIO.to_owned());
-            }
-        }
-    }
-    headings
-}
-
-/// A figure of each record; behind each but the first its ratio to that.
-fn with_ratios(values: Vec<Option<Spread>>, unit: Common, more_is_better: bool) -> Vec<Cell> {
-    let mut cells = Vec::new();
-    for (number, value) in values.iter().enumerate() {
-        cells.push(Cell::spread(*value, unit));
-        if number > 0 {
-            let ratio = values[0].and_then(|first| (*value)?.over(&first));
-            cells.push(Cell::ratio(ratio, more_is_better));
-        }
-    }
-    cells
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use crate::record::{Access, Case, Finding, Layout, Level, Pattern, State, Target
 use crate::spread::Verdict;
 
 use super::super::knee::Point;
+use super::super::plan::same_sweep;
 use super::super::scaling::peak;
 use super::super::words::{self, LARGE, bits, jobs, measured_rate, more_or_less, percent, rounds, speed};
-use super::{Evidence, Next as _, Sweep, finding};
+use super::evidence::{Evidence, Sweep};
+use super::finding::{Next as _, finding};
 
 /// What a well-tuned FUSE client reaches of its card at its peak, from a warm cache in memory.
 const OF_THE_CARD: std::ops::RangeInclusive<f64> = 0.55..=0.65;
@@ -86,7 +88,7 @@ fn ratio(evidence: &Evidence<'_>, other: &str, state: State, access: Access) -> 
     let own = evidence.sweeps.iter().filter(|sweep| sweep.case.target == first);
     for sweep in own.filter(|sweep| (sweep.case.state, sweep.case.access) == (state, access)) {
         let same = Case { target: other.to_owned(), ..sweep.case.clone() };
-        let Some(theirs) = evidence.sweeps.iter().find(|sweep| super::same_sweep(sweep.case, &same)) else { continue };
+        let Some(theirs) = evidence.sweeps.iter().find(|sweep| same_sweep(sweep.case, &same)) else { continue };
         for point in sweep.once() {
             let Some(their) = theirs.points.iter().find(|their| their.jobs == point.jobs) else { continue };
             if their.bytes_per_second > 0.0 && their.p99 > 0.0 {
@@ -224,7 +226,7 @@ pub(super) fn cold_and_warm(evidence: &Evidence<'_>) -> Vec<Finding> {
     warm.filter(|warm| !is_memory(&warm.case.target))
         .filter_map(|warm| {
             let same = Case { state: State::Cold, ..warm.case.clone() };
-            let cold = evidence.sweeps.iter().find(|sweep| super::same_sweep(sweep.case, &same))?;
+            let cold = evidence.sweeps.iter().find(|sweep| same_sweep(sweep.case, &same))?;
             let both = |point: &&Point| cold.points.iter().any(|other| other.jobs == point.jobs);
             let fast = warm.points.iter().find(both)?;
             let slow =

@@ -10,7 +10,8 @@ use super::super::knee::{Certainty, Knee, Reason, SHORTEST_STEP, knee};
 use super::super::scaling::peak;
 use super::super::settings::oversized;
 use super::super::words::{self, jobs, measured_rate, measured_time, percent, rate, times};
-use super::{Evidence, Next as _, Sweep, finding};
+use super::evidence::{Evidence, Sweep};
+use super::finding::{Next as _, finding};
 
 /// p99 is at most so many times the mean.
 const TAIL: f64 = 10.0;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::posix::testing::{case, record, step, sweep};
-use crate::record::{Access, Layout, Pattern, State};
+use crate::record::{Access, Case, Layout, Pattern, State, Step};
 
 /// A sweep that saturates at 8 jobs and 5.8 GB/s.
 const SATURATES: [(u32, f64, f64); 5] =

@@ -3,7 +3,8 @@
 use crate::record::{Finding, Level, State};
 
 use super::super::words::{bytes, jobs, sweep as name_of};
-use super::{Evidence, Next as _, finding};
+use super::evidence::Evidence;
+use super::finding::{Next as _, finding};
 
 /// `warm`.
 pub(super) fn proof(evidence: &Evidence<'_>) -> Vec<Finding> {

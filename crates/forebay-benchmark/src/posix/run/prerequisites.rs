@@ -14,7 +14,7 @@ use super::machine::Way;
 use super::mounts::MountPoint;
 use super::processors::Watch;
 use super::room;
-use super::{Measure, Run};
+use super::specification::{Measure, Run};
 use crate::posix::words::bytes;
 use crate::record::{Finding, Layout, Level, Link, State};
 

@@ -1,6 +1,6 @@
 //! Records of `forebay bench posix` side by side.
 
-use super::{headings_with_ratios, with_ratios};
+use super::ratios::{headings_with_ratios, with_ratios};
 use crate::posix::plan::same_sweep;
 use crate::record::{Case, Measured, Outcome, Record, State, Step};
 use crate::report::document::{Cell, Section, Table};

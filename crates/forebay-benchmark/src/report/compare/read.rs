@@ -1,6 +1,6 @@
 //! Records of `forebay bench read` side by side.
 
-use super::{headings_with_ratios, with_ratios};
+use super::ratios::{headings_with_ratios, with_ratios};
 use crate::record::{Measured, Record};
 use crate::report::document::{Cell, Section, Table};
 use crate::report::plot::{Kind, Line, Plot};
