@@ -12,9 +12,10 @@
 mod control;
 mod one_sided;
 mod service;
+mod sessions;
+mod shared;
 mod stream;
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +26,6 @@ use forebay_rdma::{Lane, Library, RdmaServer, Resource};
 use forebay_tcp::TcpServer;
 use forebay_transport::Service;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
-use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -38,6 +38,8 @@ use crate::options::{ServerOptions, TransportChoice};
 use crate::plan::{self, AREA_FRAMES, BLOCKS, CONNECT_DEADLINE, MAX_CLIENTS, OPERATION_DEADLINE};
 use crate::server::one_sided::OneSided;
 use crate::server::service::Blocks;
+use crate::server::sessions::Sessions;
+use crate::server::shared::{Shared, UcxPorts};
 use crate::ucx::{context, lane};
 use crate::wire::BENCH_CLUSTER;
 
@@ -66,66 +68,6 @@ struct Ucx {
     one_sided: OneSided,
     lane: Arc<Lane>,
     server: RdmaServer,
-}
-
-/// What the tasks share.
-pub(crate) struct Shared {
-    delay: Duration,
-    stop: CancellationToken,
-    sessions: Arc<Sessions>,
-    blocks: Arc<Blocks>,
-    tcp_port: u16,
-    ucx: Option<UcxPorts>,
-    connections: Arc<Semaphore>,
-    streams: Arc<Semaphore>,
-}
-
-/// What clients are told of UCX.
-struct UcxPorts {
-    version: String,
-    port: u16,
-    cache_port: u16,
-    blocks: Vec<Vec<u8>>,
-    areas: Vec<Vec<Vec<u8>>>,
-}
-
-/// The sessions there are.
-#[derive(Default)]
-pub(crate) struct Sessions {
-    open: Mutex<HashMap<u64, Session>>,
-}
-
-/// One session.
-#[derive(Clone)]
-struct Session {
-    area: usize,
-    ended: CancellationToken,
-}
-
-impl Sessions {
-    /// A new session, unless there are too many: its number, its area, and what is cancelled at its end.
-    fn open(&self) -> Option<(u64, usize, CancellationToken)> {
-        let mut open = self.open.lock();
-        let area = (0..MAX_CLIENTS).find(|area| open.values().all(|session| session.area != *area))?;
-        let (number, ended) = (rand::random(), CancellationToken::new());
-        open.insert(number, Session { area, ended: ended.clone() });
-        Some((number, area, ended))
-    }
-
-    /// What is cancelled when the session ends; `None` when there is none of that number.
-    fn end_of(&self, number: u64) -> Option<CancellationToken> {
-        self.open.lock().get(&number).map(|session| session.ended.clone())
-    }
-
-    fn close(&self, number: u64) {
-        if let Some(session) = self.open.lock().remove(&number) {
-            session.ended.cancel();
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.open.lock().len()
-    }
 }
 
 impl Server {

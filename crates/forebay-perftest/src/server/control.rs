@@ -11,7 +11,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::BLOCKS;
-use crate::server::{Shared, stream};
+use crate::server::shared::Shared;
+use crate::server::stream;
 use crate::usage;
 use crate::wire::{self, Answer, HEADER_LEN, Offer, Request, UcxOffer};
 

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::plan::{AREA_FRAMES, BLOCKS, CONNECT_DEADLINE, MAX_CLIENTS, MAX_JOBS};
-use crate::server::Sessions;
+use crate::server::sessions::Sessions;
 use crate::wire::{GREETING, WELCOME};
 use crate::{memory, pattern};
 
