@@ -1,7 +1,7 @@
 //! What can go wrong in a store, told so that a person can act on it.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_memory::PoolError;
 use forebay_types::{ByteSize, Failure, FailureKind};
@@ -102,6 +102,12 @@ pub enum StoreError {
         /// The kernel's answer.
         error: io::Error,
     },
+}
+
+impl StoreError {
+    pub(crate) fn io(action: &'static str, path: &Path, error: io::Error) -> Self {
+        Self::Io { action, path: path.to_owned(), error }
+    }
 }
 
 impl From<StoreError> for Failure {

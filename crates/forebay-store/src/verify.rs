@@ -10,14 +10,12 @@ mod checked;
 #[cfg(test)]
 mod model;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::checked::Checked;
-use crate::core::Core;
 use crate::run::MemoryRun;
 
 /// What `checked` needs of threads.
@@ -79,17 +77,17 @@ impl Verify {
             copy.checked.note(0..copy.run.sectors.len(), epoch);
         }
     }
-}
 
-/// Moves on to the next epoch whenever the interval is over, until it is told to stop.
-pub(crate) async fn run(core: Arc<Core>, stop: CancellationToken) {
-    let When::Once { interval } = core.verify.when else { return };
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(interval) => {}
+    /// Moves on to the next epoch whenever the interval is over, until it is told to stop.
+    pub(crate) async fn count_epochs(&self, stop: CancellationToken) {
+        let When::Once { interval } = self.when else { return };
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(interval) => {}
+            }
+            self.epoch.fetch_add(1, Ordering::Relaxed);
         }
-        core.verify.epoch.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -1,10 +1,10 @@
-//! A slab directory: its lock, and making, checking, sizing and opening its slab file.
+//! A slab directory: making, checking, sizing and opening its slab file.
 //!
 //! Nothing here waits for another process, and nothing that is not ours is ever overwritten: a new slab is made under
 //! another name and renamed when it is whole.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use rustix::fs::FallocateFlags;
 
 use super::geometry::{PAGE, file_size, frames_in};
 use super::header::{SlabId, Superblock, VERSION};
+use super::lock::DirectoryLock;
 use crate::io::Files;
 use crate::{DiskOptions, ServeMode, StoreError};
 
@@ -29,33 +30,6 @@ pub(crate) struct SlabFile {
     /// page sends what was in it.
     pub(crate) writes_pass_page_cache: bool,
     pub(crate) lock: DirectoryLock,
-}
-
-/// Keeps other stores out of a directory until it drops.
-#[derive(Debug)]
-pub(crate) struct DirectoryLock {
-    _file: File,
-}
-
-impl DirectoryLock {
-    pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join("lock");
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = open.map_err(|error| failed("open the lock file", &path, error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let pid = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok());
-                let holder = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
-                return Err(StoreError::InUse { dir: dir.to_owned(), holder });
-            }
-            Err(TryLockError::Error(error)) => return Err(failed("lock", &path, error)),
-        }
-        let note = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        note.map_err(|error| failed("write the lock file", &path, error))?;
-        Ok(Self { _file: file })
-    }
 }
 
 /// Makes or opens the slab of a directory. Blocks.
@@ -76,7 +50,7 @@ pub(crate) fn open(options: &DiskOptions, serve: ServeMode, block_size: u32) -> 
     let existing = match std::fs::metadata(&path) {
         Ok(metadata) => metadata.len() > 0,
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(failed("look at", &path, error)),
+        Err(error) => return Err(StoreError::io("look at", &path, error)),
     };
     let (id, is_new) = match existing {
         true => adopt(dir, &path, frames, block_size)?,
@@ -99,7 +73,7 @@ fn make_directory(dir: &Path) -> Result<(), StoreError> {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoParent { dir: dir.to_owned() }),
-        Err(error) => Err(failed("make the cache directory", dir, error)),
+        Err(error) => Err(StoreError::io("make the cache directory", dir, error)),
     }
 }
 
@@ -107,13 +81,13 @@ fn make_directory(dir: &Path) -> Result<(), StoreError> {
 fn create(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<SlabId, StoreError> {
     let draft = dir.join("slab.new");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&draft);
-    let file = file.map_err(|error| failed("create", &draft, error))?;
+    let file = file.map_err(|error| StoreError::io("create", &draft, error))?;
     let made = resize(dir, &draft, &file, frames).and_then(|()| {
         let id = rand::random();
         let superblock = Superblock::encode(id, block_size);
         let write = file.write_all_at(&superblock.0, 0).and_then(|()| file.sync_all());
-        write.map_err(|error| failed("write", &draft, error))?;
-        std::fs::rename(&draft, path).map_err(|error| failed("rename", &draft, error))?;
+        write.map_err(|error| StoreError::io("write", &draft, error))?;
+        std::fs::rename(&draft, path).map_err(|error| StoreError::io("rename", &draft, error))?;
         Ok(id)
     });
     if made.is_err() {
@@ -124,12 +98,13 @@ fn create(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<SlabI
 
 /// Checks that a file is a slab and gives it its configured size; whether it starts empty.
 fn adopt(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<(SlabId, bool), StoreError> {
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|error| failed("open", path, error))?;
+    let file =
+        OpenOptions::new().read(true).write(true).open(path).map_err(|error| StoreError::io("open", path, error))?;
     let mut page = [0; PAGE];
     let superblock = match file.read_exact_at(&mut page, 0) {
         Ok(()) => Superblock::decode(&page),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Superblock::Foreign,
-        Err(error) => return Err(failed("read", path, error)),
+        Err(error) => return Err(StoreError::io("read", path, error)),
     };
     let known = match superblock {
         Superblock::Slab { id, block_size: found } if found == block_size => Ok(id),
@@ -153,20 +128,21 @@ fn adopt(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<(SlabI
     // What lies in it is of another identity from now on, so that no recovery takes it for its own.
     let id = rand::random();
     let write = file.write_all_at(&Superblock::encode(id, block_size).0, 0).and_then(|()| file.sync_all());
-    write.map_err(|error| failed("write", path, error))?;
+    write.map_err(|error| StoreError::io("write", path, error))?;
     Ok((id, true))
 }
 
 /// Gives the file room for its frames, all of it from the file system now, so that no write finds it full later.
 fn resize(dir: &Path, path: &Path, file: &File, frames: u32) -> Result<(), StoreError> {
     let size = file_size(frames);
-    let metadata = file.metadata().map_err(|error| failed("look at", path, error))?;
+    let metadata = file.metadata().map_err(|error| StoreError::io("look at", path, error))?;
     let before = metadata.len();
     if before > size {
         tracing::info!(path = %path.display(), before, size, "shrinking a slab");
-        file.set_len(size).map_err(|error| failed("shrink", path, error))?;
+        file.set_len(size).map_err(|error| StoreError::io("shrink", path, error))?;
     }
-    let space = rustix::fs::fstatvfs(file).map_err(|error| failed("look at the file system of", path, error.into()))?;
+    let space =
+        rustix::fs::fstatvfs(file).map_err(|error| StoreError::io("look at the file system of", path, error.into()))?;
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::NOSPC) => {
@@ -178,9 +154,9 @@ fn resize(dir: &Path, path: &Path, file: &File, frames: u32) -> Result<(), Store
         }
         Err(rustix::io::Errno::OPNOTSUPP) => {
             tracing::warn!(path = %path.display(), "the file system cannot reserve space, the slab may find it full");
-            file.set_len(size).map_err(|error| failed("extend", path, error))
+            file.set_len(size).map_err(|error| StoreError::io("extend", path, error))
         }
-        Err(error) => Err(failed("reserve space for", path, error.into())),
+        Err(error) => Err(StoreError::io("reserve space for", path, error.into())),
     }
 }
 
@@ -189,7 +165,7 @@ fn resize(dir: &Path, path: &Path, file: &File, frames: u32) -> Result<(), Store
 fn open_files(path: &Path, serve: ServeMode) -> Result<(Files, bool), StoreError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    let open_buffered = || options.open(path).map(Arc::new).map_err(|error| failed("open", path, error));
+    let open_buffered = || options.open(path).map(Arc::new).map_err(|error| StoreError::io("open", path, error));
     // The flag differs between architectures.
     let direct_flag = rustix::fs::OFlags::DIRECT.bits() as i32;
     let direct = match options.clone().custom_flags(direct_flag).open(path) {
@@ -198,7 +174,7 @@ fn open_files(path: &Path, serve: ServeMode) -> Result<(Files, bool), StoreError
             tracing::warn!(path = %path.display(), "the file system has no direct I/O, using the page cache");
             None
         }
-        Err(error) => return Err(failed("open", path, error)),
+        Err(error) => return Err(StoreError::io("open", path, error)),
     };
     let is_direct = direct.is_some();
     let write = direct.map_or_else(open_buffered, Ok)?;
@@ -210,8 +186,4 @@ fn is_tmpfs(file: &File) -> bool {
     // TMPFS_MAGIC of linux/magic.h. tmpfs takes O_DIRECT and ignores it: its files are the page cache.
     const TMPFS: u64 = 0x0102_1994;
     rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type as u64 == TMPFS)
-}
-
-fn failed(action: &'static str, path: &Path, error: io::Error) -> StoreError {
-    StoreError::Io { action, path: PathBuf::from(path), error }
 }

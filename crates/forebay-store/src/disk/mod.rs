@@ -2,7 +2,7 @@
 //!
 //! * `geometry.rs`: where extents lie; `space.rs`: which are free, and who holds them;
 //! * `header.rs`: the superblock and the header of an extent, as bytes;
-//! * `file.rs`: making, locking, sizing and opening a slab file; `recovery.rs`: finding out what is in it;
+//! * `lock.rs`: who has a directory; `file.rs`: making, sizing and opening its slab file; `recovery.rs`: finding out what is in it;
 //! * `slab.rs`: one slab at work; `health.rs`: when a disk that fails is left alone; `choice.rs`: which disk a run goes to.
 
 mod choice;
@@ -10,6 +10,7 @@ mod file;
 mod geometry;
 mod header;
 mod health;
+mod lock;
 mod recovery;
 mod slab;
 mod space;

@@ -16,6 +16,7 @@ use super::file::{self, SlabFile};
 use super::geometry::{PAGE, class_of};
 use super::header::{self, SlabId};
 use super::health::Health;
+use super::lock::DirectoryLock;
 use super::recovery;
 use super::space::{DiskExtent, Frames, Space, Usage};
 use crate::io::{DiskIo, WriteBuffer};
@@ -50,7 +51,7 @@ pub(crate) struct Opened {
     pub(crate) is_new: bool,
     pub(crate) io: Arc<dyn DiskIo>,
     pub(crate) file: Option<Arc<File>>,
-    pub(crate) lock: Option<file::DirectoryLock>,
+    pub(crate) lock: Option<DirectoryLock>,
 }
 
 /// What happened on a disk since the store opened.
@@ -92,11 +93,7 @@ impl Slab {
     ) -> Result<(Self, Vec<(DiskRun, Keep)>), StoreError> {
         let (serve, block_size, dir) = (options.serve, options.block_size, disk.dir.clone());
         let opened = tokio::task::spawn_blocking(move || file::open(&disk, serve, block_size)).await;
-        let opened = opened.map_err(|error| StoreError::Io {
-            action: "open the slab in",
-            path: dir.clone(),
-            error: io::Error::other(error),
-        })?;
+        let opened = opened.map_err(|error| StoreError::io("open the slab in", &dir, io::Error::other(error)))?;
         let SlabFile { files, frames, id, is_new, writes_pass_page_cache, lock } = opened?;
         let file = Some(Arc::clone(&files.read));
         let io = crate::io::start(options.io, files, &dir)?;
@@ -156,8 +153,8 @@ impl Slab {
         dir: &std::path::Path,
         frames: u32,
     ) -> Result<Self, StoreError> {
-        let lock = file::DirectoryLock::take(dir)?;
-        let file = File::open(dir).map_err(|error| StoreError::Io { action: "open", path: dir.to_owned(), error })?;
+        let lock = DirectoryLock::take(dir)?;
+        let file = File::open(dir).map_err(|error| StoreError::io("open", dir, error))?;
         Ok(Self {
             dir: dir.to_owned(),
             residents: Residents::new(u64::from(frames)),

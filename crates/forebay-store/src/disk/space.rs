@@ -14,8 +14,8 @@ use forebay_types::{BlockKey, FileId};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use super::file::DirectoryLock;
 use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
+use super::lock::DirectoryLock;
 use crate::sync::Mutex;
 
 /// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.

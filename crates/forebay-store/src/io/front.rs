@@ -7,7 +7,8 @@ use forebay_memory::SpanMut;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{DiskIo, WriteBuffer, gone};
+use super::seam::DiskIo;
+use super::write_buffer::WriteBuffer;
 
 /// An operation and everything that it needs, owned until it has ended.
 pub(super) struct Operation {
@@ -78,4 +79,8 @@ impl<B: Back> DiskIo for Front<B> {
             result.await.unwrap_or_else(|_| Err(gone()))
         })
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the disk I/O threads have stopped")
 }

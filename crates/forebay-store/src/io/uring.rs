@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use io_uring::{IoUring, opcode, squeue, types::Fd};
 use rustix::event::EventfdFlags;
 
-use super::Files;
 use super::front::{Back, Front, Kind, Operation};
+use super::seam::Files;
 
 /// Operations under way at a time; beyond it an NVMe drive only adds latency.
 const DEPTH: usize = 128;
