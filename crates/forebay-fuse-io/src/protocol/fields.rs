@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use crate::protocol::abi::MAX_NAME;
-use crate::protocol::request::Malformed;
+use crate::protocol::malformed::Malformed;
 
 /// What is left of a part of a message.
 #[derive(Clone, Copy)]

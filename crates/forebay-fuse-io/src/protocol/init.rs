@@ -2,7 +2,7 @@
 
 use crate::protocol::abi::{MAJOR, MAX_PAYLOAD, MAX_READ, MIN_BUFFER, MINOR, OLDEST_MINOR, capability};
 use crate::protocol::fields::{Fields, Record};
-use crate::protocol::request::Malformed;
+use crate::protocol::malformed::Malformed;
 
 /// Pages of a request for a kernel that does not let us say how many.
 const PAGES_UNASKED: u32 = 32;

@@ -21,6 +21,7 @@ pub mod abi;
 pub mod encode;
 mod fields;
 pub mod init;
+mod malformed;
 pub mod names;
 pub mod notify;
 pub mod request;

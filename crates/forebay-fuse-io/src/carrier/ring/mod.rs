@@ -8,7 +8,7 @@
 //! * [`entry`]: the memory of an entry, and who may touch it, with its `headers` and whose [`turn`] it is; [`ready`] and
 //!   [`answered`]: entries that other threads have answered;
 //! * [`queue`]: what becomes of each entry, as a pure machine;
-//! * [`submit`]: what is asked of the kernel; [`thread`]: the loop.
+//! * [`submit`]: what is asked of the kernel; [`thread`]: the loop, and [`counters`]: what it counts.
 //!
 //! What a ring does not carry comes and goes over `/dev/fuse`: references given back, interrupts, notifications. An answer goes
 //! back the way its request came.
@@ -19,6 +19,7 @@
 //! ever.
 
 mod answered;
+mod counters;
 pub(crate) mod cpus;
 pub(crate) mod entry;
 mod headers;
@@ -26,6 +27,7 @@ mod headers;
 mod model;
 pub(crate) mod queue;
 mod ready;
+mod shape;
 pub(crate) mod submit;
 mod sync;
 #[cfg(test)]
@@ -44,12 +46,13 @@ use forebay_memory::{Pool, PoolOptions};
 use forebay_types::ByteSize;
 use tracing::{debug, warn};
 
+pub(crate) use self::counters::Counters;
 use self::cpus::{Cpus, FOREIGN_DEPTH, LEAST_DEPTH, ThreadPlan, share_queues, stay_on};
 use self::entry::Entries;
 use self::queue::Machine;
 use self::ready::Ready;
+pub use self::shape::RingShape;
 use self::submit::{KernelRing, Submit, do_without_rings};
-pub(crate) use self::thread::Counters;
 use self::thread::RingThread;
 use crate::reply::Dispatch;
 
@@ -97,17 +100,6 @@ impl NoUring {
             _ => Self::Memory(error.to_string()),
         }
     }
-}
-
-/// How many there are, for `Served`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingShape {
-    /// Serving threads.
-    pub threads: usize,
-    /// Queues: one for each CPU that the kernel may ever see.
-    pub queues: usize,
-    /// Entries of a queue with a thread of its own.
-    pub depth: u32,
 }
 
 /// What is to be done when a ring fails after it went live: called once a thread, from that thread, with the reason. The mount

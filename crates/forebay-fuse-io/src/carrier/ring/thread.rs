@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tracing::error;
 
+use super::counters::Counters;
 use super::entry::Entries;
 use super::queue::{Machine, Step};
 use super::submit::{Completion, Submit};
@@ -30,24 +31,6 @@ const LOOK_AT_LENT: Duration = Duration::from_millis(10);
 
 /// How long the kernel may take to give all entries back after the end of the mount.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-
-/// What a ring thread has done.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Counters {
-    /// Requests served.
-    pub(crate) requests: AtomicU64,
-    /// Requests that were not answered at once.
-    pub(crate) kept: AtomicU64,
-    /// System calls.
-    pub(crate) submits: AtomicU64,
-    /// Times it was woken for an answer of another thread.
-    pub(crate) bells: AtomicU64,
-    /// Times the kernel was left without any entry of a queue: what comes next there waits for an answer to something else.
-    pub(crate) starved: AtomicU64,
-    /// Entries whose request made no sense.
-    pub(crate) malformed: AtomicU64,
-}
 
 /// Only one thread counts, so a load and a store will do.
 fn count(counter: &AtomicU64) {

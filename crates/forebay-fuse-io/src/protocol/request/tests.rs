@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::samples::{Pieces, encode, message};
 use super::*;
+use crate::errno::Errno;
 
 fn header() -> Header {
     Header { unique: 0xfeed, node: 0xbeef_0001, uid: 1000, gid: 2000, pid: 3000, ..Header::default() }
