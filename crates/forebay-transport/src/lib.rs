@@ -16,6 +16,7 @@ pub mod conformance;
 pub mod connection;
 pub mod fake;
 mod file_slice;
+mod limits;
 mod local;
 mod look;
 pub mod message;

@@ -8,8 +8,8 @@ use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId};
 
 use crate::file_slice::FileSlice;
+use crate::limits::{MAX_CHANGE_BODY, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 use crate::look::{Look, look_at};
-use crate::wire::{MAX_CHANGE_BODY, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 
 /// What is asked. The numbers are part of the wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -20,29 +20,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE, crc32c};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, crc32c};
 
+pub use crate::limits::{
+    MAX_BODY_BESIDE_PAYLOAD, MAX_CHANGE_BODY, MAX_PART, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY,
+};
 use crate::seam::{Flags, Op, Provenance, Request};
 
 /// Bytes in a request or reply header.
 pub const HEADER_LEN: usize = 64;
 /// Bytes in a hello.
 pub const HELLO_LEN: usize = 128;
-/// The longest body of a request: a description or a path and a token, each below 8 KiB.
-pub const MAX_REQUEST_BODY: u32 = 64 << 10;
-/// The longest body of a change: the tags of ten thousand parts.
-pub const MAX_CHANGE_BODY: u32 = 2 << 20;
-/// The most bytes of a file that one request takes to the origin.
-pub const MAX_PART: u32 = 64 << 20;
-/// The longest body of an upload: a part, and what it is a part of.
-pub const MAX_UPLOAD_BODY: u32 = MAX_PART + (64 << 10);
-/// The longest body of a reply: a page of a listing.
-pub const MAX_REPLY_BODY: u32 = 4 << 20;
-/// The longest body of a reply that has a payload, which every transport sends without further ado: sums of the sectors of a block, or
-/// what is said of a small file.
-pub const MAX_BODY_BESIDE_PAYLOAD: u32 = 960;
-/// The longest payload of a reply: a block.
-pub const MAX_PAYLOAD: u32 = MAX_BLOCK_SIZE;
 /// The request id of messages about the connection itself; calls count from 1.
 pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
@@ -361,6 +349,7 @@ fn text_of(field: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::MAX_BLOCK_SIZE;
     use proptest::prelude::*;
 
     fn header() -> RequestHeader {
