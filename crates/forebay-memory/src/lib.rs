@@ -26,6 +26,7 @@ mod mapping;
 #[cfg(all(test, shuttle))]
 mod model;
 mod numa;
+mod pages;
 mod place;
 mod pool;
 mod region;
@@ -35,7 +36,7 @@ mod sync;
 mod window;
 
 pub use frames::{FRAME_SIZE, MIN_EXTENT};
-pub use mapping::PageKind;
+pub use pages::PageKind;
 pub use place::Place;
 pub use pool::{Occupancy, Pool, PoolError, PoolOptions};
 pub use shared::Sharing;

@@ -1,7 +1,6 @@
 //! The memory behind a pool: one mapping, in huge pages when there are some, on the nodes where it is read; private unless it may
 //! be shared and can be (`shared.rs`).
 
-use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -9,32 +8,9 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, MapFlags};
 
 use crate::numa::{self, Placement};
+use crate::pages::{HUGE_PAGE, PageKind};
 use crate::region::Region;
 use crate::shared::{self, SharedMemory, Sharing};
-
-/// What pages a mapping got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageKind {
-    /// Reserved huge pages (`vm.nr_hugepages`).
-    Huge,
-    /// Ordinary pages that the kernel may merge into huge ones, and those of files that it keeps in such.
-    Transparent,
-    /// Ordinary pages.
-    Small,
-}
-
-impl fmt::Display for PageKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Huge => "huge",
-            Self::Transparent => "transparent",
-            Self::Small => "small",
-        })
-    }
-}
-
-/// Huge pages are 2 MiB on x86-64 and, with 4 KiB base pages, on arm64.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory, zero-filled at first. Pages are backed by memory when first touched.
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use forebay_types::ByteSize;
 use tokio::sync::{Notify, oneshot};
 
 use crate::frames::{FEW_FRAMES, FRAME_SIZE, Frames, Slot, class_of};
-use crate::mapping::{Mapping, PageKind};
+use crate::mapping::Mapping;
+use crate::pages::PageKind;
 use crate::region::Region;
 use crate::shared::Sharing;
 use crate::span::SpanMut;

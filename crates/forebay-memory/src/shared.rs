@@ -17,7 +17,7 @@ use rustix::mount::{
 };
 use rustix::process::{Resource, getrlimit};
 
-use crate::mapping::{HUGE_PAGE, PageKind};
+use crate::pages::{HUGE_PAGE, PageKind};
 use crate::region::Region;
 
 /// Whether other processes may look at a pool's memory.
