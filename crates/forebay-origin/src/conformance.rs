@@ -3,32 +3,18 @@
 //! An implementation brings a [`Fixture`], which puts and deletes objects behind the origin's back, and calls
 //! [`check`].
 
+mod asking;
 mod changes;
+mod fixture;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_types::{Attr, Failure, FailureKind, FileVersion};
+use forebay_types::{FailureKind, FileVersion};
 
-use crate::Origin;
+use asking::{assert_not_found, file, is_directory, list_all, read, stat};
 #[cfg(test)]
 pub(crate) use changes::all_verbs;
-
-/// An empty origin and the means to change it.
-#[async_trait::async_trait]
-pub trait Fixture: Send + Sync {
-    /// The origin.
-    fn origin(&self) -> Arc<dyn Origin>;
-    /// Stores or replaces an object, making the directories above it where they are real.
-    async fn put(&self, path: &str, bytes: &[u8]);
-    /// Deletes an object.
-    async fn delete(&self, path: &str);
-    /// Makes an empty directory (or its marker); `false` when the origin has none.
-    async fn make_directory(&self, path: &str) -> bool;
-    /// Whether a file and a directory of one name can be there together.
-    fn has_shadowing(&self) -> bool;
-}
+pub use fixture::Fixture;
 
 /// Runs the suite; panics with the name of what does not hold.
 pub async fn check(fixture: &dyn Fixture) {
@@ -204,46 +190,6 @@ async fn nonsense_is_refused(fixture: &dyn Fixture) {
     let foreign = FileVersion { origin: "other://origin".into(), ..version };
     let failure = read(&*origin, &foreign, 0, 3).await.unwrap_err();
     assert_eq!(failure.kind(), FailureKind::InvalidArgument, "{failure}");
-}
-
-async fn stat(origin: &dyn Origin, path: &str) -> Attr {
-    origin.stat(path.as_bytes()).await.unwrap_or_else(|failure| panic!("stat of `{path}`: {failure}"))
-}
-
-async fn assert_not_found(origin: &dyn Origin, path: &str) {
-    let failure = origin.stat(path.as_bytes()).await.unwrap_err();
-    assert_eq!(failure.kind(), FailureKind::NotFound, "stat of `{path}`: {failure}");
-}
-
-async fn read(origin: &dyn Origin, version: &FileVersion, start: u64, end: u64) -> Result<Vec<u8>, Failure> {
-    let mut into = vec![0xa5; (end - start) as usize];
-    origin.read(version, start..end, &mut into).await.map(|()| into)
-}
-
-async fn list_all(origin: &dyn Origin, path: &str, max: usize) -> BTreeMap<String, Attr> {
-    let mut all = BTreeMap::new();
-    let mut token = None;
-    loop {
-        let page = origin.list(path.as_bytes(), token.as_deref(), max).await;
-        let page = page.unwrap_or_else(|failure| panic!("list of `{path}`: {failure}"));
-        assert!(page.entries.len() <= max, "a page of `{path}` has more than {max} entries");
-        for entry in page.entries {
-            let name = String::from_utf8_lossy(&entry.name).into_owned();
-            assert!(all.insert(name.clone(), entry.attr).is_none(), "`{name}` comes twice in `{path}`");
-        }
-        match page.next {
-            Some(next) => token = Some(next),
-            None => return all,
-        }
-    }
-}
-
-fn file(attr: &Attr) -> FileVersion {
-    attr.version().cloned().unwrap_or_else(|| panic!("a directory, not a file"))
-}
-
-fn is_directory(attr: &Attr) -> bool {
-    attr.version().is_none()
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay_types::{Attr, Failure, FailureKind, FileVersion};
 
-use super::{Fixture, assert_not_found, file, is_directory, list_all, read, stat};
+use super::asking::{assert_not_found, file, is_directory, list_all, read, stat};
+use super::fixture::Fixture;
 use crate::Origin;
 
 /// S3's least size of a part that is not the last.
