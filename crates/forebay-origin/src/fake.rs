@@ -5,18 +5,20 @@
 //! off in the middle of a body. Parts of uploads may be of any size here, so that tests need no large files.
 
 mod changes;
+mod state;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_types::{Attr, DirEntry, Failure, FileVersion, VersionTag};
+use forebay_types::{Attr, DirEntry, Failure, FileVersion};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::names::{check_path, check_read, invalid, is_posix_name, not_a_directory, not_found, version_changed};
+pub use self::state::FakeCounts;
+use self::state::{Fault, Operations, State};
+use crate::names::{check_change, check_path, check_read, invalid, not_a_directory, not_found, version_changed};
 use crate::{ListPage, Origin, OriginCounts};
 
 /// An origin in memory. Cheap to clone: clones are the same origin.
@@ -26,70 +28,6 @@ pub struct FakeOrigin {
     state: Arc<Mutex<State>>,
     stalled: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
-}
-
-#[derive(Default)]
-struct State {
-    objects: BTreeMap<Vec<u8>, Object>,
-    directories: BTreeSet<Vec<u8>>,
-    generation: u64,
-    delay: Duration,
-    faults: VecDeque<Fault>,
-    counts: FakeCounts,
-    reads: Vec<(Vec<u8>, Range<u64>)>,
-    uploads: BTreeMap<String, changes::Upload>,
-    completed: BTreeMap<String, Attr>,
-}
-
-struct Object {
-    bytes: Bytes,
-    generation: u64,
-}
-
-struct Fault {
-    operations: Operations,
-    /// For a read: how many bytes are delivered before the failure.
-    after_bytes: usize,
-    failure: Failure,
-}
-
-/// Which operations a fault is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operations {
-    Any,
-    Reads,
-    Changes,
-}
-
-/// What a [`FakeOrigin`] was asked so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FakeCounts {
-    /// Calls of [`Origin::read`], failed ones included.
-    pub gets: u64,
-    /// Bytes that successful reads delivered.
-    pub bytes: u64,
-    /// Calls of [`Origin::list`].
-    pub lists: u64,
-    /// Calls of [`Origin::stat`].
-    pub stats: u64,
-    /// Calls of [`Origin::put`].
-    pub puts: u64,
-    /// Calls of [`Origin::begin_upload`].
-    pub begins: u64,
-    /// Calls of [`Origin::upload_part`].
-    pub parts: u64,
-    /// Calls of [`Origin::complete_upload`].
-    pub completes: u64,
-    /// Calls of [`Origin::abort_upload`].
-    pub aborts: u64,
-    /// Calls of [`Origin::copy`].
-    pub copies: u64,
-    /// Calls of [`Origin::remove`].
-    pub removes: u64,
-    /// Calls of [`Origin::make_directory`] and [`Origin::remove_directory`].
-    pub directories: u64,
-    /// Bytes that successful puts and parts brought.
-    pub uploaded: u64,
 }
 
 /// Holds back the operations of a [`FakeOrigin`]; dropping it lets them go.
@@ -104,9 +42,10 @@ impl Drop for Stall {
 impl FakeOrigin {
     /// An empty origin with this URL, `fake://test` for example.
     pub fn new(url: impl Into<Arc<str>>) -> Self {
+        let url = url.into();
         Self {
-            url: url.into(),
-            state: Arc::default(),
+            state: Arc::new(Mutex::new(State::new(Arc::clone(&url)))),
+            url,
             stalled: watch::Sender::new(false),
             waiting: watch::Sender::new(0),
         }
@@ -116,7 +55,7 @@ impl FakeOrigin {
     pub fn put(&self, path: impl AsRef<[u8]>, bytes: impl Into<Bytes>) -> FileVersion {
         let mut state = self.state.lock();
         state.store(path.as_ref(), bytes.into());
-        self.version_of(path.as_ref(), &state.objects[path.as_ref()])
+        state.version_of(path.as_ref(), &state.objects[path.as_ref()])
     }
 
     /// Makes a directory that is there even with nothing in it, as a `dir/` marker does.
@@ -135,7 +74,7 @@ impl FakeOrigin {
     #[must_use]
     pub fn version(&self, path: impl AsRef<[u8]>) -> Option<FileVersion> {
         let state = self.state.lock();
-        state.objects.get(path.as_ref()).map(|object| self.version_of(path.as_ref(), object))
+        state.objects.get(path.as_ref()).map(|object| state.version_of(path.as_ref(), object))
     }
 
     /// Every operation takes this much longer from now on.
@@ -199,18 +138,19 @@ impl FakeOrigin {
         self.state.lock().faults.extend(std::iter::repeat_with(fault).take(count));
     }
 
-    fn version_of(&self, path: &[u8], object: &Object) -> FileVersion {
-        FileVersion {
-            origin: Arc::clone(&self.url),
-            path: path.into(),
-            size: object.bytes.len() as u64,
-            tag: VersionTag::Etag(format!("\"{}\"", object.generation).into()),
+    /// Counts a change, lets the faults and stalls happen, and then makes it.
+    async fn change<T>(
+        &self,
+        path: &[u8],
+        count: impl FnOnce(&mut FakeCounts) + Send,
+        apply: impl FnOnce(&mut State) -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
+        check_change(&self.url, path)?;
+        count(&mut self.state.lock().counts);
+        match self.enter(Operations::Changes).await {
+            Some(fault) => Err(fault.failure),
+            None => apply(&mut self.state.lock()),
         }
-    }
-
-    fn attr_of(&self, path: &[u8], object: &Object) -> Attr {
-        let modified_nanos = object.generation as i64 * 1_000_000_000;
-        Attr { modified_nanos, ..Attr::file(self.version_of(path, object)) }
     }
 
     /// The wait and the fault that are programmed for an operation.
@@ -249,33 +189,6 @@ impl Drop for Held<'_> {
     }
 }
 
-impl State {
-    fn store(&mut self, path: &[u8], bytes: Bytes) {
-        self.generation += 1;
-        self.objects.insert(path.to_vec(), Object { bytes, generation: self.generation });
-    }
-
-    fn is_directory(&self, path: &[u8]) -> bool {
-        path.is_empty() || self.directories.contains(path) || {
-            let prefix = [path, b"/"].concat();
-            self.paths().any(|known| known.starts_with(&prefix))
-        }
-    }
-
-    /// The names directly in the directory whose paths start with `prefix`.
-    fn names(&self, prefix: &[u8]) -> BTreeSet<Vec<u8>> {
-        self.paths()
-            .filter_map(|path| path.strip_prefix(prefix)?.split(|byte| *byte == b'/').next())
-            .filter(|name| is_posix_name(name))
-            .map(<[u8]>::to_vec)
-            .collect()
-    }
-
-    fn paths(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.objects.keys().chain(&self.directories)
-    }
-}
-
 #[async_trait::async_trait]
 impl Origin for FakeOrigin {
     fn url(&self) -> &Arc<str> {
@@ -301,7 +214,7 @@ impl Origin for FakeOrigin {
         if state.is_directory(path) {
             return Ok(Attr::directory());
         }
-        state.objects.get(path).map(|object| self.attr_of(path, object)).ok_or_else(|| not_found(&self.url, path))
+        state.objects.get(path).map(|object| state.attr_of(path, object)).ok_or_else(|| not_found(&self.url, path))
     }
 
     async fn list(&self, path: &[u8], token: Option<&str>, max: usize) -> Result<ListPage, Failure> {
@@ -326,7 +239,7 @@ impl Origin for FakeOrigin {
         let entries = names.iter().skip(start).take(max.max(1)).map(|name| {
             let path = [&prefix[..], name].concat();
             let attr = match state.objects.get(&path) {
-                Some(object) if !state.is_directory(&path) => self.attr_of(&path, object),
+                Some(object) if !state.is_directory(&path) => state.attr_of(&path, object),
                 _ => Attr::directory(),
             };
             DirEntry { name: name.as_slice().into(), attr }
@@ -344,7 +257,7 @@ impl Origin for FakeOrigin {
         let fault = self.enter(Operations::Reads).await;
         let mut state = self.state.lock();
         let bytes = match state.objects.get(&*version.path) {
-            Some(object) if self.version_of(&version.path, object) == *version => object.bytes.clone(),
+            Some(object) if state.version_of(&version.path, object) == *version => object.bytes.clone(),
             _ => return Err(version_changed(&self.url, &version.path)),
         };
         // `check_read` has bound the range to the version's size, which is the length of these bytes.
@@ -369,25 +282,25 @@ impl Origin for FakeOrigin {
             path,
             |counts| counts.puts += 1,
             |state| {
-                self.store_file(state, path, bytes)?;
+                state.store_file(path, bytes)?;
                 state.counts.uploaded += length;
-                self.attr_in(state, path)
+                state.attr_in(path)
             },
         )
         .await
     }
 
     async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
-        self.change(path, |counts| counts.begins += 1, |state| self.begin(state, path)).await
+        self.change(path, |counts| counts.begins += 1, |state| state.begin(path)).await
     }
 
     async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
-        let add = |state: &mut State| self.add_part(state, path, upload, number, bytes);
+        let add = |state: &mut State| state.add_part(path, upload, number, bytes);
         self.change(path, |counts| counts.parts += 1, add).await
     }
 
     async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
-        let complete = |state: &mut State| self.complete(state, path, upload, size, parts);
+        let complete = |state: &mut State| state.complete(path, upload, size, parts);
         self.change(path, |counts| counts.completes += 1, complete).await
     }
 
@@ -401,19 +314,19 @@ impl Origin for FakeOrigin {
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
         check_path(&self.url, from)?;
-        self.change(to, |counts| counts.copies += 1, |state| self.copy_file(state, from, to)).await
+        self.change(to, |counts| counts.copies += 1, |state| state.copy_file(from, to)).await
     }
 
     async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
-        self.change(path, |counts| counts.removes += 1, |state| self.remove_file(state, path)).await
+        self.change(path, |counts| counts.removes += 1, |state| state.remove_file(path)).await
     }
 
     async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
-        self.change(path, |counts| counts.directories += 1, |state| self.add_directory(state, path)).await
+        self.change(path, |counts| counts.directories += 1, |state| state.add_directory(path)).await
     }
 
     async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
-        self.change(path, |counts| counts.directories += 1, |state| self.drop_directory(state, path)).await
+        self.change(path, |counts| counts.directories += 1, |state| state.drop_directory(path)).await
     }
 }
 
