@@ -21,7 +21,7 @@ use forebay_types::{Attr, Failure, FailureKind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{HIDDEN, Inner, proc_path, tag};
+use super::directory::{Directory, HIDDEN, proc_path, tag};
 use crate::names::{
     check_change, exists, invalid, is_a_directory, not_a_directory, not_empty, not_found, shown, version_changed,
 };
@@ -40,7 +40,7 @@ impl Drop for Draft {
     }
 }
 
-impl Inner {
+impl Directory {
     /// Refuses paths that cannot be changed.
     pub(super) fn check_change(&self, path: &[u8]) -> Result<(), Failure> {
         check_change(&self.url, path)?;

@@ -1,6 +1,9 @@
 //! What is particular to a directory: symbolic links, names of any bytes, hidden files.
 
-use std::os::unix::fs::symlink;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, symlink};
 
 use super::*;
 

@@ -6,10 +6,9 @@
 //! inode, time and size, so that a list of tags that is out of date is found out.
 //!
 //! Completing and giving up take the directory's lock: whoever asks again while the first request is still at work waits
-//! for it, and then finds what came of it. What was completed is remembered for a while, so that asking again is answered
+//! for it, and then finds what came of it. What was completed is remembered for a while (`file/completed.rs`), so that asking again is answered
 //! alike; a process that was started since does not know, and says that there is no such upload.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -17,25 +16,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_types::{Attr, Failure};
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tracing::{info, warn};
 
 use super::changes::new_name;
-use super::{HIDDEN, Inner, nanos};
+use super::directory::{Directory, HIDDEN, nanos};
 use crate::names::{no_such_part, no_such_upload, not_of_size};
 
 /// Hidden files and directories that nobody has touched for so long are nobody's any more.
 const LEFT_OVER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Completed uploads that are remembered.
-const REMEMBERED: usize = 1024;
 const PATH: &str = "path";
 
-/// The uploads that were completed last, and what became of them.
-pub(super) type Completed = Mutex<VecDeque<(String, Attr)>>;
-
-impl Inner {
+impl Directory {
     pub(super) fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
         self.check_file(path)?;
         let (root, upload) = (self.root(path)?, new_name());
@@ -80,13 +73,13 @@ impl Inner {
         size: u64,
         tags: &[String],
     ) -> Result<Attr, Failure> {
-        if let Some(attr) = self.completed(path, upload) {
+        if let Some(attr) = self.completed.find(path, upload) {
             return Ok(attr);
         }
         let directory = self.upload(path, upload)?;
         rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(|error| self.failure(path, error))?;
         // While it waited, somebody else may have completed it, or given it up.
-        if let Some(attr) = self.completed(path, upload) {
+        if let Some(attr) = self.completed.find(path, upload) {
             return Ok(attr);
         }
         self.upload(path, upload)?;
@@ -110,11 +103,7 @@ impl Inner {
             return Err(not_of_size(&self.url, path, size, written));
         }
         let attr = self.place(draft, path)?;
-        {
-            let mut completed = self.completed.lock();
-            completed.truncate(REMEMBERED - 1);
-            completed.push_front((upload.to_owned(), attr.clone()));
-        }
+        self.completed.remember(upload, &attr);
         self.remove_upload(upload);
         Ok(attr)
     }
@@ -141,12 +130,6 @@ impl Inner {
                 Err(error) => warn!(path = %path.display(), %error, "cannot remove what an upload has left over"),
             }
         }
-    }
-
-    fn completed(&self, path: &[u8], upload: &str) -> Option<Attr> {
-        let completed = self.completed.lock();
-        let attr = completed.iter().find(|(known, _)| known == upload).map(|(_, attr)| attr.clone());
-        attr.filter(|attr| attr.version().is_some_and(|version| *version.path == *path))
     }
 
     /// The directory of an upload of `path`.

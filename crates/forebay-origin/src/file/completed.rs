@@ -1,0 +1,27 @@
+//! The uploads that were completed last, and what became of them: whoever asks again is answered alike.
+
+use std::collections::VecDeque;
+
+use forebay_types::Attr;
+use parking_lot::Mutex;
+
+/// Completed uploads that are remembered.
+const REMEMBERED: usize = 1024;
+
+/// The latest first.
+#[derive(Default)]
+pub(super) struct Completed(Mutex<VecDeque<(String, Attr)>>);
+
+impl Completed {
+    pub(super) fn find(&self, path: &[u8], upload: &str) -> Option<Attr> {
+        let completed = self.0.lock();
+        let attr = completed.iter().find(|(known, _)| known == upload).map(|(_, attr)| attr.clone());
+        attr.filter(|attr| attr.version().is_some_and(|version| *version.path == *path))
+    }
+
+    pub(super) fn remember(&self, upload: &str, attr: &Attr) {
+        let mut completed = self.0.lock();
+        completed.truncate(REMEMBERED - 1);
+        completed.push_front((upload.to_owned(), attr.clone()));
+    }
+}
