@@ -7,10 +7,12 @@
 //! * `members`: which member to ask, and the clients of each;
 //! * `failure`: what etcd's errors mean;
 //! * `backoff`: when to try again (pure);
+//! * `keyspace`: reading and writing the keys of one cluster;
 //! * `lease`, `watch`: the tasks behind leases and watches.
 
 mod backoff;
 mod failure;
+mod keyspace;
 mod lease;
 mod members;
 mod options;
@@ -19,35 +21,24 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::Client;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{
-    Committed, Condition, Entry, Lease, Revision, Snapshot, StateError, StateStore, Transaction, Watch, Write, key,
-};
-use failure::Failure;
+use crate::{Committed, Entry, Lease, Snapshot, StateError, StateStore, Transaction, Watch, key};
+use keyspace::Keyspace;
 use members::{Members, Repeat};
 pub use options::{EtcdOptions, EtcdUser};
 
 /// How many updates a watcher may lag before the store stops reading more for it.
 const WATCH_CAPACITY: usize = 16;
-/// The first page of a list, in entries. Most values are small; where they are not, pages get smaller.
-const PAGE: i64 = 1000;
 
 /// A [`StateStore`] in etcd.
 #[derive(Debug)]
 pub struct EtcdStore {
-    shared: Arc<Shared>,
+    keyspace: Arc<Keyspace>,
     tasks: TaskTracker,
     closing: CancellationToken,
-}
-
-#[derive(Debug)]
-struct Shared {
-    members: Members,
-    /// `/forebay/<cluster>/`.
-    root: String,
 }
 
 impl EtcdStore {
@@ -57,8 +48,8 @@ impl EtcdStore {
     /// `Options` for what cannot be used: no endpoints, a file that cannot be read, a cluster name with a slash.
     pub fn new(options: EtcdOptions) -> Result<Self, StateError> {
         let root = format!("/forebay/{}/", options.checked_cluster()?);
-        let shared = Shared { members: Members::new(options)?, root };
-        Ok(Self { shared: Arc::new(shared), tasks: TaskTracker::new(), closing: CancellationToken::new() })
+        let keyspace = Keyspace { members: Members::new(options)?, root };
+        Ok(Self { keyspace: Arc::new(keyspace), tasks: TaskTracker::new(), closing: CancellationToken::new() })
     }
 
     fn check_open(&self) -> Result<(), StateError> {
@@ -74,55 +65,55 @@ impl StateStore for EtcdStore {
     async fn get(&self, key: &str) -> Result<Option<Entry>, StateError> {
         self.check_open()?;
         key::check(key)?;
-        let full = self.shared.full(key);
+        let full = self.keyspace.full(key);
         let get = |mut client: Client| {
             let full = full.clone();
             async move { client.get(full, None).await }
         };
-        let found = self.shared.members.call(Repeat::Always, get).await;
-        let mut found = found.map_err(|failure| self.shared.members.error(&format!("read `{key}`"), failure))?;
-        Ok(found.take_kvs().into_iter().next().map(|pair| self.shared.entry(pair)))
+        let found = self.keyspace.members.call(Repeat::Always, get).await;
+        let mut found = found.map_err(|failure| self.keyspace.members.error(&format!("read `{key}`"), failure))?;
+        Ok(found.take_kvs().into_iter().next().map(|pair| self.keyspace.entry(pair)))
     }
 
     async fn list(&self, prefix: &str) -> Result<Snapshot, StateError> {
         self.check_open()?;
-        self.shared.list(prefix).await
+        self.keyspace.list(prefix).await
     }
 
     async fn commit(&self, transaction: Transaction) -> Result<Committed, StateError> {
         self.check_open()?;
         transaction.check()?;
-        self.shared.commit(transaction).await
+        self.keyspace.commit(transaction).await
     }
 
     async fn lease(&self, ttl: Duration) -> Result<Lease, StateError> {
         self.check_open()?;
-        lease::take(&self.shared, ttl, &self.tasks, &self.closing).await
+        lease::take(&self.keyspace, ttl, &self.tasks, &self.closing).await
     }
 
     fn watch(&self, prefix: &str) -> Watch {
         let (sender, watch) = Watch::new(WATCH_CAPACITY);
-        let (shared, closing, prefix) = (Arc::clone(&self.shared), self.closing.clone(), prefix.to_owned());
+        let (keyspace, closing, prefix) = (Arc::clone(&self.keyspace), self.closing.clone(), prefix.to_owned());
         self.tasks.spawn(async move {
             tokio::select! {
                 biased;
                 () = closing.cancelled() => {}
                 () = sender.closed() => {}
-                () = watch::serve(&shared, &prefix, &sender) => {}
+                () = watch::serve(&keyspace, &prefix, &sender) => {}
             }
         });
         watch
     }
 
     fn describe(&self) -> String {
-        self.shared.members.name().to_owned()
+        self.keyspace.members.name().to_owned()
     }
 
     async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-        self.shared.members.disconnect().await;
+        self.keyspace.members.disconnect().await;
     }
 }
 
@@ -131,144 +122,4 @@ impl Drop for EtcdStore {
         // Leases are still revoked, in the background.
         self.closing.cancel();
     }
-}
-
-impl Shared {
-    fn full(&self, key: &str) -> String {
-        format!("{}{key}", self.root)
-    }
-
-    fn entry(&self, pair: KeyValue) -> Entry {
-        let revision = Revision(pair.mod_revision().unsigned_abs());
-        let (key, value) = pair.into_key_value();
-        Entry { key: self.relative(&key), value: value.into(), revision }
-    }
-
-    /// The key as our users know it. All keys are theirs; somebody else's are shown as well as they can be.
-    fn relative(&self, key: &[u8]) -> String {
-        String::from_utf8_lossy(key.strip_prefix(self.root.as_bytes()).unwrap_or(key)).into_owned()
-    }
-
-    /// Lists in pages, all of the revision of the first.
-    async fn list(&self, prefix: &str) -> Result<Snapshot, StateError> {
-        let operation = format!("list `{prefix}`");
-        let (start, end) = range(&self.full(prefix));
-        // A list that takes so long that etcd compacts its revision begins again; the deadline is for the whole.
-        let listing = async {
-            loop {
-                if let Some(snapshot) = self.list_once(&start, &end).await? {
-                    return Ok(snapshot);
-                }
-            }
-        };
-        let listed = tokio::time::timeout(self.members.deadline(), listing).await;
-        listed.unwrap_or(Err(Failure::TimedOut)).map_err(|failure| self.members.error(&operation, failure))
-    }
-
-    /// `None` if the revision was compacted meanwhile.
-    async fn list_once(&self, start: &[u8], end: &[u8]) -> Result<Option<Snapshot>, Failure> {
-        let mut snapshot = Snapshot::default();
-        let (mut from, mut limit) = (start.to_vec(), PAGE);
-        loop {
-            let options = GetOptions::new().with_range(end).with_limit(limit);
-            let options = match snapshot.revision.0 {
-                0 => options,
-                revision => options.with_revision(to_i64(revision)),
-            };
-            let get = |mut client: Client| {
-                let (from, options) = (from.clone(), options.clone());
-                async move { client.get(from, Some(options)).await }
-            };
-            let mut page = match self.members.call(Repeat::Always, get).await {
-                Ok(page) => page,
-                Err(Failure::TooLarge) if limit > 1 => {
-                    limit = (limit / 8).max(1);
-                    continue;
-                }
-                Err(Failure::NoSuchRevision) => return Ok(None),
-                Err(failure) => return Err(failure),
-            };
-            if snapshot.revision.0 == 0 {
-                let revision = page.header().map_or(0, etcd_client::ResponseHeader::revision);
-                snapshot.revision = Revision(revision.unsigned_abs());
-            }
-            let more = page.more();
-            for pair in page.take_kvs() {
-                from.clear();
-                from.extend_from_slice(pair.key());
-                from.push(0);
-                snapshot.entries.push(self.entry(pair));
-            }
-            if !more {
-                return Ok(Some(snapshot));
-            }
-        }
-    }
-
-    async fn commit(&self, transaction: Transaction) -> Result<Committed, StateError> {
-        let operation = transaction.describe();
-        let leased = transaction.writes.iter().find_map(|write| match write {
-            Write::Put { key, lease: Some(_), .. } => Some(key.clone()),
-            _ => None,
-        });
-        let compares: Vec<Compare> = transaction.conditions.iter().map(|condition| self.compare(condition)).collect();
-        let writes: Vec<TxnOp> = transaction.writes.into_iter().map(|write| self.operation(write)).collect();
-        let txn = Txn::new().when(compares).and_then(writes);
-        let commit = |mut client: Client| {
-            let txn = txn.clone();
-            async move { client.txn(txn).await }
-        };
-        match self.members.call(Repeat::IfNotCarriedOut, commit).await {
-            Ok(answer) if answer.succeeded() => {
-                let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-                Ok(Committed::Done(Revision(revision.unsigned_abs())))
-            }
-            Ok(_) => Ok(Committed::Conflict),
-            Err(Failure::NoSuchLease) => {
-                let (store, key) = (self.members.name().to_owned(), leased.unwrap_or_default());
-                Err(StateError::LeaseLost { store, key })
-            }
-            Err(failure) => Err(self.members.error(&operation, failure)),
-        }
-    }
-
-    fn compare(&self, condition: &Condition) -> Compare {
-        let key = self.full(condition.key());
-        match condition {
-            Condition::Absent(_) => Compare::create_revision(key, CompareOp::Equal, 0),
-            Condition::Present(_) => Compare::create_revision(key, CompareOp::Greater, 0),
-            // To etcd a key that is absent has revision 0.
-            Condition::Unchanged(_, Revision(0)) => Compare::create_revision(key, CompareOp::Less, 0),
-            Condition::Unchanged(_, revision) => Compare::mod_revision(key, CompareOp::Equal, to_i64(revision.0)),
-        }
-    }
-
-    fn operation(&self, write: Write) -> TxnOp {
-        match write {
-            Write::Put { key, value, lease } => {
-                let options = lease.map(|lease| PutOptions::new().with_lease(to_i64(lease.0)));
-                TxnOp::put(self.full(&key), value, options)
-            }
-            Write::Delete { key } => TxnOp::delete(self.full(&key), None),
-            Write::DeletePrefix { prefix } => {
-                let (start, end) = range(&self.full(&prefix));
-                TxnOp::delete(start, Some(DeleteOptions::new().with_range(end)))
-            }
-        }
-    }
-}
-
-/// The keys that start with `prefix`, from the first to the one after the last. The prefix is UTF-8, in which no byte is
-/// 0xff, and not empty.
-fn range(prefix: &str) -> (Vec<u8>, Vec<u8>) {
-    let mut end = prefix.as_bytes().to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    (prefix.as_bytes().to_vec(), end)
-}
-
-/// etcd's revisions and leases are positive and signed; one of another origin matches nothing there.
-fn to_i64(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }

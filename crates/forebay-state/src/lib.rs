@@ -15,6 +15,7 @@ mod changes;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod election;
+mod entry;
 mod error;
 mod etcd;
 mod file;
@@ -26,16 +27,17 @@ mod seam;
 mod watch;
 
 pub use election::{Election, LeaderUpdate, LeaderWatch, Leadership};
+pub use entry::{Entry, Revision, Snapshot};
 pub use error::StateError;
 pub use etcd::{EtcdOptions, EtcdStore, EtcdUser};
 pub use file::{FileOptions, FileStore};
 pub use key::{MAX_KEY_LENGTH, decode_segment, encode_segment};
 pub use lease::{Lease, LeaseId, LeaseOwner};
 pub use seam::{
-    Committed, Condition, Entry, MAX_TRANSACTION_OPERATIONS, MAX_TRANSACTION_SIZE, MAX_VALUE_SIZE, Revision, Snapshot,
-    StateStore, Transaction, Update, Write,
+    Committed, Condition, MAX_TRANSACTION_OPERATIONS, MAX_TRANSACTION_SIZE, MAX_VALUE_SIZE, StateStore, Transaction,
+    Write,
 };
-pub use watch::{Watch, WatchSender};
+pub use watch::{Update, Watch, WatchSender};
 
 /// How long an operation of a store may take if its options do not say otherwise.
 pub const DEFAULT_DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);

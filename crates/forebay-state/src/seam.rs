@@ -1,10 +1,10 @@
 //! The seam: what a state store does, and what its users may rely on.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::entry::{Entry, Revision, Snapshot};
 use crate::{Lease, LeaseId, MAX_KEY_LENGTH, StateError, Watch, key};
 
 /// The largest value, in bytes.
@@ -13,38 +13,6 @@ pub const MAX_VALUE_SIZE: usize = 1 << 20;
 pub const MAX_TRANSACTION_OPERATIONS: usize = 100;
 /// The most bytes of keys and values in one transaction: etcd's own limit for a request is 1.5 MiB.
 pub const MAX_TRANSACTION_SIZE: usize = MAX_VALUE_SIZE + (1 << 18);
-
-/// A point in the history of a store. Each commit that changes something has a larger one than all before.
-///
-/// Revisions of different stores have nothing to do with each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Revision(pub u64);
-
-impl fmt::Display for Revision {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(formatter)
-    }
-}
-
-/// A key with its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The key.
-    pub key: String,
-    /// The value.
-    pub value: Bytes,
-    /// When the key was last written.
-    pub revision: Revision,
-}
-
-/// All entries under a prefix at one revision.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// In the order of their keys' bytes.
-    pub entries: Vec<Entry>,
-    /// The store's revision; changes after it are not in the snapshot, those up to it are.
-    pub revision: Revision,
-}
 
 /// What must hold for a transaction to be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,29 +234,6 @@ impl Committed {
     }
 }
 
-/// What a watch tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Update {
-    /// All there is under the prefix. Replaces all that was known.
-    Snapshot(Snapshot),
-    /// What changed after the update before; several commits may be joined, a key then appears once, as it is at
-    /// `revision`. Without puts and deletes it says that the store is back.
-    Changed {
-        /// Keys that were made or replaced.
-        puts: Vec<Entry>,
-        /// Keys that were deleted, by a commit or with their lease.
-        deletes: Vec<String>,
-        /// Everything up to it is known now.
-        revision: Revision,
-    },
-    /// The store cannot be reached. What is known stays as it is, and may be out of date. When the store is back, a
-    /// `Snapshot` or a `Changed` follows.
-    Lost {
-        /// The cause, for people.
-        reason: String,
-    },
-}
-
 /// A consistent store of keys and values that processes share.
 ///
 /// # Contract
@@ -331,9 +276,9 @@ pub trait StateStore: Send + Sync + 'static {
     /// See the trait's contract.
     async fn lease(&self, ttl: Duration) -> Result<Lease, StateError>;
 
-    /// Watches all keys that start with `prefix`: first a [`Update::Snapshot`], as soon as one can be had, then changes
+    /// Watches all keys that start with `prefix`: first a [`Update::Snapshot`](crate::Update::Snapshot), as soon as one can be had, then changes
     /// without a gap. A watcher that is too slow gets a new snapshot, never an unbounded queue. Failures are told as
-    /// [`Update::Lost`], once each time, and the store goes on trying.
+    /// [`Update::Lost`](crate::Update::Lost), once each time, and the store goes on trying.
     fn watch(&self, prefix: &str) -> Watch;
 
     /// Which store this is, for people: `etcd at a:2379,b:2379`, `files in /var/lib/forebay/state`.

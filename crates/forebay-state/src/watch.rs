@@ -5,7 +5,30 @@ use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
 
-use crate::Update;
+use crate::entry::{Entry, Revision, Snapshot};
+
+/// What a watch tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// All there is under the prefix. Replaces all that was known.
+    Snapshot(Snapshot),
+    /// What changed after the update before; several commits may be joined, a key then appears once, as it is at
+    /// `revision`. Without puts and deletes it says that the store is back.
+    Changed {
+        /// Keys that were made or replaced.
+        puts: Vec<Entry>,
+        /// Keys that were deleted, by a commit or with their lease.
+        deletes: Vec<String>,
+        /// Everything up to it is known now.
+        revision: Revision,
+    },
+    /// The store cannot be reached. What is known stays as it is, and may be out of date. When the store is back, a
+    /// `Snapshot` or a `Changed` follows.
+    Lost {
+        /// The cause, for people.
+        reason: String,
+    },
+}
 
 /// Updates of one prefix, in order. Ends when it is dropped or when the store is closed.
 #[derive(Debug)]

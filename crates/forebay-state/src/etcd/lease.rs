@@ -12,8 +12,8 @@ use tracing::warn;
 
 use super::backoff::Backoff;
 use super::failure::Failure;
+use super::keyspace::{Keyspace, to_i64};
 use super::members::Repeat;
-use super::{Shared, to_i64};
 use crate::{Lease, LeaseId, LeaseOwner, StateError};
 
 /// How often a lease is renewed within its ttl: two renewals may fail and the third still saves it.
@@ -21,7 +21,7 @@ const RENEWALS_PER_TTL: u32 = 3;
 
 /// Takes a lease and leaves a task that looks after it.
 pub(super) async fn take(
-    shared: &Arc<Shared>,
+    keyspace: &Arc<Keyspace>,
     ttl: Duration,
     tasks: &TaskTracker,
     closing: &CancellationToken,
@@ -31,20 +31,20 @@ pub(super) async fn take(
     let before = Instant::now();
     // If an answer is lost, the lease that it named expires unused.
     let grant = |mut client: Client| async move { client.lease_grant(to_i64(seconds.max(1)), None).await };
-    let granted = shared.members.call(Repeat::Always, grant).await;
-    let granted = granted.map_err(|failure| shared.members.error("take a lease", failure))?;
+    let granted = keyspace.members.call(Repeat::Always, grant).await;
+    let granted = granted.map_err(|failure| keyspace.members.error("take a lease", failure))?;
     let id = LeaseId(granted.id().unsigned_abs());
     let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
     let (lease, owner) = Lease::new(id, ttl);
     let tenure = Arc::clone(owner.tenure());
-    let mut keeper = Keeper { shared: Arc::clone(shared), id, ttl, expires: before, tenure };
+    let mut keeper = Keeper { keyspace: Arc::clone(keyspace), id, ttl, expires: before, tenure };
     keeper.renewed(before, ttl);
     tasks.spawn(keeper.keep(owner, closing.clone()));
     Ok(lease)
 }
 
 struct Keeper {
-    shared: Arc<Shared>,
+    keyspace: Arc<Keyspace>,
     id: LeaseId,
     ttl: Duration,
     /// By our clock, counted from before etcd was asked: never later than etcd's own.
@@ -79,7 +79,7 @@ impl Keeper {
             let renewed = tokio::select! {
                 renewed = self.renew() => renewed,
                 () = sleep_until(self.expires) => {
-                    warn!(store = self.shared.members.name(), lease = %self.id, "a lease could not be renewed in time");
+                    warn!(store = self.keyspace.members.name(), lease = %self.id, "a lease could not be renewed in time");
                     return;
                 }
             };
@@ -103,13 +103,13 @@ impl Keeper {
     async fn renew(&self) -> Result<Duration, Failure> {
         let id = to_i64(self.id.0);
         let renew = |mut client: Client| async move { client.lease_keep_alive(id).await.map(drop) };
-        self.shared.members.call(Repeat::Always, renew).await.map(|()| self.ttl)
+        self.keyspace.members.call(Repeat::Always, renew).await.map(|()| self.ttl)
     }
 
     async fn revoke(&self) {
         let id = to_i64(self.id.0);
         let revoke = |mut client: Client| async move { client.lease_revoke(id).await };
         // If etcd cannot be reached the lease expires by itself.
-        let _ = timeout(self.ttl, self.shared.members.call(Repeat::Always, revoke)).await;
+        let _ = timeout(self.ttl, self.keyspace.members.call(Repeat::Always, revoke)).await;
     }
 }

@@ -8,8 +8,8 @@ use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
 use super::failure::Failure;
+use super::keyspace::{Keyspace, range, to_i64};
 use super::members::Repeat;
-use super::{Shared, range, to_i64};
 use crate::changes::Changes;
 use crate::{Entry, Revision, Update, WatchSender};
 
@@ -17,16 +17,16 @@ use crate::{Entry, Revision, Update, WatchSender};
 const MAX_BATCH: usize = 64 << 20;
 
 /// Watches until nobody does any more.
-pub(super) async fn serve(shared: &Shared, prefix: &str, sender: &WatchSender) {
-    let mut watching = Watching { shared, prefix, sender, known: None, is_lost: false, backoff: Backoff::default() };
+pub(super) async fn serve(keyspace: &Keyspace, prefix: &str, sender: &WatchSender) {
+    let mut watching = Watching { keyspace, prefix, sender, known: None, is_lost: false, backoff: Backoff::default() };
     loop {
         match watching.session().await {
             End::NobodyWatches => return,
             End::HistoryIsGone => watching.known = None,
             End::Failed(error) => {
                 // A member that ended a stream is no loss as long as another one takes over.
-                let is_lost =
-                    !matches!(error, Cause::Stream(_)) || watching.backoff.failures() as usize > shared.members.count();
+                let is_lost = !matches!(error, Cause::Stream(_))
+                    || watching.backoff.failures() as usize > keyspace.members.count();
                 let (Cause::Stream(reason) | Cause::Store(reason)) = error;
                 if is_lost
                     && !std::mem::replace(&mut watching.is_lost, true)
@@ -56,7 +56,7 @@ enum Cause {
 }
 
 struct Watching<'a> {
-    shared: &'a Shared,
+    keyspace: &'a Keyspace,
     prefix: &'a str,
     sender: &'a WatchSender,
     /// Everything up to it was sent.
@@ -83,14 +83,14 @@ impl Watching<'_> {
         let (mut stream, member) = self.open(known).await?;
         let end = self.follow(&mut stream).await;
         if let Err(End::Failed(_)) = &end {
-            self.shared.members.avoid(member);
+            self.keyspace.members.avoid(member);
         }
         end
     }
 
     async fn list(&mut self) -> Result<Revision, End> {
         let snapshot =
-            self.shared.list(self.prefix).await.map_err(|error| End::Failed(Cause::Store(error.to_string())))?;
+            self.keyspace.list(self.prefix).await.map_err(|error| End::Failed(Cause::Store(error.to_string())))?;
         let known = snapshot.revision;
         self.send(Update::Snapshot(snapshot)).await?;
         self.known = Some(known);
@@ -99,23 +99,23 @@ impl Watching<'_> {
 
     /// Asks the members together, not one of them that may lag, whether they still have what we know.
     async fn check_history(&self, known: Revision) -> Result<Revision, End> {
-        let start = range(&self.shared.full(self.prefix)).0;
+        let start = range(&self.keyspace.full(self.prefix)).0;
         let get = |mut client: Client| {
             let options = GetOptions::new().with_count_only().with_revision(to_i64(known.0));
             let start = start.clone();
             async move { client.get(start, Some(options)).await }
         };
-        match self.shared.members.call(Repeat::Always, get).await {
+        match self.keyspace.members.call(Repeat::Always, get).await {
             Ok(_) => Ok(known),
             Err(Failure::NoSuchRevision) => Err(End::HistoryIsGone),
-            Err(failure) => Err(End::Failed(Cause::Store(self.shared.members.error("watch", failure).to_string()))),
+            Err(failure) => Err(End::Failed(Cause::Store(self.keyspace.members.error("watch", failure).to_string()))),
         }
     }
 
     async fn open(&mut self, known: Revision) -> Result<(WatchStream, usize), End> {
-        let members = &self.shared.members;
+        let members = &self.keyspace.members;
         let (client, member) = members.first().await.map_err(failed)?;
-        let (start, end) = range(&self.shared.full(self.prefix));
+        let (start, end) = range(&self.keyspace.full(self.prefix));
         // Notes of progress keep what is known from falling behind what etcd has compacted.
         let options =
             WatchOptions::new().with_range(end).with_start_revision(to_i64(known.0 + 1)).with_progress_notify();
@@ -171,7 +171,7 @@ impl Watching<'_> {
         for event in response.events() {
             let Some(pair) = event.kv() else { continue };
             revision = pair.mod_revision().unsigned_abs();
-            let key = self.shared.relative(pair.key());
+            let key = self.keyspace.relative(pair.key());
             match event.event_type() {
                 EventType::Put => {
                     let value = pair.value().to_vec().into();
