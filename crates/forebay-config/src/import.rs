@@ -3,48 +3,19 @@
 //!
 //! `import/properties.rs` reads the syntax of properties, `import/alluxio.rs` knows which property is which key and how its value
 //! is written; `import/command.rs` reads command lines and `/etc/fstab`, `import/juicefs.rs` knows the options.
-//! `import/translation.rs` collects what they find. What is not known is listed, never dropped in silence.
+//! `import/translation.rs` collects what they find, and `import/outcome.rs` is what is told of it. What is not known is listed, never dropped in silence.
 
 mod alluxio;
 mod command;
 mod fuse;
 mod juicefs;
+mod outcome;
 mod properties;
 mod translation;
 
 use crate::error::ConfigErrors;
+pub use outcome::{Import, Note, Unknown};
 use translation::Translation;
-
-/// What became of a configuration of another system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Import {
-    /// A `forebay.toml` that means the same. What is unknown is in it as comments.
-    pub toml: String,
-    /// What has no counterpart here, in the file's order.
-    pub unknown: Vec<Unknown>,
-    /// Where Forebay differs in a way that someone should know, in the file's order.
-    pub notes: Vec<Note>,
-}
-
-/// A property or an option without a counterpart.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unknown {
-    /// Its line, from 1.
-    pub line: usize,
-    /// Its name.
-    pub name: String,
-    /// The most similar known one, if one is similar.
-    pub nearest: Option<&'static str>,
-}
-
-/// A remark on a line of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// The line, from 1.
-    pub line: usize,
-    /// The remark.
-    pub text: String,
-}
 
 /// Translates the Alluxio properties in `bytes`, a file that errors call `name`: UTF-8, or ISO-8859-1 as Java writes them. The
 /// result is one that [`crate::Config::load`] accepts.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Import, Note, Unknown};
+use super::outcome::{Import, Note, Unknown};
 use crate::error::{ConfigErrors, Problem};
 use crate::keys::{Config, KEYS, Key};
 use crate::nearest::nearest;
