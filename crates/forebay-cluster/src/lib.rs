@@ -13,6 +13,7 @@
 mod health;
 mod latency;
 mod member;
+mod membership;
 mod pauses;
 mod placement;
 pub mod records;
@@ -22,7 +23,8 @@ mod view;
 
 pub use health::{Backoff, Health};
 pub use latency::{LatencyRecord, favour};
-pub use member::{Member, Membership, StaticMembership};
+pub use member::Member;
+pub use membership::{Membership, StaticMembership};
 pub use pauses::Pauses;
 pub use placement::{PlacementKey, Ranked, Ring};
 pub use registration::{JoinHistory, Registration, Standing};
