@@ -26,17 +26,14 @@ use futures::FutureExt;
 use moka::Expiry;
 use moka::future::Cache;
 use moka::ops::compute::Op;
-use moka::policy::EvictionPolicy;
 
-use self::ahead::{Directory, Listers};
+use self::ahead::Ahead;
 use crate::freshness::Freshness;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
 
 /// Names in one page of a listing at most: what S3 gives at once.
 const MAX_PAGE: u32 = 1000;
-/// Directories of which unknown names are counted: a few hundred bytes each.
-const COUNTED: u64 = 4096;
 
 /// How metadata is cached.
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +108,7 @@ pub(crate) struct Metadata {
     freshness: Arc<Freshness>,
     attrs: Cache<FsPath, KnownAttr>,
     pages: Cache<PageKey, KnownPage>,
-    neighbours: moka::sync::Cache<FsPath, Arc<Directory>>,
-    listers: Listers,
+    ahead: Ahead,
 }
 
 impl Metadata {
@@ -120,14 +116,12 @@ impl Metadata {
         let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
         let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
-        let neighbours = moka::sync::Cache::builder().max_capacity(COUNTED).eviction_policy(EvictionPolicy::lru());
-        let (neighbours, freshness) = (neighbours.build(), Arc::new(Freshness::new()));
-        Self { scopes, freshness, attrs, pages, neighbours, listers: Listers::default() }
+        Self { scopes, freshness: Arc::new(Freshness::new()), attrs, pages, ahead: Ahead::new() }
     }
 
     /// Ends what is listed ahead of questions, and waits until it has ended.
     pub(crate) async fn close(&self) {
-        self.listers.close().await;
+        self.ahead.close().await;
     }
 
     /// What `path` is. With `revalidate`, as the origin says now.
@@ -181,7 +175,14 @@ impl Metadata {
 
     /// What a page of its directory tells of a name that is not known, if it is time for one; otherwise what the origin says.
     async fn find(&self, scope: &Arc<Scope>, path: &FsPath) -> Result<KnownAttr, Failure> {
-        if self.wait_for_page(scope, path).await
+        let list = |directory: FsPath, token| {
+            let (metadata, scope) = (self.clone(), Arc::clone(scope));
+            async move {
+                let page = metadata.known_page(&scope, &(directory, token, MAX_PAGE)).await?;
+                Ok(page.answer.next.clone())
+            }
+        };
+        if self.ahead.wait_for_page(scope, &self.freshness, path, list).await
             && let Some(known) = self.attrs.get(path).await
             && known.scope == scope.number
             && self.freshness.believes_name(path, known.asked, Instant::now())

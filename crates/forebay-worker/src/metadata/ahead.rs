@@ -10,19 +10,31 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_types::FsPath;
+use forebay_types::{Failure, FsPath};
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{MAX_PAGE, Metadata};
+use crate::freshness::Freshness;
 use crate::namespace::Resolved;
 use crate::neighbours::{Advice, Neighbours, PATIENCE, Page, Token};
 use crate::scope::Scope;
 
+/// Directories of which unknown names are counted: a few hundred bytes each.
+const COUNTED: u64 = 4096;
+
+/// What is listed ahead of questions. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Ahead {
+    directories: Cache<FsPath, Arc<Directory>>,
+    listers: Listers,
+}
+
 /// A directory of which unknown names are counted.
-pub(super) struct Directory {
+struct Directory {
     neighbours: Mutex<Neighbours>,
     /// Tells those who wait that its page is here, or will not come.
     ended: Notify,
@@ -30,28 +42,29 @@ pub(super) struct Directory {
 
 /// The tasks that list.
 #[derive(Clone, Default)]
-pub(super) struct Listers {
+struct Listers {
     tasks: TaskTracker,
     closing: CancellationToken,
 }
 
-impl Listers {
-    fn spawn(&self, listing: impl Future<Output = ()> + Send + 'static) {
-        let closing = self.closing.clone();
-        self.tasks.spawn(async move { closing.run_until_cancelled_owned(listing).await });
+impl Ahead {
+    pub(super) fn new() -> Self {
+        let directories = Cache::builder().max_capacity(COUNTED).eviction_policy(EvictionPolicy::lru());
+        Self { directories: directories.build(), listers: Listers::default() }
     }
 
-    /// Ends them, and waits until they have.
-    pub(super) async fn close(&self) {
-        self.closing.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
-}
-
-impl Metadata {
-    /// Waits for the page that may tell of a name that is not known, if it is time for one; whether it came, or will not.
-    pub(super) async fn wait_for_page(&self, scope: &Arc<Scope>, path: &FsPath) -> bool {
+    /// Waits for the page that may tell of a name that is not known, if it is time for one; whether it came, or will not. `list`
+    /// lists the page of a directory that begins at a token, learns the names in it and says where the next one begins.
+    pub(super) async fn wait_for_page<L>(
+        &self,
+        scope: &Arc<Scope>,
+        freshness: &Freshness,
+        path: &FsPath,
+        list: impl FnOnce(FsPath, Token) -> L,
+    ) -> bool
+    where
+        L: Future<Output = Result<Token, Failure>> + Send + 'static,
+    {
         let parent = path.parent();
         let is_paged = match (scope.namespace.resolve(path), scope.namespace.resolve(&parent)) {
             (Resolved::Origin(origin, below), Resolved::Origin(..)) => !below.is_empty() && is_paged(origin.url()),
@@ -61,18 +74,19 @@ impl Metadata {
             return false;
         }
         let (now, ttl) = (Instant::now(), scope.of_name(&parent).ttl);
-        let directory = self.neighbours.get_with_by_ref(&parent, || {
+        let directory = self.directories.get_with_by_ref(&parent, || {
             Arc::new(Directory { neighbours: Mutex::new(Neighbours::new(now, scope.number)), ended: Notify::new() })
         });
         let (patience, ended) = {
             let mut neighbours = directory.neighbours.lock();
-            neighbours.renew(now, scope.number, ttl, |began| self.freshness.believes_listing(&parent, began, now));
+            neighbours.renew(now, scope.number, ttl, |began| freshness.believes_listing(&parent, began, now));
             let patience = match neighbours.note(now) {
                 Advice::Ask => return false,
                 Advice::Wait(patience) => patience,
                 Advice::List(page) => {
+                    let listed = list(parent.clone(), page.token.clone());
                     let listing = Listing { directory: Arc::clone(&directory), page, next: None };
-                    self.list_ahead(scope, parent, ttl, listing);
+                    self.listers.spawn(listing.carry_out(parent, ttl, listed));
                     PATIENCE
                 }
             };
@@ -81,22 +95,23 @@ impl Metadata {
         tokio::time::timeout(patience, ended).await.is_ok()
     }
 
-    fn list_ahead(&self, scope: &Arc<Scope>, path: FsPath, ttl: Duration, listing: Listing) {
-        let (metadata, scope) = (self.clone(), Arc::clone(scope));
-        self.listers.spawn(async move {
-            let mut listing = listing;
-            let asked = tokio::time::Instant::now();
-            let key = (path, listing.page.token.clone(), MAX_PAGE);
-            match metadata.known_page(&scope, &key).await {
-                Ok(known) if asked.elapsed() <= ttl / 2 => listing.next = Some(known.answer.next.clone()),
-                Ok(_) => {
-                    tracing::debug!(directory = %key.0, took = ?asked.elapsed(), "listing takes too long for its names' ttl");
-                }
-                Err(failure) => tracing::debug!(
-                    directory = %key.0, %failure, "names are asked about one by one: their directory cannot be listed"
-                ),
-            }
-        });
+    /// Ends what is being listed, and waits until it has ended.
+    pub(super) async fn close(&self) {
+        self.listers.close().await;
+    }
+}
+
+impl Listers {
+    fn spawn(&self, listing: impl Future<Output = ()> + Send + 'static) {
+        let closing = self.closing.clone();
+        self.tasks.spawn(async move { closing.run_until_cancelled_owned(listing).await });
+    }
+
+    /// Ends them, and waits until they have.
+    async fn close(&self) {
+        self.closing.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 
@@ -106,6 +121,22 @@ struct Listing {
     page: Page,
     /// Where the next one starts, once this one is known; nothing gives the directory up.
     next: Option<Token>,
+}
+
+impl Listing {
+    /// Waits until it is `listed`, and keeps what came of it.
+    async fn carry_out(mut self, path: FsPath, ttl: Duration, listed: impl Future<Output = Result<Token, Failure>>) {
+        let asked = tokio::time::Instant::now();
+        match listed.await {
+            Ok(next) if asked.elapsed() <= ttl / 2 => self.next = Some(next),
+            Ok(_) => {
+                tracing::debug!(directory = %path, took = ?asked.elapsed(), "listing takes too long for its names' ttl");
+            }
+            Err(failure) => tracing::debug!(
+                directory = %path, %failure, "names are asked about one by one: their directory cannot be listed"
+            ),
+        }
+    }
 }
 
 impl Drop for Listing {
