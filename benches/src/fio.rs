@@ -10,9 +10,9 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use crate::Settings;
 use crate::process::cpu_seconds_of_ended_children;
 use crate::rounds::Sample;
+use crate::settings::Settings;
 
 /// What is read at a time, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use forebay_types::ByteSize;
 use rustix::fs::OFlags;
 use tempfile::TempDir;
 
-use crate::Settings;
 use crate::progress::Progress;
 use crate::reading::read_to_end;
+use crate::settings::Settings;
 
 /// The bucket.
 pub(crate) const BUCKET: &str = "forebay-bench";

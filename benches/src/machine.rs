@@ -7,8 +7,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::Settings;
 use crate::progress::Progress;
+use crate::settings::Settings;
 
 /// Above this load over the last minute, targets are not judged.
 const MOST_LOAD: f64 = 0.5;

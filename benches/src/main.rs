@@ -4,7 +4,8 @@
 //! `iperf3` over the same loopback, plain GETs from the same server. A busy or a slow machine then changes both, and
 //! the ratio says something where the number alone does not.
 //!
-//! * `rounds.rs`: the order of the measurements, and what is made of their samples;
+//! * `settings.rs`: how much is measured; `rounds.rs`: the order of the measurements, and what is made of their
+//!   samples;
 //! * `fixture.rs`: the data and the S3 server; `machine.rs`: what the numbers depend on; `process.rs`: what a process uses;
 //! * `fio.rs`, `iperf.rs`, `perftest.rs`, `copying.rs`: the programs that are compared with and measured by; `through.rs`: fio
 //!   on a mount; `reading.rs`: plain reads; `gets.rs`: plain GETs; `huge.rs`: a tmpfs in huge pages; `null.rs`: a FUSE server
@@ -49,6 +50,7 @@ mod remote;
 mod report;
 mod rounds;
 mod server;
+mod settings;
 mod shared;
 mod small;
 mod through;
@@ -69,6 +71,7 @@ use crate::fixture::Fixture;
 use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::settings::Settings;
 
 /// Measure Forebay on this machine, against what the machine does without it.
 #[derive(Parser)]
@@ -172,50 +175,6 @@ impl Section {
     }
 }
 
-/// How much is measured.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    /// Whether only the harness is being tried.
-    pub(crate) quick: bool,
-    /// Rounds that count, after one to warm up, which counts where there are none.
-    pub(crate) repeat: usize,
-    /// Bytes of the large file.
-    pub(crate) size: u64,
-    /// How long one measurement reads.
-    pub(crate) time: Duration,
-}
-
-impl Settings {
-    fn of(arguments: &Arguments) -> Self {
-        let quick = arguments.quick;
-        let (size, time) = if quick {
-            (ByteSize::mib(32), Duration::from_millis(200))
-        } else {
-            (ByteSize::gib(1), Duration::from_secs(2))
-        };
-        Self {
-            quick,
-            repeat: arguments.repeat.unwrap_or(if quick { 0 } else { 5 }),
-            // Sixteen jobs read a part of whole MiB each.
-            size: arguments.size.unwrap_or(size).as_u64().next_multiple_of(16 << 20),
-            time: arguments.time.unwrap_or(time),
-        }
-    }
-
-    /// Of several measurements of a kind those that are made: a quick run makes the first and the last.
-    pub(crate) fn chosen<T: Copy>(&self, all: &[T]) -> Vec<T> {
-        match all {
-            [first, .., last] if self.quick => vec![*first, *last],
-            all => all.to_vec(),
-        }
-    }
-
-    /// How many fio jobs and threads read at once, in turn.
-    pub(crate) fn jobs(&self) -> &'static [u32] {
-        if self.quick { &[4] } else { &[1, 4, 16] }
-    }
-}
-
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     match &arguments.command {
@@ -224,7 +183,7 @@ fn main() -> anyhow::Result<()> {
         Some(Command::MountNull(arguments)) => return null::run(arguments),
         None => {}
     }
-    let settings = Settings::of(&arguments);
+    let settings = Settings::new(arguments.quick, arguments.repeat, arguments.size, arguments.time);
     let sections = if arguments.only.is_empty() { Section::by_default() } else { arguments.only.clone() };
     let runtime = tokio::runtime::Runtime::new()?;
     let progress = Progress::new(interruption(&runtime));

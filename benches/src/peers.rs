@@ -68,7 +68,7 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     let cases = lines().into_iter().flat_map(|fio| targets.iter().map(move |target| target.case(fixture, fio)));
     let outcomes = rounds::measure("peers", cases.collect(), fixture.settings.repeat, progress, || ())?;
     mounts.into_iter().try_for_each(Mounted::end)?;
-    peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, &**peer)))?;
+    peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, peer.name())))?;
     let rows: Vec<&[Outcome]> = outcomes.chunks_exact(peers.len()).collect();
     report.table(versions(&peers, &restless));
     report.table(speeds(&peers, &rows, report_of(fixture)));
@@ -88,7 +88,7 @@ fn others(peers: &[Box<dyn Peer>]) -> u32 {
 }
 
 fn start(fixture: &Fixture, peer: &dyn Peer) -> anyhow::Result<Mounted> {
-    let place = Place::new(fixture, peer);
+    let place = Place::new(fixture, peer.name());
     peer.prepare(&place, &[LARGE.to_owned()])?;
     peer.start(&place)
 }

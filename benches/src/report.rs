@@ -9,10 +9,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::Settings;
 use crate::machine::Machine;
 use crate::process::Memory;
 use crate::rounds::Outcome;
+use crate::settings::Settings;
 
 /// In a Markdown file: what follows was measured.
 const MARKER: &str = "<!-- What follows was written by forebay-bench. -->";

@@ -48,7 +48,7 @@ pub(crate) fn measure(
     }
     let mut peers = peer::installed(&[Ours::Sized(bytes), Ours::SizedPrewarmed(bytes), Ours::SizedLocal(bytes)]);
     let tried = |peer: &dyn Peer| {
-        let place = Place::new(fixture, peer);
+        let place = Place::new(fixture, peer.name());
         peer.prepare(&place, &keys)?;
         peer.start(&place)?.end()
     };
@@ -66,7 +66,7 @@ pub(crate) fn measure(
         let cold = move || {
             // It is not the server's disk that is measured.
             fixture.take_bucket_into_page_cache()?;
-            let mount = peer.start(&Place::new(fixture, &**peer))?;
+            let mount = peer.start(&Place::new(fixture, peer.name()))?;
             let sample = read(&mount, keys_ref)?;
             mounted.replace(Some(mount));
             Ok(sample)
@@ -87,7 +87,7 @@ pub(crate) fn measure(
     let cases = cases.chain([plain]).collect();
     let outcomes = rounds::measure("small", cases, fixture.settings.repeat, progress, || ())?;
     fixture.remove(DIRECTORY)?;
-    peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, &**peer)))?;
+    peers.iter().try_for_each(|peer| peer.clean(&Place::new(fixture, peer.name())))?;
     tabulate(files, peers_ref, &outcomes, report);
     report.samples("small", outcomes);
     Ok(())

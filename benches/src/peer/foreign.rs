@@ -10,7 +10,6 @@ use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::peer::{Daemon, Mounted};
 use crate::process::with_descendants;
 
 /// How long it may take to mount.
@@ -30,11 +29,12 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Runs `command`, which mounts at `mountpoint` and stays in the foreground. What it says goes to `log`.
+    /// Runs `command`, which mounts at `mountpoint` and stays in the foreground. What it says goes to `log`. Gives the processes
+    /// that serve it, too.
     ///
     /// # Errors
     /// When it does not mount.
-    pub(crate) fn start(mut command: Command, mountpoint: &Path, log: &Path) -> anyhow::Result<Mounted> {
+    pub(crate) fn start(mut command: Command, mountpoint: &Path, log: &Path) -> anyhow::Result<(Self, Vec<u32>)> {
         std::fs::create_dir_all(mountpoint)?;
         let output = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let name = command.get_program().display().to_string();
@@ -56,7 +56,7 @@ impl Foreign {
         let pids = with_descendants(foreign.child.id());
         let open = |pid: &u32| pidfd_open(Pid::from_raw(i32::try_from(*pid).ok()?)?, PidfdFlags::empty()).ok();
         foreign.family = pids.iter().filter_map(open).collect();
-        Ok(Mounted { path: mountpoint.to_owned(), pids, daemon: Daemon::Foreign(foreign) })
+        Ok((foreign, pids))
     }
 
     fn is_mounted(&self) -> anyhow::Result<bool> {

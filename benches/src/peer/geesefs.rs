@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::fixture::BUCKET;
-use crate::peer::foreign::Foreign;
-use crate::peer::{Mounted, Peer, Place, program, version};
+use crate::peer::program::{program, version};
+use crate::peer::{Mounted, Peer, Place};
 
 /// geesefs.
 pub(crate) struct Geesefs;
@@ -30,6 +30,6 @@ impl Peer for Geesefs {
             .args(["--memory-limit", "8192", "--entry-limit", "1000000", "--stat-cache-ttl", "1h", "-o", "ro", BUCKET])
             .arg(place.mountpoint())
             .envs(server.environment());
-        Foreign::start(command, &place.mountpoint(), &place.log())
+        Mounted::foreign(command, &place.mountpoint(), &place.log())
     }
 }

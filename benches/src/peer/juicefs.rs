@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 
 use crate::fixture::BUCKET;
-use crate::peer::foreign::Foreign;
-use crate::peer::{Mounted, Peer, Place, program, remove_if_there, version};
+use crate::peer::place::remove_if_there;
+use crate::peer::program::{program, version};
+use crate::peer::{Mounted, Peer, Place};
 
 /// What its volume is called, and the directory of the bucket where it keeps what is in its files.
 const OBJECTS: &str = "juicefs";
@@ -82,7 +83,7 @@ impl Peer for JuiceFs {
             .arg(place.log().with_extension("more.log"))
             .arg(Self::metadata(place))
             .arg(place.mountpoint());
-        Foreign::start(command, &place.mountpoint(), &place.log())
+        Mounted::foreign(command, &place.mountpoint(), &place.log())
     }
     fn clean(&self, place: &Place<'_>) -> anyhow::Result<()> {
         remove_if_there(&place.cache())?;

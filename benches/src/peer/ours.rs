@@ -4,7 +4,7 @@ use forebay_testkit::MountProcess;
 
 use crate::fixture::{Fixture, LARGE};
 use crate::materialised;
-use crate::peer::{Daemon, Mounted, Peer, Place};
+use crate::peer::{Mounted, Peer, Place};
 
 /// How `forebay up` is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Peer for Ours {
                 possible(mount)?
             }
         };
-        Ok(Mounted { path: mount.path().to_owned(), pids: vec![mount.pid()], daemon: Daemon::Ours(mount) })
+        Ok(Mounted::ours(mount))
     }
 }
 

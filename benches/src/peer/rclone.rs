@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::fixture::BUCKET;
-use crate::peer::foreign::Foreign;
-use crate::peer::{Mounted, Peer, Place, program, version};
+use crate::peer::program::{program, version};
+use crate::peer::{Mounted, Peer, Place};
 
 /// rclone.
 pub(crate) struct Rclone;
@@ -38,6 +38,6 @@ impl Peer for Rclone {
             .args(["--vfs-cache-mode", "full", "--vfs-cache-max-size", "64G", "--vfs-cache-poll-interval", "1h"])
             .args(["--dir-cache-time", "1h", "--attr-timeout", "1m", "--max-read-ahead", "4M", "--read-only"])
             .envs(server.environment());
-        Foreign::start(command, &place.mountpoint(), &place.log())
+        Mounted::foreign(command, &place.mountpoint(), &place.log())
     }
 }

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::fixture::BUCKET;
-use crate::peer::foreign::Foreign;
-use crate::peer::{Mounted, Peer, Place, program, version};
+use crate::peer::program::{program, version};
+use crate::peer::{Mounted, Peer, Place};
 
 /// s3fs.
 pub(crate) struct S3fs;
@@ -39,6 +39,6 @@ impl Peer for S3fs {
             .args(["-f", "-o", &options.join(",")])
             .env("AWSACCESSKEYID", server.access_key())
             .env("AWSSECRETACCESSKEY", server.secret_key());
-        Foreign::start(command, &place.mountpoint(), &place.log())
+        Mounted::foreign(command, &place.mountpoint(), &place.log())
     }
 }
