@@ -8,12 +8,18 @@ use std::time::Duration;
 use forebay_types::FileVersion;
 
 use crate::kernel::{self, Process};
-use crate::origin::Object;
 
 /// As the product's `FetchPolicy::origin` has it, in bytes.
 const BRIDGE: u64 = 64 << 10;
 /// What happened so long ago is not asked about any more.
 const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// One state of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Object {
+    pub(crate) number: u64,
+    pub(crate) size: u64,
+}
 
 /// From when on it was what.
 type History = Vec<(Duration, Option<Object>)>;

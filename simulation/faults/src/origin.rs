@@ -16,17 +16,11 @@ use forebay_origin::{ListPage, Origin, OriginCounts};
 use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, VersionTag};
 use rand::Rng;
 
-use crate::{content, kernel, model, net};
+use crate::model::{self, Object};
+use crate::{content, kernel, net};
 
 /// What an operation waits for an origin that does not answer, its own tries again included: `origin.retry.deadline`.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-
-/// One state of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Object {
-    pub(crate) number: u64,
-    pub(crate) size: u64,
-}
 
 /// What is wrong with an origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

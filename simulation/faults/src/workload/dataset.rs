@@ -5,7 +5,7 @@ use rand::Rng;
 
 use super::state::state;
 use crate::cluster::Settings;
-use crate::origin::Object;
+use crate::model::Object;
 use crate::{kernel, origin};
 
 /// What there is to be read: directories of files on each origin.

@@ -10,8 +10,8 @@ use super::dataset::{Dataset, Place};
 use super::state::{Own, state};
 use crate::faults::Fault;
 use crate::kernel::{self, Process};
-use crate::origin::{self, Object};
-use crate::{cluster, faults, model};
+use crate::model::{self, Object};
+use crate::{cluster, faults, origin};
 
 /// Changes of one name that are remembered: more than are ever under way at once.
 const MOST_OWN: usize = 256;

@@ -12,8 +12,8 @@ use super::dataset::Place;
 use super::judge::Operation;
 use super::state::state;
 use crate::faults::Fault;
-use crate::origin::{self, Object};
-use crate::{content, faults, kernel, model};
+use crate::model::{self, Object};
+use crate::{content, faults, kernel, origin};
 
 impl Operation {
     /// What the client says that a name is, if it says anything.
