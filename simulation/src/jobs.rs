@@ -17,8 +17,9 @@ use forebay_types::{Attr, DirEntry, Failure, FailureKind, FileVersion, FsPath, V
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
+use crate::arguments::Arguments;
+use crate::memory;
 use crate::table::{Page, bytes, count, time};
-use crate::{Arguments, memory};
 
 /// Names in a directory.
 const FAN: u64 = 1_000;

@@ -8,40 +8,17 @@
 //! * `membership.rs`: a day of a cluster: upgrades, deaths, flapping, a lost state store;
 //! * `jobs.rs`: a load over all files, with a coordinator that dies on the way.
 
+mod arguments;
 mod jobs;
 mod membership;
 mod memory;
 mod placement;
 mod table;
 
-use std::path::PathBuf;
-
 use clap::Parser;
 
+use crate::arguments::Arguments;
 use crate::table::Page;
-
-/// Run what decides in Forebay at sizes that no machine here has.
-#[derive(Debug, Parser)]
-struct Arguments {
-    /// Workers of the largest cluster
-    #[arg(long, default_value_t = 10_000)]
-    workers: usize,
-    /// Files of the namespace
-    #[arg(long, default_value_t = 1_000_000_000)]
-    files: u64,
-    /// Blocks that are placed to see how evenly: more take longer
-    #[arg(long, default_value_t = 2_000_000)]
-    blocks: u64,
-    /// Files of the largest job that is driven, a power of ten: a file takes microseconds
-    #[arg(long, default_value_t = 1_000_000)]
-    job_files: u64,
-    /// Where all randomness comes from
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Put the tables into this Markdown file too, in the place of those that it has
-    #[arg(long)]
-    update: Option<PathBuf>,
-}
 
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;

@@ -12,8 +12,9 @@ use forebay_cluster::{JoinHistory, MemberView, Registration};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 
+use crate::arguments::Arguments;
+use crate::memory;
 use crate::table::{Page, bytes, count, percent, time};
-use crate::{Arguments, memory};
 
 const DAY: u64 = 24 * 3600;
 /// A lease of 10 s, and time to take another.

@@ -8,8 +8,9 @@ use forebay_types::{BlockKey, FileId};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 
+use crate::arguments::Arguments;
+use crate::memory;
 use crate::table::{Page, bytes, count, percent, time};
-use crate::{Arguments, memory};
 
 /// How long look-ups are timed.
 const TIMED: Duration = Duration::from_millis(200);
