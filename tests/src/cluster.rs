@@ -156,6 +156,19 @@ impl Cluster {
     }
 }
 
+impl Coordinator {
+    /// Shows the bucket of the cluster at `path`.
+    ///
+    /// # Panics
+    /// When that is refused.
+    #[track_caller]
+    pub fn add_mount(&self, cluster: &Cluster, path: &str) {
+        let mut command = ["mounts", "add", path, &cluster.bucket.url()].map(str::to_owned).to_vec();
+        command.extend(cluster.mount_options());
+        let _ = self.ask(&command).succeeded();
+    }
+}
+
 /// A cluster at work: the bucket shows at `/s3`.
 pub struct Running {
     /// A mount that caches next to nothing.

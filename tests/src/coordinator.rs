@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Cluster, Finished, Setup, eventually, finish, forebay, once, program};
+use crate::{Finished, Setup, eventually, finish, forebay, once, program};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(30);
@@ -85,17 +85,6 @@ impl Coordinator {
     #[track_caller]
     pub fn ask<T: AsRef<std::ffi::OsStr>>(&self, command: &[T]) -> Finished {
         finish(forebay(&[]).args(command).args(["--coordinator", &self.address()]), ANSWER_WITHIN)
-    }
-
-    /// Shows the bucket of the cluster at `path`.
-    ///
-    /// # Panics
-    /// When that is refused.
-    #[track_caller]
-    pub fn add_mount(&self, cluster: &Cluster, path: &str) {
-        let mut command = ["mounts", "add", path, &cluster.bucket.url()].map(str::to_owned).to_vec();
-        command.extend(cluster.mount_options());
-        let _ = self.ask(&command).succeeded();
     }
 
     /// `forebay cluster status --json`.

@@ -27,6 +27,7 @@ mod network;
 mod program;
 pub mod reading;
 mod setup;
+mod starting;
 mod suites;
 mod terminal;
 mod tree;

@@ -1,22 +1,15 @@
 //! The files of a test: what is put into a bucket, and what a mount must show of it.
 
+mod file;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay_testkit::DataSet;
 
-use crate::{Bucket, reading};
+pub use file::TreeFile;
 
-/// One file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TreeFile {
-    /// Its path below the mount, and its key below the prefix.
-    pub path: String,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Its contents.
-    pub data: DataSet,
-}
+use crate::{Bucket, reading};
 
 /// Files by their path.
 #[derive(Clone, Debug, Default)]
