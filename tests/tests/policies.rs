@@ -10,10 +10,12 @@ use forebay_testkit::DataSet;
 const SOON: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
-/// A cluster with one worker, whose memory is this and which believes attributes for an hour.
+/// A cluster with one worker, whose memory is this and which believes attributes for an hour: its lease is so long that it does not
+/// lapse on a busy machine, after which a worker asks for everything anew.
 fn start(tree: &Tree, memory: &str) -> Option<Running> {
     let cluster = Cluster::start(1)?;
-    let worker = cluster.setup().memory(memory).option("metadata.ttl=1h").member("w1");
+    let settings = ["metadata.ttl=1h", "cluster.lease_ttl=60s"];
+    let worker = cluster.setup().memory(memory).options(&settings).member("w1");
     Some(cluster.run(tree, vec![("w1", worker)]))
 }
 
