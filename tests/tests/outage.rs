@@ -45,8 +45,7 @@ fn readers_wait_while_their_only_worker_is_killed_and_started_again() {
     assert_eq!(lines("a worker can be reached again") as u64, outages, "{log}");
 }
 
-/// > While no worker can be reached, a read or a question about a name waits for one, for up to `client.request_timeout`, and
-/// > then fails with `EIO`.
+/// > While no worker can be reached, a read or a metadata request waits for one, for up to `client.request_timeout`, and then fails with `EIO`.
 #[test]
 fn nobody_waits_longer_than_a_request_may_take() {
     let bucket = Bucket::new();
@@ -65,7 +64,7 @@ fn nobody_waits_longer_than_a_request_may_take() {
     tree.verify(&mount.root());
 }
 
-/// > With `client.origin.direct` they are answered from the origin instead; what is written waits for a worker.
+/// > With `client.origin.direct` the origin answers these requests instead; writes wait for a worker.
 #[test]
 fn a_mount_that_may_read_the_origin_does_so_while_there_is_no_worker() {
     let bucket = Bucket::new();

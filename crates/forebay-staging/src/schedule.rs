@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// > A file can have 10,000 parts, 421 GiB with `write.part_size=8MiB`; what goes beyond fails with `EFBIG`.
+    /// > A file can have 10,000 parts, 421 GiB with `write.part_size=8MiB`; writes beyond that fail with `EFBIG`.
     #[test]
     fn eight_mebibytes_reach_422_gibibytes_in_ten_thousand_parts() {
         let schedule = Schedule::new(8 << 20);

@@ -39,7 +39,7 @@ fn only_an_empty_directory_is_removed() {
     assert!(!one.path("d").exists());
 }
 
-/// > A directory that is there only because there are objects below it goes with the last of them.
+/// > A directory that exists only because there are objects below it disappears with the last of them.
 #[test]
 fn an_implied_directory_goes_with_its_last_file() {
     let one = One::with(|setup| setup.option("metadata.ttl=0"));
@@ -52,8 +52,7 @@ fn an_implied_directory_goes_with_its_last_file() {
     assert_eq!(std::fs::read_dir(one.mount.root()).unwrap().count(), 0);
 }
 
-/// > What leads to mounts, such as the root above `/s3`, cannot be changed: `EROFS`, or `EACCES` for a user whom the mode bits
-/// > keep from it: the kernel looks at them first.
+/// > Directories above the mounted paths, such as the root above `/s3`, cannot be changed: `EROFS`, or `EACCES` if the mode bits do not allow it to the user, because the kernel checks them first.
 #[test]
 fn what_leads_to_mounts_cannot_be_changed() {
     let bucket = forebay_e2e::Bucket::new();
@@ -82,7 +81,7 @@ fn removing_a_file() {
     assert_eq!(errno(std::fs::File::open(one.path("f"))), libc::ENOENT);
 }
 
-/// > A file that is removed while it is being written stays readable and writable for its handles, and never comes back.
+/// > A file that is removed while it is being written stays readable and writable through its handles, and never comes back.
 #[test]
 fn a_removed_file_lives_on_for_its_handles() {
     use std::os::unix::fs::MetadataExt as _;
@@ -107,7 +106,7 @@ fn a_removed_file_lives_on_for_its_handles() {
     }
 }
 
-/// > A name with a byte that the origin cannot hold is refused when the file is created or closed, not changed.
+/// > A name with a byte that the origin cannot hold is refused when the file is created or closed; it is not changed.
 #[test]
 fn names_that_the_origin_cannot_hold() {
     use std::os::unix::ffi::OsStrExt as _;

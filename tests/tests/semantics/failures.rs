@@ -40,7 +40,7 @@ fn a_failed_upload_is_told_and_tried_again() {
     assert!(staged(&one).is_empty());
 }
 
-/// > What could not be uploaded when its last handle was closed stays in the staging directory: `forebay fs staged ls` lists it, `retry` uploads it, `drop` gives it up.
+/// > A file that could not be uploaded when its last handle was closed stays in the staging directory: `forebay fs staged ls` lists it, `retry` uploads it, `drop` discards it.
 #[test]
 fn what_could_not_be_uploaded_stays_staged() {
     let one = impatient();
@@ -78,7 +78,7 @@ fn is_data(entry: &std::io::Result<std::fs::DirEntry>) -> bool {
     entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "data")
 }
 
-/// > When the mount's process is killed, every file whose `close(2)` or `fsync(2)` had succeeded is at the origin, and what was being written is listed by `forebay fs staged ls`.
+/// > When the mount's process is killed, every file whose `close(2)` or `fsync(2)` had succeeded is at the origin, and `forebay fs staged ls` lists the files that were being written.
 #[test]
 fn a_killed_mount() {
     let mut one = One::new();
@@ -103,7 +103,7 @@ fn a_killed_mount() {
     assert!(one.object("unfinished").unwrap() == content);
 }
 
-/// > An upload in parts that is given up is aborted at the origin.
+/// > A multipart upload that is given up is aborted at the origin.
 #[test]
 fn abandoned_uploads_are_aborted() {
     let one = One::new();

@@ -18,7 +18,7 @@ fn room(path: &std::path::Path) -> (u64, u64) {
 
 const PETABYTE: u64 = 1 << 50;
 
-/// > `statfs(2)`, and so `df`, shows below an origin that is a directory the room of its file system, as a worker sees it; elsewhere, and on a mount that refuses changes, a petabyte that is all free.
+/// > Below an origin that is a directory, `statfs(2)`, and so `df`, shows the space of its file system as a worker sees it. Elsewhere, and on a mount that refuses changes, it shows 1 PiB, all free.
 #[test]
 fn the_room_of_a_directory_is_shown_and_that_of_an_object_store_is_not_known() {
     let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -40,7 +40,7 @@ fn the_room_of_a_directory_is_shown_and_that_of_an_object_store_is_not_known() {
     }
 }
 
-/// > The staging directory is in that only while it cannot hold one part of a file: then what it still holds is all that is free.
+/// > The staging directory counts only while it cannot hold one part of a file: then the free space is what it still holds.
 #[test]
 fn a_staging_directory_that_holds_no_part_any_more_is_shown() {
     let one = One::with(|setup| {
@@ -77,7 +77,7 @@ fn only_files_and_directories_can_be_made() {
     assert_eq!(one.object("g").unwrap(), b"");
 }
 
-/// > Every file has the mode and owner that the mount gives it; `chmod` and `chown` that would change something fail with `EPERM`, and others succeed.
+/// > Every file has the mode and owner that the mount gives it; `chmod` and `chown` fail with `EPERM` if they would change something, and succeed otherwise.
 #[test]
 fn modes_and_owners() {
     let one = One::with(|setup| setup.options(&["posix.file_mode=0640", "posix.dir_mode=0750"]));
@@ -112,7 +112,7 @@ fn modes_can_be_ignored() {
     assert_ne!((metadata.uid(), metadata.gid()), (12345, 54321));
 }
 
-/// > `utimensat(2)` succeeds; the time is shown until the file is closed, and from then on the time at which the origin got the file.
+/// > `utimensat(2)` succeeds; the time is shown until the file is closed. After that, the mount shows the time at which the origin got the file.
 #[test]
 fn times_are_the_origins() {
     let one = One::new();
@@ -170,8 +170,7 @@ fn a_read_only_mount() {
     }
 }
 
-/// > A worker with `write.mode=none` refuses changes of every mount with `EROFS`, or `EACCES` for a user whom the mode bits keep
-/// > from it.
+/// > A worker with `write.mode=none` refuses changes of every mount with `EROFS`, or `EACCES` if the mode bits do not allow them to the user.
 #[test]
 fn a_worker_that_takes_no_changes() {
     let bucket = forebay_e2e::Bucket::new();

@@ -8,7 +8,7 @@ use forebay_e2e::mapping::Mapping;
 
 use super::{One, SOON, TTL, Two, bytes, errno};
 
-/// > A file that is open for reading is one version of the object: a read returns bytes of that version, or fails with `ESTALE` when the object was replaced and the bytes are not cached.
+/// > A file that is open for reading is one version of the object: a read returns bytes of that version, or fails with `ESTALE` if the object was replaced and the bytes are not cached.
 #[test]
 fn a_handle_never_shows_another_version() {
     let one = One::with(|setup| setup.option("metadata.ttl=0"));
@@ -26,7 +26,7 @@ fn a_handle_never_shows_another_version() {
     }
 }
 
-/// > Whoever opens a file after it was replaced elsewhere reads the new version once `metadata.ttl` has passed, and an open that finds out earlier fails over to it by itself.
+/// > An open after the file was replaced elsewhere reads the new version once `metadata.ttl` has passed. An open that detects the replacement earlier switches to the new version by itself.
 #[test]
 fn an_open_after_the_ttl_finds_the_new_version() {
     let two = Two::new();
@@ -36,9 +36,9 @@ fn an_open_after_the_ttl_finds_the_new_version() {
     eventually("the new version", SOON.max(10 * TTL), || std::fs::read(two.b.path("f")).unwrap() == b"replaced");
 }
 
-/// > A read returns all the bytes that were asked for; fewer only at the end of the file, or where the object was replaced while it was open: then it may end before the first byte that is not to be had any more, and the next read there fails with `ESTALE`.
+/// > A read returns all the bytes that were requested, except at the end of the file, or if the object was replaced while it was open: then it may end before the first byte that is no longer available, and the next read there fails with `ESTALE`.
 ///
-/// > No read returns bytes of two versions, however many parts the kernel cuts it into.
+/// > No read returns bytes of two versions, even if the kernel splits it into several requests.
 #[test]
 fn a_read_over_a_replacement_ends_before_what_is_gone_or_fails() {
     let one = One::with(|setup| setup.options(&["metadata.ttl=0", "block.size=256KiB"]));
@@ -66,7 +66,7 @@ fn a_read_over_a_replacement_ends_before_what_is_gone_or_fails() {
     }
 }
 
-/// > A read returns all the bytes that were asked for; fewer only at the end of the file, or where the object was replaced while it was open: then it may end before the first byte that is not to be had any more, and the next read there fails with `ESTALE`.
+/// > A read returns all the bytes that were requested, except at the end of the file, or if the object was replaced while it was open: then it may end before the first byte that is no longer available, and the next read there fails with `ESTALE`.
 #[test]
 fn reads_are_short_at_the_end_only() {
     let one = One::new();

@@ -11,7 +11,7 @@ use forebay_e2e::{Bucket, Setup, finish};
 
 use super::{One, SOON, bytes, close, errno};
 
-/// > `rename(2)` of a file replaces what is at the new name, at once, and the old name is gone when it returns.
+/// > `rename(2)` of a file replaces the file at the new name at once, and the old name is gone when it returns.
 #[test]
 fn a_file_replaces_another() {
     let one = One::new();
@@ -32,7 +32,7 @@ fn a_file_replaces_another() {
     assert!(one.object("d/moved").unwrap() == content);
 }
 
-/// > A file can be renamed while it is open, and its handles go on.
+/// > A file can be renamed while it is open, and its handles stay valid.
 #[test]
 fn an_open_file_is_renamed() {
     let one = One::new();
@@ -83,7 +83,7 @@ fn a_log_that_is_renamed_while_it_is_written_and_synced_loses_nothing() {
     close(log).unwrap();
 }
 
-/// > `rename(2)` of a directory takes all that is below it along.
+/// > `rename(2)` of a directory moves everything below it.
 #[test]
 fn a_directory_is_renamed() {
     let one = One::new();
@@ -145,7 +145,7 @@ fn renameat2(from: &Path, to: &Path, flags: libc::c_uint) -> std::io::Result<()>
     }
 }
 
-/// > `RENAME_NOREPLACE` fails with `EEXIST` where there is something; `RENAME_EXCHANGE` fails with `EINVAL`.
+/// > `RENAME_NOREPLACE` fails with `EEXIST` if the new name exists; `RENAME_EXCHANGE` fails with `EINVAL`.
 #[test]
 fn renaming_with_flags() {
     let one = One::new();
@@ -157,7 +157,7 @@ fn renaming_with_flags() {
     assert_eq!((one.object("c").unwrap(), one.object("b").unwrap()), (b"a".to_vec(), b"b".to_vec()));
 }
 
-/// > From one origin to another `rename(2)` fails with `EXDEV`, and `mv` copies.
+/// > From one origin to another, `rename(2)` fails with `EXDEV`, and `mv` copies.
 #[test]
 fn from_one_origin_to_another() {
     let (bucket, directory, staging) = (Bucket::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,4 +1,4 @@
-//! "When others see it".
+//! "When a change is visible".
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use forebay_e2e::eventually;
 
 use super::{One, SOON, TTL, Two, bytes, close, errno};
 
-/// > Nothing of a file that is being written is to be seen at the origin before the first `fsync(2)` or `close(2)`.
+/// > The origin has nothing of a file that is being written before the first `fsync(2)` or `close(2)`.
 #[test]
 fn a_file_is_not_there_before_it_is_closed() {
     let one = One::new();
@@ -34,7 +34,7 @@ fn a_file_is_not_there_before_it_is_closed() {
     assert_eq!(one.bucket.server().uploads().len(), 0);
 }
 
-/// > When `fsync(2)` has returned success, the origin has the file as it was then, whole.
+/// > When `fsync(2)` has returned success, the origin has the whole file as it was at that time.
 #[test]
 fn what_is_synced_is_at_the_origin() {
     let one = One::new();
@@ -52,7 +52,7 @@ fn what_is_synced_is_at_the_origin() {
     drop(file);
 }
 
-/// > When `close(2)` of a handle that can write has returned success, the origin has the file, whole, also while other handles stay open.
+/// > When `close(2)` of a writable handle has returned success, the origin has the whole file, even if other handles stay open.
 #[test]
 fn each_close_uploads() {
     let one = One::new();
@@ -68,7 +68,7 @@ fn each_close_uploads() {
     assert_eq!(one.object("empty").unwrap(), b"");
 }
 
-/// > A process that inherited a file, and neither opened it nor wrote to it, uploads nothing by closing it, as when a program starts another in the middle of a write.
+/// > If a process inherited a file and neither opened it nor wrote to it, its close uploads nothing, as when a program starts another in the middle of a write.
 #[test]
 fn a_child_that_closes_what_it_inherited_uploads_nothing() {
     let one = One::new();
@@ -84,7 +84,7 @@ fn a_child_that_closes_what_it_inherited_uploads_nothing() {
     close(file).unwrap();
 }
 
-/// > On the same mount a new file is listed and found as soon as it was created.
+/// > On the same mount, a new file is listed and found as soon as it is created.
 #[test]
 fn a_new_file_is_there_on_its_mount() {
     let one = One::new();
@@ -136,7 +136,7 @@ fn another_mount_sees_it_within_the_ttl() {
     soon("a directory", &|| names(&b("")) == ["d"]);
 }
 
-/// > `forebay fs refresh PATH` lets a mount see it at once.
+/// > After `forebay fs refresh PATH`, a mount sees the change at once.
 #[test]
 fn a_refreshed_mount_sees_it_at_once() {
     let two = Two::believing(Duration::from_secs(600));
@@ -196,7 +196,7 @@ fn a_reader_never_sees_a_mix() {
     assert!(reads.load(Ordering::Relaxed) > 3);
 }
 
-/// > When two mounts write one file, the one that closes last wins, whole.
+/// > When two mounts write one file, the one that closes last wins, with its whole file.
 #[test]
 fn the_last_close_wins() {
     let two = Two::new();

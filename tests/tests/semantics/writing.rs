@@ -32,7 +32,7 @@ fn writes_come_in_any_order() {
     assert!(std::fs::read(one.path("f")).unwrap() == expected);
 }
 
-/// > Several handles and processes of one mount can write one file at once.
+/// > Several handles and processes of one mount can write one file at the same time.
 #[test]
 fn many_write_one_file() {
     let one = One::new();
@@ -55,7 +55,7 @@ fn many_write_one_file() {
     assert!(one.object("f").unwrap() == expected);
 }
 
-/// > What was written is read back at once through every handle on the same mount, and through mappings.
+/// > Written bytes are visible at once through every handle on the same mount, and through mappings.
 #[test]
 fn what_was_written_is_read_at_once() {
     let one = One::new();
@@ -75,7 +75,7 @@ fn what_was_written_is_read_at_once() {
     assert_eq!(&read, b"-new-", "also by who had it open before");
 }
 
-/// > A shared mapping can be written; what was written through it is in the file.
+/// > A shared mapping can be written; bytes written through it are in the file.
 #[test]
 fn a_shared_mapping_is_written() {
     let one = One::new();
@@ -111,7 +111,7 @@ fn appending() {
     assert_eq!(one.object("f").unwrap(), b"one\ntwo\nthree\n");
 }
 
-/// > `ftruncate(2)` and `truncate(2)` shorten and lengthen a file; what is added reads as zeros.
+/// > `ftruncate(2)` and `truncate(2)` shorten and lengthen a file; the added part reads as zeros.
 #[test]
 fn truncation_goes_both_ways() {
     let one = One::new();
@@ -135,7 +135,7 @@ fn truncation_goes_both_ways() {
     assert!(one.object("f").unwrap() == expected);
 }
 
-/// > `truncate(2)` of a file that nobody has open for writing is at the origin when it returns.
+/// > `truncate(2)` of a file that is not open for writing is at the origin when it returns.
 #[test]
 fn truncation_by_name() {
     let one = One::new();
@@ -148,7 +148,7 @@ fn truncation_by_name() {
     }
 }
 
-/// > A part of an existing file can be changed: the rest stays as it was, and the object is uploaded whole.
+/// > A part of an existing file can be changed: the rest stays as it was, and the whole object is uploaded.
 #[test]
 fn a_part_is_changed() {
     let one = One::new();

@@ -73,7 +73,7 @@ fn about_a_second() -> Duration {
     forebay_testkit::bound(Duration::from_secs(2), MINUTE / 2)
 }
 
-/// > A program that is killed while a read of it waits for a worker is gone within about a second.
+/// > If a program is killed while its read waits for a worker, it is gone within about a second.
 #[test]
 fn a_reader_that_waits_for_a_worker_goes_at_once_when_it_is_killed() {
     let mounted = mounted(MINUTE, MINUTE);
