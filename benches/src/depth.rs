@@ -2,7 +2,7 @@
 //! of io_uring.
 //!
 //! Two mounts of the same cache settings stand beside each other, and each read goes through both, to tmpfs, and through a server
-//! that does nothing (`null.rs`) over either, in turn. The large reads are in the table because a mount has one carrier for all of
+//! that does nothing (`null.rs`) over either, in turn. The large reads are in the table because a mount has one channel for all of
 //! its requests: what it gains here must not be lost there.
 
 use rustix::fs::OFlags;
@@ -41,19 +41,19 @@ fn lines(quick: bool) -> Vec<Fio> {
 /// When a part does not start or a measurement fails.
 pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Report) -> anyhow::Result<()> {
     progress.say("Small reads at depth, over /dev/fuse and over io_uring");
-    let mut carriers = vec![DEVICE];
+    let mut channels = vec![DEVICE];
     if machine::offers_uring() {
-        carriers.push(URING);
+        channels.push(URING);
     } else {
         progress.say("skipped: FUSE over io_uring: /sys/module/fuse/parameters/enable_uring is not Y");
     }
-    let mounts = carriers.iter().map(|carrier| fixture.up_at(carrier, &["-o", &format!("fuse.io={carrier}")]));
+    let mounts = channels.iter().map(|channel| fixture.up_at(channel, &["-o", &format!("fuse.io={channel}")]));
     let mounts = mounts.collect::<anyhow::Result<Vec<_>>>()?;
-    let null = NullServer::start(fixture, &carriers, progress)?;
-    let mut targets: Vec<Target> = carriers
+    let null = NullServer::start(fixture, &channels, progress)?;
+    let mut targets: Vec<Target> = channels
         .iter()
         .zip(&mounts)
-        .map(|(carrier, mount)| Target::new(*carrier, mount.path().join(LARGE), [mount.pid()]))
+        .map(|(channel, mount)| Target::new(*channel, mount.path().join(LARGE), [mount.pid()]))
         .collect();
     targets.iter().try_for_each(|target| read_to_end(&target.file, OFlags::empty()).map(drop))?;
     targets.extend(null.iter().flat_map(NullServer::targets));
@@ -66,12 +66,12 @@ pub(crate) fn measure(fixture: &Fixture, progress: &Progress, report: &mut Repor
     drop(null);
     mounts.into_iter().try_for_each(|mount| mount.unmount())?;
     let of_lines = outcomes.chunks_exact(measured).collect::<Vec<_>>();
-    tabulate(&carriers, &lines, &of_lines, report);
+    tabulate(&channels, &lines, &of_lines, report);
     report.samples("depth", outcomes);
     Ok(())
 }
 
-fn tabulate(carriers: &[&str], lines: &[Fio], of_lines: &[&[Outcome]], report: &mut Report) {
+fn tabulate(channels: &[&str], lines: &[Fio], of_lines: &[&[Outcome]], report: &mut Report) {
     let text = "The same fio on tmpfs and on two mounts by `forebay up`, one with `fuse.io=device` and one with `fuse.io=uring`. \
                 `null server`: a FUSE file system that does nothing but copy from memory, over the same. \
                 `of device`: operations a second against those over `/dev/fuse`, and the 99th percentile likewise. \
@@ -92,14 +92,14 @@ fn tabulate(carriers: &[&str], lines: &[Fio], of_lines: &[&[Outcome]], report: &
     let mut table = Table::new("Depth", text.to_owned(), &header);
     for (fio, of) in lines.iter().zip(of_lines) {
         let [tmpfs, of_mounts @ ..] = *of else { continue };
-        let Some((carried, nulls)) = of_mounts.split_at_checked(carriers.len()) else { continue };
+        let Some((carried, nulls)) = of_mounts.split_at_checked(channels.len()) else { continue };
         let [device, ..] = carried else { continue };
         let none = String::new;
         let own = [rate(tmpfs), kilo(tmpfs), none(), none(), none(), mean(tmpfs), latency(tmpfs), none(), none()];
         table.row([fio.name(), "tmpfs".to_owned()].into_iter().chain(own).collect());
-        for (at, (carrier, outcome)) in carriers.iter().cycle().zip(of_mounts).enumerate() {
+        for (at, (channel, outcome)) in channels.iter().cycle().zip(of_mounts).enumerate() {
             let null = nulls.get(at);
-            let name = if at < carriers.len() { (*carrier).to_owned() } else { null::name(carrier) };
+            let name = if at < channels.len() { (*channel).to_owned() } else { null::name(channel) };
             let tail = outcome.ratio(device, |sample| sample.p99);
             table.row(vec![
                 fio.name(),
@@ -115,18 +115,18 @@ fn tabulate(carriers: &[&str], lines: &[Fio], of_lines: &[&[Outcome]], report: &
                 crate::through::daemons(outcome),
             ]);
         }
-        judge(*fio, carriers, tmpfs, carried, report);
+        judge(*fio, channels, tmpfs, carried, report);
     }
     report.table(table);
 }
 
-/// The targets of small reads are those of the better carrier: of many at once io_uring, whose tail is measured against the other's.
-fn judge(fio: Fio, carriers: &[&str], tmpfs: &Outcome, carried: &[Outcome], report: &mut Report) {
-    let (Some(carrier), Some(outcome)) = (carriers.last(), carried.last()) else { return };
+/// The targets of small reads are those of the better channel: of many at once io_uring, whose tail is measured against the other's.
+fn judge(fio: Fio, channels: &[&str], tmpfs: &Outcome, carried: &[Outcome], report: &mut Report) {
+    let (Some(channel), Some(outcome)) = (channels.last(), carried.last()) else { return };
     if fio.access != Access::Random {
         return;
     }
-    let what = format!("{}, `{carrier}`", fio.name());
+    let what = format!("{}, `{channel}`", fio.name());
     match fio.engine {
         Engine::Queued { .. } => {
             report.ratio_target(&what, "tmpfs", QUEUED_TARGET, outcome.ratio(tmpfs, |sample| sample.operations));
@@ -136,9 +136,9 @@ fn judge(fio: Fio, carriers: &[&str], tmpfs: &Outcome, carried: &[Outcome], repo
             }
         }
         _ if fio.jobs == 1 => {
-            let means = carriers.iter().zip(carried).map(|(carrier, of)| (carrier, of.median(|sample| sample.mean)));
-            if let Some((carrier, mean)) = means.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
-                report.time_target(&format!("mean of {}, `{carrier}`", fio.name()), SINGLE_TARGET, mean);
+            let means = channels.iter().zip(carried).map(|(channel, of)| (channel, of.median(|sample| sample.mean)));
+            if let Some((channel, mean)) = means.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
+                report.time_target(&format!("mean of {}, `{channel}`", fio.name()), SINGLE_TARGET, mean);
             }
         }
         _ => {}

@@ -41,12 +41,12 @@ const MAX_READ: u32 = 512 << 10;
 /// As a mount has them (`fuse.max_background`).
 const MAX_BACKGROUND: u16 = 256;
 
-/// What the rows are called of one over this carrier.
-pub(crate) fn name(carrier: &str) -> String {
-    format!("null server, {carrier}")
+/// What the rows are called of one over this channel.
+pub(crate) fn name(channel: &str) -> String {
+    format!("null server, {channel}")
 }
 
-/// One that runs, with a mount for each carrier.
+/// One that runs, with a mount for each channel.
 pub(crate) struct NullServer {
     /// `None`: it was ended.
     server: Option<ServerProcess>,
@@ -55,22 +55,22 @@ pub(crate) struct NullServer {
 }
 
 impl NullServer {
-    /// Starts one with the bytes of the large file, mounted once for each of `carriers`, as `fuse.io` has them. `None` where only
+    /// Starts one with the bytes of the large file, mounted once for each of `channels`, as `fuse.io` has them. `None` where only
     /// root may mount without a helper and this is not root.
     ///
     /// # Errors
     /// When it cannot mount.
-    pub(crate) fn start(fixture: &Fixture, carriers: &[&str], progress: &Progress) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn start(fixture: &Fixture, channels: &[&str], progress: &Progress) -> anyhow::Result<Option<Self>> {
         if !fixture.is_root {
             progress.say("skipped: a FUSE server that does nothing: only root may mount");
             return Ok(None);
         }
-        let mount = |carrier: &&str| ((*carrier).to_owned(), fixture.mountpoint(&format!("null-{carrier}")));
-        let mounts: Vec<_> = carriers.iter().map(mount).collect();
+        let mount = |channel: &&str| ((*channel).to_owned(), fixture.mountpoint(&format!("null-{channel}")));
+        let mounts: Vec<_> = channels.iter().map(mount).collect();
         mounts.iter().try_for_each(|(_, at)| std::fs::create_dir_all(at))?;
         // Before it starts: what fails half way is taken away, too.
         let mut null = Self { server: None, mounts };
-        let mounts = null.mounts.iter().flat_map(|(carrier, at)| [carrier.into(), at.clone().into_os_string()]);
+        let mounts = null.mounts.iter().flat_map(|(channel, at)| [channel.into(), at.clone().into_os_string()]);
         let arguments: Vec<_> = std::iter::once(fixture.on_tmpfs().into_os_string()).chain(mounts).collect();
         null.server = Some(ServerProcess::spawn("mount-null", &arguments)?);
         Ok(Some(null))
@@ -79,7 +79,7 @@ impl NullServer {
     /// Its file, through each mount.
     pub(crate) fn targets(&self) -> impl Iterator<Item = Target> {
         let pids: Vec<u32> = self.server.iter().map(ServerProcess::pid).collect();
-        self.mounts.iter().map(move |(carrier, at)| Target::new(name(carrier), at.join(LARGE), pids.clone()))
+        self.mounts.iter().map(move |(channel, at)| Target::new(name(channel), at.join(LARGE), pids.clone()))
     }
 }
 
@@ -110,8 +110,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let bytes = Arc::new(Bytes::of(&arguments.file)?);
     let mut sessions = Vec::new();
     for mount in arguments.mounts.chunks_exact(2) {
-        let [carrier, at] = mount else { continue };
-        let io = if carrier.as_os_str() == "uring" { FuseIo::Uring } else { FuseIo::Device };
+        let [channel, at] = mount else { continue };
+        let io = if channel.as_os_str() == "uring" { FuseIo::Uring } else { FuseIo::Device };
         sessions.push((at, serve(&bytes, io, at)?));
     }
     until(&format!("{} mounts", sessions.len()))?;

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static MAX: AtomicUsize = AtomicUsize::new(0);
 
 /// The system's allocator, counted.
 pub(crate) struct Counting;
@@ -13,7 +13,7 @@ pub(crate) struct Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        MOST.fetch_max(now, Ordering::Relaxed);
+        MAX.fetch_max(now, Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
@@ -33,7 +33,7 @@ pub(crate) fn now() -> usize {
 /// The most bytes that `work` had allocated at once, beyond what there was before it, and what it gives.
 pub(crate) fn most_of<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let before = now();
-    MOST.store(before, Ordering::Relaxed);
+    MAX.store(before, Ordering::Relaxed);
     let result = work();
-    (MOST.load(Ordering::Relaxed).saturating_sub(before), result)
+    (MAX.load(Ordering::Relaxed).saturating_sub(before), result)
 }

@@ -22,7 +22,7 @@ const WHOLE_LENGTHS: [u64; 2] = [512 * KIB, WHOLE];
 /// Lengths of reads that it cuts.
 const CUT_LENGTHS: [u64; 2] = [2 * WHOLE, 4 * WHOLE];
 /// A few hundred bytes of headers besides.
-const AT_MOST: f64 = 1.02;
+const MAX_AMPLIFICATION: f64 = 1.02;
 /// The longest read that the kernel sends whole.
 const WHOLE: u64 = MIB;
 /// The parts of longer ones, and of buffered ones whose pages the kernel gets in two steps, are sent side by side. On a machine that
@@ -105,7 +105,7 @@ fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, lengths: &[u64], c
             println!("{what}, {told}");
             if of_kernel as f64 > asked as f64 * KERNELS_OWN {
                 kernels_own.push(told);
-            } else if came as f64 > of_kernel as f64 * AT_MOST + by_chance as f64 {
+            } else if came as f64 > of_kernel as f64 * MAX_AMPLIFICATION + by_chance as f64 {
                 wrong.push(told);
             }
         }
@@ -156,7 +156,7 @@ fn random_reads_take_from_a_worker_what_they_ask_for_whether_it_has_it_or_not() 
     nothing_more_comes_than_is_read(&cold, "cold, over TCP", &WHOLE_LENGTHS, || received(&cold));
     nothing_more_comes_than_is_read(&cold, "cold, over TCP", &CUT_LENGTHS, || received(&cold));
     let fetched = bucket.proxy().counts().bytes - before;
-    assert!(fetched as f64 <= received(&cold) as f64 * AT_MOST, "the worker fetched {fetched}");
+    assert!(fetched as f64 <= received(&cold) as f64 * MAX_AMPLIFICATION, "the worker fetched {fetched}");
 
     let warm = over_tcp(&worker);
     let before = bucket.proxy().counts().object_gets;

@@ -143,7 +143,7 @@ impl Drop for Stopped<'_> {
 
 #[test]
 fn a_mount_that_is_stopped_in_the_middle_of_reads_costs_another_no_error_and_no_wrong_byte() {
-    const MOST: Duration = Duration::from_secs(60);
+    const MAX: Duration = Duration::from_secs(60);
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 64 * MIB));
     tree.put_into(&bucket, "");
     // Half as much as the file.
@@ -188,7 +188,7 @@ fn a_mount_that_is_stopped_in_the_middle_of_reads_costs_another_no_error_and_no_
             })
             .collect();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
-        assert!(began.elapsed() < MOST, "{:?} for {} bytes", began.elapsed(), file.size);
+        assert!(began.elapsed() < MAX, "{:?} for {} bytes", began.elapsed(), file.size);
         assert!(pinned() > 0, "what a stopped mount looks at is kept");
         drop(guard);
         reader.join().unwrap();

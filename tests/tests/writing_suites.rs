@@ -56,8 +56,8 @@ fn ten_thousand_random_operations_where_the_kernel_reads_materialised_copies() {
 
 #[test]
 fn ten_thousand_random_operations_over_the_device_and_over_io_uring() {
-    for carrier in carriers() {
-        exercise(10_000, 8, Mapped::Later, &[carrier], LIMIT);
+    for channel in channels() {
+        exercise(10_000, 8, Mapped::Later, &[channel], LIMIT);
     }
 }
 
@@ -66,16 +66,16 @@ fn random_operations_for_long() {
     if !is_long_run() {
         return;
     }
-    for carrier in carriers() {
+    for channel in channels() {
         for seed in 1..=4 {
-            exercise(100_000, seed, Mapped::Later, &["write.staging_size=128MiB", carrier], LIMIT);
-            exercise(30_000, seed, Mapped::AtOnce, &[carrier], LIMIT);
+            exercise(100_000, seed, Mapped::Later, &["write.staging_size=128MiB", channel], LIMIT);
+            exercise(30_000, seed, Mapped::AtOnce, &[channel], LIMIT);
         }
     }
 }
 
 /// The settings that have the kernel's requests come in each of the ways that there are here.
-fn carriers() -> Vec<&'static str> {
+fn channels() -> Vec<&'static str> {
     let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
     if offered.is_ok_and(|offered| offered.trim() == "Y") {
         return vec!["fuse.io=device", "fuse.io=uring"];
@@ -102,14 +102,14 @@ fn system_calls_do_what_posix_says_but_for_what_is_excluded_with_its_reason() {
     if !is_root() {
         return skipped("pjdfstest changes users, which takes root");
     }
-    for carrier in carriers() {
-        check_calls(&pjdfstest, carrier);
+    for channel in channels() {
+        check_calls(&pjdfstest, channel);
     }
 }
 
-fn check_calls(pjdfstest: &Path, carrier: &str) {
+fn check_calls(pjdfstest: &Path, channel: &str) {
     let bucket = Bucket::new();
-    let mount = Setup::of(&bucket).option(carrier).up(&bucket);
+    let mount = Setup::of(&bucket).option(channel).up(&bucket);
     let configuration = Path::new(env!("CARGO_MANIFEST_DIR")).join("pjdfstest.toml");
     let mut command = Command::new(pjdfstest);
     command.arg("-c").arg(configuration).arg("-p").arg(mount.root()).env("NO_COLOR", "1");
@@ -121,6 +121,6 @@ fn check_calls(pjdfstest: &Path, carrier: &str) {
     };
     let wrong: Vec<&str> = text.lines().filter(wrong).collect();
     let is_well = wrong.is_empty() && text.contains("Summary: ");
-    assert!(is_well, "{carrier}: {}\n{text}\n{}", wrong.join("\n"), finished.stderr);
+    assert!(is_well, "{channel}: {}\n{text}\n{}", wrong.join("\n"), finished.stderr);
     println!("{}", text.lines().last().unwrap_or_default());
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use forebay_cluster::PlacementKey;
-use forebay_transport::message::{CoverageReply, FreeReply, FreeRequest, MOST_FREED};
+use forebay_transport::message::{CoverageReply, FreeReply, FreeRequest, MAX_FREED};
 use forebay_transport::{Flags, Op, Request};
 use forebay_types::{BlockKey, BlockLayout, Failure, FileId, FileVersion, FsPath};
 
@@ -90,7 +90,7 @@ impl Client {
     /// When a worker does not answer: it may hold some of them still.
     pub async fn free(&self, files: &[(FileId, u64)]) -> Result<FreeReply, Failure> {
         let mut freed = FreeReply::default();
-        for batch in files.chunks(MOST_FREED) {
+        for batch in files.chunks(MAX_FREED) {
             let FreeReply { blocks, bytes } =
                 self.free_at_all(&FreeRequest { files: batch.to_vec(), below: None }).await?;
             freed = FreeReply { blocks: freed.blocks + blocks, bytes: freed.bytes + bytes };

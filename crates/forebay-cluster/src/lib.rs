@@ -28,5 +28,5 @@ pub use membership::{Membership, StaticMembership};
 pub use pauses::Pauses;
 pub use placement::{PlacementKey, Ranked, Ring};
 pub use registration::{JoinHistory, Registration, Standing};
-pub use topology::{MOST_PEERS, Topology};
+pub use topology::{MAX_PEERS, Topology};
 pub use view::{Freshness, MemberView, Reach, topology_of};

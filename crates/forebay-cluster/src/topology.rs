@@ -13,7 +13,7 @@ use crate::placement::score_of;
 use crate::{Member, PlacementKey, Ring};
 
 /// Workers that are asked for a block before the origin is: each costs a round trip when it has nothing.
-pub const MOST_PEERS: usize = 2;
+pub const MAX_PEERS: usize = 2;
 
 /// Members whose names are in order; what they own is told by the ring.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +48,7 @@ impl Topology {
     /// 2. while `me` is new: the one that owned it before `me` came;
     /// 3. others of those that own it.
     #[must_use]
-    pub fn peers(&self, me: &str, key: PlacementKey, replicas: usize) -> SmallVec<[&Member; MOST_PEERS]> {
+    pub fn peers(&self, me: &str, key: PlacementKey, replicas: usize) -> SmallVec<[&Member; MAX_PEERS]> {
         let replicas = replicas.max(1);
         let first = self.ring.first(key, replicas + 1);
         let members = self.ring.members();
@@ -64,7 +64,7 @@ impl Topology {
             _ => None,
         };
         // A previous owner is likelier to have it than a replica that may be as new as we are.
-        leaving.into_iter().chain(previous).chain(owners).take(MOST_PEERS).collect()
+        leaving.into_iter().chain(previous).chain(owners).take(MAX_PEERS).collect()
     }
 }
 

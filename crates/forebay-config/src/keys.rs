@@ -31,7 +31,7 @@ const BLOCK: ByteSize = ByteSize::bytes(MAX_BLOCK_SIZE as u64);
 const SMALLEST_BLOCK: ByteSize = ByteSize::bytes(MIN_BLOCK_SIZE as u64);
 const SECTOR: ByteSize = ByteSize::bytes(SECTOR_SIZE as u64);
 /// More memory or disk than one machine has: a unit was mistyped.
-const MOST_BYTES: ByteSize = ByteSize::gib(1 << 20);
+const MAX_BYTES: ByteSize = ByteSize::gib(1 << 20);
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -96,7 +96,7 @@ keys! {
         /// Further replicas that blocks of the most read files get by themselves, for as long as they are; 0: none.
         coordinator_hot_replicas "coordinator.hot.replicas": u32 = 0, in 0..=15;
         /// How much of a file one worker must serve in a minute for it to be one of those.
-        coordinator_hot_threshold "coordinator.hot.threshold": ByteSize = ByteSize::gib(10), in SECTOR..=MOST_BYTES;
+        coordinator_hot_threshold "coordinator.hot.threshold": ByteSize = ByteSize::gib(10), in SECTOR..=MAX_BYTES;
     }
     section "Mounts: what the namespace shows" {
         /// Origins and where each shows: `s3://`, `gs://`, `az://`, `http(s)://`, `file://`.
@@ -129,7 +129,7 @@ keys! {
         /// Serve the same pages, of which `/stats` is for programs, on this interface's address, too. Unset: nowhere else.
         worker_rest_bind_device "worker.rest.bind.device": Option<Interface> = None, example "\"ib0\"";
         /// DRAM for cached blocks. 0, with `worker.disks`: blocks are cached on them alone, and 64MiB are for those on their way.
-        worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in ByteSize::bytes(0)..=MOST_BYTES;
+        worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in ByteSize::bytes(0)..=MAX_BYTES;
         /// Take that memory in huge pages when there are some.
         worker_memory_huge_pages "worker.memory.huge_pages": bool = true;
         /// Take all of that memory at start, in the background; otherwise the first read to use a part of it waits for
@@ -208,7 +208,7 @@ keys! {
         /// The address that a mount serves them on. They are for this machine alone; `0.0.0.0` opens them to others.
         client_web_bind_host "client.web.bind.host": Host = Host::loopback();
         /// Memory for blocks that were prefetched from workers in other processes.
-        client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MOST_BYTES;
+        client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MAX_BYTES;
         /// Blocks to prefetch ahead of each sequential stream, at most; 0 turns prefetch off. Unset: 8, and
         /// `client.prefetch.far_part_number` where a fetch takes so long that these hold the stream up.
         client_prefetch_max_part_number "client.prefetch.max_part_number": Option<u32> = None, in Some(0)..=Some(4096),
@@ -242,15 +242,15 @@ keys! {
     section "Materialised files: whole local copies that the kernel reads by itself" {
         /// Room for files that this node reads often: the kernel reads them without asking the mount. 0 turns that off. Needs
         /// Linux 6.9 and CAP_SYS_ADMIN.
-        client_local_size "client.local.size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MOST_BYTES;
+        client_local_size "client.local.size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MAX_BYTES;
         /// A directory on a local disk for them. Unset: memory, in huge pages, which nothing else can see.
         client_local_dir "client.local.dir": Option<PathBuf> = None, example "\"/mnt/nvme0/forebay-local\"";
         /// Longer files are never taken unless a job or `forebay fs local add` asks for them.
-        client_local_max_file_size "client.local.max_file_size": ByteSize = ByteSize::gib(64), in SECTOR..=MOST_BYTES;
+        client_local_max_file_size "client.local.max_file_size": ByteSize = ByteSize::gib(64), in SECTOR..=MAX_BYTES;
         /// So many opens within some ten minutes make a file worth it.
         client_local_min_opens "client.local.min_opens": u32 = 2, in 1..=1_000_000;
         /// The first open of a file up to this size waits until it is there whole; 0: none does.
-        client_local_first_open_size "client.local.first_open_size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MOST_BYTES;
+        client_local_first_open_size "client.local.first_open_size": ByteSize = ByteSize::bytes(0), in ByteSize::bytes(0)..=MAX_BYTES;
         /// It waits no longer than this; then it is served as others are.
         client_local_first_open_wait "client.local.first_open_wait": Duration = secs(30), in ms(1)..=HOUR;
         /// Files that are fetched at once.
@@ -261,7 +261,7 @@ keys! {
         /// How often every byte of them is checked again; 0: never.
         client_local_check_interval "client.local.check_interval": Duration = HOUR, in Duration::ZERO..=DAY;
         /// How much of that, and of what a restart found in the directory, is read in a second.
-        client_local_check_bandwidth "client.local.check_bandwidth": ByteSize = ByteSize::mib(200), in ByteSize::mib(1)..=MOST_BYTES;
+        client_local_check_bandwidth "client.local.check_bandwidth": ByteSize = ByteSize::mib(200), in ByteSize::mib(1)..=MAX_BYTES;
         /// Read what was written to the directory back from the disk before it is used.
         client_local_check_writes "client.local.check_writes": bool = false;
     }
@@ -323,13 +323,13 @@ keys! {
         network_rdma_data_spin "network.rdma.data.spin": Duration = us(50), in Duration::ZERO..=ms(1);
         /// Registered memory at start.
         network_rdma_data_buffer_pool_initial_size "network.rdma.data.buffer_pool.initial_size": ByteSize =
-            ByteSize::mib(256), in ByteSize::mib(4)..=MOST_BYTES;
+            ByteSize::mib(256), in ByteSize::mib(4)..=MAX_BYTES;
         /// How much registered memory is touched and cut into 4 MiB chunks at start.
         network_rdma_data_buffer_pool_prewarm_size "network.rdma.data.buffer_pool.prewarm_size": ByteSize =
-            ByteSize::mib(256), in ByteSize::bytes(0)..=MOST_BYTES;
+            ByteSize::mib(256), in ByteSize::bytes(0)..=MAX_BYTES;
         /// Most registered memory. At this limit prefetch shrinks and readers wait.
         network_rdma_data_buffer_pool_max_size "network.rdma.data.buffer_pool.max_size": ByteSize =
-            ByteSize::gib(8), in ByteSize::mib(4)..=MOST_BYTES;
+            ByteSize::gib(8), in ByteSize::mib(4)..=MAX_BYTES;
         /// When RDMA fails: `never` TCP; `auto` TCP until RDMA works again; `tcp-at-start` the same, and start without RDMA too.
         network_rdma_data_fallback "network.rdma.data.fallback": RdmaFallback = RdmaFallback::Auto;
         /// How long TCP is used after RDMA failed, before RDMA is tried again.
@@ -357,7 +357,7 @@ keys! {
         /// Requests that may be under way in each processor's queue of `fuse.io = "uring"`.
         fuse_uring_depth "fuse.uring.depth": u32 = 64, in 1..=1024;
         /// Address space for the buffers of those queues; only what is used takes memory.
-        fuse_uring_memory "fuse.uring.memory": ByteSize = ByteSize::gib(4), in ByteSize::mib(8)..=MOST_BYTES;
+        fuse_uring_memory "fuse.uring.memory": ByteSize = ByteSize::gib(4), in ByteSize::mib(8)..=MAX_BYTES;
         /// Let a process that is being killed leave a request that waits. Others go on waiting: until the deadline at most.
         fuse_interrupts "fuse.interrupts": bool = true;
         /// Threads that serve the kernel; 0 takes one a core.
@@ -385,16 +385,16 @@ keys! {
         /// (`forebay fs staged`). A local disk. Unset: `staging` in /var/lib/forebay, or in ~/.local/state/forebay for a user.
         write_staging_dir "write.staging_dir": Option<PathBuf> = None, example "\"/mnt/nvme0/forebay-staging\"";
         /// How much of it a mount may take. Writers wait for uploads to make room.
-        write_staging_size "write.staging_size": ByteSize = ByteSize::gib(10), in ByteSize::mib(128)..=MOST_BYTES;
+        write_staging_size "write.staging_size": ByteSize = ByteSize::gib(10), in ByteSize::mib(128)..=MAX_BYTES;
         /// Size of an upload's first 2000 parts; the next 3000 are four times and the last 5000 eight times as long, 64MiB at
         /// most. A file that fits into one is uploaded by one request.
         write_part_size "write.part_size": ByteSize = ByteSize::mib(8), in ByteSize::mib(5)..=ByteSize::mib(64);
         /// Memory for parts that a mount sends at once.
-        write_memory "write.memory": ByteSize = ByteSize::mib(128), in ByteSize::mib(64)..=MOST_BYTES;
+        write_memory "write.memory": ByteSize = ByteSize::mib(128), in ByteSize::mib(64)..=MAX_BYTES;
         /// Longest time that a writer waits for room, and that one request of an upload may take; then they fail.
         write_timeout "write.timeout": Duration = secs(300), in ms(1)..=DAY;
         /// Memory of a worker for parts on their way to origins. Who sends more waits.
-        worker_write_memory "worker.write.memory": ByteSize = ByteSize::mib(256), in ByteSize::mib(128)..=MOST_BYTES;
+        worker_write_memory "worker.write.memory": ByteSize = ByteSize::mib(256), in ByteSize::mib(128)..=MAX_BYTES;
     }
     section "POSIX: what an object store does not know" {
         /// Let chmod and chown succeed and change nothing. Otherwise they fail unless there is nothing to change.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use tracing::debug;
 
-use crate::carrier::descriptor::Descriptor;
+use crate::channel::descriptor::Descriptor;
 
 /// Where files are registered. Clones register at the same mount.
 #[derive(Clone)]

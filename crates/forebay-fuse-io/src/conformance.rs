@@ -1,4 +1,4 @@
-//! What every carrier must do, run on each of them with the kernel played by a fake.
+//! What every channel must do, run on each of them with the kernel played by a fake.
 
 use std::collections::VecDeque;
 use std::io;
@@ -431,10 +431,10 @@ fn the_end_comes_also_while_requests_are_under_way<K: FakeKernel>(io: FuseIo) {
     end(kernel, &echo);
 }
 
-/// Makes a test of each of these for a carrier.
+/// Makes a test of each of these for a channel.
 macro_rules! for_each_carrier {
-    ($($carrier:ident: $fake:ty, $io:expr;)*) => {
-        $(mod $carrier {
+    ($($channel:ident: $fake:ty, $io:expr;)*) => {
+        $(mod $channel {
             use super::*;
 
             #[test]

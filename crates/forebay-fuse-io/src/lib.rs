@@ -4,14 +4,14 @@
 //!
 //! * [`protocol`]: what the kernel's messages mean and how answers are laid out, as functions of bytes;
 //! * `attributes` and `errno`: what answers are made of;
-//! * `reply`: the seam: what serves a mount is handed a [`Request`], and gives an [`Answer`];
-//! * `carrier`: who carries both: the device, and rings;
+//! * `reply`: the interface: what serves a mount is handed a [`Request`], and gives an [`Answer`];
+//! * `channel`: what carries both: `/dev/fuse`, and io_uring's rings;
 //! * `notifier` and `backing`: what the kernel is told unasked, and files that it reads by itself;
 //! * `session`: a mount from the first request to the last; `served` tells how.
 
 mod attributes;
 mod backing;
-mod carrier;
+mod channel;
 #[cfg(test)]
 mod conformance;
 mod errno;
@@ -25,11 +25,11 @@ mod session;
 
 pub use attributes::{Attributes, Kind, OpenedFlags, Statfs};
 pub use backing::{Backing, Backings};
-pub use carrier::ring::{NoUring, RingShape};
+pub use channel::ring::{NoUring, RingShape};
 pub use errno::Errno;
 pub use notifier::Notifier;
 pub use protocol::init::ReadDirPlus;
 pub use protocol::request::{CopyRange, Forgets, Header, Malformed, Operation, SetAttr, SetTime};
 pub use reply::{Answer, Dispatch, HeldBytes, Names, Now, Opened, Reply, Request};
-pub use served::{Carried, Carrier, NoPassthrough, RingCounts, Served};
+pub use served::{Channel, ChannelInUse, NoPassthrough, RingCounts, Served};
 pub use session::{FuseIo, Session, SessionError, SessionOptions};

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::carrier::descriptor::Descriptor;
+use crate::channel::descriptor::Descriptor;
 use crate::protocol::notify::Notification;
 use crate::protocol::request::Malformed;
 

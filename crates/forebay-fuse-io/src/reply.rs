@@ -1,11 +1,11 @@
-//! The seam: a [`Request`] of the kernel comes in, a [`Reply`] goes back, and who carries them is nobody's business.
+//! The interface of a session: a [`Request`] of the kernel comes in, a [`Reply`] goes back, and who carries them is nobody's business.
 //!
 //! What serves a mount implements [`Dispatch`] and is handed requests. It answers each in one of two ways:
 //!
 //! * [`Request::now`], by the thread that got it: no lock, no allocation, no count of references;
 //! * [`Request::keep`], later and from any thread.
 //!
-//! Both consume the request. What [`Request::operation`] says borrows it, so names and data that lie in the memory of the carrier
+//! Both consume the request. What [`Request::operation`] says borrows it, so names and data that lie in the memory of the channel
 //! are out of use, and the borrow checker proves it, before an answer is written over them.
 //!
 //! Every way back that is dropped tells the kernel `EIO`: after a panic, a cancelled task or a mistake the program that asked
@@ -21,9 +21,9 @@ use forebay_memory::SpanMut;
 
 use crate::attributes::{Attributes, Kind, OpenedFlags, Statfs};
 use crate::backing::Backing;
-use crate::carrier::descriptor::Descriptor;
-use crate::carrier::pipe::Pipe;
-use crate::carrier::ring::entry::{Kept, KeptBytes, Taken};
+use crate::channel::descriptor::Descriptor;
+use crate::channel::pipe::Pipe;
+use crate::channel::ring::entry::{Kept, KeptBytes, Taken};
 use crate::errno::Errno;
 use crate::protocol::abi::MAX_PAYLOAD;
 use crate::protocol::encode;
@@ -32,7 +32,7 @@ use crate::protocol::request::{Header, Malformed, Operation, head_size, parse, s
 
 /// What serves a mount. Called by several threads at once.
 pub trait Dispatch: Send + Sync + 'static {
-    /// Answers `request`, or sees to it that it is answered. A panic is contained by the carrier, and the request answered `EIO`.
+    /// Answers `request`, or sees to it that it is answered. A panic is contained by the channel, and the request answered `EIO`.
     fn dispatch(&self, request: Request<'_>);
 
     /// The kernel has given `count` of its references to inode `node` back.
@@ -50,7 +50,7 @@ pub trait Dispatch: Send + Sync + 'static {
     }
 }
 
-/// A request of the kernel, in memory that belongs to its carrier until it is answered or kept.
+/// A request of the kernel, in memory that belongs to its channel until it is answered or kept.
 pub struct Request<'a> {
     header: Header,
     taken: Instant,
@@ -143,7 +143,7 @@ impl<'a> Request<'a> {
         Reply { unique: self.header.unique, way }
     }
 
-    /// The same, with the data of a WRITE: a copy, or the carrier's memory itself. Then the answer goes out when both the data are
+    /// The same, with the data of a WRITE: a copy, or the channel's memory itself. Then the answer goes out when both the data are
     /// dropped and the reply is sent. No bytes for other operations.
     #[must_use]
     pub fn keep_bytes(mut self) -> (Reply, HeldBytes) {

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::MemfdFlags;
 
 use crate::backing::Backings;
-use crate::carrier::ring::{Counters, RingShape};
+use crate::channel::ring::{Counters, RingShape};
 use crate::protocol::init::Negotiated;
 
 /// How a session is served. Shared with whoever wants to show it.
@@ -21,7 +21,7 @@ pub struct Served {
     kernel: (u32, u32),
     passthrough: Result<(), NoPassthrough>,
     /// `None` until it is settled who carries requests.
-    carried: Mutex<Option<Carried>>,
+    carried: Mutex<Option<ChannelInUse>>,
     settled: Condvar,
     malformed: AtomicU64,
     interrupts: AtomicU64,
@@ -44,18 +44,18 @@ pub struct RingCounts {
     pub starved: u64,
 }
 
-/// Who carries requests.
+/// What carries the requests of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// Who.
-    pub by: Carrier,
+pub struct ChannelInUse {
+    /// Which channel.
+    pub channel: Channel,
     /// Why not rings, where they were wanted.
     pub why_not: Option<String>,
 }
 
-/// One of those who can carry requests.
+/// A channel that requests of the kernel come over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum Channel {
     /// `/dev/fuse`.
     Device {
         /// Threads that read it.
@@ -67,7 +67,7 @@ pub enum Carrier {
     Uring(RingShape),
 }
 
-impl Carrier {
+impl Channel {
     /// Its name in configuration and counters.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -148,13 +148,13 @@ impl Served {
 
     /// Who carries requests; `None` while that is not settled.
     #[must_use]
-    pub fn carried(&self) -> Option<Carried> {
+    pub fn carried(&self) -> Option<ChannelInUse> {
         self.carried.lock().clone()
     }
 
     /// The same, waiting for it, but not longer than `within`.
     #[must_use]
-    pub fn wait(&self, within: Duration) -> Option<Carried> {
+    pub fn wait(&self, within: Duration) -> Option<ChannelInUse> {
         let until = Instant::now() + within;
         let mut carried = self.carried.lock();
         while carried.is_none() && !self.settled.wait_until(&mut carried, until).timed_out() {}
@@ -196,7 +196,7 @@ impl Served {
         let _ = self.rings.set(counters);
     }
 
-    pub(crate) fn settle(&self, carried: Carried) {
+    pub(crate) fn settle(&self, carried: ChannelInUse) {
         *self.carried.lock() = Some(carried);
         self.settled.notify_all();
     }
@@ -210,9 +210,9 @@ impl Served {
     }
 }
 
-impl fmt::Display for Carried {
+impl fmt::Display for ChannelInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.by.name())
+        f.write_str(self.channel.name())
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
     fn who_waits_learns_it_once_it_is_settled_and_never_waits_for_long() {
         let served = Served::new((7, 45), Err(NoPassthrough::NotAsked));
         assert_eq!(served.wait(Duration::from_millis(1)), None);
-        let device = Carried { by: Carrier::Device { threads: 2, own_descriptors: true }, why_not: None };
+        let device = ChannelInUse { channel: Channel::Device { threads: 2, own_descriptors: true }, why_not: None };
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| served.wait(Duration::from_secs(60)));
             served.settle(device.clone());

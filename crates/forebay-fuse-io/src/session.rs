@@ -20,19 +20,19 @@ use forebay_memory::Pool;
 use tracing::{debug, info, warn};
 
 use crate::backing::Backings;
-use crate::carrier::awake::{Awake, Turn};
-use crate::carrier::batch;
-use crate::carrier::descriptor::Descriptor;
-use crate::carrier::device;
-use crate::carrier::pipe::{MOST, Pipe};
-use crate::carrier::ring::{NoUring, Prepared, RingOptions, Rings};
+use crate::channel::awake::{Awake, Turn};
+use crate::channel::batch;
+use crate::channel::descriptor::Descriptor;
+use crate::channel::device;
+use crate::channel::pipe::{MAX, Pipe};
+use crate::channel::ring::{NoUring, Prepared, RingOptions, Rings};
 use crate::errno::Errno;
 use crate::notifier::Notifier;
 use crate::protocol::abi::{MAX_PAYLOAD, MIN_BUFFER, capability, opcode};
 use crate::protocol::init::{InitIn, Negotiated, NoAgreement, ReadDirPlus, Wanted, negotiate, our_version};
 use crate::protocol::request::{Header, Malformed, split};
 use crate::reply::Dispatch;
-use crate::served::{Carried, Carrier, NoPassthrough, Served};
+use crate::served::{Channel, ChannelInUse, NoPassthrough, Served};
 
 /// Says `Y` where the kernel offers rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -235,7 +235,7 @@ impl<D: Dispatch> Session<D> {
                 Ok(rings) => {
                     self.served.show_rings(rings.counters());
                     live = Some(rings);
-                    self.served.settle(Carried { by: Carrier::Uring(shape), why_not: None });
+                    self.served.settle(ChannelInUse { channel: Channel::Uring(shape), why_not: None });
                 }
                 Err(reason) => {
                     warn!(%reason, "the mount is served over /dev/fuse");
@@ -245,8 +245,8 @@ impl<D: Dispatch> Session<D> {
             }
         }
         if live.is_none() {
-            let by = Carrier::Device { threads: threads.len(), own_descriptors: threads.own_descriptors };
-            self.served.settle(Carried { by, why_not: self.why_not.as_ref().map(ToString::to_string) });
+            let channel = Channel::Device { threads: threads.len(), own_descriptors: threads.own_descriptors };
+            self.served.settle(ChannelInUse { channel, why_not: self.why_not.as_ref().map(ToString::to_string) });
         }
         if let Err(error) = &outcome {
             ended.tell(Some(error));
@@ -311,7 +311,7 @@ impl DeviceThreads {
             // With rings, short reads do not come this way.
             let may = session.rings.is_none() && session.clone_fd;
             let awake = may.then(|| Awake::new(&session.turn, &descriptor)).flatten();
-            let pipe = (session.splice && number < MOST).then(|| Pipe::to(&*descriptor)).flatten();
+            let pipe = (session.splice && number < MAX).then(|| Pipe::to(&*descriptor)).flatten();
             let work = move || {
                 batch::wake_gently();
                 let outcome = device::serve(&descriptor, awake.as_ref(), pipe.as_ref(), &*dispatch, max_write, &served);

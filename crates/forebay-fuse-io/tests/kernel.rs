@@ -1,4 +1,4 @@
-//! A session with the kernel of this machine, over each carrier. Needs root, who alone may mount without a helper.
+//! A session with the kernel of this machine, over each channel. Needs root, who alone may mount without a helper.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use forebay_fuse_io::{
-    Answer as _, Attributes, Carrier, Dispatch, Errno, FuseIo, HeldBytes, Kind, Opened, OpenedFlags, Operation,
+    Answer as _, Attributes, Channel, Dispatch, Errno, FuseIo, HeldBytes, Kind, Opened, OpenedFlags, Operation,
     ReadDirPlus, Reply, Request, Served, Session, SessionError, SessionOptions, Statfs,
 };
 use rustix::fs::{Mode, OFlags};
@@ -215,7 +215,7 @@ impl Mount {
         let served = session.served();
         let session = thread::spawn(move || session.run());
         let carried = served.wait(SOON).unwrap();
-        assert_eq!(matches!(carried.by, Carrier::Uring(_)), io == FuseIo::Uring, "{carried:?}");
+        assert_eq!(matches!(carried.channel, Channel::Uring(_)), io == FuseIo::Uring, "{carried:?}");
         Some(Self { directory, files, served, session, later })
     }
 
@@ -245,11 +245,11 @@ fn mount(directory: &tempfile::TempDir, device: &OwnedFd) -> Option<()> {
     Some(())
 }
 
-const CARRIERS: [FuseIo; 2] = [FuseIo::Device, FuseIo::Uring];
+const CHANNELS: [FuseIo; 2] = [FuseIo::Device, FuseIo::Uring];
 
 #[test]
 fn what_is_read_is_what_is_there_however_it_is_asked_for() {
-    for mount in CARRIERS.into_iter().filter_map(Mount::new) {
+    for mount in CHANNELS.into_iter().filter_map(Mount::new) {
         let mut names: Vec<_> =
             fs::read_dir(mount.directory.path()).unwrap().map(|name| name.unwrap().file_name()).collect();
         names.sort();
@@ -272,7 +272,7 @@ fn what_is_read_is_what_is_there_however_it_is_asked_for() {
 
 #[test]
 fn many_programs_read_and_write_at_once() {
-    for mount in CARRIERS.into_iter().filter_map(Mount::new) {
+    for mount in CHANNELS.into_iter().filter_map(Mount::new) {
         thread::scope(|scope| {
             for reader in 0..8_u64 {
                 let (now, later) = (mount.path("now"), mount.path("later"));
@@ -300,7 +300,7 @@ fn many_programs_read_and_write_at_once() {
 
 #[test]
 fn what_the_kernel_keeps_of_an_answer_does_not_change_with_the_memory_that_it_was_made_of() {
-    for mount in CARRIERS.into_iter().filter_map(Mount::new) {
+    for mount in CHANNELS.into_iter().filter_map(Mount::new) {
         let file = File::open(mount.path("kept")).unwrap();
         let read = || {
             let mut bytes = vec![0; 1 << 20];
@@ -317,7 +317,7 @@ fn what_the_kernel_keeps_of_an_answer_does_not_change_with_the_memory_that_it_wa
 
 #[test]
 fn a_mount_ends_while_requests_hang() {
-    for mount in CARRIERS.into_iter().filter_map(Mount::new) {
+    for mount in CHANNELS.into_iter().filter_map(Mount::new) {
         let hanging: Vec<_> = (0..3)
             .map(|_| {
                 let file = File::open(mount.path("hangs")).unwrap();

@@ -53,7 +53,7 @@ mod writers;
 mod writing;
 
 pub use error::MountError;
-pub use forebay_fuse_io::{Carried, Carrier, FuseIo, Served};
+pub use forebay_fuse_io::{Channel, ChannelInUse, FuseIo, Served};
 pub use local_files::{Kept, LocalFiles};
 pub use mount::{Mount, Unmounted};
 pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read};

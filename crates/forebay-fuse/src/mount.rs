@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_fuse_io::{Carrier, FuseIo, Served, Session};
+use forebay_fuse_io::{Channel, FuseIo, Served, Session};
 use forebay_staging::Staging;
 use forebay_types::{ByteSize, FsPath};
 use tokio::runtime::Handle;
@@ -119,7 +119,7 @@ impl Mount {
             return Err(MountError::NoAnswer(mountpoint));
         }
         let Some(carried) = served.wait(ANSWERS_WITHIN) else { return Err(MountError::NoAnswer(mountpoint)) };
-        if options.io == FuseIo::Uring && !matches!(carried.by, Carrier::Uring(_)) {
+        if options.io == FuseIo::Uring && !matches!(carried.channel, Channel::Uring(_)) {
             return Err(MountError::NoUring(carried.why_not.unwrap_or_default()));
         }
         set_read_ahead(&mountpoint, options.read_ahead);

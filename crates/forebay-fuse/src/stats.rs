@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay_fuse_io::{Carrier, Served};
+use forebay_fuse_io::{Channel, Served};
 use forebay_metrics::{LatencyHistogram, LatencySnapshot};
 use forebay_types::FailureKind;
 use serde_json::{Map, Value, json};
@@ -208,13 +208,13 @@ pub(crate) fn carrier_report(served: &Served) -> Value {
         "passthrough": served.passthrough().is_ok(),
     });
     let Some(carried) = served.carried() else { return report };
-    report["mode"] = carried.by.name().into();
-    match carried.by {
-        Carrier::Device { threads, own_descriptors } => {
+    report["mode"] = carried.channel.name().into();
+    match carried.channel {
+        Channel::Device { threads, own_descriptors } => {
             report["threads"] = threads.into();
             report["own_descriptors"] = own_descriptors.into();
         }
-        Carrier::Uring(shape) => {
+        Channel::Uring(shape) => {
             report["threads"] = shape.threads.into();
             report["queues"] = shape.queues.into();
             report["depth"] = shape.depth.into();

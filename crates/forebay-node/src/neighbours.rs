@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Connector, Peers};
-use forebay_cluster::{Backoff, MOST_PEERS, Membership};
+use forebay_cluster::{Backoff, MAX_PEERS, Membership};
 use forebay_engine::{Fetch, Fetched};
 use forebay_store::Store;
 use forebay_types::{BlockKey, Failure, SectorRange};
@@ -24,7 +24,7 @@ impl Neighbours {
     ) -> Self {
         let runtime = tokio::runtime::Handle::current();
         // All that are asked for one block have so much together, so that each one's end is seen, and noted.
-        let within = peer_timeout / (MOST_PEERS as u32 + 1);
+        let within = peer_timeout / (MAX_PEERS as u32 + 1);
         Self(Peers::new(me, membership, connector, backoff, within, runtime))
     }
 

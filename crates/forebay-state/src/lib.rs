@@ -1,7 +1,7 @@
-//! What a cluster agrees on: a small, consistent store of keys and values behind one seam.
+//! What a cluster agrees on: a small, consistent store of keys and values behind one trait.
 //!
 //! Members, mounts, policies and jobs are a few thousand small values that must survive crashes and that many processes
-//! watch. [`StateStore`] is the seam: read, list, commit a transaction, hold a lease, watch. Its contract is written at
+//! watch. [`StateStore`] is the trait: read, list, commit a transaction, hold a lease, watch. Its contract is written at
 //! the trait, and `conformance` is the one test suite that every implementation runs.
 //!
 //! * [`FileStore`]: a directory of this machine, for one process: the embedded default;
@@ -23,7 +23,7 @@ mod file;
 pub mod fuzzing;
 mod key;
 mod lease;
-mod seam;
+mod traits;
 mod watch;
 
 pub use election::{Election, LeaderUpdate, LeaderWatch, Leadership};
@@ -33,7 +33,7 @@ pub use etcd::{EtcdOptions, EtcdStore, EtcdUser};
 pub use file::{FileOptions, FileStore};
 pub use key::{MAX_KEY_LENGTH, decode_segment, encode_segment};
 pub use lease::{Lease, LeaseId, LeaseOwner};
-pub use seam::{
+pub use traits::{
     Committed, Condition, MAX_TRANSACTION_OPERATIONS, MAX_TRANSACTION_SIZE, MAX_VALUE_SIZE, StateStore, Transaction,
     Write,
 };

@@ -17,7 +17,7 @@
 //! * `held.rs`: going through all that is held, and checking it;
 //! * `queue.rs`, `writer.rs`: how runs get from memory to disk without a read ever waiting for it;
 //! * `disk/`: the format of a slab, its allocator, its recovery and its health;
-//! * `io/`: the seam to the kernel, by io_uring or by threads.
+//! * `io/`: the interface to the kernel, by io_uring or by threads.
 //!
 //! Every sector has a CRC32C, computed when its run is published and kept with it. It is checked on each read from disk
 //! and, when asked for, on reads from memory, on each one or once an interval; a sector that fails takes its run with it and is a miss (invariant

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub use service::{Behaviour, Scripted, digest, pattern, pool, read};
 
-use crate::seam::{CallError, Payload, Reply, Request, Service, Transport};
+use crate::traits::{CallError, Payload, Reply, Request, Service, Transport};
 
 /// A link to a service, and power over the life of its peer.
 #[async_trait::async_trait]

@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::seam::{
+use crate::traits::{
     CallError, LinkError, Op, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
 };
 

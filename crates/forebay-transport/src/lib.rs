@@ -1,4 +1,4 @@
-//! The seam between who reads and who serves.
+//! The interface between clients and workers.
 //!
 //! A client speaks to a worker through [`Transport`]: one small [`Request`], one [`Reply`], and payload bytes that land
 //! in the caller's own buffer. A worker is a [`Service`]: it answers requests with views of its memory, and the
@@ -20,14 +20,14 @@ mod limits;
 mod local;
 mod look;
 pub mod message;
-mod seam;
+mod traits;
 pub mod wire;
 
 pub use answer::answer;
 pub use file_slice::FileSlice;
 pub use local::LocalTransport;
 pub use look::Look;
-pub use seam::{
+pub use traits::{
     CallError, Flags, LinkError, Op, Payload, Provenance, Reply, Request, Response, ResponsePayload, Service,
     Transport, TransportKind,
 };

@@ -7,7 +7,7 @@ use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind};
 
 use crate::look::Look;
-use crate::seam::{
+use crate::traits::{
     CallError, LinkError, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
 };
 

@@ -4,7 +4,7 @@
 
 mod changes;
 
-pub use changes::{Change, ChangeReply, MOST_PARTS, UploadRequest};
+pub use changes::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 
 use std::fmt;
 
@@ -64,9 +64,9 @@ pub struct CoverageReply {
 }
 
 /// Listeners of one worker, at most: more than any machine has network cards.
-pub const MOST_PATHS: usize = 16;
+pub const MAX_PATHS: usize = 16;
 /// Bytes of a host's name, at most, and of a card's.
-const MOST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// The ways to reach a worker besides TCP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +102,7 @@ pub struct PathAddress {
 }
 
 /// Most files in one [`FreeRequest`]: their request stays below [`crate::wire::MAX_REQUEST_BODY`].
-pub const MOST_FREED: usize = 2000;
+pub const MAX_FREED: usize = 2000;
 
 /// Which blocks to drop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -245,12 +245,12 @@ impl PathsReply {
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let reply: Self = decode("paths reply", bytes)?;
         let addresses = || reply.data.iter().chain(&reply.metadata);
-        if addresses().count() > MOST_PATHS {
+        if addresses().count() > MAX_PATHS {
             return Err(malformed("paths reply", format!("{} listeners", reply.data.len())));
         }
         let names = addresses().flat_map(|address| [&address.card, &address.host]).chain(&reply.ucx);
         match names.map(String::len).max() {
-            Some(length) if length > MOST_NAME => Err(malformed("paths reply", format!("a name of {length} bytes"))),
+            Some(length) if length > MAX_NAME => Err(malformed("paths reply", format!("a name of {length} bytes"))),
             _ => Ok(reply),
         }
     }
@@ -272,7 +272,7 @@ impl FreeRequest {
         let of_files =
             |_: Failure| decode("free request", bytes).map(|WireFreeOfFiles { files }| WireFree { files, below: None });
         let wire: WireFree = decode("free request", bytes).or_else(of_files)?;
-        if wire.files.len() > MOST_FREED {
+        if wire.files.len() > MAX_FREED {
             return Err(malformed("free request", format!("{} files", wire.files.len())));
         }
         let files = wire.files.into_iter().map(|(file, blocks)| (FileId(file), blocks)).collect();
@@ -310,7 +310,7 @@ impl AdoptRequest {
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         let request: Self = decode("adopt request", bytes)?;
         match request.from.len() {
-            1..=MOST_NAME => Ok(request),
+            1..=MAX_NAME => Ok(request),
             length => Err(malformed("adopt request", format!("a name of {length} bytes"))),
         }
     }
@@ -427,11 +427,11 @@ mod tests {
         let address = PathAddress { card: "mlx5_0:1".into(), host: "10.0.0.1".into(), port: 59999 };
         let paths =
             PathsReply { ucx: Some("1.20.0".into()), data: vec![address.clone()], metadata: Some(address.clone()) };
-        let crowd = PathsReply { data: vec![address.clone(); MOST_PATHS + 1], ..paths.clone() };
+        let crowd = PathsReply { data: vec![address.clone(); MAX_PATHS + 1], ..paths.clone() };
         let long = PathsReply { ucx: Some("1".repeat(256)), ..paths.clone() };
         assert_eq!(PathsReply::decode(&paths.encode()), Ok(paths));
         assert!(PathsReply::decode(&crowd.encode()).is_err() && PathsReply::decode(&long.encode()).is_err());
-        let free = FreeRequest { files: vec![(FileId([7; 16]), u64::MAX); MOST_FREED], below: Some(vec![b'/'; 1024]) };
+        let free = FreeRequest { files: vec![(FileId([7; 16]), u64::MAX); MAX_FREED], below: Some(vec![b'/'; 1024]) };
         assert!(free.encode().len() <= crate::wire::MAX_REQUEST_BODY as usize);
         assert_eq!(FreeRequest::decode(&free.encode()), Ok(free.clone()));
         // As earlier versions send it, and as they read what this one sends.
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(FreeRequest::decode(&encode(&of_files)), Ok(told.clone()));
         let read: WireFreeOfFiles = decode("", &FreeRequest { below: Some(b"/a".to_vec()), ..told }.encode()).unwrap();
         assert_eq!(read.files, of_files.files);
-        let crowd = FreeRequest { files: vec![(FileId([7; 16]), 1); MOST_FREED + 1], below: None };
+        let crowd = FreeRequest { files: vec![(FileId([7; 16]), 1); MAX_FREED + 1], below: None };
         assert!(FreeRequest::decode(&crowd.encode()).is_err());
         let adopt = AdoptRequest { from: "w1".into(), block_length: 9 };
         assert_eq!(AdoptRequest::decode(&adopt.encode()), Ok(adopt));

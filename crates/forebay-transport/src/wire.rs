@@ -25,7 +25,7 @@ use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, crc32c};
 pub use crate::limits::{
     MAX_BODY_BESIDE_PAYLOAD, MAX_CHANGE_BODY, MAX_PART, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY,
 };
-use crate::seam::{Flags, Op, Provenance, Request};
+use crate::traits::{Flags, Op, Provenance, Request};
 
 /// Bytes in a request or reply header.
 pub const HEADER_LEN: usize = 64;

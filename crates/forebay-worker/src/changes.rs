@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_origin::Origin;
-use forebay_transport::message::{Change, ChangeReply, MOST_PARTS, UploadRequest};
+use forebay_transport::message::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 use forebay_transport::wire::MAX_PART;
 use forebay_transport::{Flags, Request, Response};
 use forebay_types::{Attr, Failure, FailureKind, FsPath};
@@ -21,7 +21,7 @@ use crate::scope::Scope;
 use crate::worker::Worker;
 
 /// The longest name of an upload, and the longest tag of a part, in bytes: those of S3 have some 200.
-const MOST_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 /// A name below a mount that takes changes.
 struct Target {
@@ -77,10 +77,8 @@ impl Worker {
             None => self.put(target, bytes).await?,
             Some((upload, number)) => {
                 check_name(&upload)?;
-                if number == 0 || number as usize > MOST_PARTS {
-                    return Err(invalid(format!(
-                        "there is no part {number}: parts are counted from 1 to {MOST_PARTS}"
-                    )));
+                if number == 0 || number as usize > MAX_PARTS {
+                    return Err(invalid(format!("there is no part {number}: parts are counted from 1 to {MAX_PARTS}")));
                 }
                 let token = target.origin.upload_part(&target.below, &upload, number, bytes).await?;
                 ChangeReply { attr: None, token }
@@ -123,7 +121,7 @@ impl Worker {
         check_name(upload)?;
         parts.iter().try_for_each(|tag| check_name(tag))?;
         let most = parts.len() as u64 * u64::from(MAX_PART);
-        if parts.is_empty() || parts.len() > MOST_PARTS || size > most {
+        if parts.is_empty() || parts.len() > MAX_PARTS || size > most {
             return Err(invalid(format!("{size} bytes cannot be in {} parts", parts.len())));
         }
         let Target { scope, path, origin, below } = self.target(path)?;
@@ -200,7 +198,7 @@ async fn made(changing: Changing<'_>, attr: Attr) -> ChangeReply {
 /// The name of an upload, or the tag of a part: whatever an origin gave, but something.
 fn check_name(name: &str) -> Result<(), Failure> {
     match name.len() {
-        1..=MOST_NAME => Ok(()),
+        1..=MAX_NAME => Ok(()),
         length => Err(invalid(format!("a name of an upload, or a tag, of {length} bytes"))),
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 /// Blocks that are looked at together.
 const PAGE: usize = 256;
 /// Passes at most: a cache that fills as fast as it is handed over would be walked for ever.
-const MOST_PASSES: u32 = 16;
+const MAX_PASSES: u32 = 16;
 
 /// Who takes over what a worker has.
 #[async_trait::async_trait]
@@ -151,10 +151,10 @@ impl DrainProgress {
             (0, _) => DrainVerdict::Stuck,
             // What was handed over before and is lacking again was evicted there: new owners with less room than there is to
             // hold would take and evict for ever.
-            (_, 0) if self.bytes_adopted >= 2 * self.bytes_at_first || self.pass >= MOST_PASSES => {
+            (_, 0) if self.bytes_adopted >= 2 * self.bytes_at_first || self.pass >= MAX_PASSES => {
                 DrainVerdict::Complete
             }
-            _ if self.pass >= MOST_PASSES => DrainVerdict::Stuck,
+            _ if self.pass >= MAX_PASSES => DrainVerdict::Stuck,
             _ => DrainVerdict::Running,
         };
     }

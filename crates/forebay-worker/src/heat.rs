@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 const SAMPLE: u32 = 64;
 const HALF_LIFE: Duration = Duration::from_secs(120);
 /// Files that are told apart at once, and blocks.
-const MOST_FILES: usize = 1024;
-const MOST_BLOCKS: usize = 8192;
+const MAX_FILES: usize = 1024;
+const MAX_BLOCKS: usize = 8192;
 
 thread_local! {
     /// Reads of this thread until the next one that is looked at.
@@ -42,9 +42,9 @@ pub(crate) struct Heat {
 
 #[derive(Default)]
 struct Lists {
-    files: Hottest<FileId, MOST_FILES>,
+    files: Hottest<FileId, MAX_FILES>,
     /// `None` while nobody wants to know.
-    blocks: Option<Hottest<BlockKey, MOST_BLOCKS>>,
+    blocks: Option<Hottest<BlockKey, MAX_BLOCKS>>,
 }
 
 impl Heat {
@@ -120,19 +120,19 @@ impl Count {
 }
 
 /// A bounded count of samples that fade. Pure.
-struct Hottest<K, const MOST: usize> {
+struct Hottest<K, const MAX: usize> {
     counts: HashMap<K, Count>,
 }
 
-impl<K, const MOST: usize> Default for Hottest<K, MOST> {
+impl<K, const MAX: usize> Default for Hottest<K, MAX> {
     fn default() -> Self {
         Self { counts: HashMap::new() }
     }
 }
 
-impl<K: Copy + Eq + Hash, const MOST: usize> Hottest<K, MOST> {
+impl<K: Copy + Eq + Hash, const MAX: usize> Hottest<K, MAX> {
     fn note(&mut self, key: K, length: u32, now: Instant) {
-        if self.counts.len() >= MOST && !self.counts.contains_key(&key) {
+        if self.counts.len() >= MAX && !self.counts.contains_key(&key) {
             self.drop_the_colder_half(now);
         }
         let count = self.counts.entry(key).or_insert(Count { reads: 0.0, bytes: 0.0, at: now });
@@ -148,7 +148,7 @@ impl<K: Copy + Eq + Hash, const MOST: usize> Hottest<K, MOST> {
         let median = *median;
         // Those that are just as hot as the one in the middle may be all there are: no more than half stay either.
         let hotter = hotter.iter().filter(|reads| **reads > median).count();
-        let mut room = (MOST / 2).saturating_sub(hotter);
+        let mut room = (MAX / 2).saturating_sub(hotter);
         self.counts.retain(|_, count| {
             let reads = count.faded(now).reads;
             let fills_room = reads == median && room > 0;

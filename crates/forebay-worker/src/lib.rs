@@ -5,7 +5,7 @@
 //! cache in front of them:
 //!
 //! * `namespace.rs`: which origin is behind which path; `scope.rs`: that and the policies, as they are now;
-//! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `freshness.rs`: which of them
+//! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `invalidation_log.rs`: which of them
 //!   are not believed any more, `neighbours.rs`: when a directory is listed instead of being asked about each of its names;
 //! * `changes.rs`: changes of the namespace and uploads, which go through to the origin;
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
@@ -21,8 +21,8 @@
 
 mod changes;
 mod drain;
-mod freshness;
 mod heat;
+mod invalidation_log;
 mod metadata;
 mod moves;
 mod namespace;

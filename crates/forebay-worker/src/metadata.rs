@@ -7,7 +7,7 @@
 //! asked of the worker that owns its directory.
 //!
 //! It also says under which scope it was asked: when mounts or policies have changed since, it is asked again. The same when the
-//! name has changed since ([`crate::freshness`]). So an answer that was under way during a change is not believed after it
+//! name has changed since ([`crate::invalidation_log`]). So an answer that was under way during a change is not believed after it
 //! either. What a change made of a name is remembered as if it had been asked for.
 //!
 //! Where many names of one directory are asked for, its pages are listed instead ([`ahead`]).
@@ -28,7 +28,7 @@ use moka::future::Cache;
 use moka::ops::compute::Op;
 
 use self::ahead::Ahead;
-use crate::freshness::Freshness;
+use crate::invalidation_log::InvalidationLog;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
 
@@ -105,7 +105,7 @@ impl Expiry<PageKey, KnownPage> for WhenStale {
 #[derive(Clone)]
 pub(crate) struct Metadata {
     scopes: Arc<Scopes>,
-    freshness: Arc<Freshness>,
+    invalidations: Arc<InvalidationLog>,
     attrs: Cache<FsPath, KnownAttr>,
     pages: Cache<PageKey, KnownPage>,
     ahead: Ahead,
@@ -116,7 +116,7 @@ impl Metadata {
         let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
         let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
-        Self { scopes, freshness: Arc::new(Freshness::new()), attrs, pages, ahead: Ahead::new() }
+        Self { scopes, invalidations: Arc::new(InvalidationLog::new()), attrs, pages, ahead: Ahead::new() }
     }
 
     /// Ends what is listed ahead of questions, and waits until it has ended.
@@ -149,7 +149,7 @@ impl Metadata {
         let known = self.attrs.get(path).now_or_never()??;
         let now = Instant::now();
         let valid_for = known.valid_from(now);
-        let is_known = known.scope == scope.number && self.freshness.believes_name(path, known.asked, now);
+        let is_known = known.scope == scope.number && self.invalidations.believes_name(path, known.asked, now);
         let attr = known.answer.ok().filter(|_| is_known && !valid_for.is_zero())?;
         Some(StatReply { attr: Attr { replicas: rules.replicas, ..attr }, valid_for })
     }
@@ -164,7 +164,7 @@ impl Metadata {
                 // The cache has dropped it: it is not believed by anybody any more.
                 continue;
             }
-            if known.scope == scope.number && self.freshness.believes_name(path, known.asked, Instant::now()) {
+            if known.scope == scope.number && self.invalidations.believes_name(path, known.asked, Instant::now()) {
                 return Ok(known);
             }
             self.attrs.invalidate(path).await;
@@ -182,10 +182,10 @@ impl Metadata {
                 Ok(page.answer.next.clone())
             }
         };
-        if self.ahead.wait_for_page(scope, &self.freshness, path, list).await
+        if self.ahead.wait_for_page(scope, &self.invalidations, path, list).await
             && let Some(known) = self.attrs.get(path).await
             && known.scope == scope.number
-            && self.freshness.believes_name(path, known.asked, Instant::now())
+            && self.invalidations.believes_name(path, known.asked, Instant::now())
         {
             return Ok(known);
         }
@@ -199,11 +199,11 @@ impl Metadata {
         let before = self.attrs.get(path).await;
         let known = self.ask(scope, path).await?;
         if before.is_some_and(|before| before.answer != known.answer) {
-            self.mark(path, known.asked);
+            self.invalidate(path, known.asked);
         }
         if known.answer.as_ref().is_ok_and(|attr| attr.version().is_none()) {
             // Its attributes do not tell whether its names are the same.
-            self.freshness.listing_changed(path, known.asked);
+            self.invalidations.listing_changed(path, known.asked);
         }
         self.remember(path.clone(), known.clone()).await;
         Ok(known)
@@ -256,7 +256,7 @@ impl Metadata {
         } else if revalidate {
             let known = self.ask_page(&scope, &key).await?;
             if key.1.is_none() {
-                self.freshness.listing_changed(path, known.asked);
+                self.invalidations.listing_changed(path, known.asked);
             }
             self.pages.insert(key, Arc::clone(&known)).await;
             known
@@ -276,7 +276,7 @@ impl Metadata {
             if !known.answers(began) {
                 continue;
             }
-            if known.scope == scope.number && self.freshness.believes_listing(&key.0, known.asked, Instant::now()) {
+            if known.scope == scope.number && self.invalidations.believes_listing(&key.0, known.asked, Instant::now()) {
                 return Ok(known);
             }
             self.pages.invalidate(key).await;
@@ -310,7 +310,7 @@ impl Metadata {
             let rules = scope.of_name(&child);
             entry.attr.replicas = rules.replicas;
             entry.attr.writable = if names.contains(&*entry.name) { scope.is_writable(&child) } else { writable };
-            if rules.believes_nothing() || !self.freshness.believes_name(&child, asked, Instant::now()) {
+            if rules.believes_nothing() || !self.invalidations.believes_name(&child, asked, Instant::now()) {
                 continue;
             }
             let answer = Ok(entry.attr.clone());
@@ -324,28 +324,28 @@ impl Metadata {
     /// a directory.
     pub(crate) fn forget(&self, path: &FsPath) {
         let now = Instant::now();
-        self.mark(path, now);
-        self.freshness.listing_changed(path, now);
+        self.invalidate(path, now);
+        self.invalidations.listing_changed(path, now);
     }
 
     /// The scope has changed, or so much else that nothing is to be believed any more.
     pub(crate) fn forget_all(&self) {
-        self.freshness.everything_changed(Instant::now());
+        self.invalidations.everything_changed(Instant::now());
         self.attrs.invalidate_all();
         self.pages.invalidate_all();
     }
 
     /// The worker hears of changes during `tenure`: what it knows now it may not have heard of.
     pub(crate) fn own_during(&self, tenure: &Arc<Tenure>) {
-        self.freshness.hears_during(tenure, Instant::now());
+        self.invalidations.hears_during(tenure, Instant::now());
         self.attrs.invalidate_all();
         self.pages.invalidate_all();
     }
 
     /// The name is not what it was before `at`, in its directory's listing either.
-    fn mark(&self, path: &FsPath, at: Instant) {
-        self.freshness.name_changed(path, at);
-        self.freshness.listing_changed(&path.parent(), at);
+    fn invalidate(&self, path: &FsPath, at: Instant) {
+        self.invalidations.name_changed(path, at);
+        self.invalidations.listing_changed(&path.parent(), at);
     }
 
     /// What was made has made the directories above it, too, in an origin where those are only implied.
@@ -355,7 +355,7 @@ impl Metadata {
             let known = self.attrs.get(&above).await;
             match known.map(|known| known.answer) {
                 Some(Ok(_)) => return,
-                Some(Err(_)) => self.mark(&above, at),
+                Some(Err(_)) => self.invalidate(&above, at),
                 None => {}
             }
             above = above.parent();
@@ -386,7 +386,7 @@ impl Changing<'_> {
         let rules = scope.of_name(&path);
         let attr = Attr { replicas: rules.replicas, writable: scope.is_writable(&path), ..attr };
         // Of two changes at once, nobody here knows which one the origin took last.
-        let is_alone = metadata.freshness.believes_name(&path, self.began, Instant::now());
+        let is_alone = metadata.invalidations.believes_name(&path, self.began, Instant::now());
         let began = self.began;
         drop(self);
         let asked = Instant::now();
@@ -405,9 +405,9 @@ impl Changing<'_> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        self.metadata.mark(&self.path, now);
+        self.metadata.invalidate(&self.path, now);
         if self.lists {
-            self.metadata.freshness.listing_changed(&self.path, now);
+            self.metadata.invalidations.listing_changed(&self.path, now);
         }
     }
 }

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 pub const MOUNTS: &str = "mounts/";
 
 /// Options of a mount, at most.
-const MOST_OPTIONS: usize = 64;
+const MAX_OPTIONS: usize = 64;
 /// Bytes of an option's value, at most.
-const MOST_VALUE: usize = 4096;
+const MAX_VALUE: usize = 4096;
 /// An option whose name has one of these in it holds a credential.
 const SECRET_WORDS: [&str; 12] = [
     "secret",
@@ -120,7 +120,7 @@ impl MountRecord {
         FsPath::new(&self.path)?;
         let (scheme, rest) = self.origin.split_once("://").ok_or(MountProblem::Origin)?;
         let is_scheme = !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if !is_scheme || rest.is_empty() || self.origin.len() > MOST_VALUE || self.origin.contains(char::is_control) {
+        if !is_scheme || rest.is_empty() || self.origin.len() > MAX_VALUE || self.origin.contains(char::is_control) {
             return Err(MountProblem::Origin);
         }
         if may_hold_credential(rest) {
@@ -129,7 +129,7 @@ impl MountRecord {
         for (at, (name, value)) in self.options.iter().enumerate() {
             let is_name = (1..=64).contains(&name.len())
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-            if !is_name || value.len() > MOST_VALUE || value.contains('\0') || at >= MOST_OPTIONS {
+            if !is_name || value.len() > MAX_VALUE || value.contains('\0') || at >= MAX_OPTIONS {
                 let shown: String = name.chars().take(64).collect();
                 return Err(MountProblem::Option(shown.escape_debug().to_string()));
             }

@@ -18,7 +18,7 @@ use crate::reply::Dispatch;
 use crate::session::{Session, SessionOptions};
 
 /// The largest message that is expected of us: a read of 1 MiB.
-const MOST: usize = (1 << 20) + 4096;
+const MAX: usize = (1 << 20) + 4096;
 
 /// A mount over a socket.
 pub(crate) struct FakeDevice {
@@ -41,7 +41,7 @@ impl Wire {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         for end in [&kernel, &device] {
             // More than that only root gets; tests keep their messages below what others get.
-            let _ = sockopt::set_socket_send_buffer_size_force(end, 4 * MOST);
+            let _ = sockopt::set_socket_send_buffer_size_force(end, 4 * MAX);
         }
         (Self { socket: kernel, latest: 0, answers: HashMap::new(), notifications: VecDeque::new() }, device)
     }
@@ -82,7 +82,7 @@ impl Wire {
 
     fn take(&mut self, until: Instant) {
         assert!(self.is_readable(until), "there is no answer");
-        let mut message = vec![0; MOST];
+        let mut message = vec![0; MAX];
         let length = rustix::io::read(&self.socket, &mut message).unwrap();
         assert!(length >= OUT_HEADER, "{length} bytes are no answer");
         message.truncate(length);

@@ -1,4 +1,4 @@
-//! The kernel's side, played by tests: one fake a carrier, and what both need to speak.
+//! The kernel's side, played by tests: one fake a channel, and what both need to speak.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) mod ring;
 /// How long a fake waits for what must come.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// A kernel that has mounted a session of ours, over one of the carriers.
+/// A kernel that has mounted a session of ours, over one of the channels.
 pub(crate) trait FakeKernel: Sized {
     /// Mounts.
     fn start<D: Dispatch>(dispatch: Arc<D>, options: &SessionOptions) -> Self;
@@ -22,7 +22,7 @@ pub(crate) trait FakeKernel: Sized {
     /// Sends a request; gives what it is called. `unique` and `length` of the header are filled in.
     fn request(&mut self, header: Header, head: &[u8], tail: &[u8]) -> u64;
 
-    /// Sends what is not answered, which any carrier gets over the device.
+    /// Sends what is not answered, which any channel gets over the device.
     fn tell(&mut self, header: Header, head: &[u8], tail: &[u8]);
 
     /// The answer to a request, waiting for it.

@@ -18,10 +18,10 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::device::Wire;
 use super::{Answered, FakeKernel, SOON, about, encode, init};
-use crate::carrier::ring::cpus::Cpus;
-use crate::carrier::ring::entry::Entries;
-use crate::carrier::ring::queue::Command;
-use crate::carrier::ring::submit::{Completion, Submit};
+use crate::channel::ring::cpus::Cpus;
+use crate::channel::ring::entry::Entries;
+use crate::channel::ring::queue::Command;
+use crate::channel::ring::submit::{Completion, Submit};
 use crate::protocol::abi::{capability, opcode};
 use crate::protocol::request::Header;
 use crate::reply::Dispatch;

@@ -10,12 +10,12 @@ use crate::protocol::fields::{Record, check_name};
 use crate::protocol::request::Malformed;
 
 /// The most bytes that there are before a name.
-const MOST_HEAD: usize = OUT_HEADER + 24;
+const MAX_HEAD: usize = OUT_HEADER + 24;
 
 /// A message to the kernel, to be written to the device in one go.
 #[derive(Clone)]
 pub struct Notification {
-    bytes: [u8; MOST_HEAD + MAX_NAME + 1],
+    bytes: [u8; MAX_HEAD + MAX_NAME + 1],
     length: usize,
 }
 
@@ -52,7 +52,7 @@ impl Notification {
         // At most 296. That there is no request it answers is said by a `unique` of 0.
         header.u32(length as u32).i32(code).u64(0);
 
-        let mut message = Self { bytes: [0; MOST_HEAD + MAX_NAME + 1], length };
+        let mut message = Self { bytes: [0; MAX_HEAD + MAX_NAME + 1], length };
         let mut rest = message.bytes.as_mut_slice();
         for part in [&*header].into_iter().chain(parts) {
             // Names were checked, so everything fits.

@@ -17,7 +17,7 @@ use forebay_transport::{Service, Transport};
 use forebay_types::ByteSize;
 
 use crate::bucket::{BLOCK_SIZE, Bucket, pattern};
-use crate::carriers::is_offered;
+use crate::channels::is_offered;
 use crate::harness::{MINUTE, Mounted, options, runtime, skipped, wait_within};
 
 const CLUSTER: &str = "test";

@@ -1,7 +1,7 @@
 //! The kernel's own file system calls on real mounts, served by a worker that keeps its objects in memory.
 
 mod bucket;
-mod carriers;
+mod channels;
 mod child;
 mod faults;
 mod harness;

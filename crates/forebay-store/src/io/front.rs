@@ -7,7 +7,7 @@ use forebay_memory::SpanMut;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::seam::DiskIo;
+use super::traits::DiskIo;
 use super::write_buffer::WriteBuffer;
 
 /// An operation and everything that it needs, owned until it has ended.

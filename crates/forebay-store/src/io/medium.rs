@@ -1,6 +1,6 @@
 //! A slab on something that is no file and lives in somebody else's time: the disk of a simulation.
 //!
-//! Everything above the seam is the same as over a file, recovery after a crash included. What differs is that no thread is
+//! Everything above the interface is the same as over a file, recovery after a crash included. What differs is that no thread is
 //! started and nothing blocks, so that what happens is a function of what the medium does.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Reading and writing a slab file, and who does it: the seam is [`DiskIo`] (`seam.rs`), and here is the choice between its
+//! Reading and writing a slab file, and who does it: the interface is [`DiskIo`] (`traits.rs`), and here is the choice between its
 //! implementations, io_uring and a pool of threads.
 
 #[cfg(test)]
@@ -8,8 +8,8 @@ pub(crate) mod fake;
 mod front;
 #[cfg(feature = "simulation")]
 pub(crate) mod medium;
-mod seam;
 mod threads;
+mod traits;
 mod uring;
 mod write_buffer;
 
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::{IoBackend, StoreError};
-pub(crate) use seam::{DiskIo, Files};
+pub(crate) use traits::{DiskIo, Files};
 pub(crate) use write_buffer::{Page, WriteBuffer};
 
 /// Starts what reads and writes these files of a slab directory.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use super::front::{Back, Front, Kind, Operation};
-use super::seam::Files;
+use super::traits::Files;
 
 /// Operations under way at a time, each on a thread of its own. NVMe drives want more, but threads are not the way to
 /// get there.

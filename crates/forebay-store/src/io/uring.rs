@@ -13,7 +13,7 @@ use io_uring::{IoUring, opcode, squeue, types::Fd};
 use rustix::event::EventfdFlags;
 
 use super::front::{Back, Front, Kind, Operation};
-use super::seam::Files;
+use super::traits::Files;
 
 /// Operations under way at a time; beyond it an NVMe drive only adds latency.
 const DEPTH: usize = 128;

@@ -17,7 +17,7 @@ use super::kept::Kept;
 
 /// All parts but the last have as much at least.
 const SMALLEST_PART: u64 = 5 << 20;
-const MOST_PARTS: i32 = 10_000;
+const MAX_PARTS: i32 = 10_000;
 
 /// The uploads under way.
 #[derive(Debug, Default)]
@@ -63,8 +63,8 @@ impl Uploads {
 
     /// Refuses what is no part of an upload of this object.
     pub(super) fn check(&self, id: &str, bucket: &str, key: &str, number: i32) -> S3Result<()> {
-        if !(1..=MOST_PARTS).contains(&number) {
-            return Err(s3_error!(InvalidArgument, "part numbers go from 1 to {}", MOST_PARTS));
+        if !(1..=MAX_PARTS).contains(&number) {
+            return Err(s3_error!(InvalidArgument, "part numbers go from 1 to {}", MAX_PARTS));
         }
         self.with(id, bucket, key, |_| ())
     }

@@ -9,10 +9,10 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{WireAttr, decode, encode, malformed};
-use crate::seam::{Op, Request};
+use crate::traits::{Op, Request};
 
 /// Parts of one upload, at most: what S3 takes.
-pub const MOST_PARTS: usize = 10_000;
+pub const MAX_PARTS: usize = 10_000;
 
 /// A change of the namespace. Paths are the namespace's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub enum Change {
         upload: String,
         /// Bytes in all parts.
         size: u64,
-        /// The tags of the parts, the first part's first; at most [`MOST_PARTS`].
+        /// The tags of the parts, the first part's first; at most [`MAX_PARTS`].
         #[serde(deserialize_with = "at_most_parts")]
         parts: Vec<String>,
     },
@@ -108,14 +108,14 @@ fn at_most_parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Strin
         type Value = Vec<String>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MOST_PARTS} parts")
+            write!(f, "at most {MAX_PARTS} parts")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
             let mut tags = Vec::new();
             while let Some(tag) = parts.next_element()? {
-                if tags.len() == MOST_PARTS {
-                    return Err(A::Error::invalid_length(MOST_PARTS + 1, &self));
+                if tags.len() == MAX_PARTS {
+                    return Err(A::Error::invalid_length(MAX_PARTS + 1, &self));
                 }
                 tags.push(tag);
             }
@@ -218,12 +218,12 @@ mod tests {
         let attr = Some(Attr { writable: true, modified_nanos: 7, ..Attr::file(version) });
         let changed = ChangeReply { attr, token: "upload-1".into() };
         assert_eq!(ChangeReply::decode(&changed.encode()), Ok(changed));
-        let parts = vec!["\"0123456789abcdef0123456789abcdef\"".to_owned(); MOST_PARTS];
+        let parts = vec!["\"0123456789abcdef0123456789abcdef\"".to_owned(); MAX_PARTS];
         let complete =
             |parts| Change::Complete { path: b"/a".to_vec(), upload: "u".repeat(300), size: u64::MAX, parts };
         assert!(complete(parts.clone()).encode().len() <= MAX_CHANGE_BODY as usize);
         assert_eq!(Change::decode(&complete(parts.clone()).encode()), Ok(complete(parts)));
-        let crowd = Change::decode(&complete(vec![String::new(); MOST_PARTS + 1]).encode());
+        let crowd = Change::decode(&complete(vec![String::new(); MAX_PARTS + 1]).encode());
         assert_eq!(crowd.unwrap_err().kind(), FailureKind::InvalidArgument);
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::freshness::Freshness;
+use crate::invalidation_log::InvalidationLog;
 use crate::namespace::Resolved;
 use crate::neighbours::{Advice, Neighbours, PATIENCE, Page, Token};
 use crate::scope::Scope;
@@ -58,7 +58,7 @@ impl Ahead {
     pub(super) async fn wait_for_page<L>(
         &self,
         scope: &Arc<Scope>,
-        freshness: &Freshness,
+        invalidations: &InvalidationLog,
         path: &FsPath,
         list: impl FnOnce(FsPath, Token) -> L,
     ) -> bool
@@ -79,7 +79,7 @@ impl Ahead {
         });
         let (patience, ended) = {
             let mut neighbours = directory.neighbours.lock();
-            neighbours.renew(now, scope.number, ttl, |began| freshness.believes_listing(&parent, began, now));
+            neighbours.renew(now, scope.number, ttl, |began| invalidations.believes_listing(&parent, began, now));
             let patience = match neighbours.note(now) {
                 Advice::Ask => return false,
                 Advice::Wait(patience) => patience,

@@ -372,8 +372,8 @@ async fn closing_ends_a_page_that_is_being_listed_and_waits_for_its_task() {
         assert!(ask.await.is_err_and(|error| error.is_cancelled()));
     }
     // Those who asked are gone, and the task that lists is not: it has the other one.
-    assert!(Arc::strong_count(&metadata.freshness) > 1);
+    assert!(Arc::strong_count(&metadata.invalidations) > 1);
     tokio::time::timeout(Duration::from_secs(10), metadata.close()).await.expect("the listing is not ended");
-    assert_eq!(Arc::strong_count(&metadata.freshness), 1, "its task has ended");
+    assert_eq!(Arc::strong_count(&metadata.invalidations), 1, "its task has ended");
     drop(stall);
 }

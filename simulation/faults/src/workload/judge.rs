@@ -14,7 +14,7 @@ use crate::model::{self, Object};
 use crate::{cluster, faults, origin};
 
 /// Changes of one name that are remembered: more than are ever under way at once.
-const MOST_OWN: usize = 256;
+const MAX_OWN: usize = 256;
 
 /// One operation on one mount.
 #[derive(Clone)]
@@ -147,7 +147,7 @@ impl Operation {
         state(|state| {
             let known = state.own.entry(key).or_default();
             known.push_back(Own { took_effect: at, acknowledged: kernel::now() });
-            if known.len() > MOST_OWN {
+            if known.len() > MAX_OWN {
                 known.pop_front();
             }
         });

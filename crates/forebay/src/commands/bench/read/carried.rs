@@ -12,14 +12,14 @@ const TOLD: f64 = 0.01;
 
 /// What some mounts' reads went over.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Carried {
+pub(super) struct ChannelInUse {
     ucx_bytes: u64,
     tcp_bytes: u64,
     /// UCX's transports, in the order in which they were chosen.
     transports: Vec<String>,
 }
 
-impl Carried {
+impl ChannelInUse {
     /// Adds what a mount counts and has logged.
     pub(super) fn add(&mut self, counters: &Value, log: &str) {
         let bytes = |kind: &str| {
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn what_was_asked_of_ucx_and_went_over_tcp_is_told() {
         let text = |ucx, tcp, log| {
-            let mut carried = Carried::default();
+            let mut carried = ChannelInUse::default();
             carried.add(&counted(ucx, tcp), log);
             carried.text()
         };
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn several_mounts_are_told_together_and_one_without_ucx_is_tcp() {
-        let mut carried = Carried::default();
+        let mut carried = ChannelInUse::default();
         carried.add(&json!({ "client": {} }), "");
         assert_eq!(carried.text(), "tcp");
         carried.add(&counted(500, 0), LOG);

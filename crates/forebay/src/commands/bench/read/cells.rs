@@ -16,7 +16,7 @@ use forebay_benchmark::read::files::{self, Buffer};
 use forebay_benchmark::read::{Batch, How, Kept, Step, file_name, remove_files, size, together};
 use forebay_benchmark::record::{Cell, Compared, Finding, Level, Measured};
 
-use super::carried::Carried;
+use super::carried::ChannelInUse;
 use super::meter::Meter;
 use super::place;
 use super::plan::{By, Plan, worker_memory};
@@ -293,7 +293,7 @@ impl Cells<'_> {
         let (client_percent_seconds, worker_percent_seconds) = before.until(&after);
         let carried_by = match &way.by {
             By::Mounts(_) => {
-                let mut carried = Carried::default();
+                let mut carried = ChannelInUse::default();
                 for mount in &mounts {
                     carried.add(&mount.counters()?, &mount.log());
                 }

@@ -1,4 +1,4 @@
-//! The classic carrier: threads that read requests from `/dev/fuse`, one after the other.
+//! The classic channel: threads that read requests from `/dev/fuse`, one after the other.
 //!
 //! After a short read a thread may wait awake for the next (`awake.rs`); long ones it may answer through a pipe (`pipe.rs`).
 //!
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use rustix::io::Errno as SystemErrno;
 use tracing::{debug, error};
 
-use crate::carrier::awake::{Awake, SHORT};
-use crate::carrier::descriptor::Descriptor;
-use crate::carrier::pipe::Pipe;
+use crate::channel::awake::{Awake, SHORT};
+use crate::channel::descriptor::Descriptor;
+use crate::channel::pipe::Pipe;
 use crate::errno::Errno;
 use crate::protocol::abi::{MIN_BUFFER, opcode};
 use crate::protocol::request::{Header, Malformed, Operation, parse, split};

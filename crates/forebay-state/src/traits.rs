@@ -1,4 +1,4 @@
-//! The seam: what a state store does, and what its users may rely on.
+//! The interface of a state store: what it does, and what its users may rely on.
 
 use std::time::Duration;
 

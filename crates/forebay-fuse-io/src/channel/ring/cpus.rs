@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// they ask keeps its entry for long: what is written while the staging directory is full, what is read of an access log.
 pub(crate) const FOREIGN_DEPTH: u32 = 16;
 /// The same where memory is short, and the fewest that any queue is given for want of it.
-pub(crate) const LEAST_DEPTH: u32 = 4;
+pub(crate) const MIN_DEPTH: u32 = 4;
 
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use forebay_fuse::{Carrier, FuseIo, MountError, MountOptions};
+use forebay_fuse::{Channel, FuseIo, MountError, MountOptions};
 
 use crate::bucket::{Bucket, pattern};
 use crate::child::Actor;
@@ -32,7 +32,7 @@ fn the_device_is_read_by_as_many_threads_as_were_asked_for_each_with_a_descripto
     let options = MountOptions { io: FuseIo::Device, threads: 3, ..options() };
     let mounted = Mounted::with(bucket(), MINUTE, &options);
     let carried = mounted.mount.served().carried().unwrap();
-    assert_eq!((carried.by, carried.why_not), (Carrier::Device { threads: 3, own_descriptors: true }, None));
+    assert_eq!((carried.channel, carried.why_not), (Channel::Device { threads: 3, own_descriptors: true }, None));
     assert!(fs::read(mounted.path("file")).unwrap() == pattern(1 << 20, 1));
     let report = mounted.mount.reporter()();
     assert_eq!((&report["fuse"]["io"]["mode"], &report["fuse"]["io"]["threads"]), (&"device".into(), &3.into()));
@@ -48,7 +48,7 @@ fn io_uring_carries_requests_where_it_is_asked_for_and_offered() {
     let options = MountOptions { io: FuseIo::Uring, ..options() };
     let mounted = Mounted::with(bucket(), MINUTE, &options);
     let carried = mounted.mount.served().carried().unwrap();
-    assert!(matches!(carried.by, Carrier::Uring(_)), "{carried:?}");
+    assert!(matches!(carried.channel, Channel::Uring(_)), "{carried:?}");
     assert!(fs::read(mounted.path("file")).unwrap() == pattern(1 << 20, 1));
     assert_eq!(mounted.mount.reporter()()["fuse"]["io"]["mode"], "uring");
 }

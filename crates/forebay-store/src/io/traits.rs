@@ -1,4 +1,4 @@
-//! The seam to the kernel.
+//! The interface to the kernel.
 //!
 //! [`DiskIo`] has two implementations, io_uring and a pool of threads, and a fake that fails on demand. All of them own
 //! the memory of an operation until the operation has *ended*, whatever becomes of the future that waits for it

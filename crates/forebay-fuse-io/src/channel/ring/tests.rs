@@ -1,4 +1,4 @@
-//! What a ring does beside what every carrier does, with the kernel played by a fake.
+//! What a ring does beside what every channel does, with the kernel played by a fake.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};

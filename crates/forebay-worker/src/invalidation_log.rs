@@ -1,13 +1,14 @@
-//! When names and listings changed, as far as this worker knows: an answer that was asked for before is not believed after.
+//! The invalidation log: since when names and listings are different, as far as this worker knows. An answer that was asked for before
+//! that is not believed after it.
 //!
-//! To drop what is cached is not enough: an answer that is under way when a name changes arrives after that, and nobody can
-//! tell whether it is of before. So a change leaves a mark ([`marks`]), and an answer is held against it when it is used.
+//! Dropping what is cached is not enough: an answer may be under way while a name changes, and arrive later, and nothing in it tells
+//! whether it is from before. So each change leaves a tombstone ([`tombstones`]), and every answer is compared with it when it is used.
 //!
-//! In a cluster a worker hears of changes for as long as the others take it for the owner of its names. What it learned before
-//! its [`Tenure`] was over is not believed after that: the changes went to others. A process that was stopped finds out by the
-//! clock, whatever it does first when it goes on.
+//! In a cluster a worker hears of changes for as long as the others take it for the owner of its names. What it learned before its
+//! [`Tenure`] ended is not believed after that: the changes went to other workers. A process that was stopped finds out by the clock,
+//! whatever it does first when it goes on.
 
-mod marks;
+mod tombstones;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,49 +16,49 @@ use std::time::Instant;
 use arc_swap::ArcSwapOption;
 use forebay_types::{FsPath, Tenure};
 
-use self::marks::Marks;
+use self::tombstones::Tombstones;
 
-/// Places for marks of names, and as many for those of listings: half a megabyte each. One in so many changes has a name asked for
+/// Places for tombstones of names, and as many for those of listings: half a megabyte each. One in so many changes has a name asked for
 /// again that shares its place.
-const PLACES: usize = 65_536;
+const SLOTS: usize = 65_536;
 
-pub(crate) struct Freshness {
+pub(crate) struct InvalidationLog {
     start: Instant,
-    names: Marks,
-    listings: Marks,
-    /// Nothing, where the worker is not one of several.
+    names: Tombstones,
+    listings: Tombstones,
+    /// None where the worker is the only one.
     tenure: ArcSwapOption<Tenure>,
 }
 
-/// What those of `marks` need of threads.
+/// The atomics of `tombstones`, which its model replaces.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-impl Freshness {
+impl InvalidationLog {
     pub(crate) fn new() -> Self {
-        Self::with_places(PLACES)
+        Self::with_slots(SLOTS)
     }
 
-    fn with_places(places: usize) -> Self {
-        let (names, listings) = (Marks::new(places), Marks::new(places));
+    fn with_slots(slots: usize) -> Self {
+        let (names, listings) = (Tombstones::new(slots), Tombstones::new(slots));
         Self { start: Instant::now(), names, listings, tenure: ArcSwapOption::empty() }
     }
 
     /// What was asked about `path` itself before `at` is not believed any more.
     pub(crate) fn name_changed(&self, path: &FsPath, at: Instant) {
-        self.names.mark(path.as_bytes(), self.nanos(at));
+        self.names.add(path.as_bytes(), self.nanos(at));
     }
 
     /// The same of the listing of the directory `path`.
     pub(crate) fn listing_changed(&self, path: &FsPath, at: Instant) {
-        self.listings.mark(path.as_bytes(), self.nanos(at));
+        self.listings.add(path.as_bytes(), self.nanos(at));
     }
 
     /// The same of everything.
     pub(crate) fn everything_changed(&self, at: Instant) {
-        self.names.mark_all(self.nanos(at));
-        self.listings.mark_all(self.nanos(at));
+        self.names.raise_watermark(self.nanos(at));
+        self.listings.raise_watermark(self.nanos(at));
     }
 
     /// From now on changes are heard of during `tenure`. What was asked for before is not believed any more.

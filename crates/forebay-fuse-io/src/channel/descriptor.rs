@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Setter};
 use tracing::{debug, warn};
 
-use crate::carrier::pipe::{LEAST, Pipe};
+use crate::channel::pipe::{MIN, Pipe};
 use crate::errno::Errno;
 use crate::protocol::abi::ioctl::{BACKING_CLOSE, BACKING_OPEN, CLONE};
 use crate::protocol::encode;
@@ -93,7 +93,7 @@ impl Descriptor {
         const FEW: usize = 4;
         let parts = outcome.unwrap_or_default();
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
-        let pipe = pipe.filter(|_| length >= LEAST);
+        let pipe = pipe.filter(|_| length >= MIN);
         let header = encode::header(unique, outcome.map(|_| length));
         if parts.len() < FEW {
             let mut slices = [IoSlice::new(&header), IoSlice::new(&[]), IoSlice::new(&[]), IoSlice::new(&[])];

@@ -1,4 +1,4 @@
-//! The ring carrier: requests come in entries of rings, and their answers go back in the same.
+//! The ring channel: requests come in entries of rings, and their answers go back in the same.
 //!
 //! The kernel has a queue for each processor. We give it entries for every queue, each a header and a payload in our memory; it
 //! puts a request into one and completes its command; we put the answer there and submit the entry again, which fetches the next
@@ -47,7 +47,7 @@ use forebay_types::ByteSize;
 use tracing::{debug, warn};
 
 pub(crate) use self::counters::Counters;
-use self::cpus::{Cpus, FOREIGN_DEPTH, LEAST_DEPTH, ThreadPlan, share_queues, stay_on};
+use self::cpus::{Cpus, FOREIGN_DEPTH, MIN_DEPTH, ThreadPlan, share_queues, stay_on};
 use self::entry::Entries;
 use self::queue::Machine;
 use self::ready::Ready;
@@ -347,8 +347,8 @@ fn plan(options: &RingOptions, cpus: &Cpus) -> Result<(Vec<ThreadPlan>, u32), No
         }
         if depth > foreign {
             depth /= 2;
-        } else if foreign > LEAST_DEPTH {
-            (depth, foreign) = (options.depth.max(1), LEAST_DEPTH);
+        } else if foreign > MIN_DEPTH {
+            (depth, foreign) = (options.depth.max(1), MIN_DEPTH);
         } else {
             let needed = ByteSize::bytes(entries as u64 * options.payload as u64);
             return Err(NoUring::Memory(format!("{entries} entries take {needed}, fuse.uring.memory is less")));

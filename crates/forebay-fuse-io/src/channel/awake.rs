@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::carrier::descriptor::Descriptor;
+use crate::channel::descriptor::Descriptor;
 
 /// The longest read that is a short one: what is copied for it takes less time than to fall asleep.
 pub(crate) const SHORT: u32 = 16 << 10;

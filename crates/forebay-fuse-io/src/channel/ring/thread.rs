@@ -17,7 +17,7 @@ use super::counters::Counters;
 use super::entry::Entries;
 use super::queue::{Machine, Step};
 use super::submit::{Completion, Submit};
-use crate::carrier::device::contained;
+use crate::channel::device::contained;
 use crate::reply::{Dispatch, Request};
 
 /// Answers of so many bytes go to the kernel at once.

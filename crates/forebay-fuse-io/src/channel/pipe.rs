@@ -18,12 +18,12 @@ use rustix::io::Errno;
 use tracing::debug;
 
 /// The shortest answer that it is worth three calls in the place of one.
-pub(crate) const LEAST: usize = 64 << 10;
+pub(crate) const MIN: usize = 64 << 10;
 /// Bytes that a pipe is to hold: as many pages of them as there are places. The first needs CAP_SYS_RESOURCE, or a higher
 /// `/proc/sys/fs/pipe-max-size`; with it a read of 1 MiB fits, whose header takes one place more.
 const SIZES: [i32; 2] = [2 << 20, 1 << 20];
 /// Pipes of a mount: what all pipes of a user hold is limited (`/proc/sys/fs/pipe-user-pages-soft`), and others need some.
-pub(crate) const MOST: usize = 16;
+pub(crate) const MAX: usize = 16;
 
 /// A pipe, empty between any two answers.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_pipe_that_could_not_be_emptied_is_not_used_again() {
         let pipe = Pipe::new().unwrap();
-        let bytes = vec![7; LEAST];
+        let bytes = vec![7; MIN];
         let unwritable = File::open("/dev/null").unwrap();
         assert!(pipe.carry(unwritable.as_fd(), &[IoSlice::new(&bytes)]).is_none());
         assert!(carried(&pipe, &[IoSlice::new(&bytes)]).is_none(), "what is in it would come first");
