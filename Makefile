@@ -64,7 +64,7 @@ doc:
 deny:
 	@scripts/deny.sh
 
-bench: setup ## Measure this machine, about an hour: the tables of docs/BENCHMARKS.md (ARGS="--help" tells more)
+bench: setup ## Measure this machine, about an hour: the tables of docs/benchmarks/run.md (ARGS="--help" tells more)
 	$(CARGO) build --release --bin forebay --bin forebay-testkit-s3 --bin forebay-bench
 	"$(BINARIES)/forebay-bench" $(ARGS)
 

@@ -77,7 +77,7 @@ use crate::settings::Settings;
 #[derive(Parser)]
 #[command(after_help = "\
 Example:
-  forebay-bench --update docs/BENCHMARKS.md
+  forebay-bench --update docs/benchmarks/run.md
   forebay-bench --only mount --repeat 9 --json mount.json
   forebay-bench --quick")]
 struct Arguments {

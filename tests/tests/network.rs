@@ -1,6 +1,6 @@
 //! A cluster on hosts of its own, with links of limited speed and readers that never rest: workers come, leave and die, and so
 //! does etcd. No reader gets an error or a wrong byte, and what each event costs is measured: the table of "A cluster that changes" in
-//! `docs/BENCHMARKS.md`, printed by `FOREBAY_TEST_LONG=1 cargo test -p forebay-e2e --test network -- --nocapture`.
+//! `docs/benchmarks/cluster.md`, printed by `FOREBAY_TEST_LONG=1 cargo test -p forebay-e2e --test network -- --nocapture`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
