@@ -10,6 +10,8 @@
 //! Nothing here knows of workers or mounts: where a cache is to be filled or emptied, a [`posix::Cache`] does it, which the
 //! program brings. So the same measurement runs on any other file system.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod median;
 pub mod posix;
 pub mod read;

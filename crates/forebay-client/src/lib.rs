@@ -18,6 +18,8 @@
 //! [`Store`](forebay_store::Store) that a [`ReadEngine`](forebay_engine::ReadEngine) fills from the workers, so that a block that was
 //! prefetched for one reader serves all.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod attempts;
 mod changes;
 mod claims;

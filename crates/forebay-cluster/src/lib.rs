@@ -10,6 +10,8 @@
 //! * [`Pauses`]: how long to pause before something is tried again;
 //! * [`LatencyRecord`]: which of several replicas answers first.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod health;
 mod latency;
 mod member;

@@ -14,6 +14,8 @@
 //!
 //! The only I/O is reading the file that the caller names.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod assignment;
 mod defaults;
 mod endpoints;

@@ -10,6 +10,8 @@
 //! * [`CacheAccess`] and [`ClusterView`]: the seams to the cache and to who is in the cluster; [`fake`] is a cache for
 //!   tests.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 pub mod api;
 pub mod fake;
 #[cfg(feature = "fuzzing")]

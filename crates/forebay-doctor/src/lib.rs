@@ -15,6 +15,8 @@
 //! Files are read by name and taken as hostile: whatever is too long is cut, what is not UTF-8 is shown as well as it can
 //! be, what cannot be read is unknown.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 pub mod checks;
 pub mod demand;
 pub mod facts;

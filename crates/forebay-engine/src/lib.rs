@@ -8,6 +8,8 @@
 //! waits for all of them. So one miss is one request to the source, however many read it at once (invariant 5), and a
 //! reader that goes away disturbs nobody: the fetch goes on and its bytes are cached.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod engine;
 mod flight;
 #[cfg(all(test, shuttle))]

@@ -9,6 +9,8 @@
 //! * `notifier` and `backing`: what the kernel is told unasked, and files that it reads by itself;
 //! * `session`: a mount from the first request to the last; `served` tells how.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod attributes;
 mod backing;
 mod channel;

@@ -17,6 +17,8 @@
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
 //! * `mount`: the threads, from start to end.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod access_log;
 mod attach;
 mod changes;

@@ -35,6 +35,8 @@
 //!   of it that takes no writes;
 //! * `options`, `file`, `listed`, `stats`, `error`, `source`: what goes in and out.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod check;
 mod clone;
 mod directory;

@@ -21,6 +21,8 @@
 //! A pool is bounded (invariant 6): [`Pool::alloc`] waits in a queue, first come first served, until an extent is free
 //! or its deadline passes; [`Pool::try_alloc`] is for those who can do with less.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod frames;
 mod mapping;
 #[cfg(all(test, shuttle))]

@@ -44,8 +44,8 @@ pub struct LatencySnapshot {
     buckets: Histogram,
 }
 
+#[expect(clippy::expect_used, reason = "constants that the type takes: the tests make one")]
 fn config() -> Config {
-    // Constants that the type takes: the tests make one.
     Config::new(GROUPING_POWER, MAX_VALUE_POWER).expect("a valid configuration")
 }
 

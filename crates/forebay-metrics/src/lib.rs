@@ -15,6 +15,8 @@
 //! * `http`, `places`: a listener that nobody can keep busy, also of others;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod exposition;
 mod family;
 mod http;

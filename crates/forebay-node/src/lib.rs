@@ -7,6 +7,8 @@
 //! How it is reached is not its business: the program brings servers and a [`Connector`](forebay_client::Connector) over TCP and
 //! RDMA, a simulation brings its own.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod joined;
 mod leaving;
 mod neighbours;

@@ -3,6 +3,8 @@
 //! An implementation brings a [`Fixture`], which puts and deletes objects behind the origin's back, and calls
 //! [`check`].
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a suite of tests: what fails is an assertion")]
+
 mod asking;
 mod changes;
 mod fixture;

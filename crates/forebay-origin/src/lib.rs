@@ -10,6 +10,8 @@
 //!
 //! [`open`] picks one by the URL's scheme.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod fake;

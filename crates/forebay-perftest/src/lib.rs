@@ -33,6 +33,8 @@
 //! **Trust.** Whoever reaches the server's port can read and write the benchmark's own memory and nothing else, can use up to
 //! [`plan::MAX_CLIENTS`] places, and learns its version. Every message is checked before it is used, on both sides.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 pub mod client;
 mod control;
 mod crew;

@@ -14,6 +14,8 @@
 //! [`wire`] is the layout. Everything that a peer sends is checked before it is used; whoever breaks the protocol loses his
 //! connection.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod client;
 mod connection;
 #[cfg(feature = "fuzzing")]

@@ -137,8 +137,8 @@ pub(crate) enum Stage {
 }
 
 impl<const N: usize> Default for Histograms<N> {
+    #[expect(clippy::expect_used, reason = "constants that the type takes: see the test")]
     fn default() -> Self {
-        // Constants that the type takes: see the test.
         let config = Config::new(GROUPING_POWER, MAX_VALUE_POWER).expect("a valid configuration");
         Self(std::array::from_fn(|_| AtomicHistogram::with_config(&config)))
     }

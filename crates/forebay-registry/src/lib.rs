@@ -9,6 +9,8 @@
 //! What is decided is decided in `forebay-cluster`, by state machines; this crate waits for the store, for time and for the
 //! end. Each of the three owns one task and joins it in its `close`.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod members;
 mod registered;
 mod table;

@@ -25,6 +25,8 @@
 //! * `report`: what is counted;
 //! * `recover`, `left`: what is found there, and what is done about it.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod book;
 mod buffers;
 mod change;

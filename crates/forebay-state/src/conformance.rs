@@ -2,6 +2,8 @@
 //!
 //! An implementation brings a [`Fixture`] and calls [`check`]. The cases run side by side, each in a store of its own.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a suite of tests: what fails is an assertion")]
+
 mod commits;
 mod elections;
 mod leases;

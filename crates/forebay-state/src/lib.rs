@@ -11,6 +11,8 @@
 //! Keys are relative to the cluster: segments joined by `/`. A name that may hold anything (a path, a URL) becomes one
 //! segment by [`encode_segment`]. What the values mean is the business of the crates above.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod changes;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

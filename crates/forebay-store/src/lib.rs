@@ -23,6 +23,8 @@
 //! and, when asked for, on reads from memory, on each one or once an interval; a sector that fails takes its run with it and is a miss (invariant
 //! 2). An extent with a reader is unlinked by eviction and freed by its last reader (invariant 4).
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod core;
 mod coverage;
 mod disk;

@@ -14,6 +14,8 @@
 //! receives the payload into the caller's buffer and, behind it, the next header. Where the kernel sends large payloads from where
 //! they lie (`lent`), the answer is two `sendmsg`: what comes before the payload is copied.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod choice;
 mod client;
 mod connection;

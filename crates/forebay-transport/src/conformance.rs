@@ -3,6 +3,8 @@
 //! A transport's crate implements [`Fixture`] and calls [`crate::transport_conformance`], which makes each of the
 //! functions in [`cases`] a test of its own.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a suite of tests: what fails is an assertion")]
+
 pub mod cases;
 mod service;
 

@@ -10,6 +10,8 @@
 //!
 //! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod answer;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -11,6 +11,8 @@
 //! * [`Tenure`]: until when something is held, by the holder's clock;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod attr;
 mod block;
 mod checksum;

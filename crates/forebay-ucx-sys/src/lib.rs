@@ -13,6 +13,8 @@
 //!
 //! No safety here: `forebay-ucx` is the crate to use.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod load;
 mod search;
 

@@ -20,6 +20,8 @@
 //! UCX notices a peer that died, within seconds, but never one that hangs: every wait for a peer needs a deadline, which is
 //! the caller's business, and after it [`Endpoint::close`] by force.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod address;
 mod context;
 mod driving;

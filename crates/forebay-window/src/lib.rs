@@ -43,6 +43,8 @@
 //! client that lets nothing go costs the others copies, and no failures. Sessions are bounded, and the requests of each. Hellos
 //! and connecting have a deadline, and calls have theirs.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod attempts;
 mod connection;
 #[cfg(feature = "fuzzing")]

@@ -19,6 +19,8 @@
 //! A worker trusts no request: offsets and lengths are checked against the description, and a description against the
 //! id that it claims (invariant 7).
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod changes;
 mod drain;
 mod heat;

@@ -2,6 +2,8 @@
 //! the configuration, and `binding.rs` says at which addresses; `mounted.rs`, `daemon.rs` and `state.rs` keep a mounting
 //! process; `exit.rs` says how it ended.
 
+#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
+
 mod assembly;
 mod binding;
 mod block_size;

@@ -53,6 +53,7 @@ struct Part<'a> {
 const FINDINGS_AT_ONCE: (usize, usize) = (3, 4);
 
 /// `document` as one page.
+#[expect(clippy::expect_used, reason = "a template of strings, written to memory")]
 pub(super) fn page(document: &Document) -> String {
     let sections = document.sections.iter().enumerate();
     let mut findings: Vec<Shown<'_>> = document.findings.iter().map(shown).collect();
@@ -67,7 +68,7 @@ pub(super) fn page(document: &Document) -> String {
         sections: sections.map(|(number, section)| part(number, section)).collect(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    page.render().expect("a template of strings, written to memory")
+    page.render().expect("the template renders")
 }
 
 fn shown(group: &Group) -> Shown<'_> {
