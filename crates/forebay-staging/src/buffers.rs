@@ -24,7 +24,7 @@ impl Buffers {
     /// An empty buffer for `length` bytes.
     pub(crate) fn take(&self, length: usize) -> Vec<u8> {
         let mut free = self.free.lock();
-        // Not one that is much larger: whoever reads into it fills it.
+        // Not one that is much larger: a read into it fills it.
         let fitting = free.iter().position(|buffer| (length..=2 * length).contains(&buffer.capacity()));
         match fitting.map(|at| free.swap_remove(at)) {
             Some(buffer) => buffer,

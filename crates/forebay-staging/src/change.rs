@@ -12,18 +12,18 @@ use forebay_types::Failure;
 use parking_lot::MutexGuard;
 use rustix::fs::FallocateFlags;
 
-use crate::book::As;
 use crate::error::{failed, let_go, no_room, too_large};
 use crate::room::Reserved;
-use crate::shared::Inner;
-use crate::state::{State, Upload, WrittenDown};
+use crate::shared::DraftInner;
+use crate::staged_file::As;
+use crate::state::{DraftState, Upload, WrittenDown};
 
 /// Up to this many bytes are written where they come from: a copy into the page cache, faster than handing them over.
 const AT_ONCE: usize = 1 << 20;
 /// What is written over bytes that cannot be punched out.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-impl Inner {
+impl DraftInner {
     /// Writes, waiting for room.
     pub(crate) async fn write(self: &Arc<Self>, offset: u64, data: Bytes) -> Result<(), Failure> {
         if data.len() > AT_ONCE {
@@ -99,7 +99,7 @@ impl Inner {
     }
 
     /// Notes a change, and lets go of what is known before it is written down.
-    fn written_down_after(&self, mut state: MutexGuard<'_, State>, rough: bool) -> Result<(), Failure> {
+    fn written_down_after(&self, mut state: MutexGuard<'_, DraftState>, rough: bool) -> Result<(), Failure> {
         let must_be_written_down = state.changed(rough);
         drop(state);
         if must_be_written_down { self.write_down(As::Roughly, false) } else { Ok(()) }

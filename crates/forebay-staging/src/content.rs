@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const MOST: u64 = 60;
+    const MAX_SIZE: u64 = 60;
 
     #[derive(Clone, Debug)]
     enum Change {
@@ -265,10 +265,10 @@ mod tests {
 
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
-            4 => (0..MOST, 1..20u64).prop_map(|(start, length)| Change::Write(start, length)),
-            2 => (0..MOST).prop_map(Change::Truncate),
-            2 => (0..MOST, 1..20u64).prop_map(|(start, length)| Change::Zero(start, length)),
-            2 => (0..MOST, 1..20u64).prop_map(|(start, length)| Change::LetGo(start, length)),
+            4 => (0..MAX_SIZE, 1..20u64).prop_map(|(start, length)| Change::Write(start, length)),
+            2 => (0..MAX_SIZE).prop_map(Change::Truncate),
+            2 => (0..MAX_SIZE, 1..20u64).prop_map(|(start, length)| Change::Zero(start, length)),
+            2 => (0..MAX_SIZE, 1..20u64).prop_map(|(start, length)| Change::LetGo(start, length)),
             1 => Just(Change::Begin),
             1 => Just(Change::End),
         ]
@@ -293,12 +293,12 @@ mod tests {
     proptest! {
         #[test]
         fn it_reads_as_an_array_does(
-            base in prop::collection::vec(1..10u8, 0..MOST as usize),
+            base in prop::collection::vec(1..10u8, 0..MAX_SIZE as usize),
             changes in prop::collection::vec(change(), 0..60),
         ) {
             let (mut model, mut base) = (base.clone(), base);
             let mut content = Content::new(base.len() as u64);
-            let (mut staged, mut under_way, mut clean) = (vec![0; 2 * MOST as usize], None, true);
+            let (mut staged, mut under_way, mut clean) = (vec![0; 2 * MAX_SIZE as usize], None, true);
             for (step, change) in changes.into_iter().enumerate() {
                 match change {
                     Change::Write(start, length) => {

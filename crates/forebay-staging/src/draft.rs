@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use forebay_types::{Attr, Failure, FsPath};
 
-use crate::shared::Inner;
+use crate::shared::DraftInner;
 use crate::sync::Held;
 
 /// A file that is being written. Its bytes are staged on the local disk, and reach the origin when it is synced.
@@ -15,11 +15,11 @@ use crate::sync::Held;
 /// When the last reference goes, a dirty draft stays in the staging directory; any other is removed.
 #[derive(Debug)]
 pub struct Draft {
-    inner: Arc<Inner>,
+    inner: Arc<DraftInner>,
 }
 
 impl Draft {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) fn new(inner: Arc<DraftInner>) -> Self {
         Self { inner }
     }
 
@@ -122,7 +122,7 @@ impl Draft {
     }
 
     /// Waits until no sync is under way, and keeps others, and parts that would go early, from beginning: until it is let go of,
-    /// nothing of the draft reaches the origin but by [`Held::sync`]. For whoever changes where its name leads.
+    /// nothing of the draft reaches the origin but by [`Held::sync`]. Held while is changed where its name leads.
     pub async fn hold(&self) -> Held {
         Held::new(&self.inner).await
     }

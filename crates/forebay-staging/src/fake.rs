@@ -31,7 +31,7 @@ pub(crate) struct FakeRemote {
 }
 
 struct World {
-    state: Mutex<State>,
+    state: Mutex<FakeRemoteState>,
     changed: Notify,
     pool: Pool,
 }
@@ -40,7 +40,7 @@ struct World {
 type Parts = BTreeMap<u32, (String, Bytes)>;
 
 #[derive(Default)]
-struct State {
+struct FakeRemoteState {
     objects: HashMap<FsPath, (FileVersion, Bytes)>,
     uploads: BTreeMap<String, (FsPath, Parts)>,
     numbers: u64,
@@ -152,7 +152,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl State {
+impl FakeRemoteState {
     fn store(&mut self, path: &FsPath, bytes: Bytes) -> Attr {
         self.numbers += 1;
         let version = FileVersion {

@@ -1,6 +1,6 @@
 //! The staging directory: two files a draft, its bytes (`<id>.data`) and its record (`<id>.json`).
 //!
-//! Several mounts may share a directory, so nothing in it is locked but each staged file, by whoever works with it; a
+//! Several mounts may share a directory, so nothing in it is locked but each staged file, by the process that works with it; a
 //! lock ends with its process, also where processes do not see each other (containers). Where the file system knows no
 //! locks, the process in the record counts.
 //!
@@ -166,7 +166,7 @@ impl Journal {
         for _ in 0..if patient { TRIES } else { 1 } {
             let file = OpenOptions::new().read(true).write(true).open(&path)?;
             match file.try_lock() {
-                // Unless whoever had it removed it meanwhile.
+                // Unless the process that had it removed it meanwhile.
                 Ok(()) if std::fs::metadata(&path)?.ino() == file.metadata()?.ino() => return Ok(Some(file)),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) if patient => std::thread::sleep(BETWEEN_TRIES),

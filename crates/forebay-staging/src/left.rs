@@ -9,7 +9,6 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::Remote;
-use crate::book::As;
 use crate::content::Content;
 use crate::draft::Draft;
 use crate::error::{StagingError, failed};
@@ -17,7 +16,8 @@ use crate::journal::Journal;
 use crate::options::StagingOptions;
 use crate::record::Record;
 use crate::schedule::Schedule;
-use crate::shared::{Inner, OnProgress, Shared};
+use crate::shared::{DraftInner, OnProgress, StagingShared};
+use crate::staged_file::As;
 use crate::state::{Begun, StagedFile, Upload, WrittenDown};
 
 /// A file in a staging directory.
@@ -166,11 +166,12 @@ pub async fn retry(dir: &Path, id: &str, remote: Arc<dyn Remote>, options: Retry
         owner: record.owner.clone(),
     };
     let journal = Journal::at(dir);
-    let shared = Shared::new(staging, schedule, journal, Arc::clone(&remote), Handle::current(), options.on_progress);
+    let shared =
+        StagingShared::new(staging, schedule, journal, Arc::clone(&remote), Handle::current(), options.on_progress);
     let shared = Arc::new(shared);
     shared.room.take_anyway(content.staged());
     let base = base.map(|version| remote.open(version));
-    let inner = Inner::new(&shared, path, content, base);
+    let inner = DraftInner::new(&shared, path, content, base);
     restore(&inner, record, staged);
     let done = Draft::new(inner).finish().await;
     shared.closing.cancel();
@@ -192,7 +193,7 @@ fn content_of(record: &Record, staged: &StagedFile) -> Result<Content, Failure> 
 }
 
 /// Makes a draft what the record says.
-fn restore(inner: &Arc<Inner>, record: Record, staged: StagedFile) {
+fn restore(inner: &Arc<DraftInner>, record: Record, staged: StagedFile) {
     let mut guard = inner.state.lock();
     let state = &mut *guard;
     state.dirty = true;

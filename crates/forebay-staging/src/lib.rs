@@ -7,18 +7,18 @@
 //! that fails keeps everything for the next; a draft that cannot be synced at all stays in the directory, for people:
 //! [`staged`], [`retry`], [`drop_staged`].
 //!
-//! What a process stages is bounded. Writers who find no room wait for it; it comes from what the origin has already.
+//! What a process stages is bounded. Writers that find no room wait for it; it comes from what the origin has already.
 //!
 //! Pure, without I/O and without a clock:
 //!
 //! * `ranges`, `content`: where each byte is;
 //! * `schedule`, `parts`: how a file is cut into parts, and what became of each;
-//! * `space`: who may stage how much, and who waits.
+//! * `space`: how much may be staged, and which writers wait.
 //!
 //! The shell around them:
 //!
 //! * `staging`, `draft`: what a directory and a file are asked; `read`, `change`, `lifecycle`, `sync`: how it is answered;
-//! * `shared`, `state`, `book`: what drafts share, what is known of each, and what is written down of that;
+//! * `shared`, `state`, `staged_file`: what drafts share, what is known of each, and what is written down of that;
 //! * `send`, `uploader`, `buffers`: parts on their way, those that go early, and the memory that they are in;
 //! * `room`, `reclaim`: waiting for room, and making it;
 //! * `journal`, `record`, `process`: the staging directory, what is written down in it, and whose it is;
@@ -27,7 +27,6 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
-mod book;
 mod buffers;
 mod change;
 mod content;
@@ -51,6 +50,7 @@ mod schedule;
 mod send;
 mod shared;
 mod space;
+mod staged_file;
 mod staging;
 mod state;
 mod sync;

@@ -2,11 +2,11 @@
 
 use forebay_types::{Attr, Failure, FailureKind, FsPath};
 
-use crate::book::As;
-use crate::shared::Inner;
+use crate::shared::DraftInner;
+use crate::staged_file::As;
 use crate::state::{Upload, WrittenDown, modified};
 
-impl Inner {
+impl DraftInner {
     /// It has another name now, under which the origin has this of it.
     pub(crate) fn renamed(&self, path: FsPath, attr: Option<Attr>) {
         let mut state = self.state.lock();
@@ -50,7 +50,7 @@ impl Inner {
         }
     }
 
-    /// The last one who had it open has dropped it.
+    /// The last handle has dropped it.
     pub(crate) fn dropped(&self) {
         let mut state = self.state.lock();
         if state.left.is_some() {

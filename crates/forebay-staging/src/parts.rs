@@ -296,7 +296,7 @@ impl Parts {
         current.filter_map(|(&number, part)| part.sent.as_ref().map(|sent| (number, sent.length, sent.tag.as_str())))
     }
 
-    /// A part that was sent by somebody who is gone.
+    /// A part that was sent by a process that is gone.
     pub(crate) fn restore(&mut self, number: u32, length: u64, tag: String, now: Instant) {
         self.generation += 1;
         let sent = Some(Sent { generation: self.generation, length, tag });

@@ -14,7 +14,7 @@ use crate::Base;
 use crate::buffers::Buffers;
 use crate::content::{Piece, Source};
 use crate::error::{failed, let_go};
-use crate::shared::Inner;
+use crate::shared::DraftInner;
 use crate::state::StagedFile;
 
 /// Up to this many bytes are read where they are asked for: from the page cache, as a rule.
@@ -33,7 +33,7 @@ struct Gathered {
     lender: Option<Arc<Buffers>>,
 }
 
-impl Inner {
+impl DraftInner {
     /// Bytes, cut off at the end.
     pub(crate) async fn read(self: &Arc<Self>, offset: u64, length: u32) -> Result<Bytes, Failure> {
         loop {

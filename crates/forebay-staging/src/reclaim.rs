@@ -1,4 +1,4 @@
-//! Makes room for writers who wait: lets go of staged bytes.
+//! Makes room for writers that wait: lets go of staged bytes.
 //!
 //! First of those that the origin has as a file: of drafts that are synced, least recently used first, then of parts of
 //! others that were not touched since they were synced. They are read from the base from then on. If that is not
@@ -12,16 +12,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::book::As;
 use crate::change::punch;
-use crate::shared::{Inner, Shared};
-use crate::state::{StagedFile, State, WrittenDown};
+use crate::shared::{DraftInner, StagingShared};
+use crate::staged_file::As;
+use crate::state::{DraftState, StagedFile, WrittenDown};
 
 /// What part of the room is made free at once.
 const SHARE: u64 = 16;
 
 /// Runs until the mount is closed.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<StagingShared>) {
     loop {
         tokio::select! {
             () = shared.closing.cancelled() => return,
@@ -37,7 +37,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 /// Makes room, if somebody waits for some and there is something to let go of.
-fn relieve(shared: &Shared) {
+fn relieve(shared: &StagingShared) {
     let mut missing = shared.room.missing();
     if missing == 0 || shared.forget_kept() >= missing {
         return;
@@ -63,7 +63,7 @@ fn relieve(shared: &Shared) {
     shared.counts.let_go.fetch_add(freed, Ordering::Relaxed);
 }
 
-impl Inner {
+impl DraftInner {
     /// Lets go of about `wanted` staged bytes that the base has. Returns how many went.
     fn let_go_to_base(&self, wanted: u64) -> u64 {
         let _io = self.io.write();
@@ -124,7 +124,7 @@ impl Inner {
     }
 }
 
-impl State {
+impl DraftState {
     /// Staged bytes that the base has, too: about `wanted` of them.
     fn untouched(&self, wanted: u64) -> Vec<Range<u64>> {
         let (mut found, mut ranges) = (0, Vec::new());

@@ -8,18 +8,18 @@ use forebay_types::Failure;
 
 use crate::error::failed;
 use crate::record::Record;
-use crate::shared::Shared;
+use crate::shared::StagingShared;
 use crate::state::StagedFile;
 
 /// Looks through the directory, once.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<StagingShared>) {
     let dir = shared.journal.dir().to_owned();
     if let Err(failure) = look_through(&shared).await {
         tracing::warn!(dir = %dir.display(), %failure, "what dead processes left staged is not cleared up");
     }
 }
 
-async fn look_through(shared: &Arc<Shared>) -> Result<(), Failure> {
+async fn look_through(shared: &Arc<StagingShared>) -> Result<(), Failure> {
     let journal = shared.journal.clone();
     let found = move || journal.sweep().and_then(|()| journal.ids()).map_err(failed("read", journal.dir()));
     for id in shared.blocking(found).await?? {
@@ -38,15 +38,15 @@ async fn look_through(shared: &Arc<Shared>) -> Result<(), Failure> {
 
 /// A draft of a process that is gone, locked. `None` when somebody has it, or it cannot be read: people may still want
 /// to see that.
-fn abandoned(shared: &Shared, id: &str) -> Option<(StagedFile, Record)> {
+fn abandoned(shared: &StagingShared, id: &str) -> Option<(StagedFile, Record)> {
     let file = shared.journal.claim(id, false).ok()??;
     let record = shared.journal.read(id).ok()?;
-    // One that failed may be retried by whoever left it, and goes on with its upload then.
+    // One that failed may be retried by the process that left it, and goes on with its upload then.
     let is_free = record.error.is_none() || !record.process.is_alive();
     is_free.then(|| (StagedFile { id: id.to_owned(), file }, record))
 }
 
-async fn clear_up(shared: &Arc<Shared>, staged: StagedFile, mut record: Record) {
+async fn clear_up(shared: &Arc<StagingShared>, staged: StagedFile, mut record: Record) {
     let is_empty = staged.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
     let holds_nothing = is_empty && record.base.is_none() && record.error.is_none();
     if let Some(upload) = record.upload.take_if(|_| record.gone.is_empty())

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::shared::Shared;
+use crate::shared::StagingShared;
 
 /// What a [`Staging`](crate::Staging) counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -67,7 +67,7 @@ pub struct UploadCounts {
 }
 
 impl StagingReport {
-    pub(crate) fn of(shared: &Shared) -> Self {
+    pub(crate) fn of(shared: &StagingShared) -> Self {
         let drafts = shared.drafts();
         let dirty = drafts.iter().filter(|draft| draft.is_dirty()).count();
         shared.forget_kept();

@@ -11,13 +11,13 @@ use crate::space::{Space, Ticket};
 /// Bytes that may be staged by this process.
 #[derive(Debug)]
 pub(crate) struct Room {
-    state: Mutex<State>,
-    /// Somebody began to wait, or there may be something to let go of for those who do.
+    state: Mutex<RoomState>,
+    /// A writer began to wait, or there may be something to let go of for those that do.
     pressure: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct RoomState {
     space: Space,
     turns: HashMap<Ticket, oneshot::Sender<()>>,
 }
@@ -31,7 +31,10 @@ pub(crate) struct Reserved<'a> {
 
 impl Room {
     pub(crate) fn new(size: u64) -> Self {
-        Self { state: Mutex::new(State { space: Space::new(size), turns: HashMap::new() }), pressure: Notify::new() }
+        Self {
+            state: Mutex::new(RoomState { space: Space::new(size), turns: HashMap::new() }),
+            pressure: Notify::new(),
+        }
     }
 
     /// Room for `bytes`, now or not at all.
@@ -82,7 +85,7 @@ impl Room {
         (state.space.size(), state.space.used(), state.space.waiting())
     }
 
-    /// The bytes that those who wait miss.
+    /// The bytes that the waiting writers lack.
     pub(crate) fn missing(&self) -> u64 {
         self.state.lock().space.missing()
     }
@@ -94,24 +97,24 @@ impl Room {
         }
     }
 
-    /// Returns when somebody waits for room, or something changed for those who do.
+    /// Returns when a writer waits for room, or something changed for those that do.
     pub(crate) async fn pressed(&self) {
         self.pressure.notified().await;
     }
 }
 
-impl State {
+impl RoomState {
     fn serve(&mut self) {
         while let Some(ticket) = self.space.next() {
             if let Some(turn) = self.turns.remove(&ticket) {
-                // One who left meanwhile finds in `Waiting` that its turn had come, and gives the room back.
+                // A writer that left meanwhile finds in `Waiting` that its turn had come, and gives the room back.
                 let _ = turn.send(());
             }
         }
     }
 }
 
-/// Leaves the queue when the wait ends without its turn: out of time, or given up by whoever waited.
+/// Leaves the queue when the wait ends without its turn: out of time, or given up by the writer.
 struct Waiting<'a> {
     room: &'a Room,
     ticket: Ticket,

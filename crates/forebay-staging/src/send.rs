@@ -9,9 +9,9 @@ use forebay_types::{Failure, FailureKind};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::book::As;
 use crate::parts::Due;
-use crate::shared::Inner;
+use crate::shared::DraftInner;
+use crate::staged_file::As;
 use crate::state::{Begun, Upload};
 
 /// Why something did not arrive.
@@ -49,7 +49,7 @@ pub(crate) enum Next {
 
 /// A part that is on its way. Dropped before it arrived, it did not.
 pub(crate) struct Sending {
-    inner: Arc<Inner>,
+    inner: Arc<DraftInner>,
     upload: Arc<Begun>,
     number: u32,
     range: Range<u64>,
@@ -58,7 +58,7 @@ pub(crate) struct Sending {
     _memory: OwnedSemaphorePermit,
 }
 
-impl Inner {
+impl DraftInner {
     /// What may go early.
     pub(crate) fn next_early(&self, now: Instant) -> Next {
         // Somebody waits for room: what can go should go.
@@ -163,7 +163,7 @@ impl Inner {
 
 /// An upload that is being begun.
 struct Beginning<'a> {
-    inner: &'a Arc<Inner>,
+    inner: &'a Arc<DraftInner>,
     number: u64,
     begun: Option<Arc<Begun>>,
 }

@@ -3,11 +3,11 @@
 //!
 //! Locks of a draft, in the order in which they are taken: `serial` (a sync is under way; the only one that is held while
 //! waiting), `io` (shared: somebody reads or writes staged bytes; exclusive: they are cut off, zeroed or let go of),
-//! `book` (the staged file is made or removed, or its record is written), `state` (what is known; never held while a disk
+//! `disk` (the staged file is made or removed, or its record is written), `state` (what is known; never held while a disk
 //! works, so that nobody waits for one to learn a file's size).
 //!
-//! A write is first put into the staged file and then noted: what is noted is there. Whoever sends a part takes the
-//! generation first and then reads: a write that it may have missed is noted later, and makes the part go again.
+//! A write is first put into the staged file and then noted: what is noted is there. To send a part, first take the generation
+//! and then read: a write that the read may have missed is noted later, and makes the part go again.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -30,7 +30,7 @@ use crate::options::StagingOptions;
 use crate::process::Process;
 use crate::room::Room;
 use crate::schedule::Schedule;
-use crate::state::State;
+use crate::state::DraftState;
 use crate::{Base, Remote};
 
 /// How long what is under way in the background may still take when the mount is being closed.
@@ -40,7 +40,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub(crate) type OnProgress = Box<dyn Fn(u64) + Send + Sync>;
 
 /// What all drafts of a [`Staging`](crate::Staging) use.
-pub(crate) struct Shared {
+pub(crate) struct StagingShared {
     pub(crate) owner: String,
     pub(crate) timeout: Duration,
     pub(crate) quiet: Duration,
@@ -59,22 +59,22 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) tasks: TaskTracker,
     keys: AtomicU64,
-    drafts: Mutex<HashMap<u64, Weak<Inner>>>,
+    drafts: Mutex<HashMap<u64, Weak<DraftInner>>>,
     /// Drafts of which parts may go early.
-    hot: Mutex<HashMap<u64, Weak<Inner>>>,
+    hot: Mutex<HashMap<u64, Weak<DraftInner>>>,
     /// What could not be uploaded, by id: its bytes take room as long as they are there.
     kept: Mutex<HashMap<String, u64>>,
 }
 
 /// A file that is being written, behind its [`Draft`](crate::Draft).
 #[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct DraftInner {
+    pub(crate) shared: Arc<StagingShared>,
     pub(crate) key: u64,
     pub(crate) serial: Arc<tokio::sync::Mutex<()>>,
     pub(crate) io: RwLock<()>,
-    pub(crate) book: Mutex<()>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) disk: Mutex<()>,
+    pub(crate) state: Mutex<DraftState>,
     /// Something that was under way in the background has ended.
     pub(crate) settled: Notify,
     /// Cancelled when nobody wants the file at the origin any more.
@@ -99,7 +99,7 @@ pub(crate) struct Counts {
     pub(crate) bytes_in_flight: AtomicU64,
 }
 
-impl Shared {
+impl StagingShared {
     pub(crate) fn new(
         options: StagingOptions,
         schedule: Schedule,
@@ -186,7 +186,7 @@ impl Shared {
     }
 
     /// Has a draft forget its upload, and gives that up.
-    pub(crate) fn give_up_upload(self: &Arc<Self>, state: &mut State) {
+    pub(crate) fn give_up_upload(self: &Arc<Self>, state: &mut DraftState) {
         if let Some(begun) = state.forget_upload() {
             self.abort(begun.path.clone(), begun.name.clone());
         }
@@ -201,7 +201,7 @@ impl Shared {
     }
 
     /// Registers a draft, and names it.
-    pub(crate) fn register(&self, draft: &Weak<Inner>) -> u64 {
+    pub(crate) fn register(&self, draft: &Weak<DraftInner>) -> u64 {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
         self.drafts.lock().insert(key, Weak::clone(draft));
         key
@@ -220,23 +220,23 @@ impl Shared {
     }
 
     /// The drafts that there are. No lock is held when the last reference to one goes.
-    pub(crate) fn drafts(&self) -> Vec<Arc<Inner>> {
+    pub(crate) fn drafts(&self) -> Vec<Arc<DraftInner>> {
         self.drafts.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Parts of this draft may go early.
-    pub(crate) fn heat(&self, draft: &Arc<Inner>) {
+    pub(crate) fn heat(&self, draft: &Arc<DraftInner>) {
         self.hot.lock().insert(draft.key, Arc::downgrade(draft));
         self.wake.notify_one();
     }
 
-    /// As [`Shared::heat`], by the uploader itself.
-    pub(crate) fn keep_hot(&self, draft: &Arc<Inner>) {
+    /// As [`StagingShared::heat`], by the uploader itself.
+    pub(crate) fn keep_hot(&self, draft: &Arc<DraftInner>) {
         self.hot.lock().insert(draft.key, Arc::downgrade(draft));
     }
 
     /// Takes the drafts of which parts may go early.
-    pub(crate) fn take_hot(&self) -> Vec<Arc<Inner>> {
+    pub(crate) fn take_hot(&self) -> Vec<Arc<DraftInner>> {
         std::mem::take(&mut *self.hot.lock()).into_values().filter_map(|draft| draft.upgrade()).collect()
     }
 
@@ -264,21 +264,29 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for StagingShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("owner", &self.owner).field("journal", &self.journal).finish_non_exhaustive()
+        f.debug_struct("StagingShared")
+            .field("owner", &self.owner)
+            .field("journal", &self.journal)
+            .finish_non_exhaustive()
     }
 }
 
-impl Inner {
-    pub(crate) fn new(shared: &Arc<Shared>, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Arc<Self> {
-        let state = State::new(&shared.schedule, path, content, base);
+impl DraftInner {
+    pub(crate) fn new(
+        shared: &Arc<StagingShared>,
+        path: FsPath,
+        content: Content,
+        base: Option<Arc<dyn Base>>,
+    ) -> Arc<Self> {
+        let state = DraftState::new(&shared.schedule, path, content, base);
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             shared: Arc::clone(shared),
             key: shared.register(this),
             serial: Arc::default(),
             io: RwLock::new(()),
-            book: Mutex::default(),
+            disk: Mutex::default(),
             state: Mutex::new(state),
             settled: Notify::new(),
             unlinked: CancellationToken::new(),
@@ -291,7 +299,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for DraftInner {
     fn drop(&mut self) {
         self.shared.unregister(self.key);
         let state = self.state.get_mut();

@@ -1,10 +1,10 @@
-//! How many bytes may be staged, and who waits for room. Pure.
+//! How many bytes may be staged, and which writers wait for room. Pure.
 //!
-//! First come, first served: nobody passes those who wait, or small writes would keep a large one waiting for ever.
+//! First come, first served: no writer passes those that wait, or small writes would keep a large one waiting for ever.
 
 use std::collections::VecDeque;
 
-/// Names one who waits.
+/// Names a writer that waits.
 pub(crate) type Ticket = u64;
 
 /// The room for staged bytes.
@@ -67,7 +67,7 @@ impl Space {
         self.used = self.used.saturating_sub(bytes);
     }
 
-    /// The next of those who wait that there is room for; the room is taken.
+    /// The next waiting writer that there is room for; the room is taken.
     pub(crate) fn next(&mut self) -> Option<Ticket> {
         let &(ticket, bytes) = self.waiting.front()?;
         if self.used.saturating_add(bytes) > self.size {
@@ -78,7 +78,7 @@ impl Space {
         Some(ticket)
     }
 
-    /// The bytes that those who wait miss.
+    /// The bytes that the waiting writers lack.
     pub(crate) fn missing(&self) -> u64 {
         let wanted: u64 = self.waiting.iter().map(|(_, bytes)| bytes).sum();
         if wanted == 0 { 0 } else { (self.used + wanted).saturating_sub(self.size) }

@@ -13,7 +13,7 @@ use crate::journal::Journal;
 use crate::options::StagingOptions;
 use crate::report::StagingReport;
 use crate::schedule::Schedule;
-use crate::shared::{Inner, Shared};
+use crate::shared::{DraftInner, StagingShared};
 use crate::{Base, MAX_PART, Remote, reclaim, recover, uploader};
 
 /// The smallest part that S3 takes anywhere but at the end of a file.
@@ -21,7 +21,7 @@ const MIN_PART: ByteSize = ByteSize::mib(5);
 /// The files that a process is writing. Clones are the same; background work ends with the last.
 #[derive(Clone, Debug)]
 pub struct Staging {
-    shared: Arc<Shared>,
+    shared: Arc<StagingShared>,
     _open: Arc<DropGuard>,
 }
 
@@ -64,7 +64,7 @@ impl Staging {
         remote: Arc<dyn Remote>,
         runtime: Handle,
     ) -> Self {
-        let shared = Arc::new(Shared::new(options, schedule, journal, remote, runtime, None));
+        let shared = Arc::new(StagingShared::new(options, schedule, journal, remote, runtime, None));
         shared.spawn(uploader::run(Arc::clone(&shared)));
         shared.spawn(reclaim::run(Arc::clone(&shared)));
         shared.spawn(recover::run(Arc::clone(&shared)));
@@ -97,7 +97,7 @@ impl Staging {
         if self.shared.closing.is_cancelled() {
             return Err(crate::error::closing());
         }
-        Ok(Arc::new(Draft::new(Inner::new(&self.shared, path, content, base))))
+        Ok(Arc::new(Draft::new(DraftInner::new(&self.shared, path, content, base))))
     }
 
     /// Stops background work and waits for what is under way. Dirty drafts stay staged and are written down; nothing

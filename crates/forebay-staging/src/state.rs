@@ -40,7 +40,7 @@ pub(crate) enum WrittenDown {
 #[derive(Debug)]
 pub(crate) enum Upload {
     None,
-    /// It is being begun, by whoever has this number.
+    /// It is being begun, by the task that has this number.
     Beginning(u64),
     Begun(Arc<Begun>),
 }
@@ -53,7 +53,7 @@ pub(crate) struct Begun {
     pub(crate) given_up: CancellationToken,
 }
 
-pub(crate) struct State {
+pub(crate) struct DraftState {
     pub(crate) path: FsPath,
     pub(crate) content: Content,
     pub(crate) parts: Parts,
@@ -81,7 +81,7 @@ pub(crate) struct State {
     pub(crate) rest: Option<(Instant, u32)>,
 }
 
-impl State {
+impl DraftState {
     /// A draft that begins as `base`, or is new, and is cut into parts like this.
     pub(crate) fn new(schedule: &Arc<Schedule>, path: FsPath, content: Content, base: Option<Arc<dyn Base>>) -> Self {
         let now = SystemTime::now();
@@ -194,9 +194,9 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for DraftState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("path", &self.path).field("dirty", &self.dirty).finish_non_exhaustive()
+        f.debug_struct("DraftState").field("path", &self.path).field("dirty", &self.dirty).finish_non_exhaustive()
     }
 }
 

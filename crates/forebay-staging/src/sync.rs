@@ -16,12 +16,12 @@ use forebay_types::{Attr, Failure, FailureKind, FsPath};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::Base;
-use crate::book::As;
 use crate::error::{closing, failed};
 use crate::parts::Target;
 use crate::send::Trouble;
-use crate::shared::Inner;
-use crate::state::{Begun, State, Upload, WrittenDown, modified};
+use crate::shared::DraftInner;
+use crate::staged_file::As;
+use crate::state::{Begun, DraftState, Upload, WrittenDown, modified};
 
 /// What a sync does next.
 enum Step {
@@ -44,7 +44,7 @@ enum Step {
 }
 
 /// A sync that is under way.
-struct Syncing<'a>(&'a Arc<Inner>);
+struct Syncing<'a>(&'a Arc<DraftInner>);
 
 impl Drop for Syncing<'_> {
     fn drop(&mut self) {
@@ -63,12 +63,12 @@ impl Drop for Syncing<'_> {
 
 /// A draft that nobody else takes to the origin for now.
 pub struct Held {
-    inner: Arc<Inner>,
+    inner: Arc<DraftInner>,
     _serial: tokio::sync::OwnedMutexGuard<()>,
 }
 
 impl Held {
-    pub(crate) async fn new(inner: &Arc<Inner>) -> Self {
+    pub(crate) async fn new(inner: &Arc<DraftInner>) -> Self {
         let serial = Arc::clone(&inner.serial).lock_owned().await;
         inner.state.lock().syncing = true;
         Self { inner: Arc::clone(inner), _serial: serial }
@@ -92,7 +92,7 @@ impl Drop for Held {
     }
 }
 
-impl Inner {
+impl DraftInner {
     /// Syncs; `finish`: nobody writes any more.
     pub(crate) async fn sync(self: &Arc<Self>, finish: bool) -> Result<Option<Attr>, Failure> {
         {
@@ -107,7 +107,7 @@ impl Inner {
             }
         }
         let inner = Arc::clone(self);
-        // A task of its own: whoever asked may go away, and what has begun goes on.
+        // A task of its own: the caller may go away, and what has begun goes on.
         let syncing = self.shared.spawn(async move {
             let _serial = inner.serial.lock().await;
             let synced = inner.sync_now().await;
@@ -248,7 +248,7 @@ impl Inner {
             // What was cut off before it was read would be zeros.
             return Err(Trouble::Cut);
         }
-        // Also when nobody wants the file any more: what was sent may arrive, and whoever waits must know when.
+        // Also when nobody wants the file any more: what was sent may arrive, and the waiters must know when.
         let attr = self.shared.remote.put(path, bytes).await.map_err(Trouble::Other)?;
         self.shared.counts.puts.fetch_add(1, Ordering::Relaxed);
         self.shared.arrived(size);
@@ -377,7 +377,7 @@ impl Inner {
     fn leave(&self, failure: Failure) {
         let left = {
             let _io = self.io.write();
-            let is_over = |state: &State| state.left.is_some() || state.unlinked;
+            let is_over = |state: &DraftState| state.left.is_some() || state.unlinked;
             if is_over(&self.state.lock()) {
                 return;
             }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::send::Next;
-use crate::shared::Shared;
+use crate::shared::StagingShared;
 
 /// Runs until the mount is closed.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<StagingShared>) {
     loop {
         let next = tokio::select! {
             () = shared.closing.cancelled() => return,
@@ -31,7 +31,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 /// Sends what can go. Returns when to look again.
-async fn pass(shared: &Arc<Shared>) -> Option<Instant> {
+async fn pass(shared: &Arc<StagingShared>) -> Option<Instant> {
     loop {
         let (mut next, mut sent) = (None, false);
         for draft in shared.take_hot() {

@@ -1,4 +1,4 @@
-//! A disk that stands still: who must wait for it, and who must not.
+//! A disk that stands still: what must wait for it, and what must not.
 
 use std::fs::File;
 use std::io;
@@ -121,7 +121,7 @@ async fn while_a_record_is_written_a_draft_is_described_and_read() {
     is_answered(&draft).await;
     disk.release();
     assert_eq!(syncing.await.unwrap().unwrap_err().kind(), FailureKind::Unavailable);
-    // Whoever changes what is written down exactly waits for the disk, and others do not.
+    // A change of what is written down exactly waits for the disk, and others do not.
     disk.hold(Asked::Replace);
     let writing = Arc::clone(&draft);
     let writing = tokio::task::spawn_blocking(move || writing.try_write(100, b"changed").unwrap());

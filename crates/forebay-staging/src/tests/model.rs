@@ -7,7 +7,7 @@ use super::*;
 use crate::Remote;
 use crate::fake::Verb;
 
-const MOST: u64 = 1500;
+const MAX_SIZE: u64 = 1500;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -26,10 +26,10 @@ fn step() -> impl Strategy<Value = Step> {
     let verb = prop::sample::select(vec![Verb::Put, Verb::Begin, Verb::Part, Verb::Complete, Verb::Abort]);
     let kind = prop::sample::select(vec![FailureKind::Unavailable, FailureKind::NotFound]);
     prop_oneof![
-        8 => (0..MOST, 1..500usize).prop_map(|(offset, length)| Step::Write(offset, length)),
-        2 => (0..MOST).prop_map(Step::Truncate),
-        2 => (0..MOST, 1..500u64).prop_map(|(offset, length)| Step::Zero(offset, length)),
-        3 => (0..MOST, 1..900u32).prop_map(|(offset, length)| Step::Read(offset, length)),
+        8 => (0..MAX_SIZE, 1..500usize).prop_map(|(offset, length)| Step::Write(offset, length)),
+        2 => (0..MAX_SIZE).prop_map(Step::Truncate),
+        2 => (0..MAX_SIZE, 1..500u64).prop_map(|(offset, length)| Step::Zero(offset, length)),
+        3 => (0..MAX_SIZE, 1..900u32).prop_map(|(offset, length)| Step::Read(offset, length)),
         2 => Just(Step::Sync),
         1 => (verb, kind).prop_map(|(verb, kind)| Step::Fail(verb, kind)),
         1 => Just(Step::LoseUploads),
@@ -105,7 +105,7 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
                 Ok(())
             }
             // An upload that is lost is lost with what only it had.
-            Step::LoseUploads if size > MOST => {
+            Step::LoseUploads if size > MAX_SIZE => {
                 rig.remote.lose_uploads();
                 Ok(())
             }
@@ -129,7 +129,7 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
         assert_eq!(draft.size(), model.bytes.len() as u64, "step {number}");
         if let Err(failure) = refused {
             assert_eq!(failure.kind(), FailureKind::NoSpace, "step {number}: {failure}");
-            assert!(size <= MOST, "there was room enough");
+            assert!(size <= MAX_SIZE, "there was room enough");
         }
     }
     for verb in [Verb::Put, Verb::Begin, Verb::Part, Verb::Complete, Verb::Abort] {
@@ -141,7 +141,7 @@ async fn play(size: u64, steps: &[(u32, u64)], begins: Option<usize>, script: Ve
             assert_eq!(read_all(&draft).await, model.bytes);
             assert_eq!((staging.report().space.used, rig.files().len()), (0, 0));
         }
-        Err(failure) => assert!(size <= MOST && failure.message().contains("gone"), "{failure}"),
+        Err(failure) => assert!(size <= MAX_SIZE && failure.message().contains("gone"), "{failure}"),
     }
     drop(draft);
     staging.close().await;
@@ -162,7 +162,7 @@ proptest! {
 
     #[test]
     fn a_draft_is_an_array_and_so_is_its_file_at_the_origin(
-        begins in prop::option::of(0..MOST as usize),
+        begins in prop::option::of(0..MAX_SIZE as usize),
         script in prop::collection::vec(step(), 1..40),
     ) {
         run(1 << 20, &[(3, 50), (1000, 200)], begins, script);
@@ -170,7 +170,7 @@ proptest! {
 
     #[test]
     fn little_room_makes_no_byte_wrong(
-        begins in prop::option::of(0..MOST as usize),
+        begins in prop::option::of(0..MAX_SIZE as usize),
         script in prop::collection::vec(step(), 1..40),
     ) {
         run(900, &[(3, 50), (1000, 200)], begins, script);

@@ -110,7 +110,7 @@ async fn a_writer_who_finds_no_room_in_time_is_told_so() {
     // Somebody drops the one that failed.
     let id = crate::staged(&rig.dir()).unwrap().into_iter().find(|file| file.path == path("/failed")).unwrap().id;
     crate::drop_staged(&rig.dir(), &id, None).await.unwrap();
-    // A writer looks for room for 20 ms at a time, which on a busy machine may all be over before he looks again.
+    // A writer looks for room for 20 ms at a time, which on a busy machine may all be over before it looks again.
     let began = tokio::time::Instant::now();
     while let Err(failure) = draft.write(3 * PART, pattern(PART as usize, 6)).await {
         assert!(failure.kind() == FailureKind::NoSpace && began.elapsed() < Duration::from_secs(60), "{failure}");

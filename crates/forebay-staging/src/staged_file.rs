@@ -1,10 +1,10 @@
 //! The staged file and its record on disk: made, written down, and removed, by one at a time.
 //!
-//! Who writes a record holds `book` while the disk works, and `state` only for as long as it takes to say what the record tells.
-//! So records come to the disk in the order in which they became true, and nobody waits for the disk to learn a file's size.
+//! The lock `disk` is held while the disk works, and `state` only for as long as it takes to make the record. So records come to
+//! the disk in the order in which they became true, and nobody waits for the disk to learn a file's size.
 //!
-//! `written_down` tells what is on disk, or will be as soon as whoever has `book` is done. Whoever finds that it must be otherwise
-//! writes it down next.
+//! `written_down` tells what is on disk, or will be as soon as `disk` is free. If that must be otherwise, the next holder writes
+//! it down.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use forebay_types::Failure;
 use parking_lot::MutexGuard;
 
 use crate::error::failed;
-use crate::shared::Inner;
+use crate::shared::DraftInner;
 use crate::state::{StagedFile, WrittenDown};
 
 /// How a draft is written down.
@@ -26,10 +26,10 @@ pub(crate) enum As {
     Before,
 }
 
-impl Inner {
+impl DraftInner {
     /// The staged file, made if there is none, and written down if it is not. With `io`, so that nobody cuts the file meanwhile.
     pub(crate) fn staged_file(&self) -> Result<Arc<StagedFile>, Failure> {
-        let book = self.book.lock();
+        let locked = self.disk.lock();
         let (made, size) = {
             let state = self.state.lock();
             (state.file.clone(), state.content.size())
@@ -39,7 +39,7 @@ impl Inner {
             None => self.make_staged_file(size)?,
         };
         if self.state.lock().written_down == WrittenDown::Not {
-            self.write_record(&book, As::Roughly, false)?;
+            self.write_record(&locked, As::Roughly, false)?;
         }
         Ok(staged)
     }
@@ -68,7 +68,7 @@ impl Inner {
 
     /// Writes down what is known. `durable`: it outlives the machine.
     pub(crate) fn write_down(&self, how: As, durable: bool) -> Result<(), Failure> {
-        self.write_record(&self.book.lock(), how, durable)
+        self.write_record(&self.disk.lock(), how, durable)
     }
 
     /// The same, where others can go on meanwhile; what cannot be written down is only told of.
@@ -78,7 +78,7 @@ impl Inner {
         self.warn(written_down.flatten());
     }
 
-    fn write_record(&self, _book: &MutexGuard<'_, ()>, how: As, durable: bool) -> Result<(), Failure> {
+    fn write_record(&self, _locked: &MutexGuard<'_, ()>, how: As, durable: bool) -> Result<(), Failure> {
         let (staged, record, before) = {
             let mut state = self.state.lock();
             let exact = match (how, state.written_down) {
@@ -109,7 +109,7 @@ impl Inner {
         }
         let inner = Arc::clone(self);
         let settled = self.shared.blocking(move || -> Result<(), Failure> {
-            let book = inner.book.lock();
+            let locked = inner.disk.lock();
             let forgotten = {
                 let mut state = inner.state.lock();
                 // What was written down is about the version before.
@@ -122,7 +122,7 @@ impl Inner {
             };
             match forgotten {
                 Some(staged) => inner.shared.journal.remove_record(&staged.id),
-                None => inner.write_record(&book, As::Roughly, false)?,
+                None => inner.write_record(&locked, As::Roughly, false)?,
             }
             Ok(())
         });
@@ -131,7 +131,7 @@ impl Inner {
 
     /// Removes the staged file and its record. Nobody writes it down any more: its state says why.
     pub(crate) fn remove_staged(&self, staged: &StagedFile) {
-        let _book = self.book.lock();
+        let _locked = self.disk.lock();
         self.shared.journal.remove(&staged.id);
     }
 
