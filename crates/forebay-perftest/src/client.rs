@@ -16,9 +16,9 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
-use crate::crew::{Crew, Watched};
 use crate::error::Error;
 use crate::link::Connector;
+use crate::load_threads::{LoadThreads, Watched};
 use crate::options::{ClientOptions, Kind, TransportChoice};
 use crate::plan::{self, CONNECT_DEADLINE, OPERATION_DEADLINE, WINDOWS_A_ROW};
 use crate::report::{BandwidthResult, LatencyResult, Report, ServerReport, UcxReport, Verified};
@@ -145,7 +145,7 @@ fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<Lane>>) -> Arc
     }
 }
 
-/// One line for whoever looks on, now.
+/// Prints one line at once.
 fn say(out: &mut dyn Write, line: &str) -> Result<(), Error> {
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
@@ -198,7 +198,7 @@ impl Session<'_> {
                 }
             }
             TransportChoice::Ucx => {
-                drop(Crew::start(&self.connector, Kind::Read, 1)?);
+                drop(LoadThreads::start(&self.connector, Kind::Read, 1)?);
                 let lanes = self.connector.lanes.lock().clone();
                 if let Some(ucx) = &mut self.report.ucx {
                     ucx.lanes = lanes.iter().map(ToString::to_string).collect();
@@ -238,9 +238,9 @@ impl Session<'_> {
 
     fn verify(&mut self, kinds: &[Kind]) -> Result<(), Error> {
         for kind in kinds {
-            let mut crew = Crew::start(&self.connector, *kind, 1)?;
+            let mut threads = LoadThreads::start(&self.connector, *kind, 1)?;
             for bytes in plan::payloads(self.options) {
-                let transfers = crew.verify(bytes)?;
+                let transfers = threads.verify(bytes)?;
                 self.say(&text::verified(*kind, bytes, transfers))?;
                 self.report.verified.push(Verified { kind: *kind, bytes, transfers });
                 self.check()?;
@@ -250,17 +250,17 @@ impl Session<'_> {
     }
 
     fn latency(&mut self, kinds: &[Kind]) -> Result<(), Error> {
-        let mut crews = Vec::new();
+        let mut kinds_and_threads = Vec::new();
         for kind in kinds {
-            crews.push((*kind, Crew::start(&self.connector, *kind, 1)?));
+            kinds_and_threads.push((*kind, LoadThreads::start(&self.connector, *kind, 1)?));
         }
         for (index, bytes) in plan::payloads(self.options).into_iter().enumerate() {
             if index > 0 {
                 self.say("")?;
             }
-            for (kind, crew) in &mut crews {
+            for (kind, threads) in &mut kinds_and_threads {
                 let test = plan::iterations(self.options, self.options.duration);
-                let latency = self.latency_of(crew, *kind, bytes, test)?;
+                let latency = self.latency_of(threads, *kind, bytes, test)?;
                 self.say(&text::latency(*kind, bytes, &latency, test))?;
             }
         }
@@ -271,11 +271,11 @@ impl Session<'_> {
         let sizes = plan::payloads(self.options);
         let test = plan::iterations(self.options, plan::row_time(self.options.duration, sizes.len()));
         for kind in kinds {
-            let mut crew = Crew::start(&self.connector, *kind, 1)?;
+            let mut threads = LoadThreads::start(&self.connector, *kind, 1)?;
             self.say(&format!("\n{kind} latency"))?;
             self.say(text::LATENCY_HEADINGS)?;
             for bytes in &sizes {
-                let latency = self.latency_of(&mut crew, *kind, *bytes, test)?;
+                let latency = self.latency_of(&mut threads, *kind, *bytes, test)?;
                 self.say(&text::latency_row(*bytes, &latency))?;
             }
         }
@@ -284,12 +284,12 @@ impl Session<'_> {
 
     fn latency_of(
         &mut self,
-        crew: &mut Crew,
+        threads: &mut LoadThreads,
         kind: Kind,
         bytes: u64,
         test: (usize, Duration),
     ) -> Result<Latency, Error> {
-        let latency = Latency::of(crew.latency(bytes, test)?);
+        let latency = Latency::of(threads.latency(bytes, test)?);
         self.report.latency.push(LatencyResult { kind, bytes, latency });
         self.check()?;
         Ok(latency)
@@ -298,7 +298,7 @@ impl Session<'_> {
     fn bandwidth(&mut self, kinds: &[Kind]) -> Result<(), Error> {
         let duration = self.options.duration;
         for (index, kind) in kinds.iter().enumerate() {
-            let mut crew = self.crew(*kind)?;
+            let mut threads = self.load_threads(*kind)?;
             for (payload, bytes) in plan::payloads(self.options).into_iter().enumerate() {
                 if index + payload > 0 {
                     self.say("")?;
@@ -307,7 +307,7 @@ impl Session<'_> {
                 self.say(&text::bandwidth_begins(*kind, bytes, duration, spread))?;
                 // A line a second.
                 let windows = duration.as_secs().max(1) as u32;
-                let result = self.bandwidth_of(&mut crew, *kind, bytes, duration, windows, true)?;
+                let result = self.bandwidth_of(&mut threads, *kind, bytes, duration, windows, true)?;
                 self.say(&text::bandwidth(&result))?;
             }
         }
@@ -318,25 +318,25 @@ impl Session<'_> {
         let sizes = plan::payloads(self.options);
         let within = plan::row_time(self.options.duration, sizes.len());
         for kind in kinds {
-            let mut crew = self.crew(*kind)?;
+            let mut threads = self.load_threads(*kind)?;
             self.say(&format!("\n{kind} bandwidth"))?;
             self.say(text::BANDWIDTH_HEADINGS)?;
             for bytes in &sizes {
-                let result = self.bandwidth_of(&mut crew, *kind, *bytes, within, WINDOWS_A_ROW, false)?;
+                let result = self.bandwidth_of(&mut threads, *kind, *bytes, within, WINDOWS_A_ROW, false)?;
                 self.say(&text::bandwidth_row(*bytes, &result))?;
             }
         }
         Ok(())
     }
 
-    fn crew(&self, kind: Kind) -> Result<Crew, Error> {
+    fn load_threads(&self, kind: Kind) -> Result<LoadThreads, Error> {
         // The number of threads does not depend on the payload.
-        Crew::start(&self.connector, kind, plan::spread(self.options, 1, self.cores).jobs)
+        LoadThreads::start(&self.connector, kind, plan::spread(self.options, 1, self.cores).jobs)
     }
 
     fn bandwidth_of(
         &mut self,
-        crew: &mut Crew,
+        threads: &mut LoadThreads,
         kind: Kind,
         bytes: u64,
         duration: Duration,
@@ -354,7 +354,7 @@ impl Session<'_> {
         };
         let mut client_before = Duration::ZERO;
         let test = Watched { bytes, depth: spread.depth, duration, windows, told: &mut told };
-        let moved = crew.bandwidth(test, || client_before = usage::cpu())?;
+        let moved = threads.bandwidth(test, || client_before = usage::cpu())?;
         let client_cpu = usage::cpu().saturating_sub(client_before);
         let (server_after, _) = self.control.usage()?;
         let bandwidth = Bandwidth::of(&Counted {

@@ -11,8 +11,8 @@
 //!
 //! The parts: [`plan`](mod@plan) (pure: which tests, how many threads, which bytes), `statistics` and `text` (pure: what is
 //! reported and how it looks), `wire` (what passes over the control connection), `control` (the client's end of it), `ucx`
-//! (how both sides set UCX up), `link` (the seam: one job's way to the server, with an implementation for each kind), `crew`
-//! (the jobs' threads), [`client`](mod@client) (a run from beginning to end), [`server`](mod@server).
+//! (how both sides set UCX up), `link` (the seam: one job's way to the server, with an implementation for each kind),
+//! `load_threads` (a thread for each job), [`client`](mod@client) (a run from beginning to end), [`server`](mod@server).
 //!
 //! **How READ and WRITE are driven.** Each job of the client has a thread, a UCX worker and an endpoint of its own. It polls
 //! while short latencies are measured, as every such tool does, and sleeps when there is nothing to do while bandwidth is
@@ -37,11 +37,11 @@
 
 pub mod client;
 mod control;
-mod crew;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod link;
+mod load_threads;
 mod memory;
 pub mod options;
 mod pattern;

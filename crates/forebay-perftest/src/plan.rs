@@ -34,7 +34,7 @@ pub const MAX_CLIENTS: usize = 4;
 pub const BLOCKS: usize = 4;
 /// Frames that each client has to write to: enough for the largest payload.
 pub const AREA_FRAMES: usize = 2;
-/// How long one operation may take. One of 8 MiB over emulated cards takes a second; whoever is silent for so long hangs.
+/// How long one operation may take. One of 8 MiB over emulated cards takes a second; a side that is silent for so long hangs.
 pub const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
 /// How long connecting may take, an answer included.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(30);

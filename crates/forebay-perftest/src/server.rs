@@ -39,7 +39,7 @@ use crate::plan::{self, AREA_FRAMES, BLOCKS, CONNECT_DEADLINE, MAX_CLIENTS, OPER
 use crate::server::one_sided::OneSided;
 use crate::server::service::Blocks;
 use crate::server::sessions::Sessions;
-use crate::server::shared::{Shared, UcxPorts};
+use crate::server::shared::{ServerShared, UcxPorts};
 use crate::ucx::{context, lane};
 use crate::wire::BENCH_CLUSTER;
 
@@ -57,7 +57,7 @@ const BACKLOG: i32 = 256;
 /// A running server. Close it to end its threads; a drop only tells them to end.
 pub struct Server {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     tcp: TcpServer,
     ucx: Option<Ucx>,
     tasks: TaskTracker,
@@ -128,7 +128,7 @@ impl Server {
             },
             service,
         )?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             delay: options.delay,
             stop: CancellationToken::new(),
             sessions,
@@ -208,7 +208,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, tasks: TaskTracker) {
+async fn accept(listener: TcpListener, shared: Arc<ServerShared>, tasks: TaskTracker) {
     loop {
         let accepted = tokio::select! {
             () = shared.stop.cancelled() => return,

@@ -124,7 +124,7 @@ impl OneSidedLink {
     }
 }
 
-/// An error without the server's address, which whoever tells it adds.
+/// An error without the server's address, which the caller adds.
 fn reason(error: &Error) -> String {
     match error {
         Error::Lost { reason, .. } => reason.clone(),

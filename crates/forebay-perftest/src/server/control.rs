@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::BLOCKS;
-use crate::server::shared::Shared;
+use crate::server::shared::ServerShared;
 use crate::server::stream;
 use crate::usage;
 use crate::wire::{self, Answer, HEADER_LEN, Offer, Request, UcxOffer};
@@ -22,7 +22,7 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
 /// Serves a connection until it ends; why it had to.
-pub(super) async fn serve(mut stream: TcpStream, shared: &Arc<Shared>) -> Result<(), String> {
+pub(super) async fn serve(mut stream: TcpStream, shared: &Arc<ServerShared>) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     stream.set_nodelay(true).map_err(text)?;
     let (time, interval, retries) = KEEPALIVE;
@@ -40,7 +40,7 @@ pub(super) async fn serve(mut stream: TcpStream, shared: &Arc<Shared>) -> Result
 }
 
 /// A session, until its connection ends.
-async fn open(mut stream: TcpStream, shared: &Arc<Shared>, ucx: Option<String>) -> Result<(), String> {
+async fn open(mut stream: TcpStream, shared: &Arc<ServerShared>, ucx: Option<String>) -> Result<(), String> {
     let unlike = match (&ucx, &shared.ucx) {
         (Some(_), None) => Some("this server runs without UCX; restart it without `--transport tcp`".to_owned()),
         (Some(theirs), Some(ours)) => wire::ucx_mismatch(&ours.version, theirs),
@@ -85,7 +85,7 @@ async fn open(mut stream: TcpStream, shared: &Arc<Shared>, ucx: Option<String>) 
 }
 
 /// A connection for READ and WRITE, until it ends.
-async fn carry(mut stream: TcpStream, shared: &Arc<Shared>, session: u64) -> Result<(), String> {
+async fn carry(mut stream: TcpStream, shared: &Arc<ServerShared>, session: u64) -> Result<(), String> {
     let Some(ended) = shared.sessions.end_of(session) else {
         return refuse(&mut stream, "there is no such session").await;
     };
@@ -118,7 +118,7 @@ async fn end_with(
 }
 
 /// Ends the session with its connection, however that ends.
-struct Closing<'a>(&'a Shared, u64);
+struct Closing<'a>(&'a ServerShared, u64);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {

@@ -40,7 +40,7 @@ pub(super) struct Exposed {
     pub(super) areas: Vec<Vec<Vec<u8>>>,
 }
 
-/// The thread's state: who waits for a greeting, by endpoint.
+/// The thread's state: the sessions that wait for a greeting, by endpoint.
 type Greetings = Rc<RefCell<HashMap<usize, oneshot::Sender<CancellationToken>>>>;
 
 impl OneSided {
@@ -136,7 +136,7 @@ fn run(
     drop(local);
 }
 
-/// Has `worker` answer greetings that name a session, and tell whoever waits for the endpoint's.
+/// Has `worker` answer greetings that name a session, and tell what waits for the endpoint's.
 fn welcome(worker: &Worker, greetings: Greetings, sessions: Arc<Sessions>) -> Result<(), Error> {
     let handler = move |message: Message<'_>| {
         let Some(from) = message.from else { return };

@@ -10,7 +10,7 @@ use crate::server::service::Blocks;
 use crate::server::sessions::Sessions;
 
 /// What the tasks share.
-pub(super) struct Shared {
+pub(super) struct ServerShared {
     pub(super) delay: Duration,
     pub(super) stop: CancellationToken,
     pub(super) sessions: Arc<Sessions>,

@@ -1,8 +1,7 @@
-//! The jobs: threads with a link each, that are given tasks and say what came of them.
+//! Load threads, one for each job: each has a link, is given tasks and says what came of them.
 //!
-//! A crew connects once and runs many tests. All of its jobs begin a bandwidth test together, when each has its buffers; it
-//! ends when each has seen the end of what it began. Every wait of a job has a deadline, so every job ends, and the crew
-//! joins them.
+//! The threads connect once and run many tests. All begin a bandwidth test together, when each has its buffers; it ends when each
+//! has seen the end of what it began. Every wait of a thread has a deadline, so every thread ends, and [`LoadThreads`] joins them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +73,7 @@ impl Run {
     }
 }
 
-/// What a bandwidth test is, and who watches it.
+/// What a bandwidth test is, and what watches it.
 pub(crate) struct Watched<'a> {
     pub(crate) bytes: u64,
     pub(crate) depth: u32,
@@ -91,29 +90,29 @@ pub(crate) struct Moved {
     pub(crate) windows: Vec<(u64, Duration)>,
 }
 
-/// Jobs for one kind of operation.
-pub(crate) struct Crew {
+/// The threads of the jobs for one kind of operation.
+pub(crate) struct LoadThreads {
     tasks: Vec<Sender<Task>>,
     done: Receiver<Result<Done, Error>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Crew {
+impl LoadThreads {
     /// Starts `jobs` threads, each with a link for `kind`, and waits until they are connected.
     pub(crate) fn start(connector: &Arc<Connector>, kind: Kind, jobs: u32) -> Result<Self, Error> {
         let (report, done) = channel();
-        let mut crew = Self { tasks: Vec::new(), done, threads: Vec::new() };
+        let mut started = Self { tasks: Vec::new(), done, threads: Vec::new() };
         for number in 0..jobs {
             let (tasks, queue) = channel();
             let (connector, report) = (Arc::clone(connector), report.clone());
             let job = move || run(&connector, kind, number, &queue, &report);
-            crew.threads.push(std::thread::Builder::new().name(format!("job-{number}")).spawn(job)?);
-            crew.tasks.push(tasks);
+            started.threads.push(std::thread::Builder::new().name(format!("job-{number}")).spawn(job)?);
+            started.tasks.push(tasks);
         }
         // Gone with the jobs' own, so that nobody waits for an answer that cannot come.
         drop(report);
-        crew.collect(|_| ())?;
-        Ok(crew)
+        started.collect(|_| ())?;
+        Ok(started)
     }
 
     /// Moves payloads of `bytes` and compares every byte; how many.
@@ -140,8 +139,7 @@ impl Crew {
         Ok(samples)
     }
 
-    /// As many operations as end within the duration. `begun` runs when every job is ready, right before they
-    /// start.
+    /// As many operations as end within the duration. `begun` runs when every job is ready, right before they start.
     pub(crate) fn bandwidth(&mut self, test: Watched<'_>, begun: impl FnOnce()) -> Result<Moved, Error> {
         self.give(&Task::Prepare { bytes: test.bytes, depth: test.depth });
         self.collect(|_| ())?;
@@ -216,7 +214,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for LoadThreads {
     fn drop(&mut self) {
         self.tasks.clear();
         for thread in self.threads.drain(..) {
