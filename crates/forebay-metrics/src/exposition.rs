@@ -13,7 +13,7 @@ use crate::latency::{BOUNDS_NANOS, LatencySnapshot};
 /// The content type of [`Registry::text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Everybody who has something to tell.
+/// All collectors.
 #[derive(Default)]
 pub struct Registry {
     collectors: Vec<Box<dyn Collect>>,

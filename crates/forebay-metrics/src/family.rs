@@ -266,7 +266,7 @@ impl Number for bool {
     }
 }
 
-/// Who has something to tell when somebody asks: it reads its counters and adds what they say.
+/// A source of metrics: at a scrape it reads its counters and adds what they say.
 pub trait Collect: Send + Sync + 'static {
     /// Adds what there is now.
     fn collect(&self, families: &mut Families);

@@ -1,8 +1,8 @@
 //! An HTTP listener that nobody can keep busy: what every page and every interface of a process is served by.
 //!
 //! Connections are bounded in number and in time, and so are the heads of requests. When all places are taken, the connection
-//! that has asked nothing for longest is closed for whoever comes ([`crate::places`]); only when all are being answered, he
-//! waits. So idle connections, however many, keep nobody from being answered.
+//! that has asked nothing for longest is closed for the next ([`crate::places`]); only when all are being answered, the
+//! next one waits. So idle connections, however many, keep nobody from being answered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct HttpLimits {
     pub connections: usize,
     /// How long the head of a request may take to arrive; an idle connection is closed after it, too.
     pub head_within: Duration,
-    /// How long a connection may last: who wants more makes another.
+    /// How long a connection may last: for more, a client makes another.
     pub lasts_at_most: Duration,
     /// How long answers under way may take once their connection is to end.
     pub ends_within: Duration,
@@ -49,12 +49,12 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `router` to whoever comes to `listener`. Must be called within a tokio runtime.
+    /// Serves `router` to all connections of `listener`. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(listener: TcpListener, router: Router, limits: HttpLimits) -> Self {
         let stop = CancellationToken::new();
         let seats = Seats { places: Places::new(limits.connections), leave: HashMap::new() };
-        let shared = Shared { limits, router, seats: Mutex::new(seats), left: Notify::new() };
+        let shared = HttpShared { limits, router, seats: Mutex::new(seats), left: Notify::new() };
         let serving = tokio::spawn(serve(listener, Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
@@ -79,7 +79,7 @@ impl Drop for HttpServer {
     }
 }
 
-struct Shared {
+struct HttpShared {
     limits: HttpLimits,
     router: Router,
     seats: Mutex<Seats>,
@@ -87,7 +87,7 @@ struct Shared {
     left: Notify,
 }
 
-/// The places, and how those who have them are told to leave.
+/// The places, and how connections are told to leave them.
 struct Seats {
     places: Places,
     leave: HashMap<u64, CancellationToken>,
@@ -95,13 +95,13 @@ struct Seats {
 
 /// The place of a connection; free again when it is dropped.
 struct Place {
-    shared: Arc<Shared>,
+    shared: Arc<HttpShared>,
     number: u64,
     /// It is to end.
     told: CancellationToken,
 }
 
-impl Shared {
+impl HttpShared {
     /// A place, once there is one.
     async fn place(self: &Arc<Self>, stop: &CancellationToken) -> Place {
         loop {
@@ -146,7 +146,7 @@ impl Drop for Place {
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
+async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
         let next = async {

@@ -70,7 +70,7 @@ impl LatencyHistogram {
         let _ = self.buckets.increment(nanos);
     }
 
-    /// What has been recorded so far. Who records meanwhile may be in the sum and not yet in a bucket.
+    /// What has been recorded so far. What is recorded meanwhile may be in the sum and not yet in a bucket.
     #[must_use]
     pub fn snapshot(&self) -> LatencySnapshot {
         LatencySnapshot { buckets: self.buckets.load(), nanos: self.nanos.load(Ordering::Relaxed) }

@@ -1,9 +1,8 @@
 //! What Forebay counts, for Prometheus and for people.
 //!
 //! A component counts with atomics of its own ([`LatencyHistogram`] is one) and gives out snapshots. Nothing here is told of
-//! each event, so nothing is counted twice and a scrape costs nothing to those who count: when somebody asks, whoever
-//! implements [`Collect`] turns snapshots into [`Families`], and `exposition` writes them down in the text format that
-//! Prometheus reads.
+//! each event, so nothing is counted twice and a scrape costs the component nothing: at a scrape, the implementations of
+//! [`Collect`] turn snapshots into [`Families`], and `exposition` writes them down in the text format that Prometheus reads.
 //!
 //! * `latency`: durations in buckets, and what can be said of an interval;
 //! * `sharded`: counters that each hit adds to;

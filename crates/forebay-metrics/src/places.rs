@@ -1,18 +1,18 @@
-//! Who may stay when all places of a listener are taken: whoever is being answered. Of those who ask nothing, the one that has
-//! asked nothing for longest makes place for whoever comes.
+//! Which connections may stay when all places of a listener are taken: those that are being answered. Of the others, the one that
+//! has asked nothing for longest makes place for the next.
 
 use std::collections::HashMap;
 
-/// What somebody who has a place does.
+/// What a connection that has a place does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// He has not asked anything yet.
+    /// It has not asked anything yet.
     Silent,
-    /// He is being answered.
+    /// It is being answered.
     Answered,
-    /// He was answered, and may ask more.
+    /// It was answered, and may ask more.
     Idle,
-    /// He was told to leave.
+    /// It was told to leave.
     Leaving,
 }
 
@@ -40,7 +40,7 @@ impl Places {
         Some(self.events)
     }
 
-    /// Somebody does something else now.
+    /// A connection does something else now.
     pub(crate) fn now(&mut self, place: u64, doing: Doing) {
         self.events += 1;
         if let Some(taken) = self.taken.get_mut(&place).filter(|(before, _)| *before != Doing::Leaving) {
@@ -48,7 +48,7 @@ impl Places {
         }
     }
 
-    /// Tells the one to leave who has asked nothing for longest, unless somebody was told already and has not left.
+    /// Tells the connection to leave that has asked nothing for longest, unless one was told already and has not left.
     pub(crate) fn make_room(&mut self) -> Option<u64> {
         let is_leaving = self.taken.values().any(|(doing, _)| *doing == Doing::Leaving);
         let asks_nothing = |(doing, _): &(Doing, u64)| matches!(doing, Doing::Silent | Doing::Idle);

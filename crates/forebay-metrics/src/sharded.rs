@@ -1,7 +1,7 @@
 //! A counter that many threads add to at once.
 //!
 //! With one number for all, its cache line goes from core to core with each hit. Here each thread has one of several, on cache lines
-//! of its own; whoever reads adds them up.
+//! of its own; a reader adds them up.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
