@@ -2,7 +2,7 @@
 //!
 //! Every row mounts anew, so that nothing is there that a read before it left. What is read here and there lies on multiples of its
 //! own length: of a read that begins elsewhere the cache fetches whole sectors, and from an origin whole pieces of 64 KiB. Nothing
-//! is read at the beginning of the file: there the kernel takes a buffered reader for one in order, and reads ahead of him itself.
+//! is read at the beginning of the file: there the kernel takes a buffered reader for a sequential one, and reads ahead itself.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const KIB: u64 = 1 << 10;
 /// Lengths of long reads here and there.
 const LENGTHS: [u64; 4] = [512 * KIB, 1024 * KIB, 2048 * KIB, 4096 * KIB];
 /// Bytes that they read in all, at most.
-const MOST: u64 = 256 << 20;
+const MAX_TOTAL: u64 = 256 << 20;
 /// Reads of 4 KiB.
 const SMALL_READS: u64 = 1000;
 
@@ -78,7 +78,7 @@ impl Read {
                 read_at_random(&mount.join(LARGE), flags, Reach { length, apart: 64 * length, most: SMALL_READS })
             }
             Self::AtRandom { length, flags } => {
-                read_at_random(&mount.join(LARGE), flags, Reach { length, apart: 2 * length, most: MOST / length })
+                read_at_random(&mount.join(LARGE), flags, Reach { length, apart: 2 * length, most: MAX_TOTAL / length })
             }
             Self::SmallFiles => read_small(mount, keys),
         }

@@ -74,8 +74,8 @@ pub(crate) fn compare(what: &str, reads: &[(String, &Outcome)], copies: &[Outcom
             percent(strict),
             percent(plain),
         ]);
-        report.most_target(&format!("CPU of mount and worker, {name}"), "`cp` to /dev/null", TARGET, served);
-        report.most_target(&format!("CPU of mount, worker and reader, {name}"), "`cp` to /dev/null", TARGET, strict);
+        report.max_target(&format!("CPU of mount and worker, {name}"), "`cp` to /dev/null", TARGET, served);
+        report.max_target(&format!("CPU of mount, worker and reader, {name}"), "`cp` to /dev/null", TARGET, strict);
     }
     for (name, copy) in [("`cp` from tmpfs to `/dev/null`", nowhere), ("`cp` from tmpfs to tmpfs", to_tmpfs)] {
         let own = seconds(copy.median(|sample| sample.reader));

@@ -132,7 +132,7 @@ fn judge(fio: Fio, channels: &[&str], tmpfs: &Outcome, carried: &[Outcome], repo
             report.ratio_target(&what, "tmpfs", QUEUED_TARGET, outcome.ratio(tmpfs, |sample| sample.operations));
             if let [device, uring] = carried {
                 let tail = uring.ratio(device, |sample| sample.p99);
-                report.most_target(&format!("p99 of {what}"), "that over /dev/fuse", TAIL_TARGET, tail);
+                report.max_target(&format!("p99 of {what}"), "that over /dev/fuse", TAIL_TARGET, tail);
             }
         }
         _ if fio.jobs == 1 => {

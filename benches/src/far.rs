@@ -102,7 +102,7 @@ impl Line {
             let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
             for (due, leave) in entered {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                // Whoever does not wait any more needs no word.
+                // A receiver that is gone needs no word.
                 let _ = leave.send(());
             }
         };

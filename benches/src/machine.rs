@@ -11,9 +11,9 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 
 /// Above this load over the last minute, targets are not judged.
-const MOST_LOAD: f64 = 0.5;
+const MAX_LOAD: f64 = 0.5;
 /// Nor above this share of all processors' time, in the second before the run.
-const MOST_BUSY: f64 = 0.1;
+const MAX_BUSY: f64 = 0.1;
 /// How long a run waits for the load of whatever built it to fade.
 const CALM_WITHIN: Duration = Duration::from_secs(300);
 /// How often it looks.
@@ -56,7 +56,7 @@ impl Machine {
 }
 
 fn is_calm(load: f64, busy: f64) -> bool {
-    load <= MOST_LOAD && busy <= MOST_BUSY
+    load <= MAX_LOAD && busy <= MAX_BUSY
 }
 
 fn load() -> f64 {

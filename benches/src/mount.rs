@@ -24,7 +24,7 @@ const UP_JOBS: u32 = 4;
 /// What a mount is to reach of iperf3.
 const WORKER_TARGET: f64 = 0.6;
 /// No row is compared with more iperf3 streams: what `forebay mount` connects with.
-const MOST_STREAMS: u32 = 4;
+const MAX_STREAMS: u32 = 4;
 
 /// `forebay up` against tmpfs.
 ///
@@ -147,7 +147,7 @@ pub(crate) fn worker(fixture: &Fixture, progress: &Progress, report: &mut Report
     let header = ["fio", "Forebay GB/s", "iperf3 GB/s", "ratio", "Forebay k/s", "p50/p99 µs", "over TCP", "CPU s/GiB"];
     let text = format!(
         "The same fio on a mount whose worker is another process, over loopback; iperf3 with as many streams as fio has \
-         jobs, at most {MOST_STREAMS}, in pieces of 1 MiB. `over TCP`: bytes that the worker sent for each byte read. \
+         jobs, at most {MAX_STREAMS}, in pieces of 1 MiB. `over TCP`: bytes that the worker sent for each byte read. \
          CPU is what worker and mount used together. {}",
         how_buffered(fixture)
     );
@@ -195,7 +195,7 @@ fn counted<'a>(fixture: &'a Fixture, fio: Fio, target: &'a Target, mount: &'a Mo
 }
 
 fn streams(fio: Fio) -> u32 {
-    fio.jobs.min(MOST_STREAMS)
+    fio.jobs.min(MAX_STREAMS)
 }
 
 /// What must be known of the page cache.

@@ -193,7 +193,7 @@ fn targets_of(peers: &[Box<dyn Peer>], rows: &[&[Outcome]], report: &mut Report)
             let counted = |(_, least): &(&str, &Outcome)| least.samples.iter().all(|sample| sample.cpu > 0.0);
             if let Some((name, least)) = best(peers, of, |sample| -sample.cpu).filter(counted) {
                 let ratio = ours.ratio(least, |sample| sample.cpu);
-                report.most_target(&format!("CPU of {what}"), &format!("{name}, the least of the others"), 1.0, ratio);
+                report.max_target(&format!("CPU of {what}"), &format!("{name}, the least of the others"), 1.0, ratio);
             }
         }
     }

@@ -12,9 +12,9 @@ use crate::rounds::Sample;
 const SETTINGS: [(&str, &str); 2] = [("UCX_TCP_TX_SEG_SIZE", "256K"), ("UCX_TCP_RX_SEG_SIZE", "512K")];
 /// Iterations that are run to find out how many fill the time, for each second of it; there are some in any case.
 const PROBE: f64 = 100.0;
-const LEAST_PROBE: u64 = 20;
+const MIN_PROBE: u64 = 20;
 /// Iterations before those that count: as many, at most so many.
-const MOST_WARM_UP: u64 = 100;
+const MAX_WARM_UP: u64 = 100;
 /// How long it is tried.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How long clients are tried with one server.
@@ -66,7 +66,7 @@ struct Line {
 
 /// A run that takes about `time`.
 fn timed(transports: &str, arguments: &[&str], size: u32, time: Duration) -> anyhow::Result<Line> {
-    let few = LEAST_PROBE.max((PROBE * time.as_secs_f64()) as u64);
+    let few = MIN_PROBE.max((PROBE * time.as_secs_f64()) as u64);
     let probe = run(transports, arguments, size, few)?;
     let iterations = (probe.rate * time.as_secs_f64()) as u64;
     if iterations <= few {
@@ -100,7 +100,7 @@ fn attempt(transports: &str, arguments: &[&str], size: u32, iterations: u64) -> 
     };
     let server = perftest().stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let mut server = Server(server.context("cannot run ucx_perftest; `make setup` installs it")?);
-    let (size, warm_up) = (size.to_string(), iterations.min(MOST_WARM_UP).to_string());
+    let (size, warm_up) = (size.to_string(), iterations.min(MAX_WARM_UP).to_string());
     let iterations = iterations.to_string();
     let started = Instant::now();
     loop {

@@ -110,14 +110,14 @@ impl Memory {
     /// Memory is flat when what is added after the warm-up is less than this: 5 %, or 32 MiB if that is more. Threads
     /// and allocators keep some buffers each, more when more readers come.
     const SLACK: f64 = 0.05;
-    const LEAST_SLACK: u64 = 32 << 20;
+    const MIN_SLACK: u64 = 32 << 20;
 
     pub(crate) fn growth(&self) -> u64 {
         self.most.saturating_sub(self.warm)
     }
 
     pub(crate) fn is_flat(&self) -> bool {
-        self.growth() <= self.room + Self::LEAST_SLACK.max((self.warm as f64 * Self::SLACK) as u64)
+        self.growth() <= self.room + Self::MIN_SLACK.max((self.warm as f64 * Self::SLACK) as u64)
     }
 }
 

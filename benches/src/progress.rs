@@ -1,4 +1,4 @@
-//! What is being measured, for whoever waits: a bar on a terminal, a line for each measurement elsewhere.
+//! What is being measured, as progress: a bar on a terminal, a line for each measurement elsewhere.
 
 use std::io::IsTerminal as _;
 use std::sync::Arc;

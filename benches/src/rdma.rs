@@ -192,7 +192,7 @@ fn targets(rows: &[Row], report: &mut Report) {
             } else if size == 4 << 10 {
                 for (how, theirs) in [("polling", polling), ("sleeping", sleeping)] {
                     let of_what = format!("ucx_perftest's round trip, {how}");
-                    report.most_target(&what, &of_what, LATENCY_TARGET, one.ratio(theirs, |sample| sample.p50));
+                    report.max_target(&what, &of_what, LATENCY_TARGET, one.ratio(theirs, |sample| sample.p50));
                 }
             }
         }

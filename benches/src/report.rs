@@ -116,7 +116,7 @@ impl Report {
     }
 
     /// A target for a ratio that is to be at most `goal`.
-    pub(crate) fn most_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
+    pub(crate) fn max_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
         self.target(what, format!("≤ {} of {of_what}", percent(goal)), percent(measured), measured <= goal);
     }
 

@@ -1,6 +1,6 @@
 //! The other end of the transport sections: a service that always has the bytes, in a process of its own.
 //!
-//! It ends when its standard input does, so it never outlives whoever started it.
+//! It ends when its standard input does, so it never outlives the process that started it.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};

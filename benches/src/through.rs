@@ -1,4 +1,4 @@
-//! fio on a file of a mount or of tmpfs, with the processor time of all who had to do with it: the cases that most sections
+//! fio on a file of a mount or of tmpfs, with the processor time of all processes that took part: the cases that most sections
 //! are made of.
 
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //!
 //! The file that is written comes from tmpfs for both, and is a new one each time. A mount stages it on disk on the way, a plain
 //! upload does not. Both are measured with either checksum of `origin.s3.checksum`: the SHA-256 that every server knows costs
-//! whoever uploads about as much as all else.
+//! the uploader about as much as all else.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
