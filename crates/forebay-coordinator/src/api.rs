@@ -46,7 +46,7 @@ pub use crate::mount::Mount;
 pub use crate::worker_stats::{HotFile, OneWorker, WorkerStats};
 
 /// Bytes of a request's body, at most.
-const MOST_BODY: usize = 64 << 10;
+const MAX_BODY: usize = 64 << 10;
 /// How long a request may take: several times the deadline of the state store.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
@@ -87,7 +87,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .merge(web::router())
         .fallback(no_such_place)
         .method_not_allowed_fallback(no_such_verb)
-        .layer(DefaultBodyLimit::max(MOST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(in_time))
         .layer(middleware::from_fn(in_one_form))
         .layer(middleware::from_fn(safely))

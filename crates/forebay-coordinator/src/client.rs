@@ -24,9 +24,9 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long a request may take: longer than the coordinator gives itself, so that it says what it waited for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(35);
 /// Coordinators that are asked until one answers: between two elections, each may think of another one as the leader.
-const MOST_REDIRECTS: usize = 4;
+const MAX_REDIRECTS: usize = 4;
 /// Bytes of an answer, at most: a thousand jobs, or a day of plots of hundreds of workers.
-const MOST_ANSWER: usize = 64 << 20;
+const MAX_ANSWER: usize = 64 << 20;
 
 /// Why a request did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +149,7 @@ impl ApiClient {
         }
         // A proxy of the environment is for the world outside, not for the cluster.
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        // Redirects are followed here, so that it is known who did not answer.
+        // Redirects are followed here, so that it is known which coordinator did not answer.
         let http = http.local_address(source).redirect(reqwest::redirect::Policy::none()).build().map_err(|_| bad())?;
         Ok(Self { address: address.to_owned(), authority: url.authority().to_owned(), http })
     }
@@ -282,10 +282,10 @@ impl ApiClient {
         self.answer(request).await.map(|_| ())
     }
 
-    /// The answer of who is asked, or of whom that one sends us to.
+    /// The answer of the coordinator that is asked, or of the one that it redirects to.
     async fn send(&self, request: RequestBuilder) -> Result<Response, ApiError> {
         let mut request = request.build().map_err(|error| self.failed(&error))?;
-        for _ in 0..MOST_REDIRECTS {
+        for _ in 0..MAX_REDIRECTS {
             let again = request.try_clone();
             let response = self.http.execute(request).await.map_err(|error| self.failed(&error))?;
             let (Some(mut next), StatusCode::TEMPORARY_REDIRECT) = (again, response.status()) else {
@@ -296,7 +296,7 @@ impl ApiClient {
             *next.url_mut() = location.ok_or_else(|| self.not_understood("a redirect to nowhere".to_owned()))?;
             request = next;
         }
-        Err(self.not_understood(format!("more than {MOST_REDIRECTS} redirects")))
+        Err(self.not_understood(format!("more than {MAX_REDIRECTS} redirects")))
     }
 
     /// The body of a success.
@@ -305,8 +305,8 @@ impl ApiClient {
         let status = response.status();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(&error))? {
-            if body.len() + chunk.len() > MOST_ANSWER {
-                return Err(self.not_understood(format!("more than {MOST_ANSWER} bytes")));
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(self.not_understood(format!("more than {MAX_ANSWER} bytes")));
             }
             body.extend_from_slice(&chunk);
         }

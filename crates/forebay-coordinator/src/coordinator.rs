@@ -155,7 +155,7 @@ impl Coordinator {
 
     /// Waits until it leads.
     pub async fn leads(&self) {
-        // The sender is in `self`, so there will be one who leads, or no end of the waiting.
+        // The sender is in `self`, so a leader comes, or the waiting has no end.
         let _ = self.service.runner.subscribe().wait_for(Option::is_some).await;
     }
 

@@ -49,11 +49,11 @@ pub struct Calls {
 #[derive(Debug)]
 pub struct FakeCache {
     block_size: u32,
-    state: Mutex<State>,
+    state: Mutex<FakeCacheState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeCacheState {
     files: BTreeMap<FsPath, File>,
     /// Files that were deleted, which may be cached all the same.
     gone: Vec<(FsPath, FileId)>,
@@ -193,7 +193,7 @@ fn name_of(version: &FileVersion) -> FsPath {
     FsPath::new(&version.path).unwrap_or_else(|_| FsPath::root())
 }
 
-impl State {
+impl FakeCacheState {
     fn attr(&self, path: &FsPath) -> Result<Attr, Failure> {
         if let Some(File { version, modified_nanos, .. }) = self.files.get(path) {
             return Ok(Attr { modified_nanos: *modified_nanos, ..Attr::file(version.clone()) });

@@ -18,7 +18,7 @@ mod text;
 mod walk;
 mod window;
 
-pub use counts::{Cause, Failures, Tally};
+pub use counts::{Cause, Failures, FileCounts};
 pub(crate) use delivery::Absences;
 pub use delivery::{Delivery, Missing};
 pub use job::{Answer, Job, Limits, Question, QuestionId, Step};

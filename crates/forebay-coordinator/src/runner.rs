@@ -5,8 +5,8 @@
 //! under which this process is the leader, so one that was deposed and does not know it yet changes nothing: the first
 //! write that is refused ends its runner.
 //!
-//! What changes a job is done in tasks of the runner's own. Who asked for it, a request, may go away in the middle, and
-//! waits for the outcome only.
+//! What changes a job is done in tasks of the runner's own. The request that asked for it only waits for the outcome, and
+//! may go away in the middle.
 //!
 //! What is under way is bounded for each job (`Limits`) and for all together; jobs beyond the number that may run wait
 //! for their turn, in the order in which they came.
@@ -39,11 +39,11 @@ pub use options::RunnerOptions;
 pub(crate) use record_store::RecordStore;
 
 use entry::{Entry, Taken};
-use shared::Shared;
+use shared::RunnerShared;
 
 /// Runs the jobs of a cluster while it leads.
 pub struct Runner {
-    shared: Arc<Shared>,
+    shared: Arc<RunnerShared>,
     tasks: TaskTracker,
     /// One job is taken at a time, so that no two are for one path. When the last one was, so that no two are of one
     /// millisecond, and their order is known.
@@ -62,15 +62,15 @@ impl Runner {
         cache: Arc<dyn CacheAccess>,
         options: RunnerOptions,
     ) -> Result<Self, RunnerError> {
-        let orders = deliver::Orders::new(Arc::clone(&store), leads.clone(), options.mounts_away);
+        let requests = deliver::MaterialiseRequests::new(Arc::clone(&store), leads.clone(), options.mounts_away);
         let records = RecordStore::new(store, Some(leads));
         let found = records.list().await?;
-        orders.clear(&found).await;
+        requests.clear(&found).await;
         let runner = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RunnerShared {
                 name: name.to_owned(),
                 records,
-                orders,
+                requests,
                 cache,
                 options,
                 entries: Mutex::default(),

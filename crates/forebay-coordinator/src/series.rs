@@ -21,7 +21,7 @@ const COARSE_EVERY: u32 = 24;
 /// The coarse ring: a day.
 const COARSE: usize = 720;
 /// Workers that have a series of their own; more are in the sums only.
-const MOST_WORKERS: usize = 512;
+const MAX_WORKERS: usize = 512;
 
 /// Which ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -105,7 +105,7 @@ impl Series {
             {
                 let throughput = served.since(*so_far, now - before);
                 point.all = point.all.and(throughput);
-                if point.workers.len() < MOST_WORKERS {
+                if point.workers.len() < MAX_WORKERS {
                     let name = self.last.get_key_value(name).map_or(name, |(name, _)| name);
                     point.workers.insert(Arc::clone(name), throughput);
                 }
@@ -202,7 +202,7 @@ fn mean<'a>(points: impl ExactSizeIterator<Item = &'a Sample>) -> Sample {
     for (name, sum) in &mut mean.workers {
         *sum = sum.over(counts.get(name).copied().unwrap_or(1.0));
     }
-    while mean.workers.len() > MOST_WORKERS {
+    while mean.workers.len() > MAX_WORKERS {
         mean.workers.pop_last();
     }
     mean

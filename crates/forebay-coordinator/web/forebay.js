@@ -270,7 +270,7 @@ function showWorkers(status, stats, plot) {
   ], rows, "No worker is known. A worker joins with cluster.etcd.endpoints, or is named in cluster.workers.");
 }
 
-function tally(part) {
+function fileCounts(part) {
   return `${number(part.files)} files, ${bytes(part.bytes)}`;
 }
 
@@ -280,10 +280,10 @@ function showJob(job) {
   const known = Number.isFinite(progress.percent);
   const running = job.state === "RUNNING";
   const pass = typeof job.pass === "string" ? job.pass : `audit ${job.pass.audit + 1}`;
-  const facts = [`done ${tally(progress.done)}`];
-  if (progress.total) facts.push(`of ${tally(progress.total)}`);
-  else facts.push(`listed so far ${tally(progress.listed)}`);
-  if (progress.skipped.files > 0) facts.push(`passed over ${tally(progress.skipped)}`);
+  const facts = [`done ${fileCounts(progress.done)}`];
+  if (progress.total) facts.push(`of ${fileCounts(progress.total)}`);
+  else facts.push(`listed so far ${fileCounts(progress.listed)}`);
+  if (progress.skipped.files > 0) facts.push(`passed over ${fileCounts(progress.skipped)}`);
   if (progress.freed_bytes > 0) facts.push(`freed ${bytes(progress.freed_bytes)}`);
   if (running) facts.push(`${rate(progress.bytes_per_second)}`);
   if (running && Number.isFinite(progress.eta_seconds)) facts.push(`about ${duration(progress.eta_seconds)} left of this pass`);

@@ -15,11 +15,11 @@ use super::fault::{ErrorBody, Fault};
 use crate::mount::Mount;
 use crate::service::Service;
 
-/// Written by whoever adds a mount, under the condition that it is as it was before the others were looked at: of two
-/// mounts that cannot be together, added at once, one is refused.
+/// Written when a mount is added, under the condition that it is as it was before the others were looked at: of two mounts
+/// that cannot be together, added at once, one is refused.
 const LAST_ADDED: &str = "last-mount";
 /// How often it is tried anew when others add mounts at the same time.
-const MOST_TRIES: usize = 10;
+const MAX_TRIES: usize = 10;
 
 // A body that is malformed may have a credential in the wrong place.
 impl RequestBody for Mount {
@@ -67,8 +67,8 @@ pub(crate) async fn add(
     let record = MountRecord { path: path.to_string(), origin: mount.origin, options: mount.options };
     record.check().map_err(|problem| Fault::invalid(problem, "correct the mount"))?;
     let key = MountRecord::key(&encode_segment(path.as_bytes()));
-    for _ in 0..MOST_TRIES {
-        // Before the list: who adds a mount after this is noticed.
+    for _ in 0..MAX_TRIES {
+        // Before the list: a mount that is added after this is noticed.
         let last_added = service.store().get(LAST_ADDED).await?;
         let entries = service.store().list(MOUNTS).await?.entries;
         let others = decoded(&entries);

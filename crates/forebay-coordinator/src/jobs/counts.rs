@@ -1,6 +1,6 @@
 //! What a job counts, and the failures that it met.
 //!
-//! There are two books of each job. The *live* one has all that happened, and is what people see. The *settled* one has
+//! There are two ledgers of each job. The *live* one has all that happened, and is what people see. The *settled* one has
 //! only what lies before the place that a resumed job starts from, so nothing is counted twice when a coordinator dies:
 //! what it had finished beyond that place is done again, and counted then.
 
@@ -11,22 +11,23 @@ use utoipa::ToSchema;
 /// Paths that are named for each cause of failure, and of what was evicted.
 pub(super) const FIRST_PATHS: usize = 10;
 /// Causes that are told apart; what fails for yet another is counted together.
-const MOST_CAUSES: usize = 16;
+const MAX_CAUSES: usize = 16;
 /// Characters of a path that is named; no key of Amazon's is longer.
-const MOST_PATH: usize = 1024;
+const MAX_PATH: usize = 1024;
 /// Characters of a cause's text.
-const MOST_TEXT: usize = 160;
+const MAX_TEXT: usize = 160;
 
 /// Files, and the bytes in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Tally {
+#[schema(as = Tally)]
+pub struct FileCounts {
     /// How many.
     pub files: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-impl Tally {
+impl FileCounts {
     pub(super) fn add(&mut self, other: Self) {
         self.files = self.files.saturating_add(other.files);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -43,25 +44,25 @@ impl Tally {
 #[serde(default)]
 pub(crate) struct Counts {
     /// Files that the present pass has come by.
-    pub(crate) seen: Tally,
+    pub(crate) seen: FileCounts,
     /// Directories that the present pass has come by.
     pub(crate) directories: u64,
     /// Loaded, or freed. Bytes count as they come, a file with its last one.
-    pub(crate) done: Tally,
+    pub(crate) done: FileCounts,
     /// Passed over because they were cached whole.
-    pub(crate) skipped: Tally,
+    pub(crate) skipped: FileCounts,
     /// Bytes that came from the origin.
     pub(crate) fetched: u64,
     /// Bytes that were cached already.
     pub(crate) held: u64,
     /// Checked by the present audit.
-    pub(crate) audited: Tally,
+    pub(crate) audited: FileCounts,
     /// Found missing by the present audit.
-    pub(crate) missing: Tally,
+    pub(crate) missing: FileCounts,
     /// Loaded again because an audit found them missing.
-    pub(crate) repaired: Tally,
+    pub(crate) repaired: FileCounts,
     /// Of those, by the present audit.
-    pub(crate) repaired_now: Tally,
+    pub(crate) repaired_now: FileCounts,
     /// Files that were another version than the one first seen, and were loaded anew.
     pub(crate) changed: u64,
     /// Bytes dropped from the caches.
@@ -72,21 +73,21 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(super) fn add(&mut self, other: &Self) {
-        self.each(other, Tally::add, |mine, other| *mine = mine.saturating_add(other));
+        self.each(other, FileCounts::add, |mine, other| *mine = mine.saturating_add(other));
     }
 
     pub(super) fn sub(&mut self, other: &Self) {
-        self.each(other, Tally::sub, |mine, other| *mine = mine.saturating_sub(other));
+        self.each(other, FileCounts::sub, |mine, other| *mine = mine.saturating_sub(other));
     }
 
-    fn each(&mut self, other: &Self, tally: fn(&mut Tally, Tally), number: fn(&mut u64, u64)) {
-        tally(&mut self.seen, other.seen);
-        tally(&mut self.done, other.done);
-        tally(&mut self.skipped, other.skipped);
-        tally(&mut self.audited, other.audited);
-        tally(&mut self.missing, other.missing);
-        tally(&mut self.repaired, other.repaired);
-        tally(&mut self.repaired_now, other.repaired_now);
+    fn each(&mut self, other: &Self, files: fn(&mut FileCounts, FileCounts), number: fn(&mut u64, u64)) {
+        files(&mut self.seen, other.seen);
+        files(&mut self.done, other.done);
+        files(&mut self.skipped, other.skipped);
+        files(&mut self.audited, other.audited);
+        files(&mut self.missing, other.missing);
+        files(&mut self.repaired, other.repaired);
+        files(&mut self.repaired_now, other.repaired_now);
         number(&mut self.directories, other.directories);
         number(&mut self.fetched, other.fetched);
         number(&mut self.held, other.held);
@@ -97,9 +98,9 @@ impl Counts {
 
     /// A new pass starts: what is counted by pass starts anew.
     pub(super) fn next_pass(&mut self) {
-        (self.seen, self.directories) = (Tally::default(), 0);
-        (self.audited, self.missing) = (Tally::default(), Tally::default());
-        self.repaired_now = Tally::default();
+        (self.seen, self.directories) = (FileCounts::default(), 0);
+        (self.audited, self.missing) = (FileCounts::default(), FileCounts::default());
+        self.repaired_now = FileCounts::default();
     }
 }
 
@@ -154,12 +155,12 @@ impl Failures {
         self.count = self.count.saturating_add(files);
         let (mut kind, mut message) = (kind_name(failure.kind()), class_of(failure.message(), path));
         let known = self.causes.iter().any(|cause| cause.kind == kind && cause.message == message);
-        if !known && self.causes.len() + 1 >= MOST_CAUSES {
+        if !known && self.causes.len() + 1 >= MAX_CAUSES {
             (kind, message) = ("OTHER", "other causes".to_owned());
         }
         let at = self.causes.iter().position(|cause| cause.kind == kind && cause.message == message);
         let at = at.unwrap_or_else(|| {
-            let example = cut(failure.message().to_owned(), MOST_PATH);
+            let example = cut(failure.message().to_owned(), MAX_PATH);
             self.causes.push(Cause { kind: kind.to_owned(), message, example, count: 0, first_paths: Vec::new() });
             self.causes.len() - 1
         });
@@ -194,7 +195,7 @@ fn kind_name(kind: FailureKind) -> &'static str {
 
 /// A path as it is told: not longer than a record has room for.
 pub(super) fn shown(path: &FsPath) -> String {
-    cut(path.to_string(), MOST_PATH)
+    cut(path.to_string(), MAX_PATH)
 }
 
 fn cut(mut text: String, most: usize) -> String {
@@ -216,7 +217,7 @@ fn class_of(message: &str, path: &FsPath) -> String {
         text = text.replace(&name, "…");
     }
     let mut class = String::new();
-    for word in text.split_inclusive(' ').take(MOST_TEXT) {
+    for word in text.split_inclusive(' ').take(MAX_TEXT) {
         let trimmed = word.trim_end();
         // Ids and offsets: a word with two digits in it, or a number.
         let digits = trimmed.bytes().filter(u8::is_ascii_digit).count();
@@ -227,7 +228,7 @@ fn class_of(message: &str, path: &FsPath) -> String {
             class.push_str(word);
         }
     }
-    cut(class, MOST_TEXT)
+    cut(class, MAX_TEXT)
 }
 
 #[cfg(test)]
@@ -262,14 +263,14 @@ mod tests {
             let word: String = number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
             failures.add(&path("/f"), &Failure::new(FailureKind::Internal, word.repeat(100)));
         }
-        assert_eq!((failures.causes.len(), failures.count), (MOST_CAUSES, 5000));
+        assert_eq!((failures.causes.len(), failures.count), (MAX_CAUSES, 5000));
         assert_eq!(failures.causes.iter().map(|cause| cause.count).sum::<u64>(), 5000);
-        assert!(failures.causes.iter().all(|cause| cause.message.chars().count() <= MOST_TEXT + 1));
+        assert!(failures.causes.iter().all(|cause| cause.message.chars().count() <= MAX_TEXT + 1));
     }
 
     #[test]
     fn what_was_added_can_be_taken_back() {
-        let some = Counts { fetched: 7, done: Tally { files: 1, bytes: 7 }, ..Counts::default() };
+        let some = Counts { fetched: 7, done: FileCounts { files: 1, bytes: 7 }, ..Counts::default() };
         let mut counts = some;
         counts.add(&some);
         counts.sub(&some);

@@ -7,7 +7,7 @@ use forebay_cluster::records::clients::DeliveryRecord;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::counts::Tally;
+use super::counts::FileCounts;
 
 /// Files that are named of those that did not come.
 const NAMED: usize = 10;
@@ -23,7 +23,7 @@ pub struct Delivery {
     /// Those of them that went away before, and did not come back.
     pub gone: Vec<String>,
     /// What they keep, all of them together.
-    pub kept: Tally,
+    pub kept: FileCounts,
     /// Files that a mount had no room for.
     pub no_room: u64,
     /// Files that a mount could not have for another reason.
@@ -44,7 +44,7 @@ pub struct Missing {
 }
 
 impl Delivery {
-    /// What those that were `asked` did, as they report, of whom `alive` are still there.
+    /// What the mounts that were `asked` did, as they report; `alive` are still there.
     #[must_use]
     pub fn of(
         asked: &BTreeSet<String>,
@@ -62,7 +62,7 @@ impl Delivery {
                 continue;
             };
             delivery.ended += u64::from(report.ended);
-            delivery.kept.add(Tally { files: report.ready, bytes: report.ready_bytes });
+            delivery.kept.add(FileCounts { files: report.ready, bytes: report.ready_bytes });
             delivery.no_room += report.no_room;
             delivery.failed += report.failed + u64::from(report.error.is_some());
             let whole = report.error.iter().map(|error| (path, &**error));
@@ -75,7 +75,7 @@ impl Delivery {
         delivery
     }
 
-    /// Whether nobody who is there has anything left to do.
+    /// Whether no mount that is there has anything left to do.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.ended + self.gone.len() as u64 >= self.mounts
@@ -87,10 +87,10 @@ impl Delivery {
     }
 }
 
-/// Who of those that were asked is away. A mount whose lease is lost, as when the state store was away, comes back under another
-/// one a moment later, and goes on meanwhile: it is gone only when it stays away.
+/// Which of the mounts that were asked are away. A mount whose lease is lost, as when the state store was away, comes back under
+/// another one a moment later, and goes on meanwhile: it is gone only when it stays away.
 pub(crate) struct Absences {
-    /// Who stays away for longer is gone.
+    /// A mount that stays away for longer is gone.
     patience: Duration,
     since: BTreeMap<String, Instant>,
 }
@@ -100,7 +100,7 @@ impl Absences {
         Self { patience, since: BTreeMap::new() }
     }
 
-    /// Those that were `asked` and count as there, of whom `present` are so `now`.
+    /// Those that were `asked` and count as there; `present` are there `now`.
     pub(crate) fn alive(
         &mut self,
         asked: &BTreeSet<String>,

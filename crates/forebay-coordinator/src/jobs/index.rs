@@ -4,7 +4,7 @@ use bytes::Bytes;
 use forebay_types::{Failure, FailureKind, FsPath};
 
 /// The longest line that is taken for a path: Linux's longest path, and Amazon's longest key, are shorter.
-const MOST_LINE: usize = 8 << 10;
+const MAX_LINE: usize = 8 << 10;
 
 /// A line that names something.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Lines {
             self.at += taken.len() as u64;
             let text = if end.is_some() { &taken[..taken.len() - 1] } else { &taken[..] };
             self.partial_length += text.len() as u64;
-            let room = MOST_LINE.saturating_sub(self.partial.len());
+            let room = MAX_LINE.saturating_sub(self.partial.len());
             self.partial.extend_from_slice(&text[..text.len().min(room)]);
             let is_whole = end.is_some() || (self.at >= self.size && self.partial_length > 0);
             if !is_whole {
@@ -78,7 +78,7 @@ impl Lines {
             let message = format!("a line of the index file that ends at byte {} names no path: {reason}", self.at);
             Some(Err((self.index.clone(), Failure::new(FailureKind::InvalidArgument, message))))
         };
-        if length > MOST_LINE as u64 {
+        if length > MAX_LINE as u64 {
             return bad(format!("it has {length} bytes"));
         }
         let path = if line.starts_with(b"/") {

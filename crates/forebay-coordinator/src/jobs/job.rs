@@ -21,10 +21,10 @@ use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE};
 
 use super::bandwidth::Bucket;
-use super::counts::{Counts, Tally};
+use super::counts::{Counts, FileCounts};
 use super::delivery::Delivery;
 use super::rate::Rate;
-use super::record::{Book, JobRecord};
+use super::record::{JobRecord, Ledger};
 use super::report::JobReport;
 use super::retry::{Patience, Retry};
 use super::spec::{JobSpec, LoadSpec};
@@ -127,7 +127,7 @@ pub enum Step {
     Ended,
 }
 
-/// Whom an answer is for.
+/// What an answer is for.
 #[derive(Clone, Debug)]
 enum Asker {
     Walk(Ask),
@@ -173,11 +173,11 @@ struct Pending {
 /// A job under way.
 #[derive(Debug)]
 pub struct Job {
-    /// As of the last item that settled, but for the books.
+    /// As of the last item that settled, but for the ledgers.
     record: JobRecord,
     limits: Limits,
-    /// Everything that happened. The settled book is in the record.
-    live: Book,
+    /// Everything that happened. The settled ledger is in the record.
+    live: Ledger,
     walk: Walk,
     place: Place,
     walk_ended: bool,
@@ -236,7 +236,7 @@ impl Job {
             JobSpec::Free(_) => None,
         };
         Self {
-            live: record.book.clone(),
+            live: record.ledger.clone(),
             stopping: record.stop_asked,
             record,
             limits,
@@ -364,7 +364,7 @@ impl Job {
     /// What people see: everything that happened, and the speed.
     #[must_use]
     pub fn report(&self, now: Instant, wall: u64) -> JobReport {
-        let record = JobRecord { book: self.live.clone(), updated: wall, ..self.record.clone() };
+        let record = JobRecord { ledger: self.live.clone(), updated: wall, ..self.record.clone() };
         JobReport::of(&record, Some(self.rate.speed(now)))
     }
 
@@ -451,7 +451,7 @@ impl Job {
         }
     }
 
-    /// Adds to the live book and to the item's.
+    /// Adds to the live ledger and to the item's.
     fn count(&mut self, item: u64, counts: &Counts) {
         self.live.counts.add(counts);
         if let Some(slot) = self.window.get(item) {
@@ -462,12 +462,12 @@ impl Job {
     /// Takes over what is done from the front of the window.
     fn settle(&mut self) {
         while let Some(slot) = self.window.settle() {
-            self.record.book.counts.add(&slot.counts);
+            self.record.ledger.counts.add(&slot.counts);
             if let Some((path, failure)) = &slot.failure {
-                self.record.book.fail(path, failure);
+                self.record.ledger.fail(path, failure);
             }
             if let Some(path) = &slot.missing {
-                self.record.book.is_missing(path);
+                self.record.ledger.is_missing(path);
             }
             self.place = slot.place;
         }
@@ -477,7 +477,7 @@ impl Job {
         debug_assert!(self.record.state.may_become(state), "{state:?} after {:?}", self.record.state);
         self.record.state = state;
         // Nobody goes on from here: the report tells all that happened.
-        self.record.book = self.live.clone();
+        self.record.ledger = self.live.clone();
         self.pending.clear();
         self.later.clear();
         self.urgent.clear();
@@ -499,8 +499,8 @@ fn layout_of(version: &FileVersion, block_size: u32) -> BlockLayout {
     BlockLayout::new(version.size, block_size)
 }
 
-fn one_file(version: &FileVersion) -> Tally {
-    Tally { files: 1, bytes: version.size }
+fn one_file(version: &FileVersion) -> FileCounts {
+    FileCounts { files: 1, bytes: version.size }
 }
 
 fn stage_of(purpose: Purpose) -> Stage {

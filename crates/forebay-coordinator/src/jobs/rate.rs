@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::counts::Tally;
+use super::counts::FileCounts;
 
 /// Long enough to be steady, short enough to show that something stopped.
 const WINDOW: Duration = Duration::from_secs(15);
@@ -23,7 +23,7 @@ pub struct Speed {
 pub(super) struct Rate {
     start: Instant,
     /// What happened in each step, with when it started; the oldest first, no more of them than fit the window.
-    steps: VecDeque<(Instant, Tally)>,
+    steps: VecDeque<(Instant, FileCounts)>,
 }
 
 impl Rate {
@@ -31,21 +31,21 @@ impl Rate {
         Self { start: now, steps: VecDeque::new() }
     }
 
-    pub(super) fn add(&mut self, now: Instant, tally: Tally) {
+    pub(super) fn add(&mut self, now: Instant, counts: FileCounts) {
         match self.steps.back_mut() {
-            Some((at, sum)) if now < *at + STEP => sum.add(tally),
+            Some((at, sum)) if now < *at + STEP => sum.add(counts),
             _ => {
                 self.forget(now);
-                self.steps.push_back((now, tally));
+                self.steps.push_back((now, counts));
             }
         }
     }
 
     /// The mean of the window, or of the time since the start if that is shorter.
     pub(super) fn speed(&self, now: Instant) -> Speed {
-        let mut sum = Tally::default();
-        for (_, tally) in self.steps.iter().filter(|(at, _)| now < *at + WINDOW) {
-            sum.add(*tally);
+        let mut sum = FileCounts::default();
+        for (_, counts) in self.steps.iter().filter(|(at, _)| now < *at + WINDOW) {
+            sum.add(*counts);
         }
         let seconds = now.saturating_duration_since(self.start).min(WINDOW).max(STEP).as_secs_f64();
         Speed { files: sum.files as f64 / seconds, bytes: sum.bytes as f64 / seconds }
@@ -69,7 +69,7 @@ mod tests {
         let mut now = start;
         for _ in 0..600 {
             now += Duration::from_millis(100);
-            rate.add(now, Tally { files: 1, bytes: 1000 });
+            rate.add(now, FileCounts { files: 1, bytes: 1000 });
         }
         let speed = rate.speed(now);
         assert!((speed.files - 10.0).abs() < 0.5 && (speed.bytes - 10_000.0).abs() < 500.0, "{speed:?}");
@@ -81,7 +81,7 @@ mod tests {
     fn a_young_job_has_a_speed() {
         let start = Instant::now();
         let mut rate = Rate::new(start);
-        rate.add(start, Tally { files: 4, bytes: 8 });
+        rate.add(start, FileCounts { files: 4, bytes: 8 });
         assert_eq!(rate.speed(start + Duration::from_secs(4)), Speed { files: 1.0, bytes: 2.0 });
     }
 }

@@ -3,7 +3,7 @@
 use forebay_types::{Failure, FsPath};
 use serde::{Deserialize, Serialize};
 
-use super::counts::{Counts, FIRST_PATHS, Failures, Tally, shown};
+use super::counts::{Counts, FIRST_PATHS, Failures, FileCounts, shown};
 use super::delivery::Delivery;
 use super::spec::JobSpec;
 use super::state::{JobState, Pass};
@@ -11,12 +11,12 @@ use super::walk::Cursor;
 
 /// Files that failed and are known by a hash, so that an audit does not report them again as evicted. A job with more
 /// failures is not audited: it has failed, and its report would be of no use.
-pub(super) const MOST_FAILED: usize = 1000;
+pub(super) const MAX_FAILED: usize = 1000;
 
-/// What a job counted, and names.
+/// What a job did: its counts, its failures, and the files that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Book {
+pub(crate) struct Ledger {
     pub(crate) counts: Counts,
     pub(crate) failures: Failures,
     /// The first files that the present audit found missing.
@@ -27,10 +27,10 @@ pub(crate) struct Book {
     pub(crate) delivery: Option<Delivery>,
 }
 
-impl Book {
+impl Ledger {
     pub(super) fn fail(&mut self, path: &FsPath, failure: &Failure) {
         self.failures.add(path, failure);
-        if self.failed.len() < MOST_FAILED {
+        if self.failed.len() < MAX_FAILED {
             self.failed.push(hash(path));
         }
     }
@@ -40,7 +40,7 @@ impl Book {
         self.failures.add_many(path, failure, files);
     }
 
-    /// Whether `path` has failed; right as long as no more than [`MOST_FAILED`] have.
+    /// Whether `path` has failed; right as long as no more than [`MAX_FAILED`] have.
     pub(super) fn has_failed(&self, path: &FsPath) -> bool {
         !self.failed.is_empty() && self.failed.contains(&hash(path))
     }
@@ -71,12 +71,13 @@ pub struct JobRecord {
     pub(crate) spec: JobSpec,
     pub(crate) state: JobState,
     pub(crate) pass: Pass,
-    /// Everything before it is in `book`; a resumed job goes on here.
+    /// All before it is in `ledger`; a resumed job goes on here.
     pub(crate) cursor: Cursor,
-    pub(crate) book: Book,
+    #[serde(rename = "book")]
+    pub(crate) ledger: Ledger,
     /// All files below the path, once that is known.
     #[serde(default)]
-    pub(crate) total: Option<Tally>,
+    pub(crate) total: Option<FileCounts>,
     /// The version of the index file that is walked: its id.
     #[serde(default)]
     pub(crate) index: Option<String>,
@@ -108,7 +109,7 @@ impl JobRecord {
             state: JobState::Waiting,
             pass: if counts_first { Pass::Count } else { Pass::Work },
             cursor: Cursor::default(),
-            book: Book::default(),
+            ledger: Ledger::default(),
             total: None,
             index: None,
             stop_asked: false,
@@ -148,9 +149,9 @@ mod tests {
         let mut record = JobRecord::new("load-1".into(), JobSpec::Load(LoadSpec::new(FsPath::root())), 7);
         for number in 0..5000 {
             let path = FsPath::new(format!("/{}/{number}", "d".repeat(200))).unwrap();
-            record.book.fail(&path, &Failure::new(FailureKind::Internal, "x"));
-            record.book.is_missing(&path);
-            assert!(number >= MOST_FAILED || record.book.has_failed(&path));
+            record.ledger.fail(&path, &Failure::new(FailureKind::Internal, "x"));
+            record.ledger.is_missing(&path);
+            assert!(number >= MAX_FAILED || record.ledger.has_failed(&path));
         }
         let bytes = record.encode();
         assert!(bytes.len() < 64 << 10, "{}", bytes.len());

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::counts::{Failures, Tally};
+use super::counts::{Failures, FileCounts};
 use super::delivery::Delivery;
 use super::rate::Speed;
 use super::record::JobRecord;
@@ -53,15 +53,15 @@ pub struct Progress {
     /// Whether the listing is complete; `total` is absent before.
     pub total_known: bool,
     /// All files.
-    pub total: Option<Tally>,
+    pub total: Option<FileCounts>,
     /// Listed so far by this pass.
-    pub listed: Tally,
+    pub listed: FileCounts,
     /// Directories listed so far by this pass.
     pub directories: u64,
     /// Loaded, or freed. The bytes of files that are under way count.
-    pub done: Tally,
+    pub done: FileCounts,
     /// Passed over because they were cached whole.
-    pub skipped: Tally,
+    pub skipped: FileCounts,
     /// Bytes that came from the origin.
     pub fetched_bytes: u64,
     /// Bytes that were cached already.
@@ -69,9 +69,9 @@ pub struct Progress {
     /// Bytes dropped from the caches.
     pub freed_bytes: u64,
     /// Found cached and right, by this audit.
-    pub audited: Tally,
+    pub audited: FileCounts,
     /// Loaded again because an audit found them missing.
-    pub repaired: Tally,
+    pub repaired: FileCounts,
     /// Files that were replaced while the job ran, and were loaded in their new version.
     pub changed_files: u64,
     /// Of this pass; absent while the total is not known.
@@ -98,11 +98,11 @@ pub struct Evicted {
 impl JobReport {
     /// The report of a job that runs here at this speed, or is known from its record only.
     pub(crate) fn of(record: &JobRecord, speed: Option<Speed>) -> Self {
-        let counts = &record.book.counts;
+        let counts = &record.ledger.counts;
         let evicted = Evicted {
             files: counts.missing.files,
             bytes: counts.missing.bytes,
-            first_paths: record.book.missing_paths.clone(),
+            first_paths: record.ledger.missing_paths.clone(),
         };
         let mut report = Self {
             id: record.id.clone(),
@@ -111,8 +111,8 @@ impl JobReport {
             pass: record.pass,
             progress: progress(record, speed.unwrap_or_default()),
             evicted,
-            delivery: record.book.delivery.clone(),
-            failures: record.book.failures.clone(),
+            delivery: record.ledger.delivery.clone(),
+            failures: record.ledger.failures.clone(),
             warnings: Vec::new(),
             created_ms: record.created,
             started_ms: record.started,
@@ -145,27 +145,27 @@ fn exit_code(report: &JobReport) -> u8 {
 }
 
 fn progress(record: &JobRecord, speed: Speed) -> Progress {
-    let counts = &record.book.counts;
+    let counts = &record.ledger.counts;
     // What this pass has behind it.
     let passed = match record.pass {
         Pass::Count => counts.seen,
-        Pass::Work => Tally {
-            files: counts.done.files + counts.skipped.files + record.book.failures.count,
+        Pass::Work => FileCounts {
+            files: counts.done.files + counts.skipped.files + record.ledger.failures.count,
             bytes: counts.done.bytes.saturating_add(counts.skipped.bytes),
         },
         Pass::Audit(_) => {
-            Tally { files: counts.audited.files, bytes: counts.audited.bytes.saturating_add(counts.missing.bytes) }
+            FileCounts { files: counts.audited.files, bytes: counts.audited.bytes.saturating_add(counts.missing.bytes) }
         }
-        Pass::Clients => record.book.delivery.as_ref().map(|delivery| delivery.kept).unwrap_or_default(),
+        Pass::Clients => record.ledger.delivery.as_ref().map(|delivery| delivery.kept).unwrap_or_default(),
     };
     let metadata_only = matches!(&record.spec, JobSpec::Load(load) if load.metadata_only);
     let known = record.total.filter(|_| record.pass != Pass::Count);
     // Every mount keeps all of it.
     let mounts = match record.pass {
-        Pass::Clients => record.book.delivery.as_ref().map_or(1, |delivery| delivery.mounts),
+        Pass::Clients => record.ledger.delivery.as_ref().map_or(1, |delivery| delivery.mounts),
         _ => 1,
     };
-    let all = |total: Tally| Tally { files: total.files * mounts, bytes: total.bytes.saturating_mul(mounts) };
+    let all = |total: FileCounts| FileCounts { files: total.files * mounts, bytes: total.bytes.saturating_mul(mounts) };
     let known = known.map(all);
     let by = known.map(|total| {
         let by_files = metadata_only || total.bytes == 0;
@@ -210,7 +210,7 @@ fn warnings(report: &JobReport, record: &JobRecord) -> Vec<String> {
     if loads && report.state.is_final() && !matches!(report.pass, Pass::Audit(_) | Pass::Clients) {
         warnings.push("what was loaded was not audited".to_owned());
     }
-    let unread = record.book.counts.unread_replicas;
+    let unread = record.ledger.counts.unread_replicas;
     if unread > 0 && report.state.is_final() {
         warnings.push(format!(
             "{unread} files have more replicas now than their policy says: the further copies are read only when the \
@@ -235,15 +235,15 @@ mod tests {
     fn record(state: JobState, pass: Pass) -> JobRecord {
         let mut record = JobRecord::new("load-1".into(), JobSpec::Load(LoadSpec::new(FsPath::root())), 7);
         (record.state, record.pass) = (state, pass);
-        record.total = Some(Tally { files: 10, bytes: 1000 });
+        record.total = Some(FileCounts { files: 10, bytes: 1000 });
         record
     }
 
     #[test]
     fn progress_is_that_of_the_pass() {
         let mut record = record(JobState::Running, Pass::Work);
-        record.book.counts.done = Tally { files: 2, bytes: 240 };
-        record.book.counts.skipped = Tally { files: 1, bytes: 10 };
+        record.ledger.counts.done = FileCounts { files: 2, bytes: 240 };
+        record.ledger.counts.skipped = FileCounts { files: 1, bytes: 10 };
         let report = JobReport::of(&record, Some(Speed { files: 1.0, bytes: 100.0 }));
         assert_eq!((report.progress.percent, report.progress.eta_seconds), (Some(25.0), Some(8)));
         assert_eq!((report.exit_code, report.warnings.len()), (10, 0));
@@ -258,7 +258,7 @@ mod tests {
     fn what_was_evicted_has_a_warning_and_a_code_of_its_own() {
         let mut record = record(JobState::Succeeded, Pass::Audit(0));
         assert_eq!(JobReport::of(&record, None).exit_code, 0);
-        record.book.counts.missing = Tally { files: 1, bytes: 9 };
+        record.ledger.counts.missing = FileCounts { files: 1, bytes: 9 };
         let report = JobReport::of(&record, None);
         assert_eq!((report.exit_code, report.evicted.bytes), (7, 9));
         assert!(report.warnings[0].contains("9 bytes of 1 files were evicted"), "{:?}", report.warnings);

@@ -50,7 +50,7 @@ pub(super) struct FileWork {
 pub(super) struct Slot {
     /// After it.
     pub(super) place: Place,
-    /// What it adds to the books.
+    /// What it adds to the ledgers.
     pub(super) counts: Counts,
     pub(super) failure: Option<(FsPath, Failure)>,
     pub(super) missing: Option<FsPath>,

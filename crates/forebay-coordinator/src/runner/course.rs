@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::entry::Entry;
 use super::error::RunnerError;
-use super::shared::Shared;
+use super::shared::RunnerShared;
 use crate::cache::CacheAccess;
 use crate::clock::{now, wall_clock};
 use crate::jobs::{Answer, Delivery, Question, Step};
@@ -19,7 +19,7 @@ use crate::jobs::{Answer, Delivery, Question, Step};
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Waits for the turn, runs the job, and writes down how it ended.
-pub(super) async fn run(shared: Arc<Shared>, entry: Arc<Entry>) {
+pub(super) async fn run(shared: Arc<RunnerShared>, entry: Arc<Entry>) {
     let _turn = tokio::select! {
         turn = shared.turns.acquire() => turn.ok(),
         () = entry.stop.notified() => None,
@@ -43,7 +43,7 @@ pub(super) async fn run(shared: Arc<Shared>, entry: Arc<Entry>) {
 }
 
 /// Does what the job says until it ends.
-async fn work(shared: &Shared, entry: &Entry) {
+async fn work(shared: &RunnerShared, entry: &Entry) {
     let mut asked = FuturesUnordered::new();
     let mut writing = FuturesUnordered::new();
     loop {
@@ -75,13 +75,13 @@ async fn work(shared: &Shared, entry: &Entry) {
     }
     drop(asked);
     if entry.spec.to_clients() {
-        shared.orders.settled().await;
+        shared.requests.settled().await;
     }
     // A write that is given up may still happen, and would then replace the record of the end.
     while writing.next().await.is_some() {}
 }
 
-async fn write_end(shared: &Shared, entry: &Entry) {
+async fn write_end(shared: &RunnerShared, entry: &Entry) {
     loop {
         match shared.write(entry).await {
             Ok(()) => break,
@@ -99,7 +99,7 @@ async fn write_end(shared: &Shared, entry: &Entry) {
 }
 
 /// The answer of the cache. Questions about blocks wait until there is room among those of all jobs.
-async fn ask(shared: &Shared, entry: &Entry, question: Question) -> Result<Answer, Failure> {
+async fn ask(shared: &RunnerShared, entry: &Entry, question: Question) -> Result<Answer, Failure> {
     let cache: &dyn CacheAccess = &*shared.cache;
     let _room = match &question {
         Question::Load { .. } | Question::Coverage { .. } => {
@@ -122,7 +122,7 @@ async fn ask(shared: &Shared, entry: &Entry, question: Question) -> Result<Answe
         Question::FreeBelow { path } => Answer::Freed(cache.free_below(&path).await?),
         Question::Deliver { path } => {
             let progress = |delivery: &Delivery| entry.job.lock().delivering(delivery);
-            Answer::Delivered(shared.orders.deliver(&entry.id, &path, progress).await?)
+            Answer::Delivered(shared.requests.deliver(&entry.id, &path, progress).await?)
         }
     })
 }

@@ -1,7 +1,7 @@
-//! Has mounts keep what a job loaded: writes an order, and waits until those that are there have done what they could.
+//! Has mounts keep what a job loaded: writes a materialise request, and waits until the mounts have done what they could.
 //!
-//! An order stands until the job's end is written down: both happen in one transaction ([`withdraw`]), so that no order outlives
-//! its job, whatever the state store does meanwhile. One that does all the same, as that of a job whose record another version
+//! A request stands until the job's end is written down: both happen in one transaction ([`withdraw`]), so that no request
+//! outlives its job, whatever the state store does meanwhile. One that does all the same, as that of a job whose record another version
 //! wrote, goes when the next coordinator begins to lead.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +19,18 @@ use crate::jobs::{Absences, Delivery, JobRecord};
 /// How often is looked how far they are.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Orders, in the state store.
-pub(crate) struct Orders {
+/// The requests to mounts to keep files whole, in the state store.
+pub(crate) struct MaterialiseRequests {
     store: Arc<dyn StateStore>,
     /// Under which writes are carried out.
     leads: Condition,
     /// A mount that is away for so long is gone.
     patience: Duration,
-    /// Held while an order is being written.
+    /// Held while a request is being written.
     writing: Arc<Mutex<()>>,
 }
 
-impl Orders {
+impl MaterialiseRequests {
     pub(super) fn new(store: Arc<dyn StateStore>, leads: Condition, patience: Duration) -> Self {
         Self { store, leads, patience, writing: Arc::default() }
     }
@@ -38,7 +38,7 @@ impl Orders {
     /// Has every mount that keeps files keep `path`; tells `progress` how far they are.
     ///
     /// # Errors
-    /// `NotFound` when there is no such mount; when the state store does not take the order.
+    /// `NotFound` when there is no such mount; when the state store does not take the request.
     pub(super) async fn deliver(
         &self,
         job: &str,
@@ -51,8 +51,8 @@ impl Orders {
             let message = "no mount of the cluster keeps files whole: set client.local.size where it mounts";
             return Err(Failure::new(FailureKind::NotFound, message));
         }
-        let order = OrderRecord { job: job.to_owned(), path: shown.clone() };
-        self.write(&order).await?;
+        let request = OrderRecord { job: job.to_owned(), path: shown.clone() };
+        self.write(&request).await?;
         let mut absences = Absences::new(self.patience);
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -73,9 +73,9 @@ impl Orders {
         }
     }
 
-    /// Writes an order in a task of its own, for which [`Orders::settled`] waits.
-    async fn write(&self, order: &OrderRecord) -> Result<(), Failure> {
-        let write = Transaction::new().when(self.leads.clone()).put(order_key(&order.job), order.encode());
+    /// Writes a request in a task of its own, for which [`MaterialiseRequests::settled`] waits.
+    async fn write(&self, request: &OrderRecord) -> Result<(), Failure> {
+        let write = Transaction::new().when(self.leads.clone()).put(request_key(&request.job), request.encode());
         let (store, writing) = (Arc::clone(&self.store), Arc::clone(&self.writing).lock_owned().await);
         let written = tokio::spawn(async move {
             let _writing = writing;
@@ -89,16 +89,16 @@ impl Orders {
         }
     }
 
-    /// Waits until no order is being written: one that is given up may still be carried out, and would then come after its
+    /// Waits until no request is being written: one that is given up may still be carried out, and would then come after its
     /// withdrawal.
     pub(super) async fn settled(&self) {
         drop(self.writing.lock().await);
     }
 
-    /// Withdraws the orders of jobs that are not among those of `records` that have not ended.
+    /// Withdraws the requests of jobs that are not among those of `records` that have not ended.
     pub(super) async fn clear(&self, records: &[JobRecord]) {
         let open: BTreeSet<_> =
-            records.iter().filter(|record| !record.state.is_final()).map(|record| order_key(&record.id)).collect();
+            records.iter().filter(|record| !record.state.is_final()).map(|record| request_key(&record.id)).collect();
         let cleared = async {
             for entry in self.store.list(ORDERS).await?.entries {
                 if !open.contains(&entry.key) {
@@ -132,13 +132,13 @@ impl Orders {
     }
 }
 
-/// Has `write` withdraw the order of a job, too, with what mounts reported of it. They stop where they are, and keep what they
+/// Has `write` withdraw the request of a job, too, with what mounts reported of it. They stop where they are, and keep what they
 /// have.
 pub(super) fn withdraw(write: Transaction, job: &str) -> Transaction {
-    write.delete(order_key(job)).delete_prefix(format!("{DELIVERIES}{}/", encode_segment(job)))
+    write.delete(request_key(job)).delete_prefix(format!("{DELIVERIES}{}/", encode_segment(job)))
 }
 
-fn order_key(job: &str) -> String {
+fn request_key(job: &str) -> String {
     format!("{ORDERS}{}", encode_segment(job))
 }
 

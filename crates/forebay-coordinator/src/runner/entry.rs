@@ -30,7 +30,7 @@ pub(super) enum Taken {
     Unclear(StateError),
     /// It is not, and the job is forgotten.
     Refused(StateError),
-    /// It may be. Who leads now knows.
+    /// It may be: the present leader knows.
     Deposed,
 }
 

@@ -8,7 +8,7 @@ use super::deliver;
 use crate::jobs::JobRecord;
 
 /// Records that are deleted in one transaction.
-pub(super) const MOST_AT_ONCE: usize = 50;
+pub(super) const MAX_AT_ONCE: usize = 50;
 const PREFIX: &str = "jobs/";
 
 pub(crate) struct RecordStore {
@@ -36,7 +36,7 @@ impl RecordStore {
         Ok(records)
     }
 
-    /// Whether it was written: not when this process does not lead. With the record of its end a job's order to mounts goes.
+    /// Whether it was written: not when this process does not lead. With the record of its end a job's request to mounts goes.
     pub(super) async fn save(&self, record: &JobRecord) -> Result<bool, StateError> {
         let mut write = self.transaction().put(key(&record.id), record.encode());
         if record.state.is_final() && record.spec.to_clients() {
@@ -45,7 +45,7 @@ impl RecordStore {
         Ok(self.store.commit(write).await?.revision().is_some())
     }
 
-    /// Deletes up to [`MOST_AT_ONCE`] records, if this process leads.
+    /// Deletes up to [`MAX_AT_ONCE`] records, if this process leads.
     pub(super) async fn delete(&self, ids: &[String]) -> Result<(), StateError> {
         let write = ids.iter().fold(self.transaction(), |write, id| write.delete(key(id)));
         self.store.commit(write).await.map(|_| ())

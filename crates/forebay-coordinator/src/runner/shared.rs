@@ -9,19 +9,19 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::deliver::Orders;
+use super::deliver::MaterialiseRequests;
 use super::entry::{Entry, Taken};
 use super::error::RunnerError;
 use super::options::RunnerOptions;
-use super::record_store::{MOST_AT_ONCE, RecordStore};
+use super::record_store::{MAX_AT_ONCE, RecordStore};
 use crate::cache::CacheAccess;
 use crate::clock::wall_clock;
 use crate::jobs::{JobRecord, JobSpec};
 
-pub(super) struct Shared {
+pub(super) struct RunnerShared {
     pub(super) name: String,
     pub(super) records: RecordStore,
-    pub(super) orders: Orders,
+    pub(super) requests: MaterialiseRequests,
     pub(super) cache: Arc<dyn CacheAccess>,
     pub(super) options: RunnerOptions,
     pub(super) entries: Mutex<BTreeMap<String, Arc<Entry>>>,
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) ended: CancellationToken,
 }
 
-impl Shared {
+impl RunnerShared {
     /// Lists a job.
     pub(super) fn enter(&self, record: JobRecord, taken: Taken) -> Arc<Entry> {
         let entry = Arc::new(Entry::new(record, self.options.limits, taken));
@@ -98,7 +98,7 @@ impl Shared {
             .filter(|(at, (finished, _))| *at >= self.options.kept || *finished < oldest)
             .map(|(_, (_, id))| id)
             .collect();
-        for some in old.chunks(MOST_AT_ONCE) {
+        for some in old.chunks(MAX_AT_ONCE) {
             match self.records.delete(some).await {
                 Ok(()) => self.entries.lock().retain(|id, _| !some.contains(id)),
                 // They are found again when the next job ends.

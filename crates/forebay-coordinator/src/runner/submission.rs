@@ -13,13 +13,13 @@ use tokio::time::sleep;
 use super::course;
 use super::entry::{Entry, Taken};
 use super::error::RunnerError;
-use super::shared::Shared;
+use super::shared::RunnerShared;
 
 /// How long after a write of which the outcome is not known the next try is.
 const WRITE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Writes a new job down and runs it.
-pub(super) async fn run(shared: Arc<Shared>, entry: Arc<Entry>) {
+pub(super) async fn run(shared: Arc<RunnerShared>, entry: Arc<Entry>) {
     let taken = tokio::select! {
         taken = write_down(&shared, &entry) => taken,
         // What is still written then is so only if nobody else leads yet: the next leader finds it.
@@ -49,7 +49,7 @@ pub(super) async fn outcome(entry: &Entry) -> Result<(), RunnerError> {
 }
 
 /// Writes until it is known whether the job is written.
-async fn write_down(shared: &Shared, entry: &Entry) -> Taken {
+async fn write_down(shared: &RunnerShared, entry: &Entry) -> Taken {
     let mut is_unclear = false;
     loop {
         match shared.write(entry).await {

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::fake::{Call, FakeCache};
-use crate::jobs::{FreeSpec, JobState, Limits, LoadSpec, Tally};
+use crate::jobs::{FileCounts, FreeSpec, JobState, Limits, LoadSpec};
 
 const BLOCK: u32 = 256 << 10;
 const LEADER: &str = "leader";
@@ -114,7 +114,7 @@ struct Cluster {
     _directory: tempfile::TempDir,
 }
 
-const ALL: Tally = Tally { files: 40, bytes: 39 * 40 / 2 * 20_000 };
+const ALL: FileCounts = FileCounts { files: 40, bytes: 39 * 40 / 2 * 20_000 };
 
 impl Cluster {
     async fn new() -> Self {

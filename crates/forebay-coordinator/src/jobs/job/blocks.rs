@@ -6,12 +6,12 @@ use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileKind};
 
 use super::{Block, Job, Purpose, Question, layout_of, one_file, stage_of};
 use crate::cache::{HeldBytes, Loaded};
-use crate::jobs::counts::{Counts, Tally};
+use crate::jobs::counts::{Counts, FileCounts};
 use crate::jobs::state::Pass;
 use crate::jobs::window::{FileWork, Stage};
 
 /// How often a file that changes while it is loaded is started anew.
-const MOST_RESTARTS: u8 = 3;
+const MAX_RESTARTS: u8 = 3;
 
 impl Job {
     /// The next block to ask for, or when there may be one.
@@ -73,7 +73,7 @@ impl Job {
         }
         self.count(block.item, &counts);
         if block.purpose != Purpose::CatchUp {
-            self.rate.add(now, Tally { files: 0, bytes: length });
+            self.rate.add(now, FileCounts { files: 0, bytes: length });
         }
         self.file_moved(block.item);
     }
@@ -106,7 +106,7 @@ impl Job {
             }
         } else if missing == 0 || is_known {
             work.outstanding -= 1;
-            let audited = Tally { files: 0, bytes: u64::from(length - missing) };
+            let audited = FileCounts { files: 0, bytes: u64::from(length - missing) };
             self.count(block.item, &Counts { audited, ..Counts::default() });
             self.rate.add(now, audited);
         } else if verify && round + 1 < audits {
@@ -116,8 +116,8 @@ impl Job {
         } else {
             work.outstanding -= 1;
             work.is_missing = true;
-            let audited = Tally { files: 0, bytes: u64::from(length - missing) };
-            let missing = Tally { files: 0, bytes: u64::from(missing) };
+            let audited = FileCounts { files: 0, bytes: u64::from(length - missing) };
+            let missing = FileCounts { files: 0, bytes: u64::from(missing) };
             self.count(block.item, &Counts { audited, missing, ..Counts::default() });
         }
         self.file_moved(block.item);
@@ -224,7 +224,7 @@ impl Job {
             return;
         }
         if let Some(failure) = work.failure.clone() {
-            if failure.kind() == FailureKind::VersionChanged && work.restarts < MOST_RESTARTS {
+            if failure.kind() == FailureKind::VersionChanged && work.restarts < MAX_RESTARTS {
                 work.outstanding += 1;
                 return self.versions.push_back(item);
             }
@@ -250,9 +250,9 @@ impl Job {
     }
 }
 
-/// What a file adds to the books at its end.
+/// What a file adds to the ledgers at its end.
 fn done_with(work: &FileWork, pass: Pass) -> Counts {
-    let one = Tally { files: 1, bytes: 0 };
+    let one = FileCounts { files: 1, bytes: 0 };
     let mut counts = Counts::default();
     match (pass, work.stage) {
         (Pass::Audit(_), _) => {

@@ -8,10 +8,10 @@ use forebay_transport::message::FreeReply;
 use forebay_types::{Failure, FailureKind, FileVersion, FsPath};
 
 use super::{Asker, Job, Question, Step, layout_of, one_file};
-use crate::jobs::counts::{Counts, Tally};
+use crate::jobs::counts::{Counts, FileCounts};
 use crate::jobs::delivery::Delivery;
 use crate::jobs::rate::Rate;
-use crate::jobs::record::MOST_FAILED;
+use crate::jobs::record::MAX_FAILED;
 use crate::jobs::spec::JobSpec;
 use crate::jobs::state::{JobState, Pass};
 use crate::jobs::walk::{Found, Item, Next, Place, Walk};
@@ -67,7 +67,7 @@ impl Job {
 
     /// What was asked to be freed together was freed.
     pub(super) fn freed(&mut self, now: Instant, items: &[u64], reply: FreeReply) {
-        let mut sum = Tally::default();
+        let mut sum = FileCounts::default();
         for (at, item) in items.iter().enumerate() {
             let Some(work) = self.window.work(*item) else { continue };
             let done = one_file(&work.version);
@@ -135,7 +135,7 @@ impl Job {
                 if let Some(stage) = stage.filter(|_| version.size > 0 || frees) {
                     return self.work_on(item.place, item.path, version, modified_nanos, replicas, stage);
                 }
-                let without_bytes = Tally { files: 1, bytes: 0 };
+                let without_bytes = FileCounts { files: 1, bytes: 0 };
                 match pass {
                     Pass::Count | Pass::Clients => {}
                     Pass::Work => counts.done = without_bytes,
@@ -223,7 +223,7 @@ impl Job {
         (self.walk, self.walk_ended) = (Walk::new(self.record.spec.path(), self.record.spec.index_file()), false);
         self.place = Place::start();
         self.live.next_pass();
-        self.record.book = self.live.clone();
+        self.record.ledger = self.live.clone();
         self.rate = Rate::new(now);
         self.checkpoint_at = now;
         self.next(now)
@@ -260,12 +260,12 @@ impl Job {
 
     fn next_is_clients(&mut self, now: Instant) -> Step {
         self.record.pass = Pass::Clients;
-        self.record.book = self.live.clone();
+        self.record.ledger = self.live.clone();
         self.checkpoint_at = now;
         self.next(now)
     }
 
-    /// Asks once; a successor of this coordinator asks again, which changes nothing for who keeps it already.
+    /// Asks once; a successor of this coordinator asks again, which changes nothing for a mount that keeps it already.
     fn have_it_kept(&mut self) -> Step {
         if std::mem::replace(&mut self.is_ordered, true) {
             if self.pending.is_empty() {
@@ -301,7 +301,7 @@ impl Job {
     /// Whether the workers shall check what was loaded.
     fn is_audited(&self) -> bool {
         let loads_bytes = self.load().is_some_and(|load| !load.metadata_only);
-        loads_bytes && self.live.counts.seen.files > 0 && self.live.failures.count < MOST_FAILED as u64
+        loads_bytes && self.live.counts.seen.files > 0 && self.live.failures.count < MAX_FAILED as u64
     }
 
     fn conclude(&mut self) -> Step {

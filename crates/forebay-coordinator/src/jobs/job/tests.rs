@@ -36,7 +36,7 @@ fn cluster() -> FakeCache {
     cache
 }
 
-const ALL: Tally = Tally { files: 60, bytes: 59 * 60 / 2 * 11_111 };
+const ALL: FileCounts = FileCounts { files: 60, bytes: 59 * 60 / 2 * 11_111 };
 
 /// A job with what drives it.
 struct Course<'a> {
@@ -119,7 +119,7 @@ async fn ask(cache: &FakeCache, question: &Question) -> Result<Answer, Failure> 
 fn delivered(path: &FsPath) -> Delivery {
     let whole = Delivery { mounts: 2, ended: 2, ..Delivery::default() };
     if *path == self::path("/s3") {
-        return Delivery { kept: Tally { files: 2 * ALL.files, bytes: 2 * ALL.bytes }, ..whole };
+        return Delivery { kept: FileCounts { files: 2 * ALL.files, bytes: 2 * ALL.bytes }, ..whole };
     }
     let missing = Missing { mount: "b".into(), path: "/s3/d1/e0/f07".into(), reason: "no room".into() };
     Delivery { no_room: 1, missing: vec![missing], ..whole }
@@ -130,13 +130,13 @@ fn what_was_loaded_and_checked_is_kept_by_mounts_if_asked_for() {
     let cache = cluster();
     let mut course = Course::new(&cache, load(|load| load.to_clients = true));
     course.run_until(|job| job.record.pass == Pass::Clients);
-    let audited = course.job.record.book.counts.audited;
+    let audited = course.job.record.ledger.counts.audited;
     assert_eq!(audited, ALL, "only then");
     course.job.delivering(&Delivery { mounts: 2, kept: ALL, ..Delivery::default() });
     let report = course.job.report(course.now, 0);
     assert_eq!(report.progress.percent, Some(50.0), "one of two mounts has all of it");
     let record = course.run();
-    assert_eq!((record.state, record.book.delivery.unwrap().ended), (JobState::Succeeded, 2));
+    assert_eq!((record.state, record.ledger.delivery.unwrap().ended), (JobState::Succeeded, 2));
 }
 
 #[test]
@@ -179,10 +179,10 @@ fn a_successor_asks_mounts_again() {
 fn a_load_succeeds_when_every_byte_is_cached_and_checked() {
     let cache = cluster();
     let record = Course::new(&cache, load(|_| ())).run();
-    let counts = record.book.counts;
+    let counts = record.ledger.counts;
     assert_eq!(record.state, JobState::Succeeded);
     assert_eq!((record.total, counts.done, counts.audited), (Some(ALL), ALL, ALL));
-    assert_eq!((counts.fetched, counts.held, counts.missing), (ALL.bytes, 0, Tally::default()));
+    assert_eq!((counts.fetched, counts.held, counts.missing), (ALL.bytes, 0, FileCounts::default()));
     assert_eq!(cache.cached_bytes(), ALL.bytes);
     assert_eq!(cache.calls().checks, cache.calls().loads);
     // The path itself, three below it, and seven in each of those.
@@ -206,11 +206,11 @@ fn what_was_evicted_meanwhile_is_reported_with_its_first_paths() {
     cache.limit(40);
     let record = Course::new(&cache, load(|_| ())).run();
     assert_eq!(record.state, JobState::Succeeded);
-    let missing = record.book.counts.missing;
+    let missing = record.ledger.counts.missing;
     assert!(missing.files > 10, "{missing:?}");
     assert_eq!(missing.bytes, ALL.bytes - cache.cached_bytes());
-    assert_eq!(record.book.counts.audited.bytes, cache.cached_bytes());
-    assert_eq!(record.book.missing_paths.len(), 10);
+    assert_eq!(record.ledger.counts.audited.bytes, cache.cached_bytes());
+    assert_eq!(record.ledger.missing_paths.len(), 10);
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn verify_loads_again_what_the_audit_found_missing_and_audits_again() {
     cache.evict("/s3/d1/e1/f22");
     let record = course.run();
     assert_eq!((record.state, record.pass), (JobState::Succeeded, Pass::Audit(1)));
-    let counts = record.book.counts;
-    assert_eq!(counts.repaired, Tally { files: 1, bytes: 22 * 11_111 });
-    assert_eq!((counts.audited, counts.missing), (ALL, Tally::default()));
+    let counts = record.ledger.counts;
+    assert_eq!(counts.repaired, FileCounts { files: 1, bytes: 22 * 11_111 });
+    assert_eq!((counts.audited, counts.missing), (ALL, FileCounts::default()));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn verify_gives_up_when_the_cache_is_too_small_and_says_what_is_missing() {
     cache.limit(40);
     let record = Course::new(&cache, load(|load| load.verify = true)).run();
     assert_eq!((record.state, record.pass), (JobState::Succeeded, Pass::Audit(2)));
-    assert_eq!(record.book.counts.missing.bytes, ALL.bytes - cache.cached_bytes());
+    assert_eq!(record.ledger.counts.missing.bytes, ALL.bytes - cache.cached_bytes());
 }
 
 #[test]
@@ -240,8 +240,8 @@ fn replicas_that_no_policy_has_read_are_told() {
     for (asked, is_told) in [(None, false), (Some(1), false), (Some(2), true)] {
         let cache = cluster();
         let record = Course::new(&cache, load(|load| load.replicas = asked)).run();
-        let with_bytes = record.book.counts.done.files - 1;
-        assert_eq!(record.book.counts.unread_replicas, if is_told { with_bytes } else { 0 });
+        let with_bytes = record.ledger.counts.done.files - 1;
+        assert_eq!(record.ledger.counts.unread_replicas, if is_told { with_bytes } else { 0 });
         let warnings = JobReport::of(&record, None).warnings;
         let told =
             warnings.iter().any(|warning| warning.starts_with(&format!("{with_bytes} files have more replicas")));
@@ -256,13 +256,13 @@ fn a_file_that_fails_ends_the_job_only_when_everything_else_was_tried() {
     cache.fail("/s3/d1/e2", Call::List, FailureKind::Unavailable, u32::MAX);
     let record = Course::new(&cache, load(|load| load.partial_listing = true)).run();
     assert_eq!(record.state, JobState::Failed);
-    let [denied, unavailable] = &record.book.failures.causes[..] else { panic!("{:?}", record.book.failures) };
+    let [denied, unavailable] = &record.ledger.failures.causes[..] else { panic!("{:?}", record.ledger.failures) };
     // One of d0's twenty is empty, and there is nothing of it to load.
     assert_eq!((denied.kind.as_str(), denied.count, denied.first_paths.len()), ("PERMISSION_DENIED", 19, 10));
     assert_eq!((unavailable.count, unavailable.first_paths[0].as_str()), (1, "/s3/d1/e2"));
-    let rest = record.book.counts.done.files;
+    let rest = record.ledger.counts.done.files;
     assert!((35..41).contains(&rest), "{rest}");
-    assert_eq!(record.book.counts.missing, Tally::default(), "what failed was not evicted");
+    assert_eq!(record.ledger.counts.missing, FileCounts::default(), "what failed was not evicted");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn what_fails_for_a_while_is_tried_again() {
         cache.fail("/s3", call, FailureKind::TimedOut, 4);
     }
     let record = Course::new(&cache, load(|_| ())).run();
-    assert_eq!((record.state, record.book.counts.audited), (JobState::Succeeded, ALL));
+    assert_eq!((record.state, record.ledger.counts.audited), (JobState::Succeeded, ALL));
 }
 
 #[test]
@@ -288,9 +288,9 @@ fn a_file_that_changes_is_loaded_in_its_new_version() {
     course.run_until(|job| job.record.pass == Pass::Audit(0));
     cache.put("/s3/d2/e3/f59", 500_000, recent);
     let record = course.run();
-    assert_eq!(record.state, JobState::Succeeded, "{:?}", record.book);
+    assert_eq!(record.state, JobState::Succeeded, "{:?}", record.ledger);
     let new = ALL.bytes - (35 + 59) * 11_111 + 600_000 + 700_000 + 500_000;
-    assert_eq!((record.book.counts.audited.bytes, record.book.counts.missing), (new, Tally::default()));
+    assert_eq!((record.ledger.counts.audited.bytes, record.ledger.counts.missing), (new, FileCounts::default()));
 }
 
 #[test]
@@ -300,10 +300,10 @@ fn files_that_are_cached_whole_are_passed_over_if_asked_for() {
     cache.evict("/s3/d2/e3/f59");
     let before = cache.calls().loads;
     let record = Course::new(&cache, load(|load| load.skip_if_exists = true)).run();
-    let counts = record.book.counts;
+    let counts = record.ledger.counts;
     assert_eq!(record.state, JobState::Succeeded);
-    assert_eq!(counts.skipped, Tally { files: 58, bytes: ALL.bytes - 59 * 11_111 });
-    assert_eq!((counts.done, counts.fetched), (Tally { files: 2, bytes: 59 * 11_111 }, 59 * 11_111));
+    assert_eq!(counts.skipped, FileCounts { files: 58, bytes: ALL.bytes - 59 * 11_111 });
+    assert_eq!((counts.done, counts.fetched), (FileCounts { files: 2, bytes: 59 * 11_111 }, 59 * 11_111));
     assert_eq!(cache.calls().loads - before, 3);
 }
 
@@ -313,15 +313,15 @@ fn what_cannot_be_asked_for_is_loaded() {
     Course::new(&cache, load(|_| ())).run();
     cache.fail("/s3/d2/e3/f59", Call::Coverage, FailureKind::Unsupported, 1);
     let record = Course::new(&cache, load(|load| load.skip_if_exists = true)).run();
-    assert_eq!((record.state, record.book.counts.audited), (JobState::Succeeded, ALL));
-    assert_eq!(record.book.counts.done, Tally { files: 2, bytes: 59 * 11_111 });
+    assert_eq!((record.state, record.ledger.counts.audited), (JobState::Succeeded, ALL));
+    assert_eq!(record.ledger.counts.done, FileCounts { files: 2, bytes: 59 * 11_111 });
 }
 
 #[test]
 fn metadata_only_lists_everything_and_loads_nothing() {
     let cache = cluster();
     let record = Course::new(&cache, load(|load| load.metadata_only = true)).run();
-    assert_eq!((record.state, record.book.counts.done), (JobState::Succeeded, Tally { files: 60, bytes: 0 }));
+    assert_eq!((record.state, record.ledger.counts.done), (JobState::Succeeded, FileCounts { files: 60, bytes: 0 }));
     assert_eq!((cache.calls().loads, cache.cached_bytes()), (0, 0));
 }
 
@@ -331,7 +331,7 @@ fn a_path_that_is_missing_or_empty_is_not_found() {
     for spec in [load(|_| ()), load(|load| load.path = FsPath::root()), JobSpec::Free(FreeSpec::new(path("/s3")))] {
         let record = Course::new(&cache, spec).run();
         assert_eq!(record.state, JobState::Failed);
-        assert_eq!(record.book.failures.causes[0].kind, "NOT_FOUND");
+        assert_eq!(record.ledger.failures.causes[0].kind, "NOT_FOUND");
     }
 }
 
@@ -342,9 +342,9 @@ fn an_index_file_names_files_and_directories() {
     let mut spec = LoadSpec::new(path("/s3/list"));
     spec.index_file = true;
     let record = Course::new(&cache, JobSpec::Load(spec)).run();
-    assert_eq!((record.state, record.book.failures.count), (JobState::Failed, 1));
-    assert_eq!(record.book.failures.causes[0].first_paths, ["/s3/gone"]);
-    assert_eq!(record.book.counts.done.files, 21);
+    assert_eq!((record.state, record.ledger.failures.count), (JobState::Failed, 1));
+    assert_eq!(record.ledger.failures.causes[0].first_paths, ["/s3/gone"]);
+    assert_eq!(record.ledger.counts.done.files, 21);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn an_index_file_that_is_replaced_ends_the_job() {
     cache.put_text("/s3/list", "d0\nd1\nd2\n");
     let record = course.run();
     assert_eq!(record.state, JobState::Failed);
-    assert_eq!(record.book.failures.causes[0].kind, "VERSION_CHANGED");
+    assert_eq!(record.ledger.failures.causes[0].kind, "VERSION_CHANGED");
 }
 
 #[test]
@@ -381,8 +381,8 @@ fn free_drops_everything_in_batches() {
     let cache = cluster();
     Course::new(&cache, load(|_| ())).run();
     let record = Course::new(&cache, JobSpec::Free(FreeSpec::new(path("/s3")))).run();
-    assert_eq!((record.state, record.book.counts.done), (JobState::Succeeded, ALL));
-    assert_eq!((record.book.counts.freed, cache.cached_bytes()), (ALL.bytes, 0));
+    assert_eq!((record.state, record.ledger.counts.done), (JobState::Succeeded, ALL));
+    assert_eq!((record.ledger.counts.freed, cache.cached_bytes()), (ALL.bytes, 0));
     assert_eq!(cache.calls().frees, 12);
 }
 
@@ -397,16 +397,16 @@ fn free_drops_what_is_cached_of_files_that_are_gone() {
     // One of them, and then the directory with all that was in it.
     cache.delete("/s3/testdata/a");
     let record = free("/s3/testdata");
-    assert_eq!((record.state, record.book.counts.freed), (JobState::Succeeded, 200));
+    assert_eq!((record.state, record.ledger.counts.freed), (JobState::Succeeded, 200));
     Course::new(&cache, load(|_| ())).run();
     cache.delete("/s3/testdata/b");
     let record = free("/s3/testdata");
-    assert_eq!((record.state, record.book.counts.freed), (JobState::Succeeded, 100), "{:?}", record.book.failures);
+    assert_eq!((record.state, record.ledger.counts.freed), (JobState::Succeeded, 100), "{:?}", record.ledger.failures);
     assert_eq!(cache.cached_bytes(), 200, "what is beside it stays");
     // Now there is nothing left, and that is told with the path.
     let record = free("/s3/testdata");
     assert_eq!(record.state, JobState::Failed);
-    let cause = &record.book.failures.causes[0];
+    let cause = &record.ledger.failures.causes[0];
     assert_eq!(cause.kind, "NOT_FOUND");
     assert!(cause.told().contains("/s3/testdata"), "{cause:?}");
 }
@@ -420,7 +420,7 @@ fn a_stopped_job_ends_at_once_and_tells_what_it_did() {
     assert!(!course.step());
     let record = course.job.record(5);
     assert_eq!((record.state, record.finished), (JobState::Stopped, Some(5)));
-    assert!(record.book.counts.done.files > 10);
+    assert!(record.ledger.counts.done.files > 10);
 }
 
 proptest! {
@@ -460,11 +460,11 @@ proptest! {
         let resumed = Course::resume(&cache, record).run();
         prop_assert_eq!(resumed.state, undisturbed.state);
         prop_assert_eq!(resumed.total, undisturbed.total);
-        let (mut counts, expected) = (resumed.book.counts, undisturbed.book.counts);
+        let (mut counts, expected) = (resumed.ledger.counts, undisturbed.ledger.counts);
         // What was loaded and not yet written down is found in the cache.
         prop_assert_eq!(counts.fetched + counts.held, expected.fetched + expected.held);
         (counts.fetched, counts.held) = (expected.fetched, expected.held);
         prop_assert_eq!(counts, expected);
-        prop_assert_eq!(resumed.book.failures.count, undisturbed.book.failures.count);
+        prop_assert_eq!(resumed.ledger.failures.count, undisturbed.ledger.failures.count);
     }
 }

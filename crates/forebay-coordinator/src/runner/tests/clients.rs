@@ -5,7 +5,7 @@ use forebay_state::encode_segment;
 
 use super::*;
 
-/// A mount that takes orders: its record, and what it reports of a job.
+/// A mount that takes requests: its record, and what it reports of a job.
 async fn mount(store: &Fickle, name: &str, report: Option<(&str, DeliveryRecord)>) {
     let (key, capacity_bytes) = (format!("{CLIENTS}{}", encode_segment(name)), 1 << 30);
     let record = ClientRecord { name: name.into(), capacity_bytes };
@@ -16,22 +16,22 @@ async fn mount(store: &Fickle, name: &str, report: Option<(&str, DeliveryRecord)
     store.commit(write).await.unwrap();
 }
 
-async fn order(cluster: &Cluster) -> Option<OrderRecord> {
-    let orders = cluster.store.list(ORDERS).await.unwrap().entries;
-    orders.first().map(|entry| OrderRecord::decode(&entry.value).unwrap())
+async fn request(cluster: &Cluster) -> Option<OrderRecord> {
+    let requests = cluster.store.list(ORDERS).await.unwrap().entries;
+    requests.first().map(|entry| OrderRecord::decode(&entry.value).unwrap())
 }
 
 fn for_clients() -> JobSpec {
     JobSpec::Load(LoadSpec { to_clients: true, ..LoadSpec::new(FsPath::new("/s3").unwrap()) })
 }
 
-async fn until_ordered(cluster: &Cluster) -> OrderRecord {
+async fn until_requested(cluster: &Cluster) -> OrderRecord {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        if let Some(order) = order(cluster).await {
-            return order;
+        if let Some(request) = request(cluster).await {
+            return request;
         }
-        assert!(tokio::time::Instant::now() < deadline, "no order is written");
+        assert!(tokio::time::Instant::now() < deadline, "no request is written");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -46,13 +46,13 @@ async fn a_job_for_clients_ends_when_every_mount_has_done_what_it_can() {
     mount(&cluster.store, "a:/mnt", None).await;
     let runner = cluster.elect("one", |_| ()).await;
     let (report, _) = runner.submit(for_clients()).await.unwrap();
-    let order = until_ordered(&cluster).await;
-    assert_eq!((&order.job, &*order.path), (&report.id, "/s3"));
+    let request = until_requested(&cluster).await;
+    assert_eq!((&request.job, &*request.path), (&report.id, "/s3"));
     mount(&cluster.store, "a:/mnt", Some((&report.id, whole()))).await;
     let report = end(&runner, &report.id).await;
     assert_eq!((report.state, report.delivery.unwrap().kept), (JobState::Succeeded, ALL));
     cluster.until_written(JobState::Succeeded).await;
-    assert_eq!(self::order(&cluster).await, None, "it stands no more");
+    assert_eq!(self::request(&cluster).await, None, "it stands no more");
     runner.close().await;
 }
 
@@ -63,7 +63,7 @@ async fn a_mount_that_stays_away_fails_a_job_for_clients_by_name() {
     mount(&cluster.store, "b:/mnt", None).await;
     let runner = cluster.elect("one", |options| options.mounts_away = Duration::from_millis(200)).await;
     let (report, _) = runner.submit(for_clients()).await.unwrap();
-    until_ordered(&cluster).await;
+    until_requested(&cluster).await;
     mount(&cluster.store, "a:/mnt", Some((&report.id, whole()))).await;
     until(&runner, &report.id, |report| report.delivery.as_ref().is_some_and(|delivery| delivery.ended == 1)).await;
     cluster.store.commit(Transaction::new().delete(format!("{CLIENTS}{}", encode_segment("b:/mnt")))).await.unwrap();
@@ -81,31 +81,31 @@ async fn the_order_of_a_job_that_is_stopped_goes_with_its_end_however_often_that
     mount(&cluster.store, "a:/mnt", None).await;
     let runner = cluster.elect("one", |_| ()).await;
     let (report, _) = runner.submit(for_clients()).await.unwrap();
-    until_ordered(&cluster).await;
+    until_requested(&cluster).await;
     cluster.store.is(Mood::Away);
     assert!(runner.stop(&report.id).await.is_err());
     assert_eq!(end(&runner, &report.id).await.state, JobState::Stopped);
     cluster.store.is(Mood::Well);
-    assert!(order(&cluster).await.is_some(), "as long as the end is not written");
+    assert!(request(&cluster).await.is_some(), "as long as the end is not written");
     cluster.until_written(JobState::Stopped).await;
-    assert_eq!(order(&cluster).await, None);
+    assert_eq!(request(&cluster).await, None);
     runner.close().await;
 }
 
 #[tokio::test]
-async fn a_new_leader_withdraws_orders_of_jobs_that_have_ended_and_leaves_the_others() {
+async fn a_new_leader_withdraws_requests_of_jobs_that_have_ended_and_leaves_the_others() {
     let cluster = Cluster::new().await;
     mount(&cluster.store, "a:/mnt", None).await;
     let runner = cluster.elect("one", |_| ()).await;
     let (report, _) = runner.submit(for_clients()).await.unwrap();
-    let order = until_ordered(&cluster).await;
+    let request = until_requested(&cluster).await;
     runner.close().await;
     let stray = OrderRecord { job: "load-0".into(), path: "/".into() };
     cluster.store.commit(Transaction::new().put(format!("{ORDERS}load-0"), stray.encode())).await.unwrap();
     let next = cluster.elect("two", |_| ()).await;
     assert_eq!(cluster.store.list(ORDERS).await.unwrap().entries.len(), 1);
-    assert_eq!(order.job, report.id);
-    assert_eq!(until_ordered(&cluster).await, order);
+    assert_eq!(request.job, report.id);
+    assert_eq!(until_requested(&cluster).await, request);
     next.close().await;
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use forebay_coordinator::ApiClient;
-use forebay_coordinator::jobs::{JobReport, JobState, Pass, Tally};
+use forebay_coordinator::jobs::{FileCounts, JobReport, JobState, Pass};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 
 use crate::output;
@@ -67,12 +67,17 @@ fn pass_of(job: &JobReport) -> String {
 fn line_of(job: &JobReport) -> String {
     let progress = &job.progress;
     if let (Pass::Clients, Some(delivery)) = (job.pass, &job.delivery) {
-        return format!("{} on mounts, {} of {} mounts done", tally(delivery.kept), delivery.ended, delivery.mounts);
+        return format!(
+            "{} on mounts, {} of {} mounts done",
+            counts_text(delivery.kept),
+            delivery.ended,
+            delivery.mounts
+        );
     }
     let behind = if matches!(job.pass, Pass::Audit(_)) { progress.audited } else { progress.done };
     let mut line = match progress.total {
-        Some(total) if job.pass != Pass::Count => format!("{} of {}", tally(behind), tally(total)),
-        _ => format!("{}, listed {}", tally(behind), tally(progress.listed)),
+        Some(total) if job.pass != Pass::Count => format!("{} of {}", counts_text(behind), counts_text(total)),
+        _ => format!("{}, listed {}", counts_text(behind), counts_text(progress.listed)),
     };
     line += &format!(", {}/s", size(progress.bytes_per_second as u64));
     if let Some(eta) = progress.eta_seconds {
@@ -84,8 +89,8 @@ fn line_of(job: &JobReport) -> String {
     line
 }
 
-fn tally(tally: Tally) -> String {
-    format!("{} files {}", tally.files, size(tally.bytes))
+fn counts_text(counts: FileCounts) -> String {
+    format!("{} files {}", counts.files, size(counts.bytes))
 }
 
 fn size(bytes: u64) -> String {
@@ -103,15 +108,21 @@ pub(super) fn print(out: &mut impl Write, job: &JobReport, verbose: bool) -> io:
         Some(percent) => writeln!(out, "  state      {}, {} {percent:.1}%", job.state.as_str(), pass_of(job))?,
         None => writeln!(out, "  state      {}", job.state.as_str())?,
     }
-    let total = progress.total.map_or_else(|| format!("{} so far", tally(progress.listed)), tally);
+    let total = progress.total.map_or_else(|| format!("{} so far", counts_text(progress.listed)), counts_text);
     writeln!(out, "  total      {total}")?;
-    writeln!(out, "  done       {}", tally(progress.done))?;
+    writeln!(out, "  done       {}", counts_text(progress.done))?;
     let fields = [("skipped", progress.skipped), ("checked", progress.audited), ("repaired", progress.repaired)];
-    for (named, counted) in fields.into_iter().filter(|(_, counted)| *counted != Tally::default()) {
-        writeln!(out, "  {named:<10} {}", tally(counted))?;
+    for (named, counted) in fields.into_iter().filter(|(_, counted)| *counted != FileCounts::default()) {
+        writeln!(out, "  {named:<10} {}", counts_text(counted))?;
     }
     if let Some(delivery) = &job.delivery {
-        writeln!(out, "  kept       {} by {} of {} mounts", tally(delivery.kept), delivery.ended, delivery.mounts)?;
+        writeln!(
+            out,
+            "  kept       {} by {} of {} mounts",
+            counts_text(delivery.kept),
+            delivery.ended,
+            delivery.mounts
+        )?;
         if delivery.no_room > 0 {
             writeln!(out, "  no room    {} files", delivery.no_room)?;
         }
