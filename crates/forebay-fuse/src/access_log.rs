@@ -1,7 +1,7 @@
 //! The access log: a line for each request of the kernel, for those who have it open.
 //!
 //! While nobody has, a request pays for one load of a counter that hardly ever changes. Each reader has a queue of its own,
-//! bounded in bytes: who reads too slowly misses lines, and is told how many. A request never waits for a reader.
+//! bounded in bytes: a reader that is too slow misses lines, and is told how many. A request never waits for a reader.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -17,22 +17,22 @@ use tokio::sync::Notify;
 use crate::stats::{Operation, errno_name};
 
 /// Bytes that are kept for a reader, at most: some ten thousand lines.
-const MOST_QUEUED: usize = 1 << 20;
+const MAX_QUEUED: usize = 1 << 20;
 /// Readers at once.
-const MOST_READERS: usize = 8;
+const MAX_READERS: usize = 8;
 /// How long a reader waits for a line. A process within a read cannot be killed before it is answered, so it is told that
 /// there is nothing new.
 const QUIET: Duration = Duration::from_secs(1);
 const NOTHING_NEW: &[u8] = b"#\n";
 
-/// What is to be logged of requests, and for whom.
+/// What is to be logged of requests, and the readers of the log.
 #[derive(Default)]
 pub(crate) struct AccessLog {
     open: AtomicUsize,
     readers: Mutex<Vec<Arc<LogReader>>>,
 }
 
-/// Somebody who has the log open.
+/// A handle that has the log open.
 #[derive(Default)]
 pub(crate) struct LogReader {
     queue: Mutex<Queue>,
@@ -69,7 +69,7 @@ impl AccessLog {
     /// A reader of all lines from now on; `None` when there are too many.
     pub(crate) fn open(&self) -> Option<Arc<LogReader>> {
         let mut readers = self.readers.lock();
-        if readers.len() >= MOST_READERS {
+        if readers.len() >= MAX_READERS {
             return None;
         }
         let reader = Arc::new(LogReader::default());
@@ -128,7 +128,7 @@ impl LogReader {
 impl Queue {
     fn push(&mut self, line: &[u8]) {
         let notice = self.notice();
-        if self.bytes.len() + notice.len() + line.len() > MOST_QUEUED {
+        if self.bytes.len() + notice.len() + line.len() > MAX_QUEUED {
             self.dropped += 1;
             return;
         }
@@ -207,7 +207,7 @@ mod tests {
         log.close(&first);
         assert_eq!(log.open.load(Ordering::Relaxed), 0);
         let readers: Vec<_> = std::iter::from_fn(|| log.open()).collect();
-        assert_eq!(readers.len(), MOST_READERS);
+        assert_eq!(readers.len(), MAX_READERS);
     }
 
     #[tokio::test]
@@ -220,12 +220,12 @@ mod tests {
     async fn a_slow_reader_is_told_how_much_it_missed_and_memory_stays_bounded() {
         let reader = LogReader::default();
         let line = [b"x".repeat(1023), b"\n".to_vec()].concat();
-        for _ in 0..MOST_QUEUED / line.len() + 10 {
+        for _ in 0..MAX_QUEUED / line.len() + 10 {
             reader.push(&line);
         }
-        assert_eq!(reader.queue.lock().bytes.len(), MOST_QUEUED);
-        let all = reader.next(2 * MOST_QUEUED).await;
-        assert_eq!(all.len(), MOST_QUEUED);
+        assert_eq!(reader.queue.lock().bytes.len(), MAX_QUEUED);
+        let all = reader.next(2 * MAX_QUEUED).await;
+        assert_eq!(all.len(), MAX_QUEUED);
         let notice = String::from_utf8(reader.next(1 << 20).await).unwrap();
         assert!(notice.starts_with("# 10 lines are missing"), "{notice}");
         reader.push(b"next\n");

@@ -19,7 +19,7 @@ use crate::virtual_files::VirtualFile;
 use crate::writing::Allocation;
 
 /// What is written by a thread that others' requests wait for. More would let them wait for the disk.
-const MOST_AT_ONCE: usize = 128 << 10;
+const MAX_AT_ONCE: usize = 128 << 10;
 
 impl Dispatcher {
     /// Answers when `work` is done.
@@ -171,7 +171,7 @@ impl Dispatcher {
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let seen = self.seen(&header, || What::Bytes(ino, length, offset));
         self.shared.files.note_writer(handle, header.pid);
-        let may_wait = request.may_block() || data.len() <= MOST_AT_ONCE;
+        let may_wait = request.may_block() || data.len() <= MAX_AT_ONCE;
         let at_once = may_wait.then(|| self.shared.may_write()).flatten();
         let at_once = at_once.and_then(|_writing| self.shared.files.try_write(ino, handle, offset, data));
         let Some(written) = at_once else {

@@ -1,4 +1,4 @@
-//! Between the kernel and the file system: which answer each request gets, whoever carries it.
+//! Between the kernel and the file system: which answer each request gets, whatever carries it.
 //!
 //! A read that hits is answered at once, by the thread that took it and from the memory that the bytes lie in: a short one while
 //! they are looked at there, which costs no reference to them. How the others are, is in [`crate::serving`]; those that change
@@ -24,21 +24,21 @@ use crate::interrupts::Waiter;
 use crate::opening::writes;
 use crate::pinned::{How, Pinned};
 use crate::room::{Seen as SeenRoom, WAITS, shown};
-use crate::serving::{Shared, send, send_bytes, tell};
+use crate::serving::{MountShared, send, send_bytes, tell};
 use crate::stats::Operation;
 use crate::virtual_files::{FOR_EVER, Opened, VirtualFile, part};
 
 /// What the kernel's requests are handed to.
 pub(crate) struct Dispatcher {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<MountShared>,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<MountShared>) -> Self {
         Self { shared }
     }
 
-    pub(crate) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<MountShared> {
         Arc::clone(&self.shared)
     }
 

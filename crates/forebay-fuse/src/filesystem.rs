@@ -1,4 +1,4 @@
-//! The file system: what each request of the kernel means, whoever carries it.
+//! The file system: what each request of the kernel means, whatever carries it.
 //!
 //! Nothing here knows of a device, a descriptor or a reply. [`crate::dispatch`] feeds it with requests.
 //!

@@ -1,7 +1,7 @@
 //! What a handle of the kernel's stands for: an open file, or an open directory. The table of them is in [`crate::handles`].
 //!
 //! A handle on a file remembers what the inode was when it was opened ([`crate::inode`]), so that a read need not ask; and what was
-//! read through it, for whoever decides which files are materialised.
+//! read through it, from which is decided which files are materialised.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

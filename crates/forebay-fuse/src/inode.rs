@@ -9,8 +9,8 @@
 //! reading remembers the inode's **revision** from when it was opened; once that is past, it reads what the inode is now.
 //!
 //! An inode whose handles the kernel passes through to a materialised file ([`crate::mode`]) cannot be written: its readers would
-//! not see it. A writer gets an inode of its own ([`Inode::successor`]), to which the name leads from then on, and who has the old
-//! one open goes on reading the version that he opened, as after a rename over it.
+//! not see it. A writer gets an inode of its own ([`Inode::successor`]), to which the name leads from then on, and handles of the
+//! old one go on reading the version that was opened, as after a rename over it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,17 +32,17 @@ const KEPT_FOR_WRITER: Duration = Duration::from_secs(10);
 pub(crate) struct Inode {
     /// Its number.
     pub(crate) ino: u64,
-    state: Mutex<State>,
+    state: Mutex<InodeState>,
     revision: AtomicU64,
     /// A read found that the origin has another version by now.
     changed: AtomicBool,
     /// Changed only under the lock of the table's shard.
     pub(crate) lookups: AtomicU64,
-    /// Held by whoever turns a version into a draft or back, renames or removes it.
+    /// Held while a version is turned into a draft or back, renamed or removed.
     pub(crate) turn: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct InodeState {
     path: FsPath,
     version: Option<FileId>,
     known: Known,
@@ -62,8 +62,8 @@ struct State {
     kept_until: Option<Instant>,
 }
 
-impl State {
-    /// How one more is to read who wants it so: a materialised file that is not what it was is passed to nobody else.
+impl InodeState {
+    /// How one more handle reads if it wants `wanted`: a materialised file that is not what it was is passed to no further one.
     fn reading(&self, wanted: Reading) -> Reading {
         match &self.mode {
             Mode::Passed { backing, .. } if !backing.is_right() => Reading::ByUs,
@@ -113,7 +113,7 @@ impl Inode {
     /// An inode that the kernel holds once.
     pub(crate) fn new(ino: u64, path: FsPath, known: Known) -> Self {
         let version = version_id(&known.attr);
-        let state = State {
+        let state = InodeState {
             path,
             version,
             known,
@@ -257,8 +257,8 @@ impl Inode {
         successor
     }
 
-    /// One more handle is open for writing. `make` makes the draft, from what is known, if there is none. To be called by who has
-    /// the turn. `None`: the kernel passes its handles through, so it cannot be written.
+    /// One more handle is open for writing. `make` makes the draft, from what is known, if there is none. To be called with the
+    /// turn held. `None`: the kernel passes its handles through, so it cannot be written.
     ///
     /// # Errors
     /// Those of `make`.
@@ -330,7 +330,7 @@ impl Inode {
     }
 
     /// It is something else now, by a change that was made here.
-    fn became(&self, state: &mut State, known: Option<Known>) {
+    fn became(&self, state: &mut InodeState, known: Option<Known>) {
         (state.reader, state.since) = (None, Some(Instant::now()));
         if let Some(known) = known {
             state.version = version_id(&known.attr);

@@ -1,12 +1,12 @@
-//! Letting go of who is being killed.
+//! Ends requests of threads that are being killed.
 //!
 //! A thread that was sent SIGKILL stays until its request is answered. So a request of such a thread is ended with `EINTR`. It is
 //! ended for no other signal: runtimes of languages send their own threads signals all the time, and programs do not expect that a
 //! read from a file is interrupted.
 //!
 //! The kernel tells of a request once, at the first signal, and a later one may be the deadly one; of a direct read it tells
-//! nothing, since that is waited for in another way. So who has waited for a while is looked at now and then. That is done by the
-//! task that waits, and costs others nothing: a request that is answered at once is never in the table.
+//! nothing, since that is waited for in another way. So a thread that has waited for a while is looked at now and then. That is
+//! done by the task that waits, and costs others nothing: a request that is answered at once is never in the table.
 //!
 //! A thread that is gone was not waiting: what it began may be waited for by another one of its process.
 
@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 const SHARDS: usize = 16;
 /// How many are remembered of which the kernel told before they waited, in each of them. Of most it told too late.
 const EARLY: usize = 8;
-/// How often who waits is looked at: some ten microseconds each.
+/// How often a thread that waits is looked at: some ten microseconds each.
 const LOOKED_AT_EVERY: Duration = Duration::from_millis(500);
 
 /// Requests that wait and may be ended early.
@@ -48,7 +48,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Who sent the request with this header.
+    /// The thread that sent the request with this header.
     pub(crate) fn of(header: &Header) -> Self {
         Self { unique: header.unique, thread: header.pid }
     }
@@ -60,7 +60,7 @@ impl Interrupts {
         Self { shards: are_wanted.then(Box::default), is_dying }
     }
 
-    /// Who waits for request `unique` was sent a signal. Does not wait.
+    /// The thread that waits for request `unique` was sent a signal. Does not wait.
     pub(crate) fn interrupted(&self, unique: u64) {
         let Some(shard) = self.shard(unique) else { return };
         let mut shard = shard.lock();

@@ -3,15 +3,15 @@
 //! [`Mount::start`] mounts, serves and, through [`Mount::unmount`], takes away again. [`mount_table`] looks after
 //! mountpoints from outside, among them those that a killed server left dead.
 //!
-//! Inside, what a request means is kept apart from who carries it:
+//! Inside, what a request means is kept apart from what carries it:
 //!
 //! * `filesystem` and `directories`: the file system itself; `inode` and `inodes`, `handle` and `handles`, and `listing` are what it
 //!   holds, `described` and `failures` what it says;
 //! * `opening`, with `mode`, `pinned` and `materialised`: how files are opened for reading: served by us, or passed through by the
-//!   kernel; `orders` and `local_files`: what somebody asks to be materialised, and what came of it;
+//!   kernel; `materialise_requests` and `local_files`: what somebody asks to be materialised, and what came of it;
 //! * `room`: what `statfs` shows;
 //! * `writing`, `changing` and `renaming`: what changes it: bytes, names, and where names lead; `writers`: whose closes count;
-//! * `dispatch`, `changes` and `serving`: feed it with requests, whoever carries them ([`forebay_fuse_io`]); `interrupts`: those
+//! * `dispatch`, `changes` and `serving`: feed it with requests, whatever carries them ([`forebay_fuse_io`]); `interrupts`: those
 //!   whose program is killed;
 //! * `stats`, `virtual_files` and `access_log`: what the mount counts, and the files at its root that tell of it;
 //! * `attach` and `detach`: mounting and unmounting, as root or through `fusermount3`;
@@ -37,13 +37,13 @@ mod inodes;
 mod interrupts;
 mod listing;
 mod local_files;
+mod materialise_requests;
 mod materialised;
 mod mode;
 mod mount;
 pub mod mount_table;
 mod opening;
 mod options;
-mod orders;
 mod pinned;
 mod renaming;
 mod room;
@@ -57,7 +57,7 @@ mod writing;
 pub use error::MountError;
 pub use forebay_fuse_io::{Channel, ChannelInUse, FuseIo, Served};
 pub use local_files::{Kept, LocalFiles};
+pub use materialise_requests::MaterialiseProgress;
 pub use mount::{Mount, Unmounted};
 pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read};
-pub use orders::OrderProgress;
 pub use stats::{MountStats, Operation, OperationStats};

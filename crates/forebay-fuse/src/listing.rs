@@ -5,7 +5,7 @@
 //! (`rewinddir`). Tokens are kept for at most [`MAX_MARKS`] places, thinned out evenly: a seek between two of them lists
 //! forward from the one before.
 //!
-//! This is the plain state machine; who asks the workers is in [`crate::directories`].
+//! This is the plain state machine; the workers are asked in [`crate::directories`].
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! The materialised files of a mount, for people and jobs: what there is, and what is to come and to go.
 //!
-//! What somebody asks for is an order ([`crate::orders`]), which a task of the mount carries out.
+//! To have files materialised is a request ([`crate::materialise_requests`]), which a task of the mount carries out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use futures::future::{BoxFuture, FutureExt as _, ready};
 use serde::Serialize;
 
 use crate::filesystem::FileSystem;
-use crate::orders::{Order, OrderProgress};
-use crate::serving::Shared;
+use crate::materialise_requests::{MaterialiseProgress, MaterialiseRequest};
+use crate::serving::MountShared;
 
 /// A materialised file, as it is listed.
 #[derive(Clone, Debug, Serialize)]
@@ -28,12 +28,12 @@ pub struct Kept {
 /// The materialised files of a mount, for people and jobs. Clones are the same.
 #[derive(Clone)]
 pub struct LocalFiles {
-    shared: Arc<Shared>,
+    shared: Arc<MountShared>,
 }
 
 impl LocalFiles {
     /// Those of a mount; `None` when it was told to have none.
-    pub(crate) fn of(shared: &Arc<Shared>) -> Option<Self> {
+    pub(crate) fn of(shared: &Arc<MountShared>) -> Option<Self> {
         shared.files.materialised.as_ref().map(|_| Self { shared: Arc::clone(shared) })
     }
 
@@ -57,36 +57,37 @@ impl LocalFiles {
     /// that as its error.
     #[must_use]
     pub fn add(&self, path: FsPath, why: Why) -> u64 {
-        let order = Arc::new(Order::default());
+        let request = Arc::new(MaterialiseRequest::default());
         let Some(materialised) = &self.shared.files.materialised else { return 0 };
-        let number = materialised.orders().remember(&order);
-        if order.has_ended() {
+        let number = materialised.requests().remember(&request);
+        if request.has_ended() {
             return number;
         }
         let (shared, ended) = (Arc::clone(&self.shared), self.shared.ended.clone());
         let task = async move {
-            let carried_out = order.run_until_cancelled(shared.files.carry_out(&path, why, &order));
+            let carried_out = request.run_until_cancelled(shared.files.carry_out(&path, why, &request));
             if let Some(None) = ended.run_until_cancelled(carried_out).await {
-                order.give_up("it was withdrawn");
+                request.give_up("it was withdrawn");
             }
         };
         self.shared.tasks.spawn_on(task, &self.shared.runtime);
         number
     }
 
-    /// Ends an order: what it asked for already comes and stays, and nothing else is looked for.
+    /// Ends a request: what it asked for already comes and stays, and nothing else is looked for.
     pub fn cancel(&self, number: u64) {
-        let order = self.shared.files.materialised.as_ref().and_then(|materialised| materialised.orders().get(number));
-        if let Some(order) = order {
-            order.cancel();
+        let request =
+            self.shared.files.materialised.as_ref().and_then(|materialised| materialised.requests().get(number));
+        if let Some(request) = request {
+            request.cancel();
         }
     }
 
-    /// How far an order is; `None` when it is not remembered.
+    /// How far a request is; `None` when it is not remembered.
     #[must_use]
-    pub fn progress(&self, number: u64) -> Option<OrderProgress> {
-        let orders = self.shared.files.materialised.as_ref()?.orders();
-        orders.get(number).map(|order| order.progress())
+    pub fn progress(&self, number: u64) -> Option<MaterialiseProgress> {
+        let requests = self.shared.files.materialised.as_ref()?.requests();
+        requests.get(number).map(|request| request.progress())
     }
 
     /// Drops `path`, and all below it; how many files there were.
@@ -120,19 +121,19 @@ impl LocalFiles {
 }
 
 impl FileSystem {
-    async fn carry_out(&self, path: &FsPath, why: Why, order: &Order) {
-        let Some(materialised) = &self.materialised else { return order.end(Ok(())) };
+    async fn carry_out(&self, path: &FsPath, why: Why, request: &MaterialiseRequest) {
+        let Some(materialised) = &self.materialised else { return request.end(Ok(())) };
         let visit = |path: FsPath, version: FileVersion| {
             let files = materialised.files();
             materialised.named(version.id(), || path.clone());
             let come = async move {
-                order.found(version.size);
-                order.came(&path, version.size, take(files, &version, why).await);
+                request.found(version.size);
+                request.came(&path, version.size, take(files, &version, why).await);
             };
             come.boxed()
         };
         let walked = self.each_file(path, &visit).await;
-        order.end(walked);
+        request.end(walked);
     }
 
     /// Visits `path`, or the files below it.

@@ -15,23 +15,23 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_client::Client;
 use forebay_fuse_io::{Backings, NoPassthrough};
-use forebay_local::{GroundKind, Local, LocalError, Verdict};
+use forebay_local::{BackendKind, Local, LocalError, Verdict};
 use forebay_types::{FileId, FileVersion, FsPath};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tracing::debug;
 
+use crate::materialise_requests::MaterialiseRequests;
 use crate::mode::Reading;
 use crate::options::LocalOptions;
-use crate::orders::Orders;
 use crate::pinned::{How, Pinned};
 
 /// Names of files that are remembered: some more than there can be files, so that those of files that went are looked for now and
 /// then only.
-const MOST_NAMES: usize = 80 << 10;
-/// The largest file that is let go of by whoever closed it last: to free as much takes some 20 µs, and mostly there is nothing to
-/// free.
+const MAX_NAMES: usize = 80 << 10;
+/// The largest file that is let go of in the thread of its last close: to free as much takes some 20 µs, and mostly there is
+/// nothing to free.
 const FREED_AT_ONCE: u64 = 1 << 20;
 
 /// The materialised files of one mount.
@@ -46,7 +46,7 @@ pub(crate) struct Materialised {
     served: AtomicU64,
     refused: AtomicU64,
     splits: AtomicU64,
-    orders: Orders,
+    requests: MaterialiseRequests,
     /// Where the mount shows files, for people; a version says only where its origin has it.
     names: RwLock<HashMap<FileId, FsPath>>,
 }
@@ -67,7 +67,7 @@ impl Materialised {
             served: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             splits: AtomicU64::new(0),
-            orders: Orders::default(),
+            requests: MaterialiseRequests::default(),
             names: RwLock::default(),
         })
     }
@@ -87,8 +87,8 @@ impl Materialised {
     }
 
     /// What was asked for.
-    pub(crate) fn orders(&self) -> &Orders {
-        &self.orders
+    pub(crate) fn requests(&self) -> &MaterialiseRequests {
+        &self.requests
     }
 
     /// Whether files that may be written through the mount may be passed through.
@@ -96,11 +96,11 @@ impl Materialised {
         self.on_writable
     }
 
-    /// What somebody wants who opens a file with `flags`.
+    /// How an open with `flags` wants to read.
     pub(crate) fn reading(&self, flags: i32) -> Reading {
         let is_direct = flags & libc::O_DIRECT != 0;
-        // The file system of a directory would want reads to be aligned, which nobody who opens a file of ours can know.
-        if is_direct && self.files.ground() == GroundKind::Directory { Reading::ByUs } else { Reading::Anyhow }
+        // The file system of a directory would want reads to be aligned, which a program that opens a file of ours cannot know.
+        if is_direct && self.files.backend() == BackendKind::Directory { Reading::ByUs } else { Reading::Anyhow }
     }
 
     /// Counts an open for reading. What it may have.
@@ -114,7 +114,7 @@ impl Materialised {
             return;
         }
         let mut names = self.names.write();
-        if names.len() >= MOST_NAMES {
+        if names.len() >= MAX_NAMES {
             let kept: HashSet<FileId> = self.files.list().into_iter().map(|file| file.key).collect();
             names.retain(|id, _| kept.contains(id));
         }
@@ -145,8 +145,8 @@ impl Materialised {
         }
     }
 
-    /// Lets go of what nobody is passed through to any more. The kernel may have a file of many GB to free for it, and whoever
-    /// calls serves others, too; what is small is gone before another thread would have been woken.
+    /// Lets go of what nobody is passed through to any more. The kernel may have a file of many GB to free for it, and the
+    /// calling thread serves others, too; what is small is gone before another thread would have been woken.
     pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
         if pinned.size() > FREED_AT_ONCE {
             drop(self.runtime.spawn_blocking(move || drop(pinned)));

@@ -65,8 +65,8 @@ pub(crate) enum Reading {
 pub(crate) struct IsPassed;
 
 impl<B: Clone> Mode<B> {
-    /// One more handle for reading, where the inode is open already. `None`: it is not, and whoever has something to pass it through
-    /// to may [`Mode::read`].
+    /// One more handle for reading, where the inode is open already. `None`: it is not, and if there is something to pass it
+    /// through to, [`Mode::read`] follows.
     pub(crate) fn join(&mut self, reading: Reading) -> Option<How<B>> {
         match self {
             Self::Free => None,

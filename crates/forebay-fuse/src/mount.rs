@@ -1,8 +1,8 @@
 //! A mount, from its start to its end.
 //!
-//! Who serves it: the threads of a [`Session`] take requests from the kernel; tasks of the runtime wait for workers; one thread
+//! It is served by threads: those of a [`Session`] take requests from the kernel; tasks of the runtime wait for workers; one thread
 //! tells the kernel of stale names; one supervises, and ends the others when the kernel has ended the mount, which is
-//! when the last file is closed after an unmount by whomever.
+//! when the last file is closed after any unmount.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -28,7 +28,7 @@ use crate::local_files::LocalFiles;
 use crate::materialised::Materialised;
 use crate::mount_table::{answer, entry_at, hides_something, repair, resolve};
 use crate::options::MountOptions;
-use crate::serving::Shared;
+use crate::serving::MountShared;
 use crate::stale::{StaleNames, stale_names};
 use crate::stats::MountStats;
 
@@ -50,7 +50,7 @@ pub enum Unmounted {
 /// A mount that this process serves. Dropping it unmounts it, by force.
 pub struct Mount {
     mountpoint: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<MountShared>,
     served: Arc<Served>,
     ended: watch::Receiver<bool>,
     detached: bool,
@@ -78,14 +78,14 @@ impl Mount {
         if hides_something(&mountpoint) {
             warn!(mountpoint = %mountpoint.display(), "the mountpoint is not empty: what is in it is hidden by the mount");
         }
-        // Before there is a mount: nobody would answer who looks below it.
+        // Before there is a mount: until it is served, a look below it gets no answer.
         let (stale, stale_queue) = stale_names();
         let files = files(client, &runtime, &mountpoint, stale.clone(), options)?;
         let descriptor = attach(&mountpoint, options)?;
         // From here on there is something to take away if anything fails.
         let mut attached = Attached { mountpoint: mountpoint.clone(), keep: false };
 
-        let shared = Shared::new(files, runtime, mountpoint.clone(), options);
+        let shared = MountShared::new(files, runtime, mountpoint.clone(), options);
         let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&shared)));
         let session = Session::start(descriptor, dispatcher, &options.session())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
@@ -281,7 +281,7 @@ impl Drop for Attached {
 }
 
 /// Serves until the kernel ends the mount, then ends everything else.
-fn supervise(session: Session<Dispatcher>, shared: &Shared, stale: &StaleNames) {
+fn supervise(session: Session<Dispatcher>, shared: &MountShared, stale: &StaleNames) {
     if let Err(error) = session.run() {
         warn!(%error, "a thread that serves the mount failed");
     }

@@ -21,7 +21,7 @@ use crate::inode::{Inode, Known, version_id};
 /// Copies and removals of one directory that are under way at once.
 const AT_ONCE: usize = 16;
 /// Files that a directory which is renamed may have, at any depth: each takes some 50 bytes of memory while it is.
-const MOST_NAMES: usize = 1_000_000;
+const MAX_NAMES: usize = 1_000_000;
 /// Names asked for at a time.
 const PAGE: u32 = 1000;
 
@@ -185,8 +185,8 @@ impl FileSystem {
                 let made = match attr.version() {
                     None => self.make_directory_again(&target).await?,
                     Some(version) => {
-                        if copied_files.lock().len() >= MOST_NAMES {
-                            let message = format!("{path}: more than {MOST_NAMES} files are not renamed at once");
+                        if copied_files.lock().len() >= MAX_NAMES {
+                            let message = format!("{path}: more than {MAX_NAMES} files are not renamed at once");
                             return Err(Failure::new(FailureKind::OutOfResources, message));
                         }
                         let made = self.client.copy(&path, &target).await?;

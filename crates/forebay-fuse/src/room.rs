@@ -6,7 +6,7 @@
 //! not shown, unless the disk that it is on is so full that it does not hold one part any more: then that is all that can be written.
 //!
 //! `statfs(2)` is how others find out whether a mount lives, so it waits for nobody for long: workers and disks are asked by a task, at
-//! most once in [`FRESH`], and who comes meanwhile is told what was seen last.
+//! most once in [`FRESH`], and a request that comes meanwhile gets what was seen last.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ const BLOCK: u32 = 4096;
 const FILES: u64 = 1 << 32;
 /// How long what was seen is told without another look.
 pub(crate) const FRESH: Duration = Duration::from_secs(2);
-/// How long who asks waits for a look.
+/// How long a request waits for a look.
 pub(crate) const WAITS: Duration = Duration::from_millis(250);
 /// How long a look may take before another one is begun.
 const LOOKS: Duration = Duration::from_secs(10);
@@ -32,13 +32,13 @@ const LOOKS: Duration = Duration::from_secs(10);
 /// What was seen of the rooms of a mount.
 #[derive(Debug)]
 pub(crate) struct Rooms {
-    state: Mutex<State>,
+    state: Mutex<RoomState>,
     /// Counts looks that have ended.
     looks: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RoomState {
     seen: Seen,
     /// When that was.
     at: Option<Instant>,
@@ -54,7 +54,7 @@ pub(crate) struct Seen {
     pub(crate) staging: Option<u64>,
 }
 
-/// The duty to look, of whoever asked first.
+/// The duty to look, of the first request.
 pub(crate) struct Look(Arc<Rooms>);
 
 impl Rooms {

@@ -6,7 +6,7 @@
 //! What is written, synced, removed or renamed may take as long as the origin takes: the requests to workers that it consists of
 //! have deadlines of their own.
 //!
-//! A panic in here does not leave a mount that nobody serves: who carries requests catches and logs it, or the runtime, and the
+//! A panic in here does not leave a mount that nobody serves: the session or the runtime catches and logs it, and the
 //! dropped reply tells the kernel `EIO`.
 
 use std::fs::OpenOptions;
@@ -46,7 +46,7 @@ const PREFERRED_READ: u32 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// What all requests of a mount share.
-pub(crate) struct Shared {
+pub(crate) struct MountShared {
     pub(crate) files: FileSystem,
     pub(crate) counters: Counters,
     pub(crate) virtual_files: VirtualFiles,
@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     /// Threads that are writing into the staging directory just now, which may take a while when the disk is slow.
     writing: AtomicUsize,
     /// How many may at once: all but one, which goes on answering reads.
-    most_writing: usize,
+    max_writing: usize,
 }
 
 /// What the kernel is told of every inode.
@@ -83,7 +83,7 @@ struct Presentation {
     mounted_at: SystemTime,
 }
 
-impl Shared {
+impl MountShared {
     pub(crate) fn new(files: FileSystem, runtime: Handle, mountpoint: PathBuf, options: &MountOptions) -> Arc<Self> {
         let presentation = Presentation {
             uid: options.uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
@@ -108,7 +108,7 @@ impl Shared {
             presentation,
             report: options.report.clone(),
             writing: AtomicUsize::new(0),
-            most_writing: options.thread_count().saturating_sub(1).max(1),
+            max_writing: options.thread_count().saturating_sub(1).max(1),
         })
     }
 
@@ -129,7 +129,7 @@ impl Shared {
             "the mount cannot be served any more and is taken away; with fuse.io = \"device\" it does without io_uring"
         );
         self.runtime.spawn_blocking(move || {
-            // First: whoever waits gets an error even where the mount cannot be taken away, or only lazily.
+            // First: what waits gets an error even where the mount cannot be taken away, or only lazily.
             if let Err(error) = abort(&mountpoint) {
                 debug!(mountpoint = %mountpoint.display(), %error, "the connection of a mount is not ended by itself");
             }
@@ -178,7 +178,7 @@ impl Shared {
         operation: Operation,
         seen: Option<Seen>,
         work: F,
-        answer: impl FnOnce(&Shared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
+        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
     ) where
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -193,7 +193,7 @@ impl Shared {
         operation: Operation,
         seen: Option<Seen>,
         work: F,
-        answer: impl FnOnce(&Shared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
+        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
     ) where
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
@@ -208,13 +208,13 @@ impl Shared {
         operation: Operation,
         seen: Option<Seen>,
         work: F,
-        answer: impl FnOnce(&Shared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
+        answer: impl FnOnce(&MountShared, Result<T, Errno>) -> Result<(), Errno> + Send + 'static,
     ) where
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let started = Instant::now();
-        let finish = move |shared: &Shared, outcome: Result<T, Errno>| {
+        let finish = move |shared: &MountShared, outcome: Result<T, Errno>| {
             let told = answer(shared, outcome);
             shared.answered(operation, seen, told, started);
         };
@@ -259,7 +259,7 @@ impl Shared {
     /// Leave to write into the staging directory from a thread that takes requests.
     pub(crate) fn may_write(&self) -> Option<Writing<'_>> {
         let writing = Writing(&self.writing);
-        (self.writing.fetch_add(1, Ordering::Relaxed) < self.most_writing).then_some(writing)
+        (self.writing.fetch_add(1, Ordering::Relaxed) < self.max_writing).then_some(writing)
     }
 
     /// Whether a file or directory has these attributes already, or nobody minds that it will not get them.
@@ -281,7 +281,7 @@ impl Shared {
         Err(Failure::new(FailureKind::NotPermitted, message))
     }
 
-    /// Counts a request that was answered, and logs it for whoever wants to know.
+    /// Counts a request that was answered, and logs it for readers of the access log.
     pub(crate) fn answered(&self, operation: Operation, seen: Option<Seen>, told: Result<(), Errno>, since: Instant) {
         let took = since.elapsed();
         self.counters.answered(operation, took);

@@ -76,7 +76,7 @@ impl StaleQueue {
                         debug!(%error, "the kernel was not told of a stale name");
                     }
                 }
-                // Whoever waited may have given up.
+                // The waiter may have given up.
                 Message::Done(done) => drop(done.try_send(())),
                 Message::End => break,
             }

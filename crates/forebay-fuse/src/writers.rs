@@ -19,7 +19,7 @@ pub(crate) struct Writers {
 }
 
 /// Processes that are remembered of one handle.
-const MOST: usize = 64;
+const MAX_PROCESSES: usize = 64;
 
 impl Writers {
     /// The thread `thread` opens the file.
@@ -37,7 +37,7 @@ impl Writers {
         let mut processes = self.processes.lock();
         match process_of(thread) {
             Some(process) if processes.contains(&process) => {}
-            Some(process) if processes.len() < MOST => processes.push(process),
+            Some(process) if processes.len() < MAX_PROCESSES => processes.push(process),
             _ => self.anybody.store(true, Ordering::Relaxed),
         }
         self.last.store(thread, Ordering::Relaxed);

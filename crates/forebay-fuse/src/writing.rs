@@ -4,7 +4,7 @@
 //! the last of those handles is closed: then the inode stands for the version that it became. Each `fsync` and each
 //! `close` takes to the origin what it does not have, and says how that went.
 //!
-//! Who turns an inode into a draft or back, renames or removes it has its turn ([`Inode::turn`]): an open that comes while the
+//! To turn an inode into a draft or back, to rename or to remove it takes its turn ([`Inode::turn`]): an open that comes while the
 //! last writer is settled waits for that, and begins with what came out.
 
 use std::ops::Range;
@@ -92,7 +92,7 @@ impl FileSystem {
         Ok(draft)
     }
 
-    /// Who writes gets an inode of his own; readers of this one keep the version that they opened.
+    /// The writer gets an inode of its own; readers of this one keep the version that they opened.
     #[cold]
     fn split(&self, inode: &Inode) -> Failure {
         // One that has lost its name cannot be opened for writing by another way, either.
@@ -170,7 +170,7 @@ impl FileSystem {
                     path = %inode.path(), %failure,
                     "not uploaded; what was written stays staged: see `forebay fs staged ls`"
                 );
-                // Whoever looks the name up gets another inode, whose pages are those of what the origin has.
+                // A lookup of the name gives another inode, whose pages are those of what the origin has.
                 self.found_changed(inode);
                 inode.lose();
                 self.inodes.unname(&inode.path(), inode);

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use forebay_types::{SECTOR_SIZE, SectorSums};
 use tokio::time::Instant;
 
-use crate::ground::View;
+use crate::backend::View;
 use crate::name::Name;
 use crate::record::Record;
-use crate::shared::{Checked, Shared};
+use crate::shared::{Checked, LocalShared};
 use crate::stats::Counts;
 
 /// Read at once.
 const PIECE: u32 = 32 * SECTOR_SIZE;
 
 /// Checks one file after the other until the mount is closed.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(shared: Arc<LocalShared>) {
     while let Some(file) = shared.next_check().await {
         let checked = one(&shared, file).await;
         shared.checked(file.id, checked);
@@ -27,9 +27,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 /// Checks one file. A file that is removed meanwhile can be read to its end.
-async fn one(shared: &Arc<Shared>, name: Name) -> Checked {
-    let ground = Arc::clone(&shared.ground);
-    let opened = shared.blocking(move || Ok((ground.record(name)?, ground.view(name)?))).await;
+async fn one(shared: &Arc<LocalShared>, name: Name) -> Checked {
+    let backend = Arc::clone(&shared.backend);
+    let opened = shared.blocking(move || Ok((backend.record(name)?, backend.view(name)?))).await;
     let (record, mut view) = match opened {
         Some(Ok((Some(record), view))) => (record, view),
         Some(Ok((None, _))) => return wrong(name, &"its record is not what was written"),

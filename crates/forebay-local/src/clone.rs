@@ -1,8 +1,8 @@
 //! A second view of a directory, on a mount that takes no writes.
 //!
-//! A descriptor from it is for reading, and stays so: whoever opens it again, by `/proc/self/fd` or as the kernel does for a
-//! file that it passes through to, is told that the file system is read-only, whatever he may do otherwise. The view is
-//! attached nowhere, so nobody finds it by a path.
+//! A descriptor from it is for reading, and stays so: to open it again for writing, by `/proc/self/fd` or as the kernel does
+//! for a file that it passes through to, fails with `EROFS`, whatever the process is allowed otherwise. The view is attached
+//! nowhere, so no path leads to it.
 //!
 //! Before Linux 6.15 there is none of a directory that is itself attached nowhere, as our tmpfs is. Then the directory does for
 //! both: its descriptors are opened for reading all the same, and nobody else is given one.

@@ -1,4 +1,4 @@
-//! What every [`Ground`] does: one suite, run by memory, by a directory and by the fake.
+//! What every [`FileBackend`] does: one suite, run by memory, by a directory and by the fake.
 
 use std::fs::{File, Permissions};
 use std::io::{Read as _, Write as _};
@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use forebay_types::{ByteSize, SECTOR_SIZE};
 
-use crate::fake::{FakeGround, LIMIT, bytes_of, named, record_of, version};
-use crate::ground::{Ground, GroundKind};
+use crate::backend::{BackendKind, FileBackend};
+use crate::fake::{FakeBackend, LIMIT, bytes_of, named, record_of, version};
 use crate::name::Name;
 use crate::tree::Step;
 use crate::{clone, directory, memory};
@@ -24,19 +24,19 @@ fn skipped(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-fn conforms(ground: &dyn Ground) {
-    fills_and_serves(ground);
-    what_is_dropped_is_gone(ground);
-    holes_get_no_name(ground);
-    a_removed_file_stays_for_its_reader(ground);
-    assert!(ground.free().unwrap() > 0);
+fn conforms(backend: &dyn FileBackend) {
+    fills_and_serves(backend);
+    what_is_dropped_is_gone(backend);
+    holes_get_no_name(backend);
+    a_removed_file_stays_for_its_reader(backend);
+    assert!(backend.free().unwrap() > 0);
 }
 
-fn put(ground: &dyn Ground, path: &str, size: u64) -> (Name, Vec<u8>) {
+fn put(backend: &dyn FileBackend, path: &str, size: u64) -> (Name, Vec<u8>) {
     let version = version(path, size);
     let (_, name) = named(&version);
     let bytes = bytes_of(&version);
-    let mut part = ground.begin(name).unwrap();
+    let mut part = backend.begin(name).unwrap();
     for (at, piece) in (0..).zip(bytes.chunks(1 << 20)) {
         part.write(at << 20, piece).unwrap();
     }
@@ -44,23 +44,23 @@ fn put(ground: &dyn Ground, path: &str, size: u64) -> (Name, Vec<u8>) {
     (name, bytes)
 }
 
-fn fills_and_serves(ground: &dyn Ground) {
+fn fills_and_serves(backend: &dyn FileBackend) {
     let version = version("/served", SIZE);
     let (_, name) = named(&version);
-    assert_eq!(ground.open(name).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(backend.open(name).unwrap_err().kind(), std::io::ErrorKind::NotFound);
     let bytes = bytes_of(&version);
-    let mut part = ground.begin(name).unwrap();
+    let mut part = backend.begin(name).unwrap();
     for (at, piece) in (0..).zip(bytes.chunks(1 << 20)) {
         part.write(at << 20, piece).unwrap();
         let sector = &piece[..piece.len().min(SECTOR_SIZE as usize)];
         assert_eq!(part.view().unwrap().at(at << 20, sector.len()).unwrap(), sector);
     }
-    assert!(ground.open(name).is_err(), "it has its name before it is whole");
+    assert!(backend.open(name).is_err(), "it has its name before it is whole");
     part.publish(&record_of(&version)).unwrap();
     let mut served = Vec::new();
-    let descriptor = ground.open(name).unwrap();
+    let descriptor = backend.open(name).unwrap();
     let again = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
-    if ground.kind() == GroundKind::Memory && is_root() {
+    if backend.kind() == BackendKind::Memory && is_root() {
         match again {
             Ok(_) => skipped("the kernel makes no view of the tmpfs that takes no writes"),
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EROFS)),
@@ -68,53 +68,53 @@ fn fills_and_serves(ground: &dyn Ground) {
     }
     File::from(descriptor).read_to_end(&mut served).unwrap();
     assert!(served == bytes);
-    assert_eq!(ground.record(name).unwrap(), Some(record_of(&version)));
+    assert_eq!(backend.record(name).unwrap(), Some(record_of(&version)));
     let end = SIZE / u64::from(SECTOR_SIZE) * u64::from(SECTOR_SIZE);
-    let last = ground.view(name).unwrap().at(end, (SIZE - end) as usize).unwrap().to_vec();
+    let last = backend.view(name).unwrap().at(end, (SIZE - end) as usize).unwrap().to_vec();
     assert!(last == bytes[end as usize..]);
-    ground.used(name);
-    assert_eq!(ground.found().unwrap().iter().map(|found| found.name).collect::<Vec<_>>(), [name]);
-    ground.remove(name).unwrap();
-    ground.remove(name).unwrap();
-    assert!(ground.open(name).is_err() && ground.found().unwrap().is_empty());
+    backend.used(name);
+    assert_eq!(backend.found().unwrap().iter().map(|found| found.name).collect::<Vec<_>>(), [name]);
+    backend.remove(name).unwrap();
+    backend.remove(name).unwrap();
+    assert!(backend.open(name).is_err() && backend.found().unwrap().is_empty());
 }
 
-fn what_is_dropped_is_gone(ground: &dyn Ground) {
+fn what_is_dropped_is_gone(backend: &dyn FileBackend) {
     let (_, name) = named(&version("/dropped", SIZE));
-    let free = ground.free().unwrap();
-    let mut part = ground.begin(name).unwrap();
+    let free = backend.free().unwrap();
+    let mut part = backend.begin(name).unwrap();
     part.write(0, &vec![1; 4 << 20]).unwrap();
     drop(part);
-    assert!(ground.open(name).is_err());
-    if ground.kind() == GroundKind::Memory {
-        is_free_again(ground, free);
+    assert!(backend.open(name).is_err());
+    if backend.kind() == BackendKind::Memory {
+        is_free_again(backend, free);
     }
 }
 
 /// A process that another test starts has our descriptors until it is what it is to be.
-fn is_free_again(ground: &dyn Ground, free: u64) {
+fn is_free_again(backend: &dyn FileBackend, free: u64) {
     let deadline = std::time::Instant::now() + LIMIT;
-    while ground.free().unwrap() != free {
-        assert!(std::time::Instant::now() < deadline, "{} of {free} are free", ground.free().unwrap());
+    while backend.free().unwrap() != free {
+        assert!(std::time::Instant::now() < deadline, "{} of {free} are free", backend.free().unwrap());
         std::thread::yield_now();
     }
 }
 
-fn holes_get_no_name(ground: &dyn Ground) {
+fn holes_get_no_name(backend: &dyn FileBackend) {
     let version = version("/holes", SIZE);
     let (_, name) = named(&version);
     let bytes = bytes_of(&version);
-    let mut part = ground.begin(name).unwrap();
+    let mut part = backend.begin(name).unwrap();
     part.write(0, &bytes[..1 << 20]).unwrap();
     part.write(2 << 20, &bytes[2 << 20..]).unwrap();
     assert!(part.publish(&record_of(&version)).is_err());
-    assert!(ground.open(name).is_err());
+    assert!(backend.open(name).is_err());
 }
 
-fn a_removed_file_stays_for_its_reader(ground: &dyn Ground) {
-    let (name, bytes) = put(ground, "/removed", SIZE);
-    let file = File::from(ground.open(name).unwrap());
-    ground.remove(name).unwrap();
+fn a_removed_file_stays_for_its_reader(backend: &dyn FileBackend) {
+    let (name, bytes) = put(backend, "/removed", SIZE);
+    let file = File::from(backend.open(name).unwrap());
+    backend.remove(name).unwrap();
     let mut last = vec![0; 1000];
     file.read_exact_at(&mut last, SIZE - 1000).unwrap();
     assert!(last == bytes[bytes.len() - 1000..]);
@@ -127,7 +127,7 @@ fn is_root() -> bool {
 #[test]
 fn memory_conforms() {
     match memory::open(ROOM) {
-        Ok(ground) => conforms(&ground),
+        Ok(backend) => conforms(&backend),
         Err(error) => skipped(&format!("no tmpfs of our own: {error}")),
     }
 }
@@ -139,47 +139,47 @@ fn memory_without_a_view_that_takes_no_writes_is_read_all_the_same() {
         Err(error) => return skipped(&format!("no tmpfs of our own: {error}")),
     };
     let readable = clone::or_itself(&root, Err(std::io::ErrorKind::InvalidInput.into())).unwrap();
-    let ground = memory::on(root, readable).unwrap();
-    let (name, bytes) = put(&ground, "/a", SIZE);
+    let backend = memory::on(root, readable).unwrap();
+    let (name, bytes) = put(&backend, "/a", SIZE);
     let mut read = Vec::new();
-    File::from(ground.open(name).unwrap()).read_to_end(&mut read).unwrap();
+    File::from(backend.open(name).unwrap()).read_to_end(&mut read).unwrap();
     assert!(read == bytes);
 }
 
 #[test]
 fn memory_takes_no_more_than_its_size_and_lies_in_huge_pages() {
-    let ground = match memory::open(ROOM) {
-        Ok(ground) => ground,
+    let backend = match memory::open(ROOM) {
+        Ok(backend) => backend,
         Err(error) => return skipped(&format!("no tmpfs of our own: {error}")),
     };
-    let free = ground.free().unwrap();
+    let free = backend.free().unwrap();
     assert!(free <= ROOM.as_u64());
     // What a small file takes is what it is reckoned to take, not a huge page.
-    let (small, _) = put(&ground, "/small", 10_000);
-    assert!(free - ground.free().unwrap() <= crate::shelf::room_of(10_000), "{}", free - ground.free().unwrap());
-    ground.remove(small).unwrap();
+    let (small, _) = put(&backend, "/small", 10_000);
+    assert!(free - backend.free().unwrap() <= crate::index::room_of(10_000), "{}", free - backend.free().unwrap());
+    backend.remove(small).unwrap();
     let huge = memory::huge_pages().unwrap_or(0);
-    let (large, _) = put(&ground, "/large", 32 << 20);
+    let (large, _) = put(&backend, "/large", 32 << 20);
     let grown = memory::huge_pages().unwrap_or(0).saturating_sub(huge);
     if grown < 16 << 20 {
         skipped(&format!(
             "only {grown} bytes of 32 MiB are in huge pages: the machine has none left, or others took some"
         ));
     }
-    assert!(free - ground.free().unwrap() <= crate::shelf::room_of(32 << 20));
+    assert!(free - backend.free().unwrap() <= crate::index::room_of(32 << 20));
     // Full, whatever anybody reckons.
     let (_, name) = named(&version("/too-large", 60 << 20));
-    let mut part = ground.begin(name).unwrap();
+    let mut part = backend.begin(name).unwrap();
     let mebibyte = vec![7; 1 << 20];
     let full = (0..60).find_map(|at| part.write(at << 20, &mebibyte).err()).unwrap();
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
     drop(part);
     // The bytes of a removed file go with its last reader.
-    let reader = ground.open(large).unwrap();
-    ground.remove(large).unwrap();
-    assert!(ground.free().unwrap() < free - (31 << 20));
+    let reader = backend.open(large).unwrap();
+    backend.remove(large).unwrap();
+    assert!(backend.free().unwrap() < free - (31 << 20));
     drop(reader);
-    is_free_again(&ground, free);
+    is_free_again(&backend, free);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_directory_conforms() {
 
 #[test]
 fn the_fake_conforms() {
-    conforms(&FakeGround::new(GroundKind::Directory));
+    conforms(&FakeBackend::new(BackendKind::Directory));
 }
 
 #[test]
@@ -237,9 +237,9 @@ fn a_directory_that_others_could_change_or_a_link_is_refused() {
 #[test]
 fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     let dir = tempfile::tempdir().unwrap();
-    let ground = directory::open(dir.path(), "a").unwrap();
-    let names: Vec<Name> = (0..4).map(|number| put(&ground, &format!("/{number}"), 100_000).0).collect();
-    drop(ground);
+    let backend = directory::open(dir.path(), "a").unwrap();
+    let names: Vec<Name> = (0..4).map(|number| put(&backend, &format!("/{number}"), 100_000).0).collect();
+    drop(backend);
     let root = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path().join("v1");
     let path = |name: Name| root.join(name.shard()).join(name.to_string());
     std::fs::remove_file(root.join(names[0].shard()).join(names[0].sums())).unwrap();
@@ -250,8 +250,8 @@ fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     std::fs::remove_file(path(names[2])).unwrap();
     std::fs::write(root.join("parts").join("7"), "half").unwrap();
     std::fs::write(root.join(names[3].shard()).join("other"), "not ours").unwrap();
-    let ground = directory::open(dir.path(), "a").unwrap();
-    assert_eq!(ground.found().unwrap().iter().map(|found| found.name).collect::<Vec<_>>(), [names[3]]);
+    let backend = directory::open(dir.path(), "a").unwrap();
+    assert_eq!(backend.found().unwrap().iter().map(|found| found.name).collect::<Vec<_>>(), [names[3]]);
     let left: Vec<PathBuf> = walk(&root);
     assert_eq!(left.len(), 2, "{left:?}");
 }
@@ -271,12 +271,12 @@ fn the_process_that_crashes() {
     let told = std::env::var(CRASH).expect("another test starts this");
     let (step, dir) = told.split_once(':').unwrap();
     let step = STEPS[step.parse::<usize>().unwrap()];
-    let ground = directory::open(dir.as_ref(), "a").unwrap().watched(move |done| {
+    let backend = directory::open(dir.as_ref(), "a").unwrap().watched(move |done| {
         if done == step {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap();
         }
     });
-    put(&ground, "/second", SIZE);
+    put(&backend, "/second", SIZE);
 }
 
 #[test]
@@ -284,9 +284,9 @@ fn a_crash_after_any_step_leaves_only_whole_files() {
     use std::os::unix::process::ExitStatusExt as _;
     for (number, step) in STEPS.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
-        let ground = directory::open(dir.path(), "a").unwrap();
-        let (first, _) = put(&ground, "/first", SIZE);
-        drop(ground);
+        let backend = directory::open(dir.path(), "a").unwrap();
+        let (first, _) = put(&backend, "/first", SIZE);
+        drop(backend);
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "conformance::the_process_that_crashes", "--ignored"])
             .env(CRASH, format!("{number}:{}", dir.path().display()))
@@ -295,16 +295,16 @@ fn a_crash_after_any_step_leaves_only_whole_files() {
             .status()
             .unwrap();
         assert_eq!(child.signal(), Some(libc::SIGKILL), "{step:?}");
-        let ground = directory::open(dir.path(), "a").unwrap();
-        let mut found: Vec<Name> = ground.found().unwrap().into_iter().map(|found| found.name).collect();
+        let backend = directory::open(dir.path(), "a").unwrap();
+        let mut found: Vec<Name> = backend.found().unwrap().into_iter().map(|found| found.name).collect();
         let (_, second) = named(&version("/second", SIZE));
         found.sort_by_key(|name| *name != first);
         let whole = if *step == Step::Named { vec![first, second] } else { vec![first] };
         assert_eq!(found, whole, "{step:?}");
         for name in found {
-            let record = ground.record(name).unwrap().unwrap();
+            let record = backend.record(name).unwrap().unwrap();
             let mut bytes = Vec::new();
-            File::from(ground.open(name).unwrap()).read_to_end(&mut bytes).unwrap();
+            File::from(backend.open(name).unwrap()).read_to_end(&mut bytes).unwrap();
             assert_eq!((bytes.len() as u64, record.sums.check(&bytes)), (SIZE, Ok(())), "{step:?}");
         }
         let root = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path().join("v1");

@@ -14,16 +14,16 @@ use forebay_types::crc32c;
 use rustix::fs::{FlockOperation, Mode, OFlags, Stat, flock, fstat, mkdirat, open as open_path, openat};
 use rustix::io::Errno;
 
+use crate::backend::BackendKind;
 use crate::clone::readable;
 use crate::error::{LocalError, failed};
-use crate::ground::GroundKind;
 use crate::tree::{Tree, TreeOptions};
 
 /// The version of the layout; others lie beside it.
 const LAYOUT: &str = "v1";
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
-/// Opens the ground of the mount `owner` in `dir`, and makes what is not there. Fails where another process has it.
+/// Opens the directory of the mount `owner` in `dir`, and makes what is not there. Fails if another process has it.
 pub(crate) fn open(dir: &Path, owner: &str) -> Result<Tree, LocalError> {
     // Two owners of one sum are told apart by the lock.
     let whose = format!("mount-{:08x}", crc32c(owner.as_bytes()));
@@ -33,7 +33,7 @@ pub(crate) fn open(dir: &Path, owner: &str) -> Result<Tree, LocalError> {
     let path = path.join(LAYOUT);
     let root = self::ours(&ours, LAYOUT, &path)?;
     let readable = readable(&root).map_err(failed("open", &path))?;
-    let options = TreeOptions { kind: GroundKind::Directory, lasting: true, sets_aside: true };
+    let options = TreeOptions { kind: BackendKind::Directory, lasting: true, sets_aside: true };
     let tree = Tree::new(root, readable, options).map_err(failed("use", &path))?;
     Ok(tree.locked(lock))
 }

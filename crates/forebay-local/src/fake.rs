@@ -1,4 +1,4 @@
-//! A programmable [`Source`] and a [`Ground`] with faults, for tests.
+//! A programmable [`Source`] and a [`FileBackend`] with faults, for tests.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,7 +13,7 @@ use forebay_types::{
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
-use crate::ground::{Found, Ground, GroundKind, Part, View};
+use crate::backend::{BackendKind, FileBackend, Found, Part, View};
 use crate::name::Name;
 use crate::record::Record;
 use crate::source::{Blocks, Source, Summed};
@@ -45,19 +45,19 @@ pub(crate) struct FakeSource {
 }
 
 struct World {
-    state: Mutex<State>,
+    state: Mutex<FakeSourceState>,
     changed: Notify,
     pool: Pool,
 }
 
 #[derive(Default)]
-struct State {
+struct FakeSourceState {
     /// How many reads of a block deliver a wrong byte.
     wrong: HashMap<u64, usize>,
     failing: Option<FailureKind>,
     is_held: bool,
     in_flight: usize,
-    most_in_flight: usize,
+    max_in_flight: usize,
     reads: usize,
     /// Blocks that were asked for again.
     scrubbed: HashSet<u64>,
@@ -93,8 +93,8 @@ impl FakeSource {
         self.world.state.lock().in_flight
     }
 
-    pub(crate) fn most_in_flight(&self) -> usize {
-        self.world.state.lock().most_in_flight
+    pub(crate) fn max_in_flight(&self) -> usize {
+        self.world.state.lock().max_in_flight
     }
 
     pub(crate) fn was_scrubbed(&self, block: u64) -> bool {
@@ -134,7 +134,7 @@ impl Blocks for FakeBlocks {
             let mut state = self.world.state.lock();
             state.reads += 1;
             state.in_flight += 1;
-            state.most_in_flight = state.most_in_flight.max(state.in_flight);
+            state.max_in_flight = state.max_in_flight.max(state.in_flight);
             if scrub {
                 state.scrubbed.insert(index);
             }
@@ -173,7 +173,7 @@ impl Blocks for FakeBlocks {
     }
 }
 
-/// What goes wrong on a [`FakeGround`].
+/// What goes wrong on a [`FakeBackend`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     /// There is room for so many bytes only, of all parts together.
@@ -184,21 +184,21 @@ pub(crate) struct Faults {
     pub(crate) flipped: Option<(u64, usize)>,
     /// Writes wait.
     pub(crate) is_held: bool,
-    /// The ground says that so much is free.
+    /// The backend says that so much is free.
     pub(crate) free: Option<u64>,
 }
 
 /// A directory, as if it were memory, with faults.
 #[derive(Clone)]
-pub(crate) struct FakeGround {
+pub(crate) struct FakeBackend {
     tree: Arc<Tree>,
-    kind: GroundKind,
+    kind: BackendKind,
     faults: Arc<(Mutex<Faults>, Condvar)>,
     _dir: Arc<tempfile::TempDir>,
 }
 
-impl FakeGround {
-    pub(crate) fn new(kind: GroundKind) -> Self {
+impl FakeBackend {
+    pub(crate) fn new(kind: BackendKind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = TreeOptions { kind, lasting: false, sets_aside: false };
         let root = || OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
@@ -230,8 +230,8 @@ impl FakeGround {
     }
 }
 
-impl Ground for FakeGround {
-    fn kind(&self) -> GroundKind {
+impl FileBackend for FakeBackend {
+    fn kind(&self) -> BackendKind {
         self.kind
     }
 

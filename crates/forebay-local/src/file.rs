@@ -1,4 +1,4 @@
-//! A materialised file, for whoever opens or asks for one: what he gets or waits for, why it does not come, what he read instead.
+//! What an open of a materialised file, or a request for one, gets: the file, a wait for it, or why it does not come.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,9 +42,8 @@ pub struct Reading {
     pub sequential: u64,
 }
 
-/// A whole and checked file. As long as one of these lives the file is not evicted, so whoever hands its descriptor to the
-/// kernel keeps this for as long as the kernel may open more handles of it: from an inode's first handle that is passed
-/// through to its last. Clones are the same pin.
+/// A whole and checked file. As long as one of these lives the file is not evicted, so keep it for as long as the kernel may open
+/// more handles of its descriptor: from an inode's first handle that is passed through to its last. Clones are the same pin.
 #[derive(Clone)]
 pub struct LocalFile {
     pub(crate) pinned: Arc<Pinned>,

@@ -1,8 +1,8 @@
 //! One file, from its source to its name.
 //!
-//! Blocks are asked for ahead, a few at a time, and written in order; each is then read back from the ground and compared with
-//! the sums that came along, so that what is checked is what will be read. What is wrong is asked for once more, and whoever
-//! keeps it checks his copy first. Only what is whole gets its name.
+//! Blocks are asked for ahead, a few at a time, and written in order; each is then read back from the backend and compared with
+//! the sums that came along, so that what is checked is what will be read. A block that is wrong is asked for once more, and
+//! the worker that has it checks its copy first. Only a whole file gets its name.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::backend::{FileBackend, Part, View};
 use crate::file::NotTaken;
-use crate::ground::{Ground, Part, View};
 use crate::name::Name;
 use crate::record::Record;
 use crate::source::{Blocks, Source, Summed};
@@ -32,7 +32,7 @@ pub(crate) struct Fill {
     pub(crate) name: Name,
     pub(crate) version: FileVersion,
     pub(crate) source: Arc<dyn Source>,
-    pub(crate) ground: Arc<dyn Ground>,
+    pub(crate) backend: Arc<dyn FileBackend>,
     pub(crate) runtime: Handle,
     pub(crate) tasks: TaskTracker,
     pub(crate) counts: Arc<Counts>,
@@ -59,15 +59,15 @@ impl Fill {
         if layout.file_size() != self.name.size {
             return Err(Failed::Other("the blocks are of another file".to_owned()));
         }
-        let (ground, name) = (Arc::clone(&self.ground), self.name);
-        let mut part = Some(self.blocking(move || ground.begin(name)).await?.map_err(of_ground)?);
+        let (backend, name) = (Arc::clone(&self.backend), self.name);
+        let mut part = Some(self.blocking(move || backend.begin(name)).await?.map_err(backend_failure)?);
         let mut sums = BytesMut::new();
         let written = self.write_all(&mut part, &blocks, layout, &mut sums, progress).await;
         match (part, written) {
             (Some(part), Ok(())) => {
                 let sums = SectorSums::from_bytes(sums.freeze()).ok_or_else(|| Failed::Other("odd sums".to_owned()))?;
                 let record = Record { version: self.version.clone(), sums };
-                self.blocking(move || part.publish(&record)).await?.map_err(of_ground)
+                self.blocking(move || part.publish(&record)).await?.map_err(backend_failure)
             }
             (part, written) => {
                 // To remove it may take a while, and its room is not free before.
@@ -157,7 +157,7 @@ impl Fill {
         };
         let (written, wrong) = self.blocking(work).await?;
         *part = Some(written);
-        Ok(wrong.map_err(of_ground)?.map_or(Ok(sums), Err))
+        Ok(wrong.map_err(backend_failure)?.map_or(Ok(sums), Err))
     }
 
     fn found_wrong(&self, index: u64, sector: u32) {
@@ -182,7 +182,7 @@ impl From<Failed> for NotTaken {
     }
 }
 
-fn of_ground(error: io::Error) -> Failed {
+fn backend_failure(error: io::Error) -> Failed {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Failed::NoRoom,
         _ => Failed::Other(error.to_string()),

@@ -3,7 +3,7 @@
 //! Whatever a FUSE server does, buffered and mapped reads through it run at 1 to 3 GB/s. A file that lies whole on a local
 //! file system can be *passed through*: the kernel reads it where it is, at the speed of memory. So files that are worth it
 //! are *materialised*: fetched whole, checked, and named by their version, on a huge-page tmpfs of our own or on a local disk.
-//! This crate knows neither FUSE nor workers. Whoever serves opens asks it; whoever reads blocks is its [`Source`].
+//! This crate knows neither FUSE nor workers. What serves opens asks it; what reads blocks is its [`Source`].
 //!
 //! How it is used:
 //!
@@ -24,19 +24,20 @@
 //! Pure, without I/O and without a clock:
 //!
 //! * `policy`: which files are worth it;
-//! * `shelf`: what is there, what comes, what has to go for it;
+//! * `index`: the cached files: what is there, what comes, what has to go for it;
 //! * `name`, `record`: how a file and its sums are called and written down.
 //!
 //! The shell around them:
 //!
-//! * `local`: the handle; `shared`: carries out what `shelf` decides;
+//! * `local`: the handle; `shared`: carries out what `index` decides;
 //! * `fill`, `check`: one file from its source to its place, and every byte again and again;
-//! * `ground`: what files lie on; `memory`, `directory`: the two that there are; `tree`: what they share; `clone`: the view
-//!   of it that takes no writes;
+//! * `backend`: the trait of what stores files; `memory`, `directory`: the two backends; `tree`: what they share; `clone`: a
+//!   read-only view of a directory;
 //! * `options`, `file`, `listed`, `stats`, `error`, `source`: what goes in and out.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod backend;
 mod check;
 mod clone;
 mod directory;
@@ -45,7 +46,7 @@ mod file;
 mod fill;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod ground;
+mod index;
 mod listed;
 mod local;
 mod memory;
@@ -54,7 +55,6 @@ mod options;
 mod policy;
 mod record;
 mod shared;
-mod shelf;
 mod source;
 mod stats;
 mod tree;
@@ -66,9 +66,9 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
+pub use backend::BackendKind;
 pub use error::LocalError;
 pub use file::{LocalFile, NotTaken, Reading, Verdict, Waiting, Why};
-pub use ground::GroundKind;
 pub use listed::{Listed, LocalState};
 pub use local::Local;
 pub use options::LocalOptions;

@@ -9,13 +9,13 @@ use rustix::thread::{CapabilitySet, capabilities};
 use tokio::runtime::Handle;
 use tokio_util::sync::DropGuard;
 
+use crate::backend::{BackendKind, FileBackend};
 use crate::error::{LocalError, failed};
 use crate::file::{NotTaken, Reading, Verdict, Why};
-use crate::ground::{Ground, GroundKind};
+use crate::index::Shown;
 use crate::listed::Listed;
 use crate::options::LocalOptions;
-use crate::shared::Shared;
-use crate::shelf::Shown;
+use crate::shared::LocalShared;
 use crate::source::Source;
 use crate::stats::LocalStats;
 use crate::{check, directory, memory};
@@ -23,20 +23,23 @@ use crate::{check, directory, memory};
 /// The materialised files of a mount. Clones are the same; background work ends with the last.
 #[derive(Clone)]
 pub struct Local {
-    kind: GroundKind,
-    place: Place,
+    kind: BackendKind,
+    mode: Mode,
 }
 
 #[derive(Clone)]
-enum Place {
-    There(Arc<Shared>, #[expect(dead_code, reason = "it ends the background work when it is dropped")] Arc<DropGuard>),
-    /// There is none, and why.
-    Nowhere(Arc<str>),
+enum Mode {
+    On(
+        Arc<LocalShared>,
+        #[expect(dead_code, reason = "it ends the background work when it is dropped")] Arc<DropGuard>,
+    ),
+    /// There is no backend, and why.
+    Off(Arc<str>),
 }
 
 impl Local {
-    /// Opens the place for them, which lists what is in it, so it may take a moment. What a process before left in the directory is
-    /// checked in the background and used then.
+    /// Opens the backend and lists what is in it, so it may take a moment. What a process before left in the directory is checked
+    /// in the background and used then.
     ///
     /// Where the kernel lets this process pass no files through, or makes no memory of its own for it, they are off, with one
     /// warning: see [`Local::is_on`].
@@ -47,7 +50,7 @@ impl Local {
         if options.size.as_u64() == 0 {
             return Err(LocalError::NoSize);
         }
-        let kind = if options.dir.is_some() { GroundKind::Directory } else { GroundKind::Memory };
+        let kind = if options.dir.is_some() { BackendKind::Directory } else { BackendKind::Memory };
         if !may_administrate() {
             return Ok(Self::off(
                 kind,
@@ -56,48 +59,48 @@ impl Local {
             ));
         }
         if let Some(dir) = &options.dir {
-            let ground = directory::open(dir, &options.owner)?;
-            return Self::on(Arc::new(ground), options, source, runtime);
+            let backend = directory::open(dir, &options.owner)?;
+            return Self::on(Arc::new(backend), options, source, runtime);
         }
         // Whatever the kernel lacks for it, the mount does without.
         let made = memory::open(options.size).map_err(failed("make", "a tmpfs".as_ref()));
-        let local = made.and_then(|ground| Self::on(Arc::new(ground), options, source, runtime));
+        let local = made.and_then(|backend| Self::on(Arc::new(backend), options, source, runtime));
         Ok(local.unwrap_or_else(|error| Self::off(kind, &error.to_string())))
     }
 
-    /// Without a place for them, because of `why`.
-    fn off(kind: GroundKind, why: &str) -> Self {
+    /// Without a backend, because of `why`.
+    fn off(kind: BackendKind, why: &str) -> Self {
         tracing::warn!("materialised files are off: {why}");
-        Self { kind, place: Place::Nowhere(why.into()) }
+        Self { kind, mode: Mode::Off(why.into()) }
     }
 
-    /// With files on `ground`.
+    /// With files on `backend`.
     pub(crate) fn on(
-        ground: Arc<dyn Ground>,
+        backend: Arc<dyn FileBackend>,
         options: LocalOptions,
         source: Arc<dyn Source>,
         runtime: Handle,
     ) -> Result<Self, LocalError> {
-        let kind = ground.kind();
+        let kind = backend.kind();
         let place = options.dir.clone().unwrap_or_else(|| "memory".into());
-        let found = ground.found().map_err(failed("look through", &place))?;
-        let free = ground.free().map_err(failed("ask for the free space of", &place))?;
-        let shared = Shared::new(ground, options, source, runtime);
+        let found = backend.found().map_err(failed("look through", &place))?;
+        let free = backend.free().map_err(failed("ask for the free space of", &place))?;
+        let shared = LocalShared::new(backend, options, source, runtime);
         shared.begin(found, free);
         shared.spawn(check::run(Arc::clone(&shared)));
         let guard = Arc::new(shared.closing.clone().drop_guard());
-        Ok(Self { kind, place: Place::There(shared, guard) })
+        Ok(Self { kind, mode: Mode::On(shared, guard) })
     }
 
-    fn shared(&self) -> Option<&Arc<Shared>> {
-        match &self.place {
-            Place::There(shared, _) => Some(shared),
-            Place::Nowhere(_) => None,
+    fn shared(&self) -> Option<&Arc<LocalShared>> {
+        match &self.mode {
+            Mode::On(shared, _) => Some(shared),
+            Mode::Off(_) => None,
         }
     }
 
     /// Those that do something; `None` when they are off.
-    fn working(&self) -> Option<&Arc<Shared>> {
+    fn working(&self) -> Option<&Arc<LocalShared>> {
         self.shared().filter(|shared| shared.why_off().is_none())
     }
 
@@ -107,9 +110,9 @@ impl Local {
         self.working().is_some()
     }
 
-    /// What files lie on.
+    /// What stores the files.
     #[must_use]
-    pub fn ground(&self) -> GroundKind {
+    pub fn backend(&self) -> BackendKind {
         self.kind
     }
 
@@ -122,7 +125,7 @@ impl Local {
     /// A handle that was served the ordinary way was closed, and had read so much of a file of `size` bytes.
     pub fn closed(&self, id: FileId, size: u64, reading: Reading) {
         if let Some(shared) = self.working() {
-            shared.change(|state, _| state.shelf.closed(id, size, reading));
+            shared.change(|state, _| state.index.closed(id, size, reading));
         }
     }
 
@@ -137,18 +140,18 @@ impl Local {
     /// Nobody will open this version any more: it was written over, replaced or removed. Those who have it open keep it.
     pub fn forget(&self, id: FileId) {
         if let Some(shared) = self.working() {
-            shared.change(|state, now| state.shelf.forget(id, now));
+            shared.change(|state, now| state.index.forget(id, now));
         }
     }
 
     /// Drops a file, whoever asked for it; those who have it open keep it. Whether there was one.
     pub fn drop_file(&self, id: FileId) -> bool {
-        self.working().is_some_and(|shared| shared.change(|state, now| state.shelf.drop_file(id, now)))
+        self.working().is_some_and(|shared| shared.change(|state, now| state.index.drop_file(id, now)))
     }
 
     /// Drops all files; how many there were.
     pub fn drop_all(&self) -> usize {
-        self.working().map_or(0, |shared| shared.change(|state, now| state.shelf.drop_all(now)))
+        self.working().map_or(0, |shared| shared.change(|state, now| state.index.drop_all(now)))
     }
 
     /// The kernel refuses to pass files through: says so once, and takes no more. What is in memory goes; what is in a
@@ -164,7 +167,7 @@ impl Local {
     pub fn list(&self) -> Vec<Listed> {
         let Some(shared) = self.shared() else { return Vec::new() };
         let (now, today) = (std::time::Instant::now(), SystemTime::now());
-        let shown = shared.change(|state, _| state.shelf.list());
+        let shown = shared.change(|state, _| state.index.list());
         let mut list: Vec<Listed> = shown.into_iter().map(|shown| listed(shown, now, today)).collect();
         list.sort_by(|a, b| (&a.origin, &a.path, &a.id).cmp(&(&b.origin, &b.path, &b.id)));
         list
@@ -173,10 +176,10 @@ impl Local {
     /// What they do, in numbers.
     #[must_use]
     pub fn stats(&self) -> LocalStats {
-        match &self.place {
-            Place::There(shared, _) => shared.stats(),
-            Place::Nowhere(why) => {
-                LocalStats { why_off: Some(why.to_string()), ground: Some(self.kind), ..LocalStats::default() }
+        match &self.mode {
+            Mode::On(shared, _) => shared.stats(),
+            Mode::Off(why) => {
+                LocalStats { why_off: Some(why.to_string()), backend: Some(self.kind), ..LocalStats::default() }
             }
         }
     }
@@ -192,7 +195,7 @@ impl Local {
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").field("ground", &self.kind).field("is_on", &self.is_on()).finish_non_exhaustive()
+        f.debug_struct("Local").field("backend", &self.kind).field("is_on", &self.is_on()).finish_non_exhaustive()
     }
 }
 

@@ -14,20 +14,20 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
 
+use crate::backend::BackendKind;
 use crate::clone::readable;
-use crate::ground::GroundKind;
 use crate::tree::{Tree, TreeOptions};
 
-/// Makes the ground. Needs CAP_SYS_ADMIN.
+/// Makes the backend in memory. Needs CAP_SYS_ADMIN.
 pub(crate) fn open(size: ByteSize) -> io::Result<Tree> {
     let root = tmpfs(size, "within_size")?;
     let readable = readable(&root)?;
     on(root, readable)
 }
 
-/// Makes the ground of a tmpfs and what is read through.
+/// The backend on a tmpfs: `root` to write, `readable` to read.
 pub(crate) fn on(root: OwnedFd, readable: OwnedFd) -> io::Result<Tree> {
-    let options = TreeOptions { kind: GroundKind::Memory, lasting: false, sets_aside: false };
+    let options = TreeOptions { kind: BackendKind::Memory, lasting: false, sets_aside: false };
     Tree::new(root, readable, options)
 }
 

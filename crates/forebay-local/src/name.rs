@@ -7,7 +7,7 @@ use std::fmt;
 
 use forebay_types::FileId;
 
-/// The name of a file on its ground.
+/// The name of a file in its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) id: FileId,

@@ -17,7 +17,7 @@ use crate::file::Reading;
 
 pub(crate) const HALF_LIFE: Duration = Duration::from_secs(600);
 /// Files that are told apart, at some 64 bytes each.
-pub(crate) const MOST_COUNTED: usize = 65_536;
+pub(crate) const MAX_COUNTED: usize = 65_536;
 /// Below the number of opens that makes a file worth it, because opens fade between the first and the last of them: with two
 /// opens, exactly those within a half life are enough.
 const FADED: f64 = 0.5;
@@ -134,7 +134,7 @@ impl Policy {
     }
 
     fn note(&mut self, file: FileId, count: Count, now: Instant) {
-        if self.counts.len() >= MOST_COUNTED && !self.counts.contains_key(&file) {
+        if self.counts.len() >= MAX_COUNTED && !self.counts.contains_key(&file) {
             let mut opens: Vec<f64> = self.counts.values().map(|count| count.faded(now)).collect();
             let middle = opens.len() / 2;
             let (_, median, _) = opens.select_nth_unstable_by(middle, f64::total_cmp);
@@ -210,7 +210,7 @@ mod tests {
         for number in 1..100_000 {
             policy.opened(id(number), MIB, now);
         }
-        assert!(policy.counts.len() <= MOST_COUNTED, "{}", policy.counts.len());
+        assert!(policy.counts.len() <= MAX_COUNTED, "{}", policy.counts.len());
         assert_eq!(policy.opened(id(0), MIB, now), Worth::Yes);
     }
 

@@ -1,7 +1,7 @@
-//! What clones of a [`Local`](crate::Local) share: carries out what the shelf decides.
+//! What clones of a [`Local`](crate::Local) share: carries out what the index decides.
 //!
-//! The shelf is changed under a lock that is held for nothing else. What it wants done is done after the lock is free: files
-//! are opened, waiters told, and tasks spawned, each of which [`Shared::close`] waits for.
+//! The index is changed under a lock that is held for nothing else. What it wants done is done after the lock is free: files
+//! are opened, waiters told, and tasks spawned, each of which [`LocalShared::close`] waits for.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,39 +17,39 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::backend::{BackendKind, FileBackend, Found};
 use crate::file::{LocalFile, NotTaken, Pinned, Verdict, Waiting, Why};
 use crate::fill::{Failed, Fill};
-use crate::ground::{Found, Ground, GroundKind};
+use crate::index::{Action, Answer, FileIndex, Limits};
 use crate::memory;
 use crate::name::Name;
 use crate::options::LocalOptions;
 use crate::policy::Rules;
-use crate::shelf::{Action, Answer, Limits, Shelf};
 use crate::source::Source;
 use crate::stats::{Counts, LocalStats};
 
-/// How often the ground is asked what it has free, and what failed is looked at again.
+/// How often the backend is asked what it has free, and what failed is looked at again.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The files of a mount.
-pub(crate) struct Shared {
-    pub(crate) ground: Arc<dyn Ground>,
+pub(crate) struct LocalShared {
+    pub(crate) backend: Arc<dyn FileBackend>,
     pub(crate) counts: Arc<Counts>,
     pub(crate) closing: CancellationToken,
     options: LocalOptions,
     source: Arc<dyn Source>,
     runtime: Handle,
     tasks: TaskTracker,
-    state: Mutex<State>,
+    state: Mutex<SharedState>,
     why_off: OnceLock<String>,
     /// There may be something to check.
     to_check: Notify,
     this: Weak<Self>,
 }
 
-/// What is known, and who is to be told.
-pub(crate) struct State {
-    pub(crate) shelf: Shelf,
+/// The index, and those that wait for its files.
+pub(crate) struct SharedState {
+    pub(crate) index: FileIndex,
     waiters: HashMap<FileId, Vec<Waiter>>,
     /// Files that are open, so that one descriptor does for all that open them.
     open: HashMap<FileId, Weak<Pinned>>,
@@ -77,9 +77,9 @@ pub(crate) enum Checked {
     Ended,
 }
 
-impl Shared {
+impl LocalShared {
     pub(crate) fn new(
-        ground: Arc<dyn Ground>,
+        backend: Arc<dyn FileBackend>,
         options: LocalOptions,
         source: Arc<dyn Source>,
         runtime: Handle,
@@ -90,11 +90,11 @@ impl Shared {
             min_opens: options.min_opens,
             first_open_size: options.first_open_size.as_u64(),
         };
-        let sets_aside = ground.kind() == GroundKind::Directory;
-        let shelf = Shelf::new(Limits { rules, fills: options.fills.max(1), sets_aside });
-        let state = State { shelf, waiters: HashMap::new(), open: HashMap::new(), fills: HashMap::new() };
+        let sets_aside = backend.kind() == BackendKind::Directory;
+        let index = FileIndex::new(Limits { rules, fills: options.fills.max(1), sets_aside });
+        let state = SharedState { index, waiters: HashMap::new(), open: HashMap::new(), fills: HashMap::new() };
         Arc::new_cyclic(|this| Self {
-            ground,
+            backend,
             counts: Arc::default(),
             closing: CancellationToken::new(),
             options,
@@ -116,17 +116,17 @@ impl Shared {
             for Found { name, used } in found {
                 let age = today.duration_since(used).unwrap_or_default();
                 let used = now.checked_sub(age).unwrap_or(now);
-                if !state.shelf.found(name.id, name.size, used, now) {
+                if !state.index.found(name.id, name.size, used, now) {
                     left_over.push(name);
                 }
             }
-            state.shelf.free(free, now);
+            state.index.free(free, now);
         });
         let shared = Arc::clone(self);
         self.spawn(async move {
             for name in left_over {
-                let ground = Arc::clone(&shared.ground);
-                shared.blocking(move || ground.remove(name)).await;
+                let backend = Arc::clone(&shared.backend);
+                shared.blocking(move || backend.remove(name)).await;
             }
             shared.look_after().await;
         });
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// Changes what is known, and does what follows from it.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State, Instant) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut SharedState, Instant) -> T) -> T {
         let (answer, works) = {
             let mut state = self.state.lock();
             let answer = change(&mut state, Instant::now());
@@ -152,7 +152,7 @@ impl Shared {
     pub(crate) fn opened(&self, id: FileId, version: &FileVersion) -> Verdict {
         let name = Name { id, size: version.size };
         let limit = Some(self.options.first_open_wait);
-        let verdict = self.change(|state, now| match state.shelf.opened(id, version, now) {
+        let verdict = self.change(|state, now| match state.index.opened(id, version, now) {
             Answer::Ready => Ok(state.opened_already(id, now)),
             Answer::Wait => Err(Some(self.wait(state, id, limit))),
             Answer::No => Err(None),
@@ -163,7 +163,7 @@ impl Shared {
     pub(crate) fn want(&self, id: FileId, version: &FileVersion, why: Why) -> Result<Verdict, NotTaken> {
         let name = Name { id, size: version.size };
         let verdict = self.change(|state, now| {
-            let answer = state.shelf.want(id, version, why, now)?;
+            let answer = state.index.want(id, version, why, now)?;
             Ok::<_, NotTaken>(match answer {
                 Answer::Ready => Ok(state.opened_already(id, now)),
                 Answer::Wait => Err(Some(self.wait(state, id, None))),
@@ -182,7 +182,7 @@ impl Shared {
         }
     }
 
-    fn wait(&self, state: &mut State, id: FileId, limit: Option<Duration>) -> Waiting {
+    fn wait(&self, state: &mut SharedState, id: FileId, limit: Option<Duration>) -> Waiting {
         let (tell, file) = oneshot::channel();
         let waiters = state.waiters.entry(id).or_default();
         // Those who gave up, so that there are never more than wait.
@@ -191,9 +191,9 @@ impl Shared {
         Waiting { file, limit, counts: Arc::clone(&self.counts) }
     }
 
-    /// Opens a file that the shelf has pinned for it.
+    /// Opens a file that the index has pinned for it.
     fn pinned(&self, name: Name) -> Option<LocalFile> {
-        match self.ground.open(name) {
+        match self.backend.open(name) {
             Ok(descriptor) => {
                 let shared = Weak::clone(&self.this);
                 let release = Box::new(move |id| {
@@ -205,7 +205,7 @@ impl Shared {
                 let pinned = Arc::new(Pinned { id: name.id, size: name.size, descriptor, is_wrong, release });
                 let mut state = self.state.lock();
                 // Meanwhile a check may have found it wrong.
-                pinned.is_wrong.store(!state.shelf.is_right(&name.id), Ordering::Release);
+                pinned.is_wrong.store(!state.index.is_right(&name.id), Ordering::Release);
                 state.open.insert(name.id, Arc::downgrade(&pinned));
                 drop(state);
                 Some(LocalFile { pinned })
@@ -213,8 +213,8 @@ impl Shared {
             Err(error) => {
                 tracing::warn!(file = %name, %error, "a materialised file cannot be opened, and goes");
                 self.change(|state, now| {
-                    state.shelf.unpin(name.id, now);
-                    state.shelf.lost(name.id, now);
+                    state.index.unpin(name.id, now);
+                    state.index.lost(name.id, now);
                 });
                 None
             }
@@ -226,7 +226,7 @@ impl Shared {
             if state.open.get(&id).is_some_and(|open| open.strong_count() == 0) {
                 state.open.remove(&id);
             }
-            state.shelf.unpin(id, now);
+            state.index.unpin(id, now);
         });
     }
 
@@ -238,20 +238,20 @@ impl Shared {
                 }
             }
             Work::Remove(name) => self.elsewhere(move |shared| {
-                if let Err(error) = shared.ground.remove(name) {
+                if let Err(error) = shared.backend.remove(name) {
                     tracing::warn!(file = %name, %error, "a materialised file cannot be removed");
                 }
-                shared.change(|state, now| state.shelf.removed(name.id, now));
+                shared.change(|state, now| state.index.removed(name.id, now));
             }),
             Work::Used(name) => {
-                if self.ground.kind() == GroundKind::Directory {
-                    self.elsewhere(move |shared| shared.ground.used(name));
+                if self.backend.kind() == BackendKind::Directory {
+                    self.elsewhere(move |shared| shared.backend.used(name));
                 }
             }
             Work::Tell(name, why, waiters) => {
                 for waiter in waiters {
                     let answer = why.clone().map_or_else(|| self.taken(name), Err);
-                    // Whoever gave up meanwhile gives it back by dropping it.
+                    // A waiter that gave up meanwhile gives it back: what was sent is dropped.
                     drop(waiter.send(answer));
                 }
             }
@@ -260,7 +260,7 @@ impl Shared {
 
     /// Pins and opens a file for one who waited for it.
     fn taken(&self, name: Name) -> Result<LocalFile, NotTaken> {
-        let found = self.change(|state, now| state.shelf.pin(&name.id).then(|| state.opened_already(name.id, now)));
+        let found = self.change(|state, now| state.index.pin(&name.id).then(|| state.opened_already(name.id, now)));
         match found {
             Some(Some(file)) => Ok(file),
             Some(None) => self.pinned(name).ok_or(NotTaken::Dropped),
@@ -274,15 +274,15 @@ impl Shared {
             name,
             version,
             source: Arc::clone(&self.source),
-            ground: Arc::clone(&self.ground),
+            backend: Arc::clone(&self.backend),
             runtime: self.runtime.clone(),
             tasks: self.tasks.clone(),
             counts: Arc::clone(&self.counts),
             // To read memory back is cheap; to read a disk back is not.
-            reads_back: self.ground.kind() == GroundKind::Memory || self.options.check_writes,
+            reads_back: self.backend.kind() == BackendKind::Memory || self.options.check_writes,
             cancelled,
         };
-        let filled = fill.run(|written| self.state.lock().shelf.progress(&name.id, written)).await;
+        let filled = fill.run(|written| self.state.lock().index.progress(&name.id, written)).await;
         let counts = &self.counts;
         match &filled {
             Ok(()) => counts.filled(name.size, started.elapsed()),
@@ -299,8 +299,8 @@ impl Shared {
         self.change(|state, now| {
             state.fills.remove(&name.id);
             match filled {
-                Ok(()) => state.shelf.filled(name.id, now),
-                Err(failed) => state.shelf.failed(name.id, failed.into(), now),
+                Ok(()) => state.index.filled(name.id, now),
+                Err(failed) => state.index.failed(name.id, failed.into(), now),
             }
         });
     }
@@ -311,8 +311,8 @@ impl Shared {
         while !self.closing.is_cancelled() {
             let next = {
                 let state = self.state.lock();
-                let next = state.shelf.next_check(interval, Instant::now());
-                next.and_then(|id| Some(Name { id, size: state.shelf.size(&id)? }))
+                let next = state.index.next_check(interval, Instant::now());
+                next.and_then(|id| Some(Name { id, size: state.index.size(&id)? }))
             };
             if next.is_some() {
                 return next;
@@ -329,14 +329,14 @@ impl Shared {
         let is_wrong = checked == Checked::Wrong;
         let open = self.change(|state, now| {
             match checked {
-                Checked::Right(version) => state.shelf.checked(id, Some(version), true, now),
-                Checked::Wrong => state.shelf.checked(id, None, false, now),
+                Checked::Right(version) => state.index.checked(id, Some(version), true, now),
+                Checked::Wrong => state.index.checked(id, None, false, now),
                 Checked::Ended => {}
             }
             // Not dropped here: the last one takes the lock.
             let open = state.open.get(&id).filter(|_| is_wrong)?.upgrade()?;
             open.is_wrong.store(true, Ordering::Release);
-            let version = state.shelf.version(&id);
+            let version = state.index.version(&id);
             Some((open, version.map(|version| String::from_utf8_lossy(&version.path).into_owned())))
         });
         if let Some((_, path)) = &open {
@@ -351,7 +351,7 @@ impl Shared {
         Duration::from_secs_f64(bytes as f64 / self.options.check_bandwidth.as_u64().max(1) as f64)
     }
 
-    /// Asks the ground what is free, and tells the shelf the time.
+    /// Asks the backend what is free, and tells the index the time.
     async fn look_after(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -360,13 +360,13 @@ impl Shared {
                 () = self.closing.cancelled() => return,
                 _ = ticks.tick() => {}
             }
-            let ground = Arc::clone(&self.ground);
-            let free = self.blocking(move || ground.free()).await;
+            let backend = Arc::clone(&self.backend);
+            let free = self.blocking(move || backend.free()).await;
             self.change(|state, now| {
                 if let Some(Ok(free)) = free {
-                    state.shelf.free(free, now);
+                    state.index.free(free, now);
                 }
-                state.shelf.tick(now);
+                state.index.tick(now);
             });
             self.to_check.notify_one();
         }
@@ -378,9 +378,9 @@ impl Shared {
         }
         tracing::warn!("materialised files are off: {why}");
         self.change(|state, now| {
-            state.shelf.close(now);
-            if self.ground.kind() == GroundKind::Memory {
-                state.shelf.drop_all(now);
+            state.index.close(now);
+            if self.backend.kind() == BackendKind::Memory {
+                state.index.drop_all(now);
             }
         });
         // There is nothing to look after any more, and nobody who tells those that wait.
@@ -396,12 +396,12 @@ impl Shared {
 
     pub(crate) fn stats(&self) -> LocalStats {
         let capacity_bytes = self.options.size.as_u64();
-        let ground = Some(self.ground.kind());
+        let backend = Some(self.backend.kind());
         let why_off = self.why_off().map(str::to_owned);
-        let mut stats = LocalStats { on: why_off.is_none(), why_off, ground, capacity_bytes, ..LocalStats::default() };
-        self.state.lock().shelf.report(&mut stats);
+        let mut stats = LocalStats { on: why_off.is_none(), why_off, backend, capacity_bytes, ..LocalStats::default() };
+        self.state.lock().index.report(&mut stats);
         self.counts.report(&mut stats);
-        if ground == Some(GroundKind::Memory) {
+        if backend == Some(BackendKind::Memory) {
             let bytes = &stats.bytes;
             let used = bytes.ready + bytes.filling + bytes.leaving + bytes.lingering;
             stats.huge_bytes = memory::huge_pages().unwrap_or(0).min(used);
@@ -412,13 +412,13 @@ impl Shared {
     /// Ends fills and checks, and waits for what is under way.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
-        self.change(|state, now| state.shelf.close(now));
+        self.change(|state, now| state.index.close(now));
         self.tasks.close();
         self.tasks.wait().await;
         self.tell_off();
     }
 
-    /// Spawns a task that [`Shared::close`] waits for.
+    /// Spawns a task that [`LocalShared::close`] waits for.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.tasks.spawn_on(task, &self.runtime));
     }
@@ -445,26 +445,26 @@ impl Shared {
     }
 }
 
-impl State {
-    /// A file that the shelf has just pinned, if it is open already; that pin holds it then.
+impl SharedState {
+    /// A file that the index has just pinned, if it is open already; that pin holds it then.
     fn opened_already(&mut self, id: FileId, now: Instant) -> Option<LocalFile> {
         let pinned = self.open.get(&id)?.upgrade()?;
-        self.shelf.unpin(id, now);
+        self.index.unpin(id, now);
         Some(LocalFile { pinned })
     }
 
     fn works(&mut self, closing: &CancellationToken) -> Vec<Work> {
-        let actions = self.shelf.actions();
+        let actions = self.index.actions();
         actions.into_iter().filter_map(|action| self.work(action, closing)).collect()
     }
 
     fn work(&mut self, action: Action, closing: &CancellationToken) -> Option<Work> {
-        let named = |shelf: &Shelf, id: FileId| Some(Name { id, size: shelf.size(&id)? });
+        let named = |index: &FileIndex, id: FileId| Some(Name { id, size: index.size(&id)? });
         match action {
             Action::Fill(id) => {
                 let cancelled = closing.child_token();
                 self.fills.insert(id, cancelled.clone());
-                Some(Work::Fill(named(&self.shelf, id)?, self.shelf.version(&id)?, cancelled))
+                Some(Work::Fill(named(&self.index, id)?, self.index.version(&id)?, cancelled))
             }
             Action::Cancel(id) => {
                 if let Some(fill) = self.fills.get(&id) {
@@ -472,12 +472,12 @@ impl State {
                 }
                 None
             }
-            Action::Remove(id) => Some(Work::Remove(named(&self.shelf, id)?)),
-            Action::Used(id) => Some(Work::Used(named(&self.shelf, id)?)),
+            Action::Remove(id) => Some(Work::Remove(named(&self.index, id)?)),
+            Action::Used(id) => Some(Work::Used(named(&self.index, id)?)),
             Action::Tell(id, why) => {
                 let waiters = self.waiters.remove(&id)?;
                 // A file that is not known any more is not told to be there.
-                let name = named(&self.shelf, id).unwrap_or(Name { id, size: 0 });
+                let name = named(&self.index, id).unwrap_or(Name { id, size: 0 });
                 Some(Work::Tell(name, why, waiters))
             }
         }

@@ -20,7 +20,7 @@ pub trait Blocks: Send + Sync + 'static {
 
     /// Block `index`, whole. Implementations try again and fail over by themselves, within deadlines of their own, take buffers
     /// only as long as readers do not want them, and stop when the future is dropped. `scrub`: what was delivered before was
-    /// wrong; whoever keeps the bytes checks his copy of them first.
+    /// wrong; a worker that has the bytes checks its copy first.
     ///
     /// `VersionChanged` when the origin has another version by now and the bytes are nowhere any more.
     async fn read(&self, index: u64, scrub: bool) -> Result<Summed, Failure>;

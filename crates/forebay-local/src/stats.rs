@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::ground::GroundKind;
+use crate::backend::BackendKind;
 
 /// The upper ends of the histogram of how long fills took, in seconds; one more bucket has the rest.
 pub const FILL_SECONDS: [f64; 10] = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
@@ -19,8 +19,9 @@ pub struct LocalStats {
     pub on: bool,
     /// Why not, though they were asked for.
     pub why_off: Option<String>,
-    /// What they lie on.
-    pub ground: Option<GroundKind>,
+    /// What stores them.
+    #[serde(rename = "ground")]
+    pub backend: Option<BackendKind>,
     /// The most bytes that they may take.
     pub capacity_bytes: u64,
     /// Bytes that are in huge pages; at most what the machine has in such pages. Memory only.

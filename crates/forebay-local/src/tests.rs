@@ -1,4 +1,4 @@
-//! All of it together: a source and a ground that do what they are told.
+//! All of it together: a source and a backend that do what they are told.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use forebay_types::{ByteSize, FailureKind, FileVersion};
 use tokio::runtime::Handle;
 
-use crate::fake::{BLOCK, FakeGround, FakeSource, LIMIT, bytes_of, named, version};
-use crate::ground::GroundKind;
+use crate::backend::BackendKind;
+use crate::fake::{BLOCK, FakeBackend, FakeSource, LIMIT, bytes_of, named, version};
 use crate::{Local, LocalFile, LocalOptions, LocalState, NotTaken, Verdict, Why};
 
 const SIZE: u64 = 5 * BLOCK as u64 + 40_001;
 
 struct Rig {
     source: FakeSource,
-    ground: FakeGround,
+    backend: FakeBackend,
     local: Local,
 }
 
@@ -44,13 +44,13 @@ fn first() -> LocalOptions {
 
 impl Rig {
     fn new(options: LocalOptions) -> Self {
-        Self::on(FakeGround::new(GroundKind::Memory), options)
+        Self::on(FakeBackend::new(BackendKind::Memory), options)
     }
 
-    fn on(ground: FakeGround, options: LocalOptions) -> Self {
+    fn on(backend: FakeBackend, options: LocalOptions) -> Self {
         let source = FakeSource::new();
-        let local = Local::on(Arc::new(ground.clone()), options, Arc::new(source.clone()), Handle::current()).unwrap();
-        Self { source, ground, local }
+        let local = Local::on(Arc::new(backend.clone()), options, Arc::new(source.clone()), Handle::current()).unwrap();
+        Self { source, backend, local }
     }
 
     fn open(&self, version: &FileVersion) -> Verdict {
@@ -120,7 +120,7 @@ async fn a_first_open_waits_and_all_who_wait_share_one_fill_and_one_descriptor()
         let Verdict::Waiting(waiting) = waiting else { panic!("{waiting:?}") };
         files.push(waiting.done().await.unwrap());
     }
-    assert_eq!((rig.source.reads(), rig.source.most_in_flight()), (6, 4));
+    assert_eq!((rig.source.reads(), rig.source.max_in_flight()), (6, 4));
     let descriptors: std::collections::HashSet<_> =
         files.iter().map(|file| std::os::fd::AsRawFd::as_raw_fd(&file.as_fd())).collect();
     assert_eq!((descriptors.len(), rig.local.list()[0].pins), (1, 1));
@@ -143,8 +143,8 @@ async fn an_open_that_waited_long_enough_is_served_as_ever() {
 
 #[tokio::test]
 async fn a_wrong_byte_is_asked_for_again_and_twice_is_a_failure() {
-    for kind in [GroundKind::Memory, GroundKind::Directory] {
-        let rig = Rig::on(FakeGround::new(kind), first());
+    for kind in [BackendKind::Memory, BackendKind::Directory] {
+        let rig = Rig::on(FakeBackend::new(kind), first());
         let good = version("/good", SIZE);
         rig.source.spoil(3, 1);
         assert!(read(&rig.file(&good).await.unwrap()) == bytes_of(&good));
@@ -157,16 +157,16 @@ async fn a_wrong_byte_is_asked_for_again_and_twice_is_a_failure() {
         assert_eq!(stats.bytes.filling, 0);
         // It is left alone for a while.
         assert!(matches!(rig.open(&bad), Verdict::No));
-        assert_eq!(rig.ground.files(), 2);
+        assert_eq!(rig.backend.files(), 2);
         rig.close().await;
     }
 }
 
 #[tokio::test]
-async fn what_the_ground_wrote_wrong_is_written_again() {
-    let rig = Rig::on(FakeGround::new(GroundKind::Directory), LocalOptions { check_writes: true, ..first() });
+async fn what_the_backend_wrote_wrong_is_written_again() {
+    let rig = Rig::on(FakeBackend::new(BackendKind::Directory), LocalOptions { check_writes: true, ..first() });
     let version = version("/a", SIZE);
-    rig.ground.fault(|faults| {
+    rig.backend.fault(|faults| {
         faults.flipped = Some((u64::from(BLOCK), 1));
         faults.torn = Some((3 * u64::from(BLOCK), 1));
     });
@@ -176,11 +176,11 @@ async fn what_the_ground_wrote_wrong_is_written_again() {
 }
 
 #[tokio::test]
-async fn a_full_ground_leaves_nothing_behind() {
+async fn a_full_backend_leaves_nothing_behind() {
     let rig = Rig::new(first());
-    rig.ground.fault(|faults| faults.full_at = Some(SIZE / 2));
+    rig.backend.fault(|faults| faults.full_at = Some(SIZE / 2));
     assert_eq!(rig.file(&version("/a", SIZE)).await.unwrap_err(), NotTaken::NoRoom);
-    assert_eq!((rig.ground.files(), rig.local.stats().fills.no_room), (0, 1));
+    assert_eq!((rig.backend.files(), rig.local.stats().fills.no_room), (0, 1));
     rig.close().await;
 }
 
@@ -195,7 +195,7 @@ async fn a_version_that_is_gone_is_forgotten_and_what_fails_is_told() {
         assert_eq!(rig.file(&version(&format!("/{kind:?}"), SIZE)).await.unwrap_err(), why);
     }
     assert_eq!(rig.local.list().len(), 1);
-    assert_eq!((rig.local.stats().fills.changed, rig.local.stats().fills.failed, rig.ground.files()), (1, 1, 0));
+    assert_eq!((rig.local.stats().fills.changed, rig.local.stats().fills.failed, rig.backend.files()), (1, 1, 0));
     rig.close().await;
 }
 
@@ -231,13 +231,13 @@ async fn a_dropped_file_goes_with_its_last_reader_and_a_fill_at_once() {
     assert!(read(&file) == bytes_of(&whole));
     assert_eq!(rig.local.stats().files.leaving, 1);
     drop(file);
-    until("it is gone", || rig.ground.files() == 0).await;
+    until("it is gone", || rig.backend.files() == 0).await;
     rig.source.hold(true);
     let Verdict::Waiting(waiting) = rig.open(&coming) else { panic!() };
     until("it is coming", || rig.source.in_flight() > 0).await;
     rig.local.forget(coming.id());
     assert_eq!(waiting.done().await.unwrap_err(), NotTaken::Dropped);
-    assert_eq!((rig.source.in_flight(), rig.ground.files(), rig.local.list().len()), (0, 0, 0));
+    assert_eq!((rig.source.in_flight(), rig.backend.files(), rig.local.list().len()), (0, 0, 0));
     assert_eq!(rig.local.stats().fills.cancelled, 1);
     rig.close().await;
 }
@@ -251,7 +251,7 @@ async fn what_somebody_asks_for_comes_whatever_its_size_and_stays() {
     assert!(matches!(rig.local.want(version.id(), &version, Why::Job), Ok(Verdict::Ready(_))));
     assert_eq!(rig.local.list()[0].asked, Some(Why::Job));
     assert_eq!(rig.local.drop_all(), 1);
-    until("it is gone", || rig.ground.files() == 0).await;
+    until("it is gone", || rig.backend.files() == 0).await;
     rig.close().await;
 }
 
@@ -264,27 +264,27 @@ async fn what_rots_at_rest_is_found_and_served_to_nobody_else() {
     let file = rig.file(&version).await.unwrap();
     until("it was checked", || rig.local.stats().checked_bytes >= SIZE).await;
     assert_eq!(rig.local.stats().corrupt_sectors, 0);
-    rig.ground.rot(name, 200_000);
+    rig.backend.rot(name, 200_000);
     until("it was found", || rig.local.stats().corrupt_sectors == 1).await;
     until("it leaves", || rig.local.list().iter().all(|file| file.state == LocalState::Leaving)).await;
     assert!(matches!(rig.local.opened(id, &version), Verdict::No));
     until("its readers are told", || !file.is_right()).await;
     drop(file);
-    until("it is gone", || rig.ground.files() == 0).await;
+    until("it is gone", || rig.backend.files() == 0).await;
     assert!(read(&rig.file(&version).await.unwrap()) == bytes_of(&version));
     rig.close().await;
 }
 
 #[tokio::test]
 async fn a_restart_uses_what_it_checked_and_nothing_else() {
-    let ground = FakeGround::new(GroundKind::Directory);
+    let backend = FakeBackend::new(BackendKind::Directory);
     let (good, bad) = (version("/good", SIZE), version("/bad", SIZE));
-    let rig = Rig::on(ground.clone(), first());
+    let rig = Rig::on(backend.clone(), first());
     drop((rig.file(&good).await.unwrap(), rig.file(&bad).await.unwrap()));
     rig.close().await;
-    ground.rot(named(&bad).1, 1000);
-    let rig = Rig::on(ground, options());
-    until("the bad one is gone", || rig.local.stats().corrupt_sectors == 1 && rig.ground.files() == 2).await;
+    backend.rot(named(&bad).1, 1000);
+    let rig = Rig::on(backend, options());
+    until("the bad one is gone", || rig.local.stats().corrupt_sectors == 1 && rig.backend.files() == 2).await;
     until("the good one is checked", || rig.local.stats().files.ready == 1).await;
     assert_eq!(rig.local.list()[0].path, "/good");
     let Verdict::Ready(file) = rig.open(&good) else { panic!() };
@@ -294,8 +294,8 @@ async fn a_restart_uses_what_it_checked_and_nothing_else() {
 
 #[tokio::test]
 async fn turned_off_it_says_why_and_does_nothing_more() {
-    for (kind, left) in [(GroundKind::Memory, 0), (GroundKind::Directory, 2)] {
-        let rig = Rig::on(FakeGround::new(kind), first());
+    for (kind, left) in [(BackendKind::Memory, 0), (BackendKind::Directory, 2)] {
+        let rig = Rig::on(FakeBackend::new(kind), first());
         let version = version("/a", SIZE);
         drop(rig.file(&version).await.unwrap());
         rig.local.turn_off("the kernel says no");
@@ -303,20 +303,20 @@ async fn turned_off_it_says_why_and_does_nothing_more() {
         assert!(!rig.local.is_on() && matches!(rig.open(&version), Verdict::No));
         assert_eq!(rig.local.want(version.id(), &version, Why::Job).unwrap_err(), NotTaken::Off);
         assert_eq!(rig.local.stats().why_off.as_deref(), Some("the kernel says no"));
-        until("what is in memory is gone", || rig.ground.files() == left).await;
+        until("what is in memory is gone", || rig.backend.files() == left).await;
         rig.close().await;
     }
 }
 
 #[tokio::test]
 async fn turned_off_it_tells_who_waits_for_what_was_not_checked_yet() {
-    let ground = FakeGround::new(GroundKind::Directory);
+    let backend = FakeBackend::new(BackendKind::Directory);
     let version = version("/a", SIZE);
-    let rig = Rig::on(ground.clone(), first());
+    let rig = Rig::on(backend.clone(), first());
     drop(rig.file(&version).await.unwrap());
     rig.close().await;
     // It takes hours to check.
-    let rig = Rig::on(ground, LocalOptions { check_bandwidth: ByteSize::bytes(1), ..options() });
+    let rig = Rig::on(backend, LocalOptions { check_bandwidth: ByteSize::bytes(1), ..options() });
     let Ok(Verdict::Waiting(waiting)) = rig.local.want(version.id(), &version, Why::Command) else { panic!() };
     rig.local.turn_off("the kernel says no");
     assert_eq!(tokio::time::timeout(LIMIT, waiting.done()).await.unwrap().unwrap_err(), NotTaken::Off);
@@ -331,23 +331,23 @@ async fn close_ends_what_is_under_way_and_descriptors_stay_good() {
     rig.source.hold(true);
     let Verdict::Waiting(waiting) = rig.open(&coming) else { panic!() };
     until("it is coming", || rig.source.in_flight() > 0).await;
-    let ground = rig.ground.clone();
+    let backend = rig.backend.clone();
     rig.close().await;
     assert!(waiting.done().await.is_err());
-    assert_eq!(ground.files(), 2);
+    assert_eq!(backend.files(), 2);
     assert!(read(&file) == bytes_of(&whole));
 }
 
 #[tokio::test]
 async fn fills_are_bounded_and_slow_writes_hold_nothing_up_but_themselves() {
     let rig = Rig::new(first());
-    rig.ground.fault(|faults| faults.is_held = true);
+    rig.backend.fault(|faults| faults.is_held = true);
     let versions: Vec<_> = (0..5).map(|number| version(&format!("/{number}"), SIZE)).collect();
     let waiting: Vec<_> = versions.iter().map(|version| rig.open(version)).collect();
     until("two are filled", || rig.source.reads() == 8 && rig.source.in_flight() == 0).await;
     let stats = rig.local.stats();
     assert_eq!((stats.files.filling, stats.files.queued), (2, 3));
-    rig.ground.fault(|faults| faults.is_held = false);
+    rig.backend.fault(|faults| faults.is_held = false);
     for waiting in waiting {
         let Verdict::Waiting(waiting) = waiting else { panic!("{waiting:?}") };
         waiting.done().await.unwrap();

@@ -1,4 +1,4 @@
-//! Files in a directory: how both grounds keep them.
+//! Files in a directory: how both backends store them.
 //!
 //! ```text
 //! parts/17  parts/17.sums     being filled
@@ -24,7 +24,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::ground::{Found, Ground, GroundKind, Part, View};
+use crate::backend::{BackendKind, FileBackend, Found, Part, View};
 use crate::name::Name;
 use crate::record::Record;
 
@@ -35,7 +35,7 @@ const ALIGNMENT: usize = 4096;
 /// What one kind of directory is like.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeOptions {
-    pub(crate) kind: GroundKind,
+    pub(crate) kind: BackendKind,
     /// Whether files outlive the process: they are synced, and written and checked past the page cache.
     pub(crate) lasting: bool,
     /// Whether a file's room is set aside when it begins.
@@ -44,13 +44,13 @@ pub(crate) struct TreeOptions {
 
 /// A directory with files.
 pub(crate) struct Tree {
-    inner: Arc<Inner>,
+    inner: Arc<TreeInner>,
 }
 
-struct Inner {
+struct TreeInner {
     /// The directory, for writing.
     root: OwnedFd,
-    /// The same directory, for whoever reads.
+    /// The same directory, for reading.
     readable: OwnedFd,
     options: TreeOptions,
     parts: AtomicU64,
@@ -73,7 +73,7 @@ pub(crate) enum Step {
 impl Tree {
     pub(crate) fn new(root: OwnedFd, readable: OwnedFd, options: TreeOptions) -> io::Result<Self> {
         make(&root, PARTS)?;
-        let inner = Inner {
+        let inner = TreeInner {
             root,
             readable,
             options,
@@ -136,8 +136,8 @@ impl Tree {
     }
 }
 
-impl Ground for Tree {
-    fn kind(&self) -> GroundKind {
+impl FileBackend for Tree {
+    fn kind(&self) -> BackendKind {
         self.inner.options.kind
     }
 
@@ -216,7 +216,7 @@ fn make(root: &OwnedFd, path: &str) -> io::Result<()> {
     }
 }
 
-impl Inner {
+impl TreeInner {
     fn open(&self, root: &OwnedFd, path: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(openat(root, path, flags, Mode::RUSR | Mode::WUSR)?.into())
@@ -270,7 +270,7 @@ impl Inner {
 
 /// A file that is being filled.
 struct TreePart {
-    inner: Arc<Inner>,
+    inner: Arc<TreeInner>,
     name: Name,
     path: String,
     plain: File,

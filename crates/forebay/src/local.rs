@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Bytes of files that are listed, at most: an answer has some room.
-const MOST_LISTED: usize = 3 << 20;
+const MAX_LISTED: usize = 3 << 20;
 /// How an answer begins where there are none and cannot be.
 pub(crate) const OFF: &str = "materialised files are off here";
 /// How long finding what is to be dropped may take.
@@ -24,7 +24,7 @@ const DROP_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) enum Question {
     /// Have this, and all below it, materialised. The answer has the `order` to ask for.
     Add { path: Vec<u8> },
-    /// How far an order is.
+    /// How far a request is.
     Progress { order: u64 },
     /// Drop this, and all below it.
     Drop { path: Vec<u8> },
@@ -103,7 +103,7 @@ async fn answer(files: &LocalFiles, question: Question) -> anyhow::Result<Value>
         Question::Clear => Ok(json!({ "dropped": files.release_all() })),
         Question::List => {
             let all = files.list();
-            Ok(json!({ "files": all.len(), "listed": fitting(&all, MOST_LISTED)? }))
+            Ok(json!({ "files": all.len(), "listed": fitting(&all, MAX_LISTED)? }))
         }
     }
 }

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::control::Control;
 use crate::exit::{Exit, Fault};
-use crate::orders::Orders;
+use crate::materialise_requests::MaterialiseRequests;
 use crate::output::{self, JsonArg};
 use crate::report::{self, Report};
 use crate::signals::Signals;
@@ -250,7 +250,7 @@ impl Place {
         if let Err(error) = &control {
             warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
         }
-        let orders = self.orders(offer, loaded, &mount);
+        let requests = self.materialise_requests(offer, loaded, &mount);
         let web = Web::of_mount(loaded, mount.reporter()).await;
         let advertised = web.as_ref().map(|web| web.advertised.clone());
         let report = Report::of(&mount.reporter()()).unwrap_or_default();
@@ -269,8 +269,8 @@ impl Place {
                 end(mount, signals).await?;
             }
         }
-        if let Some(orders) = orders {
-            orders.close().await;
+        if let Some(requests) = requests {
+            requests.close().await;
         }
         let mountpoint = self.mountpoint.display().to_string();
         if let Some(left) = staged::left_behind(places.staging.as_deref(), &offer.source, &mountpoint) {
@@ -286,14 +286,14 @@ impl Place {
     }
 
     /// Follows what jobs want the mount to keep, if it keeps files and there is a cluster to tell of them.
-    fn orders(&self, offer: &Offer, loaded: &Loaded, mount: &Mount) -> Option<Orders> {
+    fn materialise_requests(&self, offer: &Offer, loaded: &Loaded, mount: &Mount) -> Option<MaterialiseRequests> {
         let (store, files) = (Arc::clone(offer.state.as_ref()?), mount.local_files()?);
         if files.why_off().is_some() {
             return None;
         }
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let name = format!("{host}:{}", self.mountpoint.display());
-        Some(Orders::follow(store, name, loaded.config.cluster_lease_ttl, files))
+        Some(MaterialiseRequests::follow(store, name, loaded.config.cluster_lease_ttl, files))
     }
 
     async fn mount(&self, offer: &Offer, loaded: &Loaded, staging: Option<PathBuf>) -> anyhow::Result<Mount> {

@@ -185,9 +185,9 @@ fn what_is_asked_for_is_materialised_however_seldom_it_is_opened() {
     mounted.bucket.put("models/a", pattern(SIZE, 2));
     mounted.bucket.put("models/b", pattern(SIZE, 3));
     let local = mounted.mount.local_files().unwrap();
-    let order = local.add(FsPath::new(b"/models".as_slice()).unwrap(), forebay_local::Why::Command);
-    wait_until("the order has ended", || local.progress(order).unwrap().ended);
-    let progress = local.progress(order).unwrap();
+    let request = local.add(FsPath::new(b"/models".as_slice()).unwrap(), forebay_local::Why::Command);
+    wait_until("the request has ended", || local.progress(request).unwrap().ended);
+    let progress = local.progress(request).unwrap();
     assert_eq!((progress.files, progress.ready, progress.ready_bytes), (2, 2, 2 * SIZE as u64), "{progress:?}");
     assert!(fs::read(mounted.path("models/a")).unwrap() == pattern(SIZE, 2));
     assert!(fs::read(mounted.path("models/b")).unwrap() == pattern(SIZE, 3));
@@ -203,9 +203,9 @@ fn what_asks_for_too_much_is_told_what_did_not_come() {
     on_or_skip!(mounted);
     mounted.bucket.put("large", pattern(8 << 20, 2));
     let local = mounted.mount.local_files().unwrap();
-    let order = local.add(FsPath::new(b"/large".as_slice()).unwrap(), forebay_local::Why::Command);
-    wait_until("the order has ended", || local.progress(order).unwrap().ended);
-    let progress = local.progress(order).unwrap();
+    let request = local.add(FsPath::new(b"/large".as_slice()).unwrap(), forebay_local::Why::Command);
+    wait_until("the request has ended", || local.progress(request).unwrap().ended);
+    let progress = local.progress(request).unwrap();
     assert_eq!((progress.ready, progress.no_room + progress.failed, progress.first.len()), (0, 1, 1), "{progress:?}");
     assert!(fs::read(mounted.path("large")).unwrap() == pattern(8 << 20, 2), "served as ever");
 }

@@ -73,7 +73,7 @@ fn the_counters_are_lines_and_json_and_grow_with_what_is_read() {
     has("fuse.read_bytes 100000");
     has("process.threads 7");
     assert!(text.lines().all(|line| line.split_once(' ').is_some_and(|(name, _)| !name.is_empty())), "{text}");
-    // An operation is counted when it has been answered: whoever asked may be a moment ahead.
+    // An operation is counted when it has been answered: the program may be a moment ahead.
     let counted = || mounted.mount.stats().count(Operation::Read);
     wait_until("the read is counted", || counted() > 0);
     let before = counted();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Subcommand;
-use forebay_fuse::OrderProgress;
+use forebay_fuse::MaterialiseProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ async fn add_one(args: &AddArgs, path: &Path) -> anyhow::Result<()> {
         bar.set_style(style);
     }
     let progress = loop {
-        let progress: OrderProgress =
+        let progress: MaterialiseProgress =
             serde_json::from_value(control::local(&control, Question::Progress { order }).await?)?;
         if progress.ended {
             break progress;
@@ -157,7 +157,7 @@ async fn add_one(args: &AddArgs, path: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether all of an order came.
-fn whole(path: &str, progress: &OrderProgress) -> anyhow::Result<()> {
+fn whole(path: &str, progress: &MaterialiseProgress) -> anyhow::Result<()> {
     if let Some(error) = &progress.error {
         anyhow::bail!("{path}: {error}");
     }
@@ -307,10 +307,10 @@ mod tests {
 
     #[test]
     fn an_order_that_did_not_all_come_says_what_is_missing_and_what_to_do() {
-        let progress = OrderProgress { files: 2, ready: 2, ended: true, ..OrderProgress::default() };
+        let progress = MaterialiseProgress { files: 2, ready: 2, ended: true, ..MaterialiseProgress::default() };
         assert!(whole("/mnt/a", &progress).is_ok());
         let first = vec![("/a/b".to_owned(), "there is no room".to_owned())];
-        let error = whole("/mnt/a", &OrderProgress { no_room: 1, first, ..progress }).unwrap_err();
+        let error = whole("/mnt/a", &MaterialiseProgress { no_room: 1, first, ..progress }).unwrap_err();
         let told = crate::exit::Told::from(&error);
         assert!(told.what.contains("/a/b: there is no room"), "{}", told.what);
         assert!(told.next.unwrap().contains("client.local.size"));

@@ -1,4 +1,4 @@
-//! The shelf against a ground and a shell that do what they are told, in any order, and know nothing of its reasons.
+//! The index against a backend and a shell that do what they are told, in any order, and know nothing of its reasons.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -23,9 +23,9 @@ fn version(number: u32, size: u64) -> (FileId, FileVersion) {
     (FileId(u128::from(number).to_be_bytes()), FileVersion { origin: "s3://bucket".into(), path, size, tag })
 }
 
-/// A shelf, and what lies on the ground by what it said.
+/// An index, and what the backend has by what it said.
 struct Rig {
-    shelf: Shelf,
+    index: FileIndex,
     size: u64,
     now: Instant,
     filling: Vec<FileId>,
@@ -44,7 +44,7 @@ struct Rig {
 impl Rig {
     fn new(limits: Limits) -> Self {
         Self {
-            shelf: Shelf::new(limits),
+            index: FileIndex::new(limits),
             size: limits.rules.size,
             now: Instant::now(),
             filling: Vec::new(),
@@ -62,7 +62,7 @@ impl Rig {
     fn open(&mut self, number: u32, size: u64) -> Answer {
         let (file, version) = version(number, size);
         self.sizes.insert(file, size);
-        let answer = self.shelf.opened(file, &version, self.now);
+        let answer = self.index.opened(file, &version, self.now);
         self.answered(file, answer);
         self.obey();
         answer
@@ -71,7 +71,7 @@ impl Rig {
     fn want(&mut self, number: u32, size: u64) -> Result<Answer, NotTaken> {
         let (file, version) = version(number, size);
         self.sizes.insert(file, size);
-        let answer = self.shelf.want(file, &version, Why::Job, self.now);
+        let answer = self.index.want(file, &version, Why::Job, self.now);
         if let Ok(answer) = answer {
             self.dropped.remove(&file);
             self.asked.insert(file);
@@ -93,7 +93,7 @@ impl Rig {
     }
 
     fn obey(&mut self) {
-        for action in self.shelf.actions() {
+        for action in self.index.actions() {
             match action {
                 Action::Fill(file) => {
                     assert!(!self.filling.contains(&file) && !self.whole.contains_key(&file), "{file} is filled twice");
@@ -116,7 +116,7 @@ impl Rig {
                 }
                 Action::Tell(file, Some(_)) => {
                     self.waiting.remove(&file);
-                    if !self.shelf.files.contains_key(&file) {
+                    if !self.index.files.contains_key(&file) {
                         self.asked.remove(&file);
                     }
                 }
@@ -141,9 +141,9 @@ impl Rig {
         match failure {
             None => {
                 self.whole.insert(file, self.sizes[&file]);
-                self.shelf.filled(file, self.now);
+                self.index.filled(file, self.now);
             }
-            Some(failure) => self.shelf.failed(file, failure, self.now),
+            Some(failure) => self.index.failed(file, failure, self.now),
         }
         self.obey();
     }
@@ -155,7 +155,7 @@ impl Rig {
         let file = self.removing.remove(at % self.removing.len());
         self.whole.remove(&file);
         self.bad.remove(&file);
-        self.shelf.removed(file, self.now);
+        self.index.removed(file, self.now);
         self.obey();
     }
 
@@ -163,7 +163,7 @@ impl Rig {
         let (file, _) = version(number, 0);
         if let Some(pins) = self.pins.get_mut(&file).filter(|pins| **pins > 0) {
             *pins -= 1;
-            self.shelf.unpin(file, self.now);
+            self.index.unpin(file, self.now);
             self.obey();
         }
     }
@@ -171,7 +171,7 @@ impl Rig {
     fn drop_file(&mut self, number: u32) -> bool {
         let (file, _) = version(number, 0);
         self.dropped.insert(file);
-        let was_there = self.shelf.drop_file(file, self.now);
+        let was_there = self.index.drop_file(file, self.now);
         self.obey();
         was_there
     }
@@ -209,7 +209,7 @@ fn a_file_that_was_only_asked_for_was_not_opened() {
     rig.settle();
     let opens = |rig: &Rig, number| {
         let id = version(number, MIB).0;
-        rig.shelf.list().iter().find(|shown| shown.id == id).map(|shown| shown.opens)
+        rig.index.list().iter().find(|shown| shown.id == id).map(|shown| shown.opens)
     };
     assert_eq!((opens(&rig, 1), opens(&rig, 2)), (Some(0), Some(1)));
     rig.open(1, MIB);
@@ -235,9 +235,9 @@ fn an_open_waits_for_a_first_open_file_and_for_what_is_nearly_there() {
         (Answer::Wait, Answer::No, Answer::No)
     );
     let (second, _) = version(2, 0);
-    rig.shelf.progress(&second, 2 * MIB);
+    rig.index.progress(&second, 2 * MIB);
     assert_eq!(rig.open(2, 3 * MIB), Answer::No);
-    rig.shelf.progress(&second, 3 * MIB - 1000);
+    rig.index.progress(&second, 3 * MIB - 1000);
     assert_eq!(rig.open(2, 3 * MIB), Answer::Wait);
     let mut rig = Rig::new(limits(100 * MIB));
     assert_eq!([rig.open(3, 50), rig.open(3, 50), rig.open(3, 50)], [Answer::No; 3], "nothing of it is there yet");
@@ -325,24 +325,24 @@ fn what_failed_is_left_alone_longer_each_time() {
     assert_eq!(rig.want(2, MIB), Ok(Answer::Wait));
     rig.end_fill(0, Some(NotTaken::Failed("no".into())));
     rig.now += Duration::from_secs(1);
-    rig.shelf.tick(rig.now);
+    rig.index.tick(rig.now);
     rig.obey();
     assert_eq!(rig.filling.len(), 1);
     // What changed is forgotten.
     rig.end_fill(0, Some(NotTaken::Changed));
-    assert!(rig.shelf.version(&version(2, 0).0).is_none());
+    assert!(rig.index.version(&version(2, 0).0).is_none());
 }
 
 #[test]
-fn room_that_the_ground_has_not_got_is_given_to_nobody() {
+fn room_that_the_backend_has_not_got_is_given_to_nobody() {
     let mut rig = Rig::new(limits(10 * MIB));
     // Somebody has a removed file mapped.
-    rig.shelf.free(4 * MIB, rig.now);
+    rig.index.free(4 * MIB, rig.now);
     rig.hold(1, 3 * MIB);
     assert_eq!(rig.whole(), [1]);
     rig.hold(2, 3 * MIB);
     assert_eq!(rig.whole(), [1]);
-    rig.shelf.free(7 * MIB, rig.now);
+    rig.index.free(7 * MIB, rig.now);
     rig.now += Duration::from_secs(2);
     rig.hold(2, 3 * MIB);
     assert_eq!(rig.whole(), [1, 2]);
@@ -353,25 +353,25 @@ fn what_a_restart_found_is_there_when_it_was_checked() {
     let mut rig = Rig::new(limits(10 * MIB));
     let (old, _) = version(1, 0);
     let (late, late_version) = version(2, MIB);
-    assert!(rig.shelf.found(old, MIB, rig.now - Duration::from_secs(9), rig.now));
-    assert!(rig.shelf.found(late, MIB, rig.now - Duration::from_secs(3), rig.now));
-    assert!(!rig.shelf.found(version(3, 0).0, 9 * MIB, rig.now, rig.now), "it does not fit");
+    assert!(rig.index.found(old, MIB, rig.now - Duration::from_secs(9), rig.now));
+    assert!(rig.index.found(late, MIB, rig.now - Duration::from_secs(3), rig.now));
+    assert!(!rig.index.found(version(3, 0).0, 9 * MIB, rig.now, rig.now), "it does not fit");
     rig.whole.extend([(old, MIB), (late, MIB)]);
     rig.sizes.extend([(old, MIB), (late, MIB)]);
     assert_eq!(rig.open(2, MIB), Answer::No);
-    assert_eq!(rig.shelf.next_check(None, rig.now), Some(late));
-    rig.shelf.checked(late, Some(late_version), true, rig.now);
+    assert_eq!(rig.index.next_check(None, rig.now), Some(late));
+    rig.index.checked(late, Some(late_version), true, rig.now);
     assert_eq!(rig.open(2, MIB), Answer::Ready);
-    assert_eq!(rig.shelf.next_check(None, rig.now), Some(old));
-    rig.shelf.checked(old, None, false, rig.now);
+    assert_eq!(rig.index.next_check(None, rig.now), Some(old));
+    rig.index.checked(old, None, false, rig.now);
     rig.obey();
     rig.settle();
-    assert_eq!((rig.whole(), rig.shelf.next_check(None, rig.now)), (vec![2], None));
+    assert_eq!((rig.whole(), rig.index.next_check(None, rig.now)), (vec![2], None));
     let hour = Duration::from_secs(3600);
-    assert_eq!(rig.shelf.next_check(Some(hour), rig.now), None);
-    assert_eq!(rig.shelf.next_check(Some(hour), rig.now + hour), Some(late));
+    assert_eq!(rig.index.next_check(Some(hour), rig.now), None);
+    assert_eq!(rig.index.next_check(Some(hour), rig.now + hour), Some(late));
     // It turned bad while it is open: nobody else gets it.
-    rig.shelf.checked(late, None, false, rig.now);
+    rig.index.checked(late, None, false, rig.now);
     assert_eq!((rig.open(2, MIB), rig.removing.len()), (Answer::No, 0));
     rig.close(2);
     rig.settle();
@@ -434,30 +434,30 @@ proptest! {
                 Event::Drop(number) => drop(rig.drop_file(number)),
                 Event::DropAll => {
                     rig.dropped.extend((0..12).map(|number| version(number, 0).0));
-                    rig.shelf.drop_all(rig.now);
+                    rig.index.drop_all(rig.now);
                     rig.obey();
                 }
                 Event::Bad(number) => {
                     let (file, _) = version(number, 0);
                     if rig.whole.contains_key(&file) {
                         rig.bad.insert(file);
-                        rig.shelf.checked(file, None, false, rig.now);
+                        rig.index.checked(file, None, false, rig.now);
                         rig.obey();
                     }
                 }
                 Event::Later(seconds) => {
                     rig.now += Duration::from_secs(u64::from(seconds));
-                    rig.shelf.tick(rig.now);
+                    rig.index.tick(rig.now);
                     rig.obey();
                 }
                 Event::Free(bytes) => {
-                    rig.shelf.free(bytes, rig.now);
+                    rig.index.free(bytes, rig.now);
                     rig.obey();
                 }
             }
         }
         // Everybody is told, and nothing is left in the end.
-        rig.shelf.free(u64::MAX / 2, rig.now);
+        rig.index.free(u64::MAX / 2, rig.now);
         rig.obey();
         for number in 0..12 {
             for _ in 0..rig.pins.get(&version(number, 0).0).copied().unwrap_or(0) {
@@ -467,11 +467,11 @@ proptest! {
         rig.settle();
         prop_assert!(rig.waiting.is_empty(), "{:?} wait", rig.waiting);
         rig.dropped.extend((0..12).map(|number| version(number, 0).0));
-        rig.shelf.close(rig.now);
-        rig.shelf.drop_all(rig.now);
+        rig.index.close(rig.now);
+        rig.index.drop_all(rig.now);
         rig.obey();
         rig.settle();
-        prop_assert!(rig.whole.is_empty() && rig.shelf.files.is_empty(), "{:?}", rig.shelf.files);
-        prop_assert_eq!((rig.shelf.taken, rig.shelf.going, rig.shelf.filling, rig.shelf.queue.len()), (0, 0, 0, 0));
+        prop_assert!(rig.whole.is_empty() && rig.index.files.is_empty(), "{:?}", rig.index.files);
+        prop_assert_eq!((rig.index.taken, rig.index.going, rig.index.filling, rig.index.queue.len()), (0, 0, 0, 0));
     }
 }

@@ -1,15 +1,15 @@
-//! Who comes next, and who goes for it.
+//! Which file is filled next, and which are evicted for it.
 
 use std::time::Instant;
 
 use forebay_types::{FileId, FileVersion};
 
-use super::contents::{Action, MOST_FILES, Refusal, Shelf};
-use super::entry::{Entry, State, room_of};
+use super::contents::{Action, FileIndex, MAX_FILES, Refusal};
+use super::entry::{Entry, EntryState, room_of};
 use crate::file::NotTaken;
 use crate::policy::{Policy, Worth};
 
-impl Shelf {
+impl FileIndex {
     /// Takes a file in, if it is worth it.
     pub(super) fn consider(&mut self, file: FileId, version: &FileVersion, worth: Worth, now: Instant) {
         if self.is_closed {
@@ -30,12 +30,12 @@ impl Shelf {
         now: Instant,
     ) -> Result<(), ()> {
         let is_known = self.files.contains_key(&file);
-        if !is_known && self.files.len() >= MOST_FILES {
+        if !is_known && self.files.len() >= MAX_FILES {
             self.totals.no_room += 1;
             return Err(());
         }
         if !is_known {
-            let state = State::Queued { turn: 0, evicts };
+            let state = EntryState::Queued { turn: 0, evicts };
             self.files.insert(file, Entry::new(version.size, Some(version.clone()), state, now));
         }
         self.queue(file, evicts, now);
@@ -48,14 +48,14 @@ impl Shelf {
         self.turns += 1;
         let turn = self.turns;
         if let Some(entry) = self.files.get_mut(&file) {
-            entry.enter(State::Queued { turn, evicts }, now);
+            entry.enter(EntryState::Queued { turn, evicts }, now);
             self.queue.insert((entry.asked.is_none(), turn, file));
         }
     }
 
     /// Takes the turn of a file away, if it has one.
     pub(super) fn dequeue(&mut self, file: &FileId) {
-        if let Some(State::Queued { turn, .. }) = self.files.get(file).map(|entry| &entry.state) {
+        if let Some(EntryState::Queued { turn, .. }) = self.files.get(file).map(|entry| &entry.state) {
             // Whether it was asked for may have changed since.
             self.queue.remove(&(true, *turn, *file));
             self.queue.remove(&(false, *turn, *file));
@@ -67,11 +67,11 @@ impl Shelf {
         while !self.is_closed && self.filling < self.limits.fills {
             let Some(file) = self.queue.first().map(|(.., file)| *file) else { return };
             let Some(entry) = self.files.get_mut(&file) else { return };
-            let (room, evicts) = (room_of(entry.size), matches!(entry.state, State::Queued { evicts: true, .. }));
+            let (room, evicts) = (room_of(entry.size), matches!(entry.state, EntryState::Queued { evicts: true, .. }));
             let free = self.limits.rules.size.saturating_sub(self.taken).saturating_sub(self.missing);
             if room <= free {
                 self.queue.pop_first();
-                entry.enter(State::Filling { written: 0, cancelled: None }, now);
+                entry.enter(EntryState::Filling { written: 0, cancelled: None }, now);
                 self.taken += room;
                 self.filling += 1;
                 self.actions.push(Action::Fill(file));
@@ -111,7 +111,7 @@ impl Shelf {
             .files
             .iter()
             .filter(|(_, entry)| entry.asked.is_none())
-            .filter(|(_, entry)| matches!(entry.state, State::Ready { pins: 0 } | State::Unchecked))
+            .filter(|(_, entry)| matches!(entry.state, EntryState::Ready { pins: 0 } | EntryState::Unchecked))
             .map(|(file, entry)| (self.policy.opens(file, now), entry.used, *file, entry.room()))
             .filter(|(resident, ..)| Policy::yields(*resident, opens))
             .collect();
@@ -130,22 +130,22 @@ impl Shelf {
     /// Those who have it open keep it; nobody else gets it, unless somebody asks for it and it is right.
     pub(super) fn leave(&mut self, file: FileId, is_right: bool, now: Instant) {
         if let Some(entry) = self.files.get_mut(&file)
-            && let State::Ready { pins } = entry.state
+            && let EntryState::Ready { pins } = entry.state
         {
-            entry.enter(State::Leaving { pins, is_right }, now);
+            entry.enter(EntryState::Leaving { pins, is_right }, now);
         }
     }
 
     /// Whether those who have it open may go on, as far as anybody knows.
     pub(crate) fn is_right(&self, file: &FileId) -> bool {
         let state = self.files.get(file).map(|entry| &entry.state);
-        !matches!(state, Some(State::Leaving { is_right: false, .. }))
+        !matches!(state, Some(EntryState::Leaving { is_right: false, .. }))
     }
 
     pub(super) fn remove(&mut self, file: FileId, now: Instant) {
         if let Some(entry) = self.files.get_mut(&file) {
             self.going += room_of(entry.size);
-            entry.enter(State::Removing, now);
+            entry.enter(EntryState::Removing, now);
             self.actions.push(Action::Remove(file));
         }
     }

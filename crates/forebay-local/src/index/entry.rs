@@ -1,4 +1,4 @@
-//! One file on the shelf: its state, and the room that it takes.
+//! One file in the index: its state, and the room that it takes.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use crate::record::sectors;
 /// What a file's room is counted in.
 const PAGE: u64 = 4096;
 /// How long a file that failed is left alone; doubles with each failure.
-const COOL: Duration = Duration::from_secs(1);
-const COOL_MOST: Duration = Duration::from_secs(600);
+const COOLDOWN: Duration = Duration::from_secs(1);
+const MAX_COOLDOWN: Duration = Duration::from_secs(600);
 
 /// What a file of `size` bytes takes with its sums, the description of its version included.
 pub(crate) fn room_of(size: u64) -> u64 {
@@ -22,7 +22,7 @@ pub(crate) fn room_of(size: u64) -> u64 {
 
 /// Where a file is on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum EntryState {
     Queued { turn: u64, evicts: bool },
     Filling { written: u64, cancelled: Option<NotTaken> },
     Unchecked,
@@ -38,7 +38,7 @@ pub(super) struct Entry {
     pub(super) size: u64,
     /// `None`: found in the directory, and not yet looked into.
     pub(super) version: Option<FileVersion>,
-    pub(super) state: State,
+    pub(super) state: EntryState,
     pub(super) since: Instant,
     /// When it was last opened, or used before the restart.
     pub(super) used: Instant,
@@ -64,26 +64,26 @@ pub(crate) struct Shown {
 }
 
 impl Entry {
-    pub(super) fn new(size: u64, version: Option<FileVersion>, state: State, now: Instant) -> Self {
+    pub(super) fn new(size: u64, version: Option<FileVersion>, state: EntryState, now: Instant) -> Self {
         Self { size, version, state, since: now, used: now, checked: now, asked: None, opens: 0, failures: 0 }
     }
 
-    pub(super) fn enter(&mut self, state: State, now: Instant) {
+    pub(super) fn enter(&mut self, state: EntryState, now: Instant) {
         self.state = state;
         self.since = now;
     }
 
     /// It failed once more.
     pub(super) fn cool(&mut self, now: Instant) {
-        let wait = COOL.saturating_mul(1 << self.failures.min(16)).min(COOL_MOST);
+        let wait = COOLDOWN.saturating_mul(1 << self.failures.min(16)).min(MAX_COOLDOWN);
         self.failures += 1;
-        self.enter(State::Cooling { until: now + wait }, now);
+        self.enter(EntryState::Cooling { until: now + wait }, now);
     }
 
     /// What it takes now.
     pub(super) fn room(&self) -> u64 {
         match self.state {
-            State::Queued { .. } | State::Cooling { .. } => 0,
+            EntryState::Queued { .. } | EntryState::Cooling { .. } => 0,
             _ => room_of(self.size),
         }
     }
@@ -91,21 +91,21 @@ impl Entry {
     /// Whether there is nothing left to remember of a failure, or a file that was asked for is to be tried again.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         match self.state {
-            State::Cooling { until } if self.asked.is_some() => until <= now,
-            State::Cooling { until } => until + COOL_MOST <= now,
+            EntryState::Cooling { until } if self.asked.is_some() => until <= now,
+            EntryState::Cooling { until } => until + MAX_COOLDOWN <= now,
             _ => false,
         }
     }
 
     pub(super) fn shown(&self, id: FileId) -> Option<Shown> {
         let (state, written, pins) = match self.state {
-            State::Queued { .. } => (LocalState::Queued, 0, 0),
-            State::Filling { written, .. } => (LocalState::Filling, written, 0),
-            State::Unchecked => (LocalState::Unchecked, self.size, 0),
-            State::Ready { pins } => (LocalState::Ready, self.size, pins),
-            State::Leaving { pins, .. } => (LocalState::Leaving, self.size, pins),
-            State::Cooling { .. } => (LocalState::Cooling, 0, 0),
-            State::Removing => return None,
+            EntryState::Queued { .. } => (LocalState::Queued, 0, 0),
+            EntryState::Filling { written, .. } => (LocalState::Filling, written, 0),
+            EntryState::Unchecked => (LocalState::Unchecked, self.size, 0),
+            EntryState::Ready { pins } => (LocalState::Ready, self.size, pins),
+            EntryState::Leaving { pins, .. } => (LocalState::Leaving, self.size, pins),
+            EntryState::Cooling { .. } => (LocalState::Cooling, 0, 0),
+            EntryState::Removing => return None,
         };
         let (version, size, since) = (self.version.clone(), self.size, self.since);
         Some(Shown { id, version, size, state, written, pins, opens: self.opens, asked: self.asked, since })

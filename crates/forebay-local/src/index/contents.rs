@@ -1,4 +1,4 @@
-//! What a shelf knows: its files, the room that they take, who has a turn, and what the shell shall do.
+//! What the index knows: its files, the room that they take, which are queued, and what the shell shall do.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::file::NotTaken;
 use crate::policy::{Policy, Rules};
 
 /// Files that are known at once, in whatever state: what the table of them takes is bounded, however small files are.
-pub(crate) const MOST_FILES: usize = 65_536;
+pub(crate) const MAX_FILES: usize = 65_536;
 /// A refusal stands for so long. While everything that is there is opened more than what is not, each open of the latter would
 /// look through all files again.
 const STANDS: Duration = Duration::from_secs(1);
@@ -21,18 +21,18 @@ pub(crate) struct Limits {
     pub(crate) rules: Rules,
     /// Files that are filled at once.
     pub(crate) fills: u32,
-    /// Whether the ground sets all of a file's room aside when it begins.
+    /// Whether the backend sets all of a file's room aside when it begins.
     pub(crate) sets_aside: bool,
 }
 
 /// What the shell shall do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Fill it; ends with [`Shelf::filled`] or [`Shelf::failed`].
+    /// Fill it; ends with [`FileIndex::filled`] or [`FileIndex::failed`].
     Fill(FileId),
     /// End its fill; which fails then.
     Cancel(FileId),
-    /// Remove it; ends with [`Shelf::removed`].
+    /// Remove it; ends with [`FileIndex::removed`].
     Remove(FileId),
     /// Say that it is there, or why not, to those who wait for it.
     Tell(FileId, Option<NotTaken>),
@@ -43,9 +43,9 @@ pub(crate) enum Action {
 /// Whether nobody asked for it: `false` comes first.
 pub(super) type NotAsked = bool;
 
-/// All files.
+/// All cached files.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct FileIndex {
     pub(super) limits: Limits,
     pub(super) policy: Policy,
     pub(super) files: HashMap<FileId, Entry>,
@@ -58,7 +58,7 @@ pub(crate) struct Shelf {
     /// Those that are queued, next first.
     pub(super) queue: BTreeSet<(NotAsked, u64, FileId)>,
     pub(super) turns: u64,
-    /// Who found no room last.
+    /// The last file that found no room.
     pub(super) refusal: Option<Refusal>,
     pub(super) is_closed: bool,
     pub(super) actions: Vec<Action>,
@@ -76,7 +76,7 @@ pub(super) struct Totals {
     pub(super) evictions: u64,
 }
 
-impl Shelf {
+impl FileIndex {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -101,12 +101,12 @@ impl Shelf {
     }
 }
 
-/// There was nothing that went for somebody.
+/// A file for which nothing was evicted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
-    /// How often he had been opened.
+    /// How often it had been opened.
     pub(super) opens: f64,
-    /// What he lacked.
+    /// The bytes that it lacked.
     pub(super) lacking: u64,
     pub(super) at: Instant,
 }

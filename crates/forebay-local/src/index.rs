@@ -1,4 +1,5 @@
-//! What is there, what comes, and what has to go for it. Pure: takes events and a `now`, leaves [`Action`]s.
+//! The index of cached files: what is there, what comes, and what has to go for it. Pure: takes events and a `now`, leaves
+//! [`Action`]s.
 //!
 //! ```text
 //!          worth it or asked for        a slot and room            whole and checked
@@ -9,7 +10,7 @@
 //! ```
 //!
 //! A file takes its room from the moment it begins to be filled until it is removed, so the sum never exceeds the size. Room
-//! that is free by that reckoning and that the ground has not got (somebody has a removed file mapped; others fill the disk) is
+//! that is free by that reckoning and that the backend has not got (somebody has a removed file mapped; others fill the disk) is
 //! *missing*, and nobody gets it. What somebody has open never goes for another file, and what was asked for does not either.
 
 mod admission;
@@ -25,8 +26,8 @@ use forebay_types::{FileId, FileVersion};
 use crate::file::{NotTaken, Reading, Why};
 use crate::policy::Worth;
 use crate::stats::LocalStats;
-pub(crate) use contents::{Action, Limits, MOST_FILES, Shelf};
-use entry::{Entry, State};
+pub(crate) use contents::{Action, FileIndex, Limits, MAX_FILES};
+use entry::{Entry, EntryState};
 pub(crate) use entry::{Shown, room_of};
 
 /// Written so far, in percent, an ordinary open waits for the rest of a file.
@@ -42,16 +43,16 @@ pub(crate) enum Answer {
     No,
 }
 
-impl Shelf {
+impl FileIndex {
     /// A restart found a file, used last at `used`. Whether it may stay.
     pub(crate) fn found(&mut self, file: FileId, size: u64, used: Instant, now: Instant) -> bool {
         let room = room_of(size);
         let fits = self.taken.saturating_add(room) <= self.limits.rules.size;
-        if !fits || !self.policy.is_possible(size) || self.files.len() >= MOST_FILES || self.files.contains_key(&file) {
+        if !fits || !self.policy.is_possible(size) || self.files.len() >= MAX_FILES || self.files.contains_key(&file) {
             return false;
         }
         self.taken += room;
-        self.files.insert(file, Entry { used, ..Entry::new(size, None, State::Unchecked, now) });
+        self.files.insert(file, Entry { used, ..Entry::new(size, None, EntryState::Unchecked, now) });
         true
     }
 
@@ -66,15 +67,15 @@ impl Shelf {
                 entry.opens += 1;
                 entry.version.get_or_insert_with(|| version.clone());
                 match &mut entry.state {
-                    State::Ready { pins } => {
+                    EntryState::Ready { pins } => {
                         *pins += 1;
                         self.totals.ready += 1;
                         return Answer::Ready;
                     }
-                    State::Filling { written, cancelled: None } => waits |= *written * 100 / NEARLY >= size,
-                    State::Queued { evicts, .. } => *evicts |= worth == Worth::Yes,
-                    State::Cooling { until } if *until <= now => self.consider(file, version, worth, now),
-                    State::Cooling { .. } => self.totals.cooling += 1,
+                    EntryState::Filling { written, cancelled: None } => waits |= *written * 100 / NEARLY >= size,
+                    EntryState::Queued { evicts, .. } => *evicts |= worth == Worth::Yes,
+                    EntryState::Cooling { until } if *until <= now => self.consider(file, version, worth, now),
+                    EntryState::Cooling { .. } => self.totals.cooling += 1,
                     _ => {}
                 }
             }
@@ -85,8 +86,10 @@ impl Shelf {
         }
         self.pump(now);
         let state = self.files.get(&file).map(|entry| &entry.state);
-        let is_coming =
-            matches!(state, Some(State::Queued { .. } | State::Filling { cancelled: None, .. } | State::Unchecked));
+        let is_coming = matches!(
+            state,
+            Some(EntryState::Queued { .. } | EntryState::Filling { cancelled: None, .. } | EntryState::Unchecked)
+        );
         if is_coming && waits {
             return Answer::Wait;
         }
@@ -124,15 +127,15 @@ impl Shelf {
         entry.asked = Some(why);
         entry.version.get_or_insert_with(|| version.clone());
         match &mut entry.state {
-            State::Ready { pins } => {
+            EntryState::Ready { pins } => {
                 *pins += 1;
                 return Ok(Answer::Ready);
             }
             // It goes before those that nobody asked for; and what failed is tried again at once, since somebody insists.
-            State::Queued { .. } | State::Cooling { .. } => self.queue(file, true, now),
-            State::Leaving { pins, is_right: true } => {
+            EntryState::Queued { .. } | EntryState::Cooling { .. } => self.queue(file, true, now),
+            EntryState::Leaving { pins, is_right: true } => {
                 let pins = *pins + 1;
-                entry.enter(State::Ready { pins }, now);
+                entry.enter(EntryState::Ready { pins }, now);
                 return Ok(Answer::Ready);
             }
             // What goes comes again when it is gone.
@@ -142,10 +145,10 @@ impl Shelf {
         if self.files.contains_key(&file) { Ok(Answer::Wait) } else { Err(NotTaken::NoRoom) }
     }
 
-    /// One who was told that it is ready, or waited, takes it: the file stays until he lets go of it. Whether it is there.
+    /// Pins a file that is ready: it stays until [`FileIndex::unpin`]. Whether it is there.
     pub(crate) fn pin(&mut self, file: &FileId) -> bool {
         match self.files.get_mut(file).map(|entry| &mut entry.state) {
-            Some(State::Ready { pins }) => {
+            Some(EntryState::Ready { pins }) => {
                 *pins += 1;
                 true
             }
@@ -153,18 +156,18 @@ impl Shelf {
         }
     }
 
-    /// One lets go of it.
+    /// One pin less.
     pub(crate) fn unpin(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         match &mut entry.state {
-            State::Ready { pins } => {
+            EntryState::Ready { pins } => {
                 *pins = pins.saturating_sub(1);
                 if *pins == 0 {
                     entry.used = now;
                     self.actions.push(Action::Used(file));
                 }
             }
-            State::Leaving { pins, .. } => {
+            EntryState::Leaving { pins, .. } => {
                 *pins = pins.saturating_sub(1);
                 if *pins == 0 {
                     self.remove(file, now);
@@ -177,7 +180,7 @@ impl Shelf {
 
     /// So much of it is written.
     pub(crate) fn progress(&mut self, file: &FileId, so_far: u64) {
-        if let Some(State::Filling { written, .. }) = self.files.get_mut(file).map(|entry| &mut entry.state) {
+        if let Some(EntryState::Filling { written, .. }) = self.files.get_mut(file).map(|entry| &mut entry.state) {
             *written = so_far;
         }
     }
@@ -185,14 +188,14 @@ impl Shelf {
     /// It is whole and checked, and has its name.
     pub(crate) fn filled(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
-        let State::Filling { cancelled, .. } = &mut entry.state else { return };
+        let EntryState::Filling { cancelled, .. } = &mut entry.state else { return };
         // Somebody may have asked for it since.
         let cancelled = cancelled.take().filter(|_| entry.asked.is_none());
         self.filling -= 1;
         (entry.checked, entry.failures) = (now, 0);
-        entry.enter(State::Ready { pins: 0 }, now);
+        entry.enter(EntryState::Ready { pins: 0 }, now);
         match cancelled {
-            // It was faster than whoever did not want it any more.
+            // It was done before it was cancelled.
             Some(why) => {
                 self.actions.push(Action::Tell(file, Some(why)));
                 self.remove(file, now);
@@ -202,10 +205,10 @@ impl Shelf {
         self.pump(now);
     }
 
-    /// Its fill failed, and nothing is left of it on the ground.
+    /// Its fill failed, and nothing is left of it on the backend.
     pub(crate) fn failed(&mut self, file: FileId, why: NotTaken, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
-        let State::Filling { cancelled, .. } = &mut entry.state else { return };
+        let EntryState::Filling { cancelled, .. } = &mut entry.state else { return };
         let why = cancelled.take().unwrap_or(why);
         self.filling -= 1;
         self.taken -= room_of(entry.size);
@@ -225,10 +228,10 @@ impl Shelf {
         self.pump(now);
     }
 
-    /// It is gone from the ground.
+    /// It is gone from the backend.
     pub(crate) fn removed(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get(&file) else { return };
-        if entry.state != State::Removing {
+        if entry.state != EntryState::Removing {
             return;
         }
         let room = room_of(entry.size);
@@ -254,32 +257,32 @@ impl Shelf {
         let Some(entry) = self.files.get_mut(&file) else { return false };
         entry.asked = None;
         let was_there = match &mut entry.state {
-            State::Queued { .. } => {
+            EntryState::Queued { .. } => {
                 self.dequeue(&file);
                 self.files.remove(&file);
                 self.actions.push(Action::Tell(file, Some(NotTaken::Dropped)));
                 true
             }
-            State::Filling { cancelled, .. } => {
+            EntryState::Filling { cancelled, .. } => {
                 if cancelled.is_none() {
                     *cancelled = Some(NotTaken::Dropped);
                     self.actions.push(Action::Cancel(file));
                 }
                 true
             }
-            State::Ready { pins: 1.. } => {
+            EntryState::Ready { pins: 1.. } => {
                 self.leave(file, true, now);
                 true
             }
-            State::Ready { .. } | State::Unchecked => {
+            EntryState::Ready { .. } | EntryState::Unchecked => {
                 self.remove(file, now);
                 true
             }
-            State::Cooling { .. } => {
+            EntryState::Cooling { .. } => {
                 self.files.remove(&file);
                 false
             }
-            State::Leaving { .. } | State::Removing => false,
+            EntryState::Leaving { .. } | EntryState::Removing => false,
         };
         self.pump(now);
         was_there
@@ -298,7 +301,7 @@ impl Shelf {
     /// Nothing comes any more. What is on its way goes; what is there stays.
     pub(crate) fn close(&mut self, now: Instant) {
         self.is_closed = true;
-        let is_coming = |entry: &Entry| matches!(entry.state, State::Queued { .. } | State::Filling { .. });
+        let is_coming = |entry: &Entry| matches!(entry.state, EntryState::Queued { .. } | EntryState::Filling { .. });
         let coming: Vec<FileId> =
             self.files.iter().filter(|(_, entry)| is_coming(entry)).map(|(file, _)| *file).collect();
         for file in coming {
@@ -306,10 +309,10 @@ impl Shelf {
         }
     }
 
-    /// The ground has so many bytes free.
+    /// The backend has so many bytes free.
     pub(crate) fn free(&mut self, free: u64, now: Instant) {
         let settled = |entry: &Entry| match entry.state {
-            State::Filling { written, .. } if !self.limits.sets_aside => written,
+            EntryState::Filling { written, .. } if !self.limits.sets_aside => written,
             _ => entry.room(),
         };
         let used: u64 = self.files.values().map(settled).sum();
@@ -334,12 +337,12 @@ impl Shelf {
     /// The file whose bytes are to be checked next, and since when: what a restart found first, those that were used last
     /// before others; then what was not checked for `interval`.
     pub(crate) fn next_check(&self, interval: Option<Duration>, now: Instant) -> Option<FileId> {
-        let unchecked = self.files.iter().filter(|(_, entry)| entry.state == State::Unchecked);
+        let unchecked = self.files.iter().filter(|(_, entry)| entry.state == EntryState::Unchecked);
         if let Some((file, _)) = unchecked.max_by_key(|(_, entry)| (entry.asked.is_some(), entry.used)) {
             return Some(*file);
         }
         let interval = interval?;
-        let at_rest = |entry: &Entry| matches!(entry.state, State::Ready { .. });
+        let at_rest = |entry: &Entry| matches!(entry.state, EntryState::Ready { .. });
         let due = self.files.iter().filter(|(_, entry)| at_rest(entry) && entry.checked + interval <= now);
         due.min_by_key(|(_, entry)| entry.checked).map(|(file, _)| *file)
     }
@@ -348,14 +351,16 @@ impl Shelf {
     pub(crate) fn checked(&mut self, file: FileId, version: Option<FileVersion>, is_right: bool, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         match (&entry.state, is_right) {
-            (State::Ready { .. }, true) => entry.checked = now,
-            (State::Unchecked, true) => {
+            (EntryState::Ready { .. }, true) => entry.checked = now,
+            (EntryState::Unchecked, true) => {
                 entry.checked = now;
                 entry.version = version.or(entry.version.take());
-                entry.enter(State::Ready { pins: 0 }, now);
+                entry.enter(EntryState::Ready { pins: 0 }, now);
                 self.actions.push(Action::Tell(file, None));
             }
-            (State::Ready { .. } | State::Unchecked | State::Leaving { .. }, false) => self.lost(file, now),
+            (EntryState::Ready { .. } | EntryState::Unchecked | EntryState::Leaving { .. }, false) => {
+                self.lost(file, now)
+            }
             _ => {}
         }
         self.pump(now);
@@ -365,9 +370,9 @@ impl Shelf {
     pub(crate) fn lost(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         match &mut entry.state {
-            State::Ready { pins: 1.. } => self.leave(file, false, now),
-            State::Leaving { is_right, .. } => *is_right = false,
-            State::Ready { .. } | State::Unchecked => self.remove(file, now),
+            EntryState::Ready { pins: 1.. } => self.leave(file, false, now),
+            EntryState::Leaving { is_right, .. } => *is_right = false,
+            EntryState::Ready { .. } | EntryState::Unchecked => self.remove(file, now),
             _ => {}
         }
     }
@@ -390,16 +395,22 @@ impl Shelf {
         for entry in self.files.values() {
             let (files, bytes, room) = (&mut stats.files, &mut stats.bytes, entry.room());
             match entry.state {
-                State::Queued { .. } => files.queued += 1,
-                State::Cooling { .. } => files.cooling += 1,
-                State::Filling { .. } => (files.filling, bytes.filling) = (files.filling + 1, bytes.filling + room),
-                State::Unchecked => (files.unchecked, bytes.unchecked) = (files.unchecked + 1, bytes.unchecked + room),
-                State::Ready { pins } => {
+                EntryState::Queued { .. } => files.queued += 1,
+                EntryState::Cooling { .. } => files.cooling += 1,
+                EntryState::Filling { .. } => {
+                    (files.filling, bytes.filling) = (files.filling + 1, bytes.filling + room)
+                }
+                EntryState::Unchecked => {
+                    (files.unchecked, bytes.unchecked) = (files.unchecked + 1, bytes.unchecked + room)
+                }
+                EntryState::Ready { pins } => {
                     (files.ready, bytes.ready) = (files.ready + 1, bytes.ready + room);
                     files.pinned += u64::from(pins > 0);
                 }
-                State::Leaving { .. } => (files.leaving, bytes.leaving) = (files.leaving + 1, bytes.leaving + room),
-                State::Removing => bytes.leaving += room,
+                EntryState::Leaving { .. } => {
+                    (files.leaving, bytes.leaving) = (files.leaving + 1, bytes.leaving + room)
+                }
+                EntryState::Removing => bytes.leaving += room,
             }
         }
         stats.bytes.lingering = self.missing;

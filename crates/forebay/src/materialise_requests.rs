@@ -1,8 +1,9 @@
-//! A mount as one that keeps files whole: it says so in the cluster's state, follows the orders that jobs write there, and reports.
+//! The requests of jobs that this mount keep files whole. The mount says in the cluster's state that it can, follows the requests
+//! that jobs write there, and reports.
 //!
 //! All that it writes is under one lease. When that is lost, as after a while without the state, it begins anew: what it keeps
 //! already it keeps, and says so again. A write that fails is tried again under the same lease: the mount is there as long as that
-//! is. A report is written only while its order stands, so none outlives it. An order that stands no more is cancelled.
+//! is. A report is written only while its request stands, so none outlives it. A request that stands no more is cancelled.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
-use forebay_fuse::{LocalFiles, OrderProgress};
+use forebay_fuse::{LocalFiles, MaterialiseProgress};
 use forebay_local::Why;
 use forebay_registry::Table;
 use forebay_state::{Lease, StateError, StateStore, Transaction, encode_segment};
@@ -19,27 +20,27 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// How often is looked how far orders are.
+/// How often the progress of requests is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long between two tries at a state that cannot be reached.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 
 /// The following, while it goes on.
-pub(crate) struct Orders {
+pub(crate) struct MaterialiseRequests {
     stop: CancellationToken,
     following: JoinHandle<()>,
 }
 
-impl Orders {
-    /// Follows the orders in `store`, as the mount `name`, which is believed to live for `ttl` after it was heard of last.
+impl MaterialiseRequests {
+    /// Follows the requests in `store`, as the mount `name`, which is believed to live for `ttl` after it was heard of last.
     pub(crate) fn follow(store: Arc<dyn StateStore>, name: String, ttl: Duration, files: LocalFiles) -> Self {
         let stop = CancellationToken::new();
-        let orders = Table::watch(&store, ORDERS, OrderRecord::decode);
-        let mut follower = Follower { store, name, ttl, files, taken: HashMap::new(), is_told: false };
+        let requests = Table::watch(&store, ORDERS, OrderRecord::decode);
+        let mut follower = Follower { store, name, ttl, files, taken: HashMap::new(), is_logged: false };
         let stopped = stop.clone();
         let following = tokio::spawn(async move {
-            stopped.run_until_cancelled(follower.follow(&orders)).await;
-            orders.close().await;
+            stopped.run_until_cancelled(follower.follow(&requests)).await;
+            requests.close().await;
         });
         Self { stop, following }
     }
@@ -58,13 +59,13 @@ struct Follower {
     ttl: Duration,
     files: LocalFiles,
     /// By job.
-    taken: HashMap<String, Taken>,
-    /// It was said that the state cannot be reached: once a failure, not once a try.
-    is_told: bool,
+    taken: HashMap<String, FollowedRequest>,
+    /// It was logged that the state cannot be reached: once for each failure, not for each try.
+    is_logged: bool,
 }
 
-/// An order that is followed.
-struct Taken {
+/// A request that is followed.
+struct FollowedRequest {
     /// The mount's own number of it.
     number: u64,
     /// How far it was when last looked. Its end is remembered here, for the mount remembers it for a while only.
@@ -74,10 +75,10 @@ struct Taken {
 type Known = Option<Arc<BTreeMap<String, OrderRecord>>>;
 
 impl Follower {
-    async fn follow(&mut self, orders: &Table<OrderRecord>) {
+    async fn follow(&mut self, requests: &Table<OrderRecord>) {
         loop {
             match self.store.lease(self.ttl).await {
-                Ok(lease) => self.under_one_lease(&lease, orders).await,
+                Ok(lease) => self.under_one_lease(&lease, requests).await,
                 Err(error) => self.failed(&error),
             }
             tokio::time::sleep(TRY_AGAIN).await;
@@ -85,22 +86,22 @@ impl Follower {
     }
 
     /// Reports until the lease is lost.
-    async fn under_one_lease(&mut self, lease: &Lease, orders: &Table<OrderRecord>) {
-        let (mut known, mut written) = (orders.records(), HashMap::new());
+    async fn under_one_lease(&mut self, lease: &Lease, requests: &Table<OrderRecord>) {
+        let (mut known, mut written) = (requests.records(), HashMap::new());
         let mut is_there = false;
         while !lease.is_lost() {
             let now: Known = known.borrow_and_update().clone();
             self.take(now.as_deref());
-            let told = async {
+            let reported = async {
                 if !is_there {
                     self.say_hello(lease).await?;
                     is_there = true;
                 }
                 self.report(lease, &mut written).await
             };
-            let wait = match told.await {
+            let wait = match reported.await {
                 Ok(()) => {
-                    self.is_told = false;
+                    self.is_logged = false;
                     let is_idle = self.taken.values().all(|taken| taken.reached.ended);
                     (!is_idle).then_some(LOOK_EVERY)
                 }
@@ -118,32 +119,33 @@ impl Follower {
     }
 
     fn failed(&mut self, error: &StateError) {
-        if !mem::replace(&mut self.is_told, true) {
+        if !mem::replace(&mut self.is_logged, true) {
             warn!(mount = self.name, %error, "jobs cannot have this mount keep files for the moment");
         }
     }
 
-    /// Begins with orders that are new, and cancels those that stand no more.
-    fn take(&mut self, orders: Option<&BTreeMap<String, OrderRecord>>) {
-        let Some(orders) = orders else { return };
+    /// Begins with requests that are new, and cancels those that stand no more.
+    fn take(&mut self, requests: Option<&BTreeMap<String, OrderRecord>>) {
+        let Some(requests) = requests else { return };
         self.taken.retain(|job, taken| {
-            let stands = orders.values().any(|order| order.job == *job);
+            let stands = requests.values().any(|request| request.job == *job);
             if !stands {
                 self.files.cancel(taken.number);
             }
             stands
         });
-        for order in orders.values() {
-            if self.taken.contains_key(&order.job) {
+        for request in requests.values() {
+            if self.taken.contains_key(&request.job) {
                 continue;
             }
-            match FsPath::new(&order.path) {
+            match FsPath::new(&request.path) {
                 Ok(path) => {
-                    info!(job = order.job, %path, "a job has this mount keep files");
+                    info!(job = request.job, %path, "a job has this mount keep files");
                     let number = self.files.add(path, Why::Job);
-                    self.taken.insert(order.job.clone(), Taken { number, reached: DeliveryRecord::default() });
+                    self.taken
+                        .insert(request.job.clone(), FollowedRequest { number, reached: DeliveryRecord::default() });
                 }
-                Err(error) => warn!(job = order.job, path = order.path, %error, "an order names no path"),
+                Err(error) => warn!(job = request.job, path = request.path, %error, "an order names no path"),
             }
         }
     }
@@ -154,7 +156,7 @@ impl Follower {
         self.store.commit(Transaction::new().put_leased(key, record.encode(), lease.id())).await.map(drop)
     }
 
-    /// Writes down how far orders are, where that is not what was `written`.
+    /// Writes down how far requests are, where that is not what was `written`.
     async fn report(&mut self, lease: &Lease, written: &mut HashMap<String, DeliveryRecord>) -> Result<(), StateError> {
         written.retain(|job, _| self.taken.contains_key(job));
         for (job, taken) in &mut self.taken {
@@ -172,9 +174,9 @@ impl Follower {
     }
 }
 
-impl Taken {
+impl FollowedRequest {
     /// Looks how far it is, unless it has ended.
-    fn look(&mut self, progress: impl FnOnce(u64) -> Option<OrderProgress>) {
+    fn look(&mut self, progress: impl FnOnce(u64) -> Option<MaterialiseProgress>) {
         if self.reached.ended {
             return;
         }
@@ -189,9 +191,9 @@ impl Taken {
     }
 }
 
-/// What is told of an order.
-fn reported(progress: OrderProgress) -> DeliveryRecord {
-    let OrderProgress { files, bytes: _, ready, ready_bytes, no_room, failed, first, error, ended } = progress;
+/// What is reported of a request.
+fn reported(progress: MaterialiseProgress) -> DeliveryRecord {
+    let MaterialiseProgress { files, bytes: _, ready, ready_bytes, no_room, failed, first, error, ended } = progress;
     DeliveryRecord { files, ready, ready_bytes, no_room, failed, first, error, ended }
 }
 
@@ -200,16 +202,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_that_has_ended_stays_as_it_was_and_one_that_is_forgotten_before_has_failed() {
-        let mut taken = Taken { number: 7, reached: DeliveryRecord::default() };
-        let progress = OrderProgress { files: 3, ready: 2, no_room: 1, ..OrderProgress::default() };
+    fn a_request_that_has_ended_stays_as_it_was_and_one_that_is_forgotten_before_has_failed() {
+        let mut taken = FollowedRequest { number: 7, reached: DeliveryRecord::default() };
+        let progress = MaterialiseProgress { files: 3, ready: 2, no_room: 1, ..MaterialiseProgress::default() };
         taken.look(|_| Some(progress.clone()));
         let reached = &taken.reached;
         assert_eq!((reached.files, reached.ready, reached.no_room, reached.ended), (3, 2, 1, false));
-        let mut forgotten = Taken { number: 7, reached: reached.clone() };
+        let mut forgotten = FollowedRequest { number: 7, reached: reached.clone() };
         forgotten.look(|_| None);
         assert!(forgotten.reached.ended && forgotten.reached.error.is_some() && forgotten.reached.ready == 2);
-        taken.look(|_| Some(OrderProgress { ended: true, ..progress }));
+        taken.look(|_| Some(MaterialiseProgress { ended: true, ..progress }));
         taken.look(|_| None);
         assert_eq!((taken.reached.ready, taken.reached.ended, &taken.reached.error), (2, true, &None));
     }

@@ -1,7 +1,7 @@
-//! What somebody asks to be materialised, however often it is read: `forebay fs local add`, and jobs for clients.
+//! Requests to materialise files, however often they are read: `forebay fs local add`, and jobs for clients.
 //!
-//! An order is a file or a directory with all below it. It is walked by the mount itself, and each of its files is asked for and
-//! waited for, a few at a time: the order of a million files takes no more memory than that of one. How far it is can be asked at
+//! A request is a file or a directory with all below it. It is walked by the mount itself, and each of its files is asked for and
+//! waited for, a few at a time: the request of a million files takes no more memory than that of one. How far it is can be asked at
 //! any time, also for a while after it has ended. One that is cancelled looks for no further files; those that it asked for come.
 
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-/// Orders that have ended and are remembered, the latest.
+/// Requests that have ended and are remembered, the latest.
 const REMEMBERED: usize = 256;
-/// Orders that are under way at once: each asks for a few files at a time.
+/// Requests that are under way at once: each asks for a few files at a time.
 const UNDER_WAY: usize = 1024;
 /// Files that are named of those that did not come.
 const NAMED: usize = 10;
 
-/// How far an order is.
+/// How far a request is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct OrderProgress {
+pub struct MaterialiseProgress {
     /// Files that were found so far.
     pub files: u64,
     /// Their bytes.
@@ -45,48 +45,49 @@ pub struct OrderProgress {
     pub ended: bool,
 }
 
-/// The orders of a mount.
+/// The materialise requests of a mount.
 #[derive(Default)]
-pub(crate) struct Orders {
+pub(crate) struct MaterialiseRequests {
     latest: AtomicU64,
-    remembered: Mutex<VecDeque<(u64, Arc<Order>)>>,
+    remembered: Mutex<VecDeque<(u64, Arc<MaterialiseRequest>)>>,
 }
 
-/// One order.
+/// One request.
 #[derive(Default)]
-pub(crate) struct Order {
-    progress: Mutex<OrderProgress>,
+pub(crate) struct MaterialiseRequest {
+    progress: Mutex<MaterialiseProgress>,
     cancelled: CancellationToken,
 }
 
-impl Orders {
-    /// Takes one more order, which ends at once where too many are under way. Its number.
-    pub(crate) fn remember(&self, order: &Arc<Order>) -> u64 {
+impl MaterialiseRequests {
+    /// Takes one more request, which ends at once where too many are under way. Its number.
+    pub(crate) fn remember(&self, request: &Arc<MaterialiseRequest>) -> u64 {
         let number = self.latest.fetch_add(1, Ordering::Relaxed) + 1;
         let mut remembered = self.remembered.lock();
-        let ended = remembered.iter().filter(|(_, order)| order.has_ended()).count();
+        let ended = remembered.iter().filter(|(_, request)| request.has_ended()).count();
         if remembered.len() - ended >= UNDER_WAY {
-            order.give_up("too many orders are under way: name a directory above them, or wait until some have ended");
+            request
+                .give_up("too many orders are under way: name a directory above them, or wait until some have ended");
         }
         if ended >= REMEMBERED
-            && let Some(oldest) = remembered.iter().position(|(_, order)| order.has_ended())
+            && let Some(oldest) = remembered.iter().position(|(_, request)| request.has_ended())
         {
             remembered.remove(oldest);
         }
-        remembered.push_back((number, Arc::clone(order)));
+        remembered.push_back((number, Arc::clone(request)));
         number
     }
 
-    /// The order of a number, if it is remembered.
-    pub(crate) fn get(&self, number: u64) -> Option<Arc<Order>> {
+    /// The request of a number, if it is remembered.
+    pub(crate) fn get(&self, number: u64) -> Option<Arc<MaterialiseRequest>> {
         let remembered = self.remembered.lock();
-        remembered.iter().find(|(known, _)| *known == number).map(|(_, order)| Arc::clone(order))
+        remembered.iter().find(|(known, _)| *known == number).map(|(_, request)| Arc::clone(request))
     }
 }
 
-impl Order {
+impl MaterialiseRequest {
     /// How far it is.
-    pub(crate) fn progress(&self) -> OrderProgress {
+    pub(crate) fn progress(&self) -> MaterialiseProgress {
         self.progress.lock().clone()
     }
 
@@ -95,7 +96,7 @@ impl Order {
         self.cancelled.cancel();
     }
 
-    /// What `work` gives, unless the order is cancelled before.
+    /// What `work` gives, unless the request is cancelled before.
     pub(crate) async fn run_until_cancelled<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.cancelled.run_until_cancelled(work).await
     }
@@ -146,48 +147,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_orders_that_have_ended_are_remembered_and_all_that_have_not() {
-        let orders = Orders::default();
-        let under_way = orders.remember(&Arc::default());
+    fn the_latest_requests_that_have_ended_are_remembered_and_all_that_have_not() {
+        let requests = MaterialiseRequests::default();
+        let under_way = requests.remember(&Arc::default());
         let ended = |_| {
-            let order = Arc::default();
-            let number = orders.remember(&order);
-            order.end(Ok(()));
+            let request = Arc::default();
+            let number = requests.remember(&request);
+            request.end(Ok(()));
             number
         };
         let numbers: Vec<u64> = (0..REMEMBERED + 3).map(ended).collect();
-        assert!(orders.get(numbers[2]).is_none() && orders.get(numbers[3]).is_some());
-        assert!(orders.get(under_way).is_some() && orders.get(0).is_none());
+        assert!(requests.get(numbers[2]).is_none() && requests.get(numbers[3]).is_some());
+        assert!(requests.get(under_way).is_some() && requests.get(0).is_none());
     }
 
     #[test]
-    fn an_order_beyond_those_that_may_be_under_way_is_refused() {
-        let orders = Orders::default();
-        let all: Vec<Arc<Order>> = (0..UNDER_WAY).map(|_| Arc::default()).collect();
-        for order in &all {
-            orders.remember(order);
+    fn a_request_beyond_those_that_may_be_under_way_is_refused() {
+        let requests = MaterialiseRequests::default();
+        let all: Vec<Arc<MaterialiseRequest>> = (0..UNDER_WAY).map(|_| Arc::default()).collect();
+        for request in &all {
+            requests.remember(request);
         }
         let one_more = Arc::default();
-        let number = orders.remember(&one_more);
-        assert!(orders.get(number).unwrap().progress.lock().error.as_ref().unwrap().contains("too many"));
-        assert!(all.iter().all(|order| !order.has_ended()));
+        let number = requests.remember(&one_more);
+        assert!(requests.get(number).unwrap().progress.lock().error.as_ref().unwrap().contains("too many"));
+        assert!(all.iter().all(|request| !request.has_ended()));
         all[7].end(Ok(()));
         let next = Arc::default();
-        orders.remember(&next);
+        requests.remember(&next);
         assert!(!next.has_ended());
     }
 
     #[test]
-    fn an_order_names_the_first_of_what_did_not_come() {
-        let (order, path) = (Order::default(), FsPath::new(b"/a".as_slice()).unwrap());
+    fn a_request_names_the_first_of_what_did_not_come() {
+        let (request, path) = (MaterialiseRequest::default(), FsPath::new(b"/a".as_slice()).unwrap());
         for _ in 0..NAMED + 5 {
-            order.found(7);
-            order.came(&path, 7, Err(NotTaken::NoRoom));
+            request.found(7);
+            request.came(&path, 7, Err(NotTaken::NoRoom));
         }
-        order.found(7);
-        order.came(&path, 7, Ok(()));
-        order.end(Ok(()));
-        let progress = order.progress.lock();
+        request.found(7);
+        request.came(&path, 7, Ok(()));
+        request.end(Ok(()));
+        let progress = request.progress.lock();
         assert_eq!((progress.files, progress.no_room, progress.ready, progress.ready_bytes), (16, 15, 1, 7));
         assert_eq!((progress.first.len(), progress.ended), (NAMED, true));
     }
