@@ -13,7 +13,7 @@
 //! * [`conclusions()`] (pure): the study's four conclusions, held against those pairs;
 //! * [`Kept`]: the record on disk, so that a run that was cut off can go on, and [`Made`]: what is to be cleaned up after it.
 //!
-//! Who starts workers and mounts is not known here: a client is a directory to read in.
+//! What starts workers and mounts is not known here: a client is a directory to read in.
 
 mod conclusions;
 pub mod counted;

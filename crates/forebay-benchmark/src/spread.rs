@@ -11,7 +11,7 @@ pub const NOTICEABLE: f64 = 0.05;
 /// Digits of what was measured once.
 const DIGITS_OF_ONE: usize = 2;
 /// No more digits than these: no benchmark of a machine that does anything else has more.
-const MOST_DIGITS: usize = 3;
+const MAX_DIGITS: usize = 3;
 
 /// A figure of some rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -90,12 +90,12 @@ impl Spread {
     pub fn digits(&self) -> usize {
         let Some(part) = self.part() else { return DIGITS_OF_ONE };
         if part <= 0.0 {
-            return MOST_DIGITS;
+            return MAX_DIGITS;
         }
         // Down to the first digit in which rounds differ.
         let place = |value: f64| value.abs().log10().floor();
         let known = place(self.middle) - place(self.middle * part) + 1.0;
-        (known.max(0.0) as usize).clamp(DIGITS_OF_ONE, MOST_DIGITS)
+        (known.max(0.0) as usize).clamp(DIGITS_OF_ONE, MAX_DIGITS)
     }
 
     /// The median times `factor`, in as many digits as are known.

@@ -10,7 +10,7 @@ use crate::facts::Memory;
 use crate::text::size;
 
 /// The most that a client's registered buffers may take.
-pub const BUFFERS_MOST: &str = "network.rdma.data.buffer_pool.max_size";
+pub const BUFFERS_MAX_SIZE: &str = "network.rdma.data.buffer_pool.max_size";
 /// What they take at start.
 pub const BUFFERS_INITIAL: &str = "network.rdma.data.buffer_pool.initial_size";
 const WORKER: &str = "worker.memory.size";
@@ -71,7 +71,7 @@ pub fn of_client(config: &Config, limited: bool) -> Vec<Demand> {
     let (initial, most) =
         (config.network_rdma_data_buffer_pool_initial_size, config.network_rdma_data_buffer_pool_max_size);
     let initial = Demand { key: BUFFERS_INITIAL, size: initial, taken: Taken::AtStart, huge_pages };
-    let most = Demand { key: BUFFERS_MOST, size: most, taken: Taken::Perhaps, huge_pages };
+    let most = Demand { key: BUFFERS_MAX_SIZE, size: most, taken: Taken::Perhaps, huge_pages };
     std::iter::once(initial).chain(limited.then_some(most)).collect()
 }
 

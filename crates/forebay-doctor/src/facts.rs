@@ -86,7 +86,7 @@ pub struct Facts {
     /// Processes of Forebay that run.
     #[serde(default)]
     pub processes: Vec<Process>,
-    /// How much those may lock who will run a worker or a mount.
+    /// How much what will run a worker or a mount may lock.
     #[serde(default)]
     pub lock_limits: Vec<LockLimit>,
     /// What a mount needs.
@@ -94,9 +94,9 @@ pub struct Facts {
     /// What materialised files would lie on.
     #[serde(default)]
     pub local: Local,
-    /// Who listens on the ports that the configuration names.
+    /// The processes that listen on the ports that the configuration names.
     pub listeners: Vec<Listener>,
-    /// Who listens through rdma_cm.
+    /// The listeners of rdma_cm.
     pub rdma_listeners: Vec<RdmaListener>,
     /// Connections that are open on those ports.
     pub connections: Vec<Connections>,
@@ -136,7 +136,7 @@ pub struct Outside {
     pub flow_controls: Vec<(String, FlowControl)>,
     /// What libibverbs says; see [`VerbsDevice::of_this_machine`].
     pub verbs: Vec<VerbsDevice>,
-    /// Who listens through rdma_cm; see [`RdmaListener::of_this_machine`].
+    /// The listeners of rdma_cm; see [`RdmaListener::of_this_machine`].
     pub rdma_listeners: Vec<RdmaListener>,
     /// See [`Ucx::find`].
     pub ucx: Ucx,

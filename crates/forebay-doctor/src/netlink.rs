@@ -1,5 +1,5 @@
 //! Netlink: the kernel's answers that no file has. Which way a packet takes, which addresses
-//! an interface has, and who listens through rdma_cm.
+//! an interface has, and what listens through rdma_cm.
 //!
 //! A request and its answer are messages of a fixed header, a fixed part and attributes. What is here takes them apart
 //! without trusting a length in them; what they mean is the business of [`crate::facts`].
@@ -14,9 +14,9 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, So
 /// How long the kernel may take: it answers while the request is sent.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// The kernel sends no more at once.
-const MOST_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 /// Bytes of answers that are looked at, at most.
-const MOST_ANSWER: usize = 4 << 20;
+const MAX_ANSWER: usize = 4 << 20;
 const HEADER: usize = 16;
 /// `NLM_F_REQUEST`.
 const REQUEST: u16 = 1;
@@ -79,14 +79,14 @@ pub(crate) fn ask(protocol: Option<Protocol>, question: &Question) -> io::Result
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WITHIN))?;
     sendto(&socket, &question.encode(), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let (mut answers, mut total) = (Vec::new(), 0);
-    let mut buffer = vec![0; MOST_BYTES];
+    let mut buffer = vec![0; MAX_BYTES];
     loop {
         let (_, received) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
         total += received;
         let bytes = buffer.get(..received).unwrap_or_default();
         let is_last = take_apart(bytes, &mut answers)?;
         // One question has one answer, unless it was for all.
-        if is_last || received == 0 || total > MOST_ANSWER || question.flags & DUMP == 0 {
+        if is_last || received == 0 || total > MAX_ANSWER || question.flags & DUMP == 0 {
             return Ok(answers);
         }
     }

@@ -17,7 +17,7 @@ pub const DOCUMENT: &str = "forebay-doctor.json";
 /// The document's form. It goes up when an older program would read a newer document wrongly.
 const FORMAT: u32 = 1;
 /// No document is longer.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct Document {
@@ -56,7 +56,7 @@ pub fn open(folder: &Path) -> io::Result<(Root, Outside)> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok((root, Outside { recording: Some(recording), ..Outside::default() }));
         }
-        Ok(found) if found.is_file() && found.len() <= MOST_BYTES => fs::read_to_string(place)?,
+        Ok(found) if found.is_file() && found.len() <= MAX_BYTES => fs::read_to_string(place)?,
         Ok(_) => return Err(invalid(format!("{DOCUMENT} is too long, or no file"))),
         Err(error) => return Err(error),
     };

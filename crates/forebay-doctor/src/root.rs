@@ -18,9 +18,9 @@ pub use answers::{Access, Answers, Ownership};
 use recorder::Recorder;
 
 /// Most of one file that is read. `/proc/net/tcp` of a busy machine is the longest: 150 bytes a connection.
-const MOST_TEXT: u64 = 16 << 20;
+const MAX_TEXT: u64 = 16 << 20;
 /// Most names of one directory that are looked at.
-const MOST_NAMES: usize = 65_536;
+const MAX_NAMES: usize = 65_536;
 
 /// Where the machine's files are: `/`, or the folder of a recorded tree. Paths are given without the leading `/`.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl Root {
         let directory = relative(directory.as_ref());
         let entries = self.place(directory, true).and_then(|place| fs::read_dir(place).ok());
         let is_there = entries.is_some();
-        let names = entries.into_iter().flatten().take(MOST_NAMES);
+        let names = entries.into_iter().flatten().take(MAX_NAMES);
         let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> = names.collect();
         names.sort_by_cached_key(|name| (name.parse::<u32>().unwrap_or(u32::MAX), name.clone()));
@@ -248,7 +248,7 @@ impl Root {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.place(path, true)?).ok()?;
         file.metadata().ok()?.is_file().then_some(())?;
         let mut bytes = Vec::new();
-        file.take(MOST_TEXT).read_to_end(&mut bytes).ok()?;
+        file.take(MAX_TEXT).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::new(folder.path());
         fs::write(folder.path().join("bytes"), b" 4: \xff\xfe\n").unwrap();
-        File::create(folder.path().join("huge")).unwrap().set_len(MOST_TEXT + 1).unwrap();
+        File::create(folder.path().join("huge")).unwrap().set_len(MAX_TEXT + 1).unwrap();
         fs::write(folder.path().join("empty"), "").unwrap();
         std::os::unix::fs::symlink("nowhere/at/all", folder.path().join("dangling")).unwrap();
         std::os::unix::fs::symlink("loop", folder.path().join("loop")).unwrap();
@@ -286,7 +286,7 @@ mod tests {
         // SAFETY: a path that ends with a zero.
         assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
         assert_eq!(root.text("bytes").as_deref(), Some("4: \u{fffd}\u{fffd}"));
-        assert_eq!(root.text("huge").unwrap().len() as u64, MOST_TEXT);
+        assert_eq!(root.text("huge").unwrap().len() as u64, MAX_TEXT);
         assert_eq!((root.text("empty").as_deref(), root.word("empty")), (Some(""), None));
         for none in ["dangling", "loop", "pipe", ".", "missing", "missing/below"] {
             assert_eq!(root.text(none), None, "{none}");

@@ -30,7 +30,8 @@ const LOCAL: &str = "local";
 /// Attempts at an origin when something starts: about 3 s of them if it refuses connections.
 const PROBE_ATTEMPTS: u32 = 6;
 /// A reader stands in line for a client's buffer for this part of what it may wait in all. Nobody holds one while it waits for another, so
-/// the line moves, and who left it early would only stand at its end again: at 1 s, readers of a small pool and a slow origin starved.
+/// the line moves, and a reader that left it early would only stand at its end again: at 1 s, readers of a small pool and a slow
+/// origin starved.
 const BUFFERS_WITHIN: u32 = 3;
 /// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
 /// several writers would go up more than once.
@@ -40,10 +41,10 @@ const ON_THEIR_WAY: ByteSize = ByteSize::mib(64);
 /// How far the kernel reads ahead unless it is told, as root may.
 const KERNELS_READ_AHEAD: ByteSize = ByteSize::kib(128);
 /// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
-const LEAST_POOL: ByteSize = ByteSize::mib(8);
+const MIN_POOL: ByteSize = ByteSize::mib(8);
 
 fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, PoolError> {
-    Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(LEAST_POOL)) })
+    Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(MIN_POOL)) })
 }
 
 /// The worker's block store on `disks`; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host
@@ -344,11 +345,11 @@ pub(crate) async fn remote_client(
     client(config, membership, connector, (buffers, budget), away).await
 }
 
-/// Buffers to be registered. Whoever does not wait for them any more ends the taking of their memory.
+/// Buffers to be registered. If the future is dropped, the taking of their memory ends.
 async fn registered_buffers(config: &Config) -> anyhow::Result<Pool> {
     let pool = Pool::new(PoolOptions {
         initial: config.network_rdma_data_buffer_pool_initial_size,
-        max: config.network_rdma_data_buffer_pool_max_size.max(LEAST_POOL),
+        max: config.network_rdma_data_buffer_pool_max_size.max(MIN_POOL),
         huge_pages: config.worker_memory_huge_pages,
         sharing: Sharing::Private,
     })?;
@@ -368,7 +369,7 @@ pub(crate) async fn local_client(config: &Config, service: Arc<dyn Service>) -> 
     let membership = Arc::new(StaticMembership::new([LOCAL]));
     // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
     let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
-    let buffers = pool(LEAST_POOL, config.worker_memory_huge_pages, Sharing::Private)?;
+    let buffers = pool(MIN_POOL, config.worker_memory_huge_pages, Sharing::Private)?;
     client(config, membership, Arc::new(LocalConnector { service }), (buffers, budget), Away::Fail).await
 }
 

@@ -19,8 +19,9 @@
 //! | a coordinator's listener | `coordinator.bind.host`, `network.group_network` |
 //! | connections of commands to a coordinator | `network.group_network` |
 //!
-//! Who asks a worker for data does so where that hands out data ([`Reach::Data`]), from the interface for data; who only requests
-//! ([`Reach::Requests`]) may have none: a coordinator runs on a host without a fast card, whatever file it shares with mounts.
+//! A process that asks a worker for data does so where that hands out data ([`Reach::Data`]), from the interface for data; one that
+//! only requests ([`Reach::Requests`]) may have none: a coordinator runs on a host without a fast card, whatever file it shares
+//! with mounts.
 //!
 //! RDMA has names of its own (`rdma/cards.rs`): the group's network carries what goes by TCP, and may be no network of RDMA at all.
 //! Connections to etcd and to origins are not bound: neither is a node of the cache, and both may be reachable over a network that

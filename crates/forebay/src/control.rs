@@ -1,5 +1,5 @@
 //! What a process that serves a mount answers on this machine, over a Unix socket beside its run state: a question comes as a
-//! JSON object and the end, and a JSON object and the end go back. Who asks nothing gets the report.
+//! JSON object and the end, and a JSON object and the end go back. An empty question gets the report.
 //!
 //! * the report is the client's side: what it read from where, its buffers, and its paths to workers;
 //! * a refresh makes the mount and the kernel forget names, so that they are asked for again;
@@ -32,13 +32,13 @@ use crate::local;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a refresh may take: the kernel is told of each name.
 const REFRESH_WITHIN: Duration = Duration::from_secs(60);
-/// Who is silent for this long and does not end asks nothing.
+/// A client that is silent for this long and does not end asks nothing.
 const SILENCE: Duration = Duration::from_millis(500);
 /// Bytes of an answer that are read, at most.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 /// Bytes of a question: a path, each byte of which takes up to four.
-const MOST_ASKED: u64 = 64 << 10;
-/// Answers under way at once. Who comes when all are taken is sent away.
+const MAX_ASKED: u64 = 64 << 10;
+/// Answers under way at once. A connection that comes when all are taken is closed.
 const PLACES: usize = 16;
 /// How long nobody is taken after the system refused to take one, as when there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -151,7 +151,7 @@ impl Answerer {
         };
         let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
         let tell = async {
-            // Who asked may have left.
+            // The client may have left.
             let _ = stream.write_all(answer.to_string().as_bytes()).await;
             let _ = stream.shutdown().await;
         };
@@ -179,7 +179,7 @@ fn is_trusted(user: u32) -> bool {
 
 async fn question(stream: &mut UnixStream) -> anyhow::Result<Question> {
     let mut text = Vec::new();
-    let mut asked = stream.take(MOST_ASKED);
+    let mut asked = stream.take(MAX_ASKED);
     while let Ok(read) = tokio::time::timeout(SILENCE, asked.read_buf(&mut text)).await {
         if read? == 0 {
             break;
@@ -228,7 +228,7 @@ async fn put(socket: &Path, question: &Question, within: Duration) -> anyhow::Re
         let _ = stream.write_all(&serde_json::to_vec(question)?).await;
         let _ = stream.shutdown().await;
         let mut text = Vec::new();
-        stream.take(MOST_BYTES).read_to_end(&mut text).await?;
+        stream.take(MAX_BYTES).read_to_end(&mut text).await?;
         anyhow::ensure!(!text.is_empty(), "it is busy with others; try again");
         Ok(serde_json::from_slice(&text)?)
     };

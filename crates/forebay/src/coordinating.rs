@@ -250,7 +250,7 @@ impl CacheAccess for Cache {
     }
 }
 
-/// Who is in the cluster.
+/// Which workers and mounts are in the cluster.
 struct View {
     client: Client,
     /// The workers of all groups; taken when it ends.

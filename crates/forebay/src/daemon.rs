@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::exit::{Exit, Fault, Told};
+use crate::exit::{Exit, Fault, UserError};
 use crate::{logging, process};
 
 /// What the child is started with besides the arguments of its parent.
@@ -34,7 +34,7 @@ const LOG_TAIL: u64 = 2048;
 #[derive(Debug, Serialize, Deserialize)]
 enum Word<T> {
     Ready(T),
-    Failed(Told),
+    Failed(UserError),
 }
 
 /// In the parent: starts the child, which logs to `log`, and waits until it is ready. Returns what it says of itself.
@@ -60,10 +60,10 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(log: &Path, doing: &st
     spinner.finish_and_clear();
     match word {
         Heard::Word(Word::Ready(summary)) => Ok(summary),
-        Heard::Word(Word::Failed(told)) => {
+        Heard::Word(Word::Failed(user_error)) => {
             // Its error is the answer; it ends now, so that a second attempt does not find it still there.
             process::wait_for_end(child.id(), END_WITHIN);
-            Err(told.into_error())
+            Err(user_error.into_error())
         }
         Heard::End => {
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -153,8 +153,8 @@ pub(crate) fn ready<T: Serialize>(summary: &T) -> anyhow::Result<()> {
 }
 
 /// In the child: there will be no mount.
-pub(crate) fn failed(told: &Told) {
-    say(&Word::<()>::Failed(told.clone()));
+pub(crate) fn failed(user_error: &UserError) {
+    say(&Word::<()>::Failed(user_error.clone()));
 }
 
 fn say<T: Serialize>(word: &Word<T>) {

@@ -107,7 +107,7 @@ fn sizes(directories: &[(PathBuf, Room)], spaces: &BTreeMap<PathBuf, Space>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Told;
+    use crate::exit::UserError;
     use forebay_config::Sources;
 
     const GIB: u64 = 1 << 30;
@@ -117,9 +117,9 @@ mod tests {
     }
 
     fn refused(disks: &str) -> (Exit, String) {
-        let told = Told::from(&anyhow::Error::new(resolve(&config(disks)).unwrap_err()));
-        assert!(told.what.contains("worker.disks") && told.next.is_some(), "{told:?}");
-        (told.exit, told.what)
+        let user_error = UserError::from(&anyhow::Error::new(resolve(&config(disks)).unwrap_err()));
+        assert!(user_error.what.contains("worker.disks") && user_error.next.is_some(), "{user_error:?}");
+        (user_error.exit, user_error.what)
     }
 
     #[test]

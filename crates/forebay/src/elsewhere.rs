@@ -19,7 +19,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Workers that are asked at once.
 const AT_ONCE: usize = 64;
 /// Workers that are asked at all: the plots have no place for more.
-const MOST: usize = 512;
+const MAX_WORKERS: usize = 512;
 
 type Records = watch::Receiver<Option<Arc<BTreeMap<String, WorkerRecord>>>>;
 
@@ -48,7 +48,7 @@ impl Elsewhere {
     async fn links(&self) -> Vec<(Arc<str>, Arc<dyn Transport>)> {
         let records = self.records.borrow().clone();
         let others = records.iter().flat_map(|records| records.values());
-        let others: Vec<_> = others.filter(|record| record.group != self.group).take(MOST).collect();
+        let others: Vec<_> = others.filter(|record| record.group != self.group).take(MAX_WORKERS).collect();
         let (links, gone) = {
             let mut links = self.links.lock();
             let is_there = |address: &String| others.iter().any(|record| record.addresses.rpc == *address);

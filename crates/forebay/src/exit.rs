@@ -1,10 +1,10 @@
-//! Exit codes, and how an error is told: one line what failed, one line what to do next.
+//! Exit codes, and how an error is shown to the user: one line what failed, one line what to do next.
 //!
-//! The crates below give typed errors whose message names the thing and, after `; `, the remedy. [`Told::from`] finds
-//! the first cause whose meaning it knows, and makes of it a code that scripts can act on and the two lines.
+//! The crates below give typed errors whose message names the thing and, after `; `, the remedy. [`UserError::from`] finds
+//! the first cause whose class it knows, and makes of it a code that scripts can act on and the two lines.
 
 mod code;
-mod meaning;
+mod error_class;
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -29,7 +29,7 @@ impl Fault {
         Self { exit, what: what.into(), next: Some(next.into()) }
     }
 
-    /// A signal ended the work; whoever sent it knows what next.
+    /// A signal ended the work: nothing is to be done next.
     pub(crate) fn interrupted(signal: &str) -> Self {
         Self { exit: Exit::Interrupted, what: format!("interrupted by {signal}"), next: None }
     }
@@ -45,7 +45,7 @@ impl std::error::Error for Fault {}
 
 /// An error as a person reads it. Crosses the pipe from a process in the background to the one that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct UserError {
     /// The exit code.
     pub(crate) exit: Exit,
     /// What failed: a line, or a line for each problem of a configuration.
@@ -54,13 +54,13 @@ pub(crate) struct Told {
     pub(crate) next: Option<String>,
 }
 
-impl From<&anyhow::Error> for Told {
+impl From<&anyhow::Error> for UserError {
     fn from(error: &anyhow::Error) -> Self {
         let mut contexts = Vec::new();
         for cause in error.chain() {
-            if let Some(told) = Self::of(cause) {
-                contexts.push(told.what);
-                return Self { what: contexts.join(": "), ..told };
+            if let Some(user_error) = Self::of(cause) {
+                contexts.push(user_error.what);
+                return Self { what: contexts.join(": "), ..user_error };
             }
             contexts.push(cause.to_string());
         }
@@ -68,10 +68,10 @@ impl From<&anyhow::Error> for Told {
     }
 }
 
-impl Told {
+impl UserError {
     fn of(cause: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        if let Some(told) = cause.downcast_ref::<ToldError>() {
-            return Some(told.0.clone());
+        if let Some(user_error) = cause.downcast_ref::<WrappedUserError>() {
+            return Some(user_error.0.clone());
         }
         if let Some(fault) = cause.downcast_ref::<Fault>() {
             return Some(Self { exit: fault.exit, what: fault.what.clone(), next: fault.next.clone() });
@@ -92,11 +92,11 @@ impl Told {
             let next = "give an absolute path of the namespace, as in `/dir/file`, or a path under a mount";
             return Some(Self { exit: Exit::Usage, what: error.to_string(), next: Some(next.to_owned()) });
         }
-        let meaning = meaning::of(cause)?;
+        let class = error_class::of(cause)?;
         let message = cause.to_string();
-        let (what, next) = message.rsplit_once(meaning.separator).unzip();
+        let (what, next) = message.rsplit_once(class.separator).unzip();
         let what = what.map_or_else(|| message.clone(), str::to_owned);
-        Some(Self { exit: meaning.exit, what, next: next.map(str::to_owned) })
+        Some(Self { exit: class.exit, what, next: next.map(str::to_owned) })
     }
 
     /// Takes `; remedy` off the message; `otherwise` stands in where the message has none.
@@ -107,12 +107,12 @@ impl Told {
         }
     }
 
-    /// The same thing as an error, which is told as it is.
+    /// The same as an error, which is printed as it is.
     pub(crate) fn into_error(self) -> anyhow::Error {
-        anyhow::Error::new(ToldError(self))
+        anyhow::Error::new(WrappedUserError(self))
     }
 
-    /// Prints it to standard error. Nothing, when all has been told.
+    /// Prints it to standard error. Nothing, when all has been printed.
     pub(crate) fn print(&self) {
         if self.what.is_empty() {
             return;
@@ -142,9 +142,9 @@ impl Failures {
         if is_broken_pipe(&error) {
             return Err(error);
         }
-        let told = Told::from(&error);
-        told.print();
-        self.first.get_or_insert(told.exit);
+        let user_error = UserError::from(&error);
+        user_error.print();
+        self.first.get_or_insert(user_error.exit);
         Ok(())
     }
 
@@ -166,15 +166,15 @@ impl Failures {
 }
 
 #[derive(Debug)]
-struct ToldError(Told);
+struct WrappedUserError(UserError);
 
-impl fmt::Display for ToldError {
+impl fmt::Display for WrappedUserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.what)
     }
 }
 
-impl std::error::Error for ToldError {}
+impl std::error::Error for WrappedUserError {}
 
 fn of_kind(kind: FailureKind) -> (Exit, Option<&'static str>) {
     match kind {
@@ -226,16 +226,16 @@ mod tests {
     fn a_failure_is_told_with_its_context_its_remedy_and_its_code() {
         let failure = Failure::new(FailureKind::PermissionDenied, "s3://b: access denied; check the policy");
         let error = Err::<(), _>(failure).context("cannot read /x").unwrap_err();
-        let told = Told::from(&error);
-        assert_eq!(told.exit, Exit::Denied);
-        assert_eq!(told.what, "cannot read /x: s3://b: access denied");
-        assert_eq!(told.next.as_deref(), Some("check the policy"));
+        let user_error = UserError::from(&error);
+        assert_eq!(user_error.exit, Exit::Denied);
+        assert_eq!(user_error.what, "cannot read /x: s3://b: access denied");
+        assert_eq!(user_error.next.as_deref(), Some("check the policy"));
     }
 
     #[test]
     fn what_was_told_once_is_told_the_same_again() {
-        let told = Told { exit: Exit::Busy, what: "a".into(), next: Some("b".into()) };
-        assert_eq!(Told::from(&told.clone().into_error()), told);
+        let user_error = UserError { exit: Exit::Busy, what: "a".into(), next: Some("b".into()) };
+        assert_eq!(UserError::from(&user_error.clone().into_error()), user_error);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Who holds a mount: what `/proc` tells of the processes that have something below it open.
+//! Which processes hold a mount: what `/proc` tells of the processes that have something below it open.
 //!
-//! Whoever looks at the mappings of a process waits for the lock of its address space, which the kernel may hold while a page of a file
+//! A look at the mappings of a process waits for the lock of its address space, which the kernel may hold while a page of a file
 //! comes: of a file system that does not answer, for ever. So mappings come last, and how long they are looked at is bounded.
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// Who has something below `mountpoint` open. Takes some seconds at most.
+    /// The processes that have something below `mountpoint` open. Takes some seconds at most.
     pub(crate) fn of(mountpoint: &Path) -> Self {
         let until = Instant::now() + ALL_WITHIN;
         let below = mountpoint.to_owned();
@@ -73,7 +73,7 @@ impl Holders {
         holders
     }
 
-    /// Them, for a sentence that says by whom a mount is in use.
+    /// Them, for a sentence that says which processes use a mount.
     pub(crate) fn named(&self) -> String {
         if !self.found.is_empty() {
             let each =

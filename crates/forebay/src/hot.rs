@@ -26,7 +26,7 @@ use crate::namespaces::HOT;
 /// How often it is looked what is hot.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Files that are hot at once, at most.
-const MOST: usize = 64;
+const MAX_FILES: usize = 64;
 
 /// Looks for hot files, while it lives.
 pub(crate) struct Hot {
@@ -135,7 +135,7 @@ fn hot(rates: &BTreeMap<String, u64>, known: &BTreeSet<String>, threshold: u64) 
     let needs = |path: &String| if known.contains(path) { threshold / 2 } else { threshold };
     let mut hot: Vec<_> = rates.iter().filter(|(path, rate)| **rate >= needs(path)).collect();
     hot.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-    hot.into_iter().take(MOST).map(|(path, _)| path.clone()).collect()
+    hot.into_iter().take(MAX_FILES).map(|(path, _)| path.clone()).collect()
 }
 
 #[cfg(test)]
@@ -159,8 +159,8 @@ mod tests {
         let worker = |path: &str, rate: f64| json!({"hottest": [{"path": path, "bytes_per_minute": rate}]});
         let rates = rates([worker("/a", 5.0), worker("/a", 9.0), json!({}), json!({"hottest": 1})].into_iter());
         assert_eq!(rates, BTreeMap::from([("/a".to_owned(), 9)]));
-        let many = (0..MOST as u64 * 2).map(|number| (format!("/{number}"), number)).collect();
+        let many = (0..MAX_FILES as u64 * 2).map(|number| (format!("/{number}"), number)).collect();
         let hot = hot(&many, &BTreeSet::new(), 0);
-        assert!(hot.len() == MOST && hot.contains(&format!("/{}", MOST * 2 - 1)));
+        assert!(hot.len() == MAX_FILES && hot.contains(&format!("/{}", MAX_FILES * 2 - 1)));
     }
 }

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use crate::exit::Told;
+use crate::exit::UserError;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
@@ -54,13 +54,13 @@ fn main() -> ExitCode {
     if exit::is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    let told = Told::from(&error);
+    let user_error = UserError::from(&error);
     if in_background {
         // Our standard error is the log, and the parent prints what it hears.
-        tracing::error!("{}", told.what);
-        daemon::failed(&told);
+        tracing::error!("{}", user_error.what);
+        daemon::failed(&user_error);
     } else {
-        told.print();
+        user_error.print();
     }
-    ExitCode::from(told.exit as u8)
+    ExitCode::from(user_error.exit as u8)
 }

@@ -3,7 +3,7 @@
 
 use forebay_config::{Loaded, Origin};
 use forebay_doctor::Root;
-use forebay_doctor::demand::{self, BUFFERS_MOST, Demand};
+use forebay_doctor::demand::{self, BUFFERS_MAX_SIZE, Demand};
 use forebay_doctor::facts::Memory;
 use forebay_types::ByteSize;
 
@@ -42,7 +42,7 @@ impl Takes {
 /// When it cannot; the settings are named.
 pub(crate) fn check(loaded: &mut Loaded, parts: Parts) -> Result<(), Fault> {
     let memory = Memory::read(&Root::default());
-    let limited = loaded.origin(BUFFERS_MOST) != Origin::Default;
+    let limited = loaded.origin(BUFFERS_MAX_SIZE) != Origin::Default;
     if let (false, Some(usable)) = (limited, memory.ordinary_bytes()) {
         let config = &mut loaded.config;
         // What starts larger is refused below.
@@ -74,8 +74,8 @@ mod tests {
 
     fn refused(settings: &[&str], parts: Parts) -> Option<(Exit, String)> {
         let fault = check(&mut loaded(settings), parts).err()?;
-        let told = crate::exit::Told::from(&anyhow::Error::new(fault));
-        Some((told.exit, format!("{}; {}", told.what, told.next.unwrap_or_default())))
+        let user_error = crate::exit::UserError::from(&anyhow::Error::new(fault));
+        Some((user_error.exit, format!("{}; {}", user_error.what, user_error.next.unwrap_or_default())))
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! One function per part of a report, so that a process exports exactly what it has: a worker its requests, store and
 //! origins, a mount its operations and where its bytes came from, `up` both. What labels may be is bounded: operations,
 //! sources, tiers, outcomes and errors are fixed sets, cards and disks are those of a machine, and of the workers that a mount
-//! has paths to only the first [`MOST_WORKERS`] have a series of their own.
+//! has paths to only the first [`MAX_WORKERS`] have a series of their own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::report::{
 };
 
 /// Workers with series of their own in a mount's metrics.
-const MOST_WORKERS: usize = 256;
+const MAX_WORKERS: usize = 256;
 
 /// What a process that reports `report` shows over HTTP.
 pub(crate) fn site(readiness: Readiness, report: impl Fn() -> Value + Send + Sync + 'static) -> Site {
@@ -323,7 +323,7 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
             .add([("to", "tcp")], paths.fell_back)
             .add([("to", "rdma")], paths.failed_back);
     }
-    for worker in rdma.workers.iter().take(MOST_WORKERS) {
+    for worker in rdma.workers.iter().take(MAX_WORKERS) {
         for (transport, is_rdma) in [("rdma", true), ("tcp", false)] {
             let up = worker.data.iter().filter(|path| path.rdma == is_rdma && path.up).count();
             families
@@ -435,7 +435,7 @@ fn of_store(store: &Store, families: &mut Families) {
     }
 }
 
-/// All origins together: there may be many, and who wants one alone asks `/stats`.
+/// All origins together: there may be many, and `/stats` has each alone.
 fn of_origin(origin: &Origin, families: &mut Families) {
     let counts = &origin.counts;
     families

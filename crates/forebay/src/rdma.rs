@@ -24,7 +24,7 @@ pub(crate) use connector::RdmaConnector;
 pub(crate) use idle::say_which_are_idle;
 pub(crate) use servers::Servers;
 
-use crate::exit::{Fault, Told};
+use crate::exit::{Fault, UserError};
 
 /// Whether blocks are to go over RDMA, through registered buffers.
 pub(crate) fn is_wanted_for_data(config: &Config) -> bool {
@@ -46,7 +46,7 @@ fn or_tcp<T>(config: &Config, attempt: anyhow::Result<T>) -> anyhow::Result<Opti
             Ok(None)
         }
         Err(error) => {
-            let Told { exit, what, .. } = Told::from(&error);
+            let UserError { exit, what, .. } = UserError::from(&error);
             let next = format!(
                 "{}; or set network.rdma.data.fallback = \"tcp-at-start\" to run on TCP, or network.rdma.data.enabled = false",
                 remedy::of(&error)

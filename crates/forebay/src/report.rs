@@ -116,7 +116,7 @@ pub(crate) struct Local {
     pub(crate) bytes: BTreeMap<String, u64>,
     /// Opens for reading, by what was found.
     pub(crate) opens: BTreeMap<String, u64>,
-    /// Handles for reading, by who serves them.
+    /// Handles for reading, by what serves them.
     pub(crate) handles: BTreeMap<String, u64>,
     /// Files that were not taken, by the reason.
     pub(crate) refused: BTreeMap<String, u64>,

@@ -4,7 +4,7 @@
 //! where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however it
 //! ends; `NAME.sock` is where it answers for itself; the log, where the configuration names none, lies in a log directory under the same name.
 //!
-//! The lock decides who serves a mountpoint. What a killed process leaves behind is replaced by the next one.
+//! The lock decides which process serves a mountpoint. What a killed process leaves behind is replaced by the next one.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -54,7 +54,7 @@ pub(crate) struct RunState {
     /// Where it answers to `/metrics`, if it does.
     #[serde(default)]
     pub(crate) web: Option<String>,
-    /// The cluster of the workers; without it, that of whoever asks them.
+    /// The cluster of the workers; without it, that of the process that asks them.
     #[serde(default)]
     pub(crate) cluster: Option<String>,
     /// The name of the worker in the same process, where it shares that with others.

@@ -91,7 +91,7 @@ impl Windows {
         Ok(windows)
     }
 
-    /// Who looks through them, and what must stay as it is meanwhile.
+    /// The clients that look through them, and what must stay as it is meanwhile.
     pub(crate) fn report(&self) -> Value {
         json!({
             "servers": self.names,

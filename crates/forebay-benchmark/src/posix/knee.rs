@@ -222,7 +222,7 @@ fn is_worth_it(from: Measure, to: Measure) -> bool {
 /// The most jobs of a sweep with which each byte is read once. Warm it does not matter; cold, a job that reads what another has
 /// just brought reads it from the cache. The settings, as a record has them, know how many files there are.
 #[must_use]
-pub fn most_jobs(sweep: &Case, settings: &BTreeMap<String, String>) -> u32 {
+pub fn max_jobs(sweep: &Case, settings: &BTreeMap<String, String>) -> u32 {
     let files = match sweep.layout {
         Layout::Single => return if sweep.state == State::Cold { 1 } else { u32::MAX },
         Layout::Multiple => "files",

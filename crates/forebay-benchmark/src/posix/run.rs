@@ -7,13 +7,13 @@
 //! ```
 //!
 //! A run takes hours, and must survive what happens in hours. The record is whole after every step, and the same command goes on
-//! after the last one (`journal.rs`). Every fio has a deadline, and is ended by its number (`child.rs`). Who loses the terminal loses
+//! after the last one (`journal.rs`). Every fio has a deadline, and is ended by its number (`child.rs`). A lost terminal loses
 //! nothing: nothing here fails when nobody listens. An interruption ends the fio under way, keeps the record and removes the data.
 //!
 //! * [`Run`]: what is to be measured;
 //! * [`Fio`]: the program, its engines; [`serve()`]: its server on other machines, [`Host`]: these machines;
-//! * [`Cache`]: the seam to what is measured: who knows a cache fills and empties it. [`AnyCache`] knows none;
-//! * [`Progress`]: who waits; [`Stop`]: who wants it to end.
+//! * [`Cache`]: the seam to what is measured: fills and empties a cache. [`AnyCache`] knows none;
+//! * [`Progress`]: what is shown meanwhile; [`Stop`]: the wish to end it.
 
 mod cache;
 mod child;

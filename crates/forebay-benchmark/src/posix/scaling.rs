@@ -79,7 +79,7 @@ pub struct Row {
 /// One kind of reading on all topologies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// Who was measured.
+    /// What was measured.
     pub target: String,
     /// The cache.
     pub state: State,

@@ -17,7 +17,7 @@ use crate::record::{Access, Layout, Pattern, State};
 /// the stack can really do.
 pub const LARGEST_SOUND_BLOCK: u64 = 1 << 20;
 /// Jobs of one fio at most: it has a table of so many.
-const MOST_JOBS: u32 = 4096;
+const MAX_JOBS: u32 = 4096;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -191,7 +191,7 @@ impl Settings {
         if let Some((flag, _)) = axes.iter().find(|(_, empty)| *empty) {
             return Err(SettingsError::Nothing(flag));
         }
-        if let Some(jobs) = self.jobs.iter().find(|jobs| !(1..=MOST_JOBS).contains(*jobs)) {
+        if let Some(jobs) = self.jobs.iter().find(|jobs| !(1..=MAX_JOBS).contains(*jobs)) {
             return Err(SettingsError::Jobs(*jobs));
         }
         if !self.jobs.is_sorted_by(|before, after| before < after) {
@@ -296,7 +296,7 @@ pub enum SettingsError {
     #[error("{0} names nothing; name one at least")]
     Nothing(&'static str),
     /// fio cannot run so many.
-    #[error("{0} jobs cannot be run; name 1 to {MOST_JOBS}")]
+    #[error("{0} jobs cannot be run; name 1 to {MAX_JOBS}")]
     Jobs(u32),
     /// A sweep goes upwards.
     #[error("--numjobs is not in order; name each number once, the smallest first")]

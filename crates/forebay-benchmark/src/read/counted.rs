@@ -9,7 +9,7 @@ use super::mean::Mean;
 use super::statistics::pairs;
 use crate::record::Cell;
 
-pub use super::doubt::{LEAST_PROCESSORS, doubt, has_processors};
+pub use super::doubt::{MIN_PROCESSORS, doubt, has_processors};
 
 /// Writes beside each cell what of it does not count, others being compared with `base`.
 pub fn judge(cells: &mut [Cell], base: &str) {

@@ -5,7 +5,7 @@ use super::units::size;
 use crate::record::Cell;
 
 /// Percent × seconds below which processor time says nothing: five ticks of the kernel's.
-pub const LEAST_PROCESSORS: f64 = 5.0;
+pub const MIN_PROCESSORS: f64 = 5.0;
 /// A part of the bytes from an origin that makes a cell a cold one. Below it are others' reads from a cluster that is shared.
 const COLD: f64 = 0.01;
 
@@ -27,5 +27,5 @@ pub fn doubt(cell: &Cell) -> Option<String> {
 #[must_use]
 pub fn has_processors(mean: &Mean) -> bool {
     // One that is not known is not more, either.
-    mean.processors() >= LEAST_PROCESSORS
+    mean.processors() >= MIN_PROCESSORS
 }

@@ -44,7 +44,7 @@ impl Settings {
 
     /// The most bytes of files that are needed at once.
     #[must_use]
-    pub fn most_bytes(&self) -> u64 {
+    pub fn max_bytes(&self) -> u64 {
         plan(self, 1).iter().map(Batch::bytes).max().unwrap_or_default()
     }
 }
@@ -140,8 +140,8 @@ mod tests {
         assert!(batches[..5].iter().all(|batch| batch.files == 20 && batch.steps.len() == 2 * 2 * 2 * 2));
         assert!(batches[5..].iter().all(|batch| batch.files == 1 && batch.steps.len() == 2 * 2));
         assert!(batches[5..].iter().flat_map(|batch| &batch.steps).all(|step| step.clients == 1));
-        assert_eq!(Settings::study(1.0).most_bytes(), 40_000 * MB);
-        assert_eq!(Settings::study(0.5).most_bytes(), 20_000 * MB);
+        assert_eq!(Settings::study(1.0).max_bytes(), 40_000 * MB);
+        assert_eq!(Settings::study(0.5).max_bytes(), 20_000 * MB);
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub fn together<S>(
         }
         let (took, after) = (began.elapsed(), sample());
         let interrupted = |ended: &Result<_, FileError>| matches!(ended, Err(FileError::Interrupted));
-        // Who stopped for another's sake has nothing to tell.
+        // A reader that stopped for another's sake has nothing to tell.
         if let Some(first) = ended.iter().position(|ended| ended.is_err() && !interrupted(ended)) {
             ended.swap(0, first);
         }

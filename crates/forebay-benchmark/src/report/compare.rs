@@ -37,7 +37,7 @@ pub(super) fn document(records: &[(String, Record)]) -> Result<Document, RecordE
         }
         Measured::Read { .. } => vec![read::section(records)],
     };
-    let headlines = tally(records, &same, first);
+    let headlines = headlines(records, &same, first);
     let same: Vec<Section> = same.into_iter().filter(|section| !section.tables.is_empty()).collect();
     let unfinished: Vec<_> =
         records.iter().filter(|(_, record)| !record.finished).map(|(name, _)| name.as_str()).collect();
@@ -102,7 +102,7 @@ pub(super) fn scaling(records: &[(String, Record)]) -> Result<Document, RecordEr
 }
 
 /// In how many of the cases each record but the first is better, for each figure.
-fn tally(records: &[(String, Record)], sections: &[Section], base: &Record) -> Vec<Headline> {
+fn headlines(records: &[(String, Record)], sections: &[Section], base: &Record) -> Vec<Headline> {
     let figures: &[&str] = match base.measured {
         Measured::Posix { .. } => &["Throughput", "p99 latency", "CPU for each GB/s"],
         Measured::Read { .. } => &["Time of a file", "CPU"],

@@ -16,7 +16,7 @@ pub(super) struct Sweep {
     pub(super) points: Vec<Point>,
     pub(super) knee: Option<Knee>,
     /// With more jobs, cold, some read what others have just brought: those are no figures of the origin.
-    most_jobs: u32,
+    max_jobs: u32,
     /// Why none of it counts.
     discounted: Option<&'static str>,
 }
@@ -40,12 +40,12 @@ pub(super) fn sweeps(steps: &[Step], record: &Record) -> Vec<Sweep> {
         let mut own: Vec<&Step> = steps.iter().filter(|other| same_sweep(&step.case, &other.case)).collect();
         own.sort_by_key(|step| step.case.jobs);
         let points = own.chunk_by(|one, other| one.case.jobs == other.case.jobs).map(Point::of).collect();
-        let most_jobs = knee::most_jobs(&step.case, &record.settings);
+        let max_jobs = knee::max_jobs(&step.case, &record.settings);
         let mut once = knee::points(steps, &step.case);
-        once.retain(|point| point.jobs <= most_jobs);
+        once.retain(|point| point.jobs <= max_jobs);
         let knee = knee::knee(&once, &step.case, &record.machine);
         let discounted = discounted(&step.case, record);
-        sweeps.push(Sweep { case: step.case.clone(), points, knee, most_jobs, discounted });
+        sweeps.push(Sweep { case: step.case.clone(), points, knee, max_jobs, discounted });
     }
     sweeps
 }
@@ -64,7 +64,7 @@ fn discounted(case: &Case, record: &Record) -> Option<&'static str> {
 impl Sweep {
     /// Why a point counts for nothing, if it does not.
     pub(super) fn discounts(&self, jobs: u32) -> Option<&'static str> {
-        self.discounted.or((jobs > self.most_jobs)
+        self.discounted.or((jobs > self.max_jobs)
             .then_some("of more jobs than one, or than files, each is counted what the first of them brings"))
     }
 
@@ -77,8 +77,8 @@ impl Sweep {
     /// The point with the highest throughput, of those in which each byte is read once.
     pub(super) fn highest(&self) -> Option<&Point> {
         let throughput = |point: &&Point| point.outcome.bytes_per_second;
-        let any_long = self.points.iter().any(|point| point.jobs <= self.most_jobs && !point.is_short());
-        let once = self.points.iter().filter(|point| point.jobs <= self.most_jobs);
+        let any_long = self.points.iter().any(|point| point.jobs <= self.max_jobs && !point.is_short());
+        let once = self.points.iter().filter(|point| point.jobs <= self.max_jobs);
         let once = once.filter(|point| !any_long || !point.is_short());
         once.max_by(|one, other| throughput(one).total_cmp(&throughput(other)))
     }
@@ -87,7 +87,7 @@ impl Sweep {
     pub(super) fn no_knee(&self) -> &'static str {
         if self.knee.is_some() {
             "None can be told: rounds of the same differ by as much as the best number of jobs does from those that follow."
-        } else if self.points.iter().any(|point| point.jobs > self.most_jobs) {
+        } else if self.points.iter().any(|point| point.jobs > self.max_jobs) {
             "Cold it has none to be seen: of more jobs, each is counted what the first of them brings."
         } else {
             "There is none in sight: more jobs were always worth it."

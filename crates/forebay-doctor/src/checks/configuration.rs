@@ -5,14 +5,14 @@ use std::time::Duration;
 use forebay_config::Config;
 
 use crate::checks::{Check, Section, Verdict};
-use crate::demand::{self, BUFFERS_MOST as MOST};
+use crate::demand::{self, BUFFERS_MAX_SIZE as MAX_SIZE};
 use crate::facts::Facts;
 use crate::text::size;
 
 /// An operation of a busy fabric takes seconds when packets are lost; its card tries again for about as long.
-const LEAST_OPERATION_TIME: Duration = Duration::from_secs(10);
+const MIN_OPERATION_TIME: Duration = Duration::from_secs(10);
 /// Requests that the kernel has under way ahead of a reader; with fewer, a reader waits for each.
-const LEAST_BACKGROUND: u32 = 16;
+const MIN_BACKGROUND: u32 = 16;
 
 pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     let mut checks = settings(facts);
@@ -29,7 +29,7 @@ fn row(name: &'static str, verdict: Verdict, what: impl Into<String>) -> Check {
 fn operation_time(config: &Config) -> Option<Check> {
     const KEY: &str = "network.rdma.data.operation_timeout";
     let time = config.network_rdma_data_operation_timeout;
-    config.network_rdma_data_enabled.then(|| match time < LEAST_OPERATION_TIME {
+    config.network_rdma_data_enabled.then(|| match time < MIN_OPERATION_TIME {
         false => row("operation-timeout", Verdict::Ok, format!("{time:?}")).about(KEY),
         true => row("operation-timeout", Verdict::Warn, format!("{time:?} is less than a busy fabric may take"))
             .about(KEY)
@@ -47,15 +47,15 @@ fn buffer_pool(facts: &Facts, config: &Config) -> Vec<Check> {
     let wanted = config.block_size.as_u64().saturating_mul(ahead.saturating_mul(2).max(2));
     let what = format!("{} of buffers, and prefetch for two readers takes {}", size(most), size(wanted));
     let pool = match most < wanted {
-        false => row("buffer-pool", Verdict::Ok, what).about(MOST),
+        false => row("buffer-pool", Verdict::Ok, what).about(MAX_SIZE),
         true => row("buffer-pool", Verdict::Warn, format!("{what}: it will shrink, and readers wait"))
-            .about(MOST)
+            .about(MAX_SIZE)
             .remedy(format!(
-                "raise {MOST} (16GiB for 16 blocks ahead), or lower client.prefetch.far_part_number or \
+                "raise {MAX_SIZE} (16GiB for 16 blocks ahead), or lower client.prefetch.far_part_number or \
                  client.prefetch.max_part_number"
             )),
     };
-    let limited = facts.configuration.settings.iter().any(|setting| setting.key == MOST);
+    let limited = facts.configuration.settings.iter().any(|setting| setting.key == MAX_SIZE);
     let memory = demand::shortage(&facts.memory, &demand::of_client(config, limited));
     let memory = memory.map(|shortage| {
         row("buffer-pool", Verdict::Fail, shortage.what).about("network.rdma.data.buffer_pool").remedy(shortage.remedy)
@@ -65,7 +65,7 @@ fn buffer_pool(facts: &Facts, config: &Config) -> Vec<Check> {
 
 fn background(config: &Config) -> Option<Check> {
     let requests = config.fuse_max_background;
-    (requests < LEAST_BACKGROUND).then(|| {
+    (requests < MIN_BACKGROUND).then(|| {
         row(
             "max-background",
             Verdict::Warn,

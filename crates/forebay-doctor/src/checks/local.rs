@@ -17,7 +17,7 @@ pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     }
     let mut checks = vec![possible(facts)];
     match &facts.local.directory {
-        Some(directory) => checks.push(ground(directory, config)),
+        Some(directory) => checks.push(check_directory(directory, config)),
         None if config.client_local_dir.is_none() => {
             checks.extend(memory(facts, config));
             checks.push(huge_pages(facts));
@@ -48,7 +48,7 @@ fn possible(facts: &Facts) -> Check {
     row(Verdict::Ok, "files can be materialised")
 }
 
-fn ground(directory: &LocalDirectory, config: &Config) -> Check {
+fn check_directory(directory: &LocalDirectory, config: &Config) -> Check {
     let path = directory.path.display().to_string();
     let row = |verdict, what: String| row(Section::Fuse, "local-ground", verdict, what).about(&path);
     let file_system = directory.file_system.as_deref().unwrap_or("an unknown file system");
@@ -84,7 +84,7 @@ fn ground(directory: &LocalDirectory, config: &Config) -> Check {
 /// Its pages count as this process's, in whatever group it runs.
 fn memory(facts: &Facts, config: &Config) -> Option<Check> {
     /// What is left for everything else, in percent.
-    const MOST: u64 = 80;
+    const MAX_PERCENT: u64 = 80;
     let usable = facts.memory.usable_bytes()?;
     let worker = if config.mounts.is_empty() { 0 } else { config.worker_memory_size.as_u64() };
     let local = config.client_local_size;
@@ -95,7 +95,7 @@ fn memory(facts: &Facts, config: &Config) -> Option<Check> {
     Some(if wanted > usable {
         row(Section::Memory, "local-memory", Verdict::Fail, what)
             .remedy("lower client.local.size, set client.local.dir, or raise the limit of the container or the service")
-    } else if wanted > usable / 100 * MOST {
+    } else if wanted > usable / 100 * MAX_PERCENT {
         row(Section::Memory, "local-memory", Verdict::Warn, what)
             .remedy("lower client.local.size, or set client.local.dir to a directory on a local disk")
     } else {

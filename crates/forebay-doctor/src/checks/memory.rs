@@ -29,7 +29,7 @@ fn lock_limit(facts: &Facts, config: &Config) -> Check {
     judge(facts, config, "memlock", facts.memory.lock_limit, "here")
 }
 
-/// What those may lock who are not this process and register memory: processes that run, units that start them, and the user
+/// What others than this process may lock that register memory: processes that run, units that start them, and the user
 /// who called sudo.
 fn lock_limits_of_others(facts: &Facts, config: &Config) -> Vec<Check> {
     let processes = facts.processes.iter().filter(|process| !process.is_coordinator()).map(|process| {

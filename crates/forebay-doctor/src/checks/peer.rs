@@ -1,4 +1,4 @@
-//! Another host: the way to it, who answers there, and what was measured.
+//! Another host: the way to it, what answers there, and what was measured.
 
 mod measured;
 mod row;

@@ -1,4 +1,4 @@
-//! Who listens through rdma_cm: what `rdma resource show cm_id` shows. Its ports are none of TCP's, so that
+//! The listeners of rdma_cm: what `rdma resource show cm_id` shows. Its ports are none of TCP's, so that
 //! `/proc/net/tcp` knows nothing of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -56,7 +56,7 @@ impl Fuse {
         }
     }
 
-    /// Where file systems of Forebay are mounted. They are not touched: one that hangs would hold whoever looks at it.
+    /// Where file systems of Forebay are mounted. They are not touched: one that hangs would hold a process that looks at it.
     #[must_use]
     pub fn mounts(root: &Root) -> Vec<String> {
         mounts(&root.text("proc/self/mountinfo").unwrap_or_default())

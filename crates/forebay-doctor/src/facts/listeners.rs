@@ -1,4 +1,4 @@
-//! Who listens on a TCP port: what `ss -tlnp` shows.
+//! Which processes listen on a TCP port: what `ss -tlnp` shows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::root::Root;
 
 /// Most processes whose descriptors are looked through.
-const MOST_PROCESSES: usize = 10_000;
+const MAX_PROCESSES: usize = 10_000;
 
 /// A socket that listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ fn owners(root: &Root, sockets: &[Socket]) -> Vec<(u64, Owner)> {
     // Of all processes only those that are found are copied.
     let looked_through = root.unrecorded();
     let processes = looked_through.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
-    for pid in processes.take(MOST_PROCESSES) {
+    for pid in processes.take(MAX_PROCESSES) {
         for descriptor in looked_through.names(format!("proc/{pid}/fd")) {
             let path = format!("proc/{pid}/fd/{descriptor}");
             let inode = looked_through.link(&path).and_then(|target| inode_of(&target));

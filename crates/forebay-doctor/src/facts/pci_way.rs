@@ -15,7 +15,7 @@ const FIRST_CAPABILITY: usize = 0x100;
 /// Where `ACSCtl` is in the capability.
 const CONTROL: usize = 6;
 /// No device has more capabilities than fit into its 4 KiB.
-const MOST_CAPABILITIES: usize = 64;
+const MAX_CAPABILITIES: usize = 64;
 /// The tag of a card's name in its vital product data (PCI Local Bus Specification 3.0, I).
 const NAME: u8 = 0x82;
 
@@ -39,7 +39,7 @@ fn is_address(name: &str) -> bool {
 
 /// The most that the bridge in `folder` can do.
 pub(crate) fn slot(root: &Root, folder: &str) -> Option<PcieLink> {
-    PcieLink::read_most(root, folder)
+    PcieLink::read_max(root, folder)
 }
 
 /// How the IOMMU treats the card in `folder`: `identity`, or `DMA` and `DMA-FQ` where it translates each address.
@@ -57,7 +57,7 @@ pub(crate) fn redirects(root: &Root, folder: &str) -> bool {
 fn control(config: &[u8]) -> Option<u16> {
     let half = |at: usize| Some(u16::from_le_bytes(*config.get(at..)?.first_chunk()?));
     let mut at = FIRST_CAPABILITY;
-    for _ in 0..MOST_CAPABILITIES {
+    for _ in 0..MAX_CAPABILITIES {
         if half(at)? == ACCESS_CONTROL {
             return half(at + CONTROL);
         }

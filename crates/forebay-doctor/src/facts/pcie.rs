@@ -32,7 +32,7 @@ impl PcieLink {
     }
 
     /// The most that the PCI device in `folder` can do.
-    pub(crate) fn read_most(root: &Root, folder: &str) -> Option<Self> {
+    pub(crate) fn read_max(root: &Root, folder: &str) -> Option<Self> {
         let speed_mtps = speed(&root.word(format!("{folder}/max_link_speed"))?)?;
         let width = root.number(format!("{folder}/max_link_width")).filter(|width| (1..=64).contains(width))?;
         Some(Self { speed_mtps, width, ..Self::default() })

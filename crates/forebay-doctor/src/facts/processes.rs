@@ -10,9 +10,9 @@ use crate::facts::system::{capabilities, field, may_lock, numbers};
 use crate::root::Root;
 
 /// Most processes that are looked through.
-const MOST_PROCESSES: usize = 10_000;
+const MAX_PROCESSES: usize = 10_000;
 /// Most words of a command line that are kept: the command and what it is told to do, and no option of it.
-const MOST_WORDS: usize = 3;
+const MAX_WORDS: usize = 3;
 
 /// A process of Forebay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl Process {
         let is_ours = |pid: &u32| {
             Some(*pid) != own && looked_through.text(format!("proc/{pid}/comm")).as_deref() == Some("forebay")
         };
-        let ours: Vec<u32> = numbers.take(MOST_PROCESSES).filter(is_ours).collect();
+        let ours: Vec<u32> = numbers.take(MAX_PROCESSES).filter(is_ours).collect();
         ours.into_iter().filter_map(|pid| Self::read(root, pid)).collect()
     }
 
@@ -48,7 +48,7 @@ impl Process {
         root.word(format!("proc/{pid}/comm"))?;
         // Options may have what nobody else is to know.
         let without_options = |text: &str| {
-            let words = text.split('\0').take_while(|word| !word.starts_with('-')).take(MOST_WORDS);
+            let words = text.split('\0').take_while(|word| !word.starts_with('-')).take(MAX_WORDS);
             let words: Vec<&str> =
                 words.filter(|word| !word.contains(['/', ':', '=']) || word.ends_with("forebay")).collect();
             words.join("\0")

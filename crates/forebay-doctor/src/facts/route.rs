@@ -25,7 +25,7 @@ const METRIC_MTU: u16 = 2;
 /// Headers of IP and UDP.
 const HEADERS: [u32; 2] = [20 + 8, 40 + 8];
 /// A datagram is at most so long.
-const MOST_DATAGRAM: u32 = 65_507;
+const MAX_DATAGRAM: u32 = 65_507;
 /// How often a large packet is sent, and how long an answer to one is waited for.
 const ATTEMPTS: u32 = 3;
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
@@ -80,7 +80,7 @@ impl Route {
         };
         let answers = netlink::ask(None, &question).ok()?;
         let route = Self::read(&Root::default(), to, answers.first()?)?;
-        // Who says where from is not told it back.
+        // An answer does not repeat the source address of the question.
         Some(Self { source: route.source.or(from.filter(|_| source.is_some())), ..route })
     }
 
@@ -138,7 +138,7 @@ fn datagrams(to: IpAddr, from: Option<IpAddr>, largest: Option<u32>) -> std::io:
     let mut found = PathMtu { believed: believed(&socket), ..PathMtu::default() };
     for _ in 0..ATTEMPTS {
         let mtu = found.believed.into_iter().chain(largest).min().unwrap_or(1500);
-        let payload = mtu.saturating_sub(headers).min(MOST_DATAGRAM);
+        let payload = mtu.saturating_sub(headers).min(MAX_DATAGRAM);
         // Too long for what the kernel has just learnt: it says so, and the next one is shorter.
         let sent = socket.send(&vec![0; payload as usize]).is_ok();
         let answer = if sent { socket.recv(&mut [0; 1]) } else { Err(ErrorKind::WouldBlock.into()) };

@@ -132,12 +132,12 @@ pub(crate) fn program(root: &Root, folders: &[PathBuf], name: &str) -> Option<Pa
 /// The numbers of a list such as `0-3,8`, which may be empty.
 pub(crate) fn numbers(list: &str) -> Option<BTreeSet<u32>> {
     /// More processors than any machine has.
-    const MOST: u32 = 65_536;
+    const MAX_CPUS: u32 = 65_536;
     let mut numbers = BTreeSet::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        (last < MOST).then_some(())?;
+        (last < MAX_CPUS).then_some(())?;
         numbers.extend(first..=last);
     }
     Some(numbers)

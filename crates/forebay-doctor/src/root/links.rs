@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 /// As many as the kernel follows.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// Parts of a path, those of the links on the way included.
-const MOST_PARTS: usize = 4096;
+const MAX_PARTS: usize = 4096;
 
 /// Where a path leads.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) fn follow(prefix: &Path, path: &Path, is_end_followed: bool) -> Optio
     let mut left = VecDeque::new();
     prepend(&mut left, path);
     let (mut place, mut links) = (PathBuf::new(), Vec::new());
-    for _ in 0..MOST_PARTS {
+    for _ in 0..MAX_PARTS {
         let Some(part) = left.pop_front() else { return Some(Followed { place, links }) };
         if part == ".." {
             place.pop();
@@ -40,7 +40,7 @@ pub(crate) fn follow(prefix: &Path, path: &Path, is_end_followed: bool) -> Optio
             place = here;
             continue;
         };
-        if links.len() == MOST_LINKS {
+        if links.len() == MAX_LINKS {
             return None;
         }
         if target.is_absolute() {

@@ -17,11 +17,11 @@ pub(crate) struct Recorder {
     source: PathBuf,
     /// Where to.
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<RecorderState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RecorderState {
     answers: Answers,
     /// The first thing that could not be written.
     failure: Option<io::Error>,

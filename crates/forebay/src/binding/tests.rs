@@ -41,10 +41,13 @@ fn what_cannot_be_bound_to_is_told_with_its_key_a_remedy_and_the_names_that_are_
         ("ib2", "`ib2` has no address", "ip addr add ADDRESS/PREFIX dev ib2"),
     ] {
         let fault = machine.address_of("worker.data.bind.device", name).unwrap_err();
-        let told = crate::exit::Told::from(&anyhow::Error::from(fault));
-        assert_eq!(told.exit, Exit::Usage);
-        assert!(told.what.starts_with("worker.data.bind.device: ") && told.what.contains(what), "{told:?}");
-        let remedy = told.next.unwrap();
+        let user_error = crate::exit::UserError::from(&anyhow::Error::from(fault));
+        assert_eq!(user_error.exit, Exit::Usage);
+        assert!(
+            user_error.what.starts_with("worker.data.bind.device: ") && user_error.what.contains(what),
+            "{user_error:?}"
+        );
+        let remedy = user_error.next.unwrap();
         assert!(remedy.contains(next) && remedy.contains("eth0 (10.0.0.1), ib0 (10.1.0.1), v6 (fd00::1)"), "{remedy}");
         assert!(!remedy.contains("ib1 ("), "{remedy}");
     }
@@ -54,7 +57,7 @@ fn what_cannot_be_bound_to_is_told_with_its_key_a_remedy_and_the_names_that_are_
 fn an_address_that_is_not_of_this_machine_is_told_with_those_that_are() {
     let told = |ip: &str, peer: Option<&str>| {
         let fault = check_own_address("--local-ip", ip.parse().unwrap(), peer.map(|peer| peer.parse().unwrap()));
-        fault.err().map(|fault| crate::exit::Told::from(&anyhow::Error::from(fault)))
+        fault.err().map(|fault| crate::exit::UserError::from(&anyhow::Error::from(fault)))
     };
     // An address of documentation (RFC 5737), which no machine has.
     let wrong = told("192.0.2.77", Some("127.0.0.1")).unwrap();

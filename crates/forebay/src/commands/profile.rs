@@ -1,6 +1,6 @@
 //! `forebay profile`: which operations programs spend their time in, out of a mount's access log or one that was saved.
 
-mod tally;
+mod counts;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::builder::RangedU64ValueParser;
 
-use self::tally::{Filter, Tally};
+use self::counts::{Counts, Filter};
 use crate::exit::{Exit, Fault};
 use crate::output::{self, JsonArg};
 
@@ -76,38 +76,38 @@ fn open(path: &Path) -> anyhow::Result<File> {
 
 /// A log that was saved.
 fn saved(args: &Args, filter: Filter) -> anyhow::Result<()> {
-    let mut tally = Tally::new(filter);
+    let mut counts = Counts::new(filter);
     let mut log = BufReader::new(open(&args.target)?);
     let mut line = Vec::new();
     while log.read_until(b'\n', &mut line).with_context(|| format!("cannot read {}", args.target.display()))? > 0 {
-        tally.count(&String::from_utf8_lossy(&line));
+        counts.count(&String::from_utf8_lossy(&line));
         line.clear();
     }
-    show(&tally, None, args.json.json)
+    show(&counts, None, args.json.json)
 }
 
 /// The log of a mount, as it is written.
 fn live(args: &Args, filter: Filter) -> anyhow::Result<()> {
     let log = open(&args.target.join(ACCESS_LOG))?;
     let (send, lines) = mpsc::sync_channel(QUEUE);
-    // It ends at the latest when the mount's next heartbeat finds nobody who takes it; the process does not wait for that.
+    // It ends at the latest when the mount's next heartbeat finds no receiver; the process does not wait for that.
     std::thread::spawn(move || read(log, &send));
     let interval = Duration::from_secs(args.interval);
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
-        let (mut tally, until) = (Tally::new(filter), Instant::now() + interval);
+        let (mut counts, until) = (Counts::new(filter), Instant::now() + interval);
         loop {
             match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => tally.count(&line),
+                Ok(line) => counts.count(&line),
                 Err(mpsc::RecvTimeoutError::Timeout) => break,
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    show(&tally, Some(interval), args.json.json)?;
+                    show(&counts, Some(interval), args.json.json)?;
                     let what = format!("{} is not mounted any more", args.target.display());
                     return Err(Fault::new(Exit::Unavailable, what, "mount it again").into());
                 }
             }
         }
-        show(&tally, Some(interval), args.json.json)?;
+        show(&counts, Some(interval), args.json.json)?;
         shown += 1;
     }
     Ok(())
@@ -127,20 +127,20 @@ fn read(mut log: File, lines: &mpsc::SyncSender<String>) {
     }
 }
 
-fn show(tally: &Tally, interval: Option<Duration>, json: bool) -> anyhow::Result<()> {
+fn show(counts: &Counts, interval: Option<Duration>, json: bool) -> anyhow::Result<()> {
     let mut out = output::stdout();
     if json {
-        output::json_line(&mut out, &tally.json())?;
+        output::json_line(&mut out, &counts.json())?;
     } else {
         if interval.is_some() && std::io::stdout().is_terminal() {
             write!(out, "{CLEAR}")?;
         }
-        tally.table().print(&mut out)?;
-        if tally.missing > 0 {
-            writeln!(out, "{} requests came too fast to be logged", tally.missing)?;
+        counts.table().print(&mut out)?;
+        if counts.missing > 0 {
+            writeln!(out, "{} requests came too fast to be logged", counts.missing)?;
         }
-        if tally.unknown > 0 {
-            writeln!(out, "{} lines are not of an access log", tally.unknown)?;
+        if counts.unknown > 0 {
+            writeln!(out, "{} lines are not of an access log", counts.unknown)?;
         }
         if interval.is_some() {
             writeln!(out)?;

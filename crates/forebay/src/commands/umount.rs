@@ -19,8 +19,8 @@ use crate::{mounted, process, staged};
 
 /// Longer than the process takes to write what is queued for its disks.
 const END_WITHIN: Duration = Duration::from_secs(60);
-/// How long a mount that is in use is tried again: who looks at a file for a moment, or has inherited one and is about to run another
-/// program, is no reason to give up.
+/// How long a mount that is in use is tried again: a process that looks at a file for a moment, or has inherited one and is about
+/// to run another program, is no reason to give up.
 const TRIED_FOR: Duration = Duration::from_secs(2);
 const TRIED_EVERY: Duration = Duration::from_millis(50);
 

@@ -254,7 +254,7 @@ mod tests {
         let none = Machine::look(&Root::new("/nonexistent")).unwrap();
         let told = |settings: &[&str]| {
             let error = none.data_cards(&config(settings)).unwrap_err();
-            (format!("{error:#}"), crate::exit::Told::from(&error).next.unwrap_or_default())
+            (format!("{error:#}"), crate::exit::UserError::from(&error).next.unwrap_or_default())
         };
         let (what, next) = told(&["network.rdma.data.bind.device=mlx5_0:1"]);
         for part in ["network.rdma.data.bind.device: ", "mlx5_0:1"] {
@@ -274,9 +274,9 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let told = |machine: &Machine, name: &str| {
             let error = machine.data_cards(&config(&[&format!("network.rdma.data.network={name}")])).unwrap_err();
-            let told = crate::exit::Told::from(&error);
-            assert_eq!(told.exit, Exit::Usage);
-            (told.what, told.next.unwrap())
+            let user_error = crate::exit::UserError::from(&error);
+            assert_eq!(user_error.exit, Exit::Usage);
+            (user_error.what, user_error.next.unwrap())
         };
         let none = Machine::look(&Root::new(root.path())).unwrap();
         let (what, next) = told(&none, "ib7");

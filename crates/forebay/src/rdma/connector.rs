@@ -143,7 +143,7 @@ impl RdmaConnector {
     }
 }
 
-/// What blocks while memory is registered. Who gives up waiting ends that, too.
+/// What blocks while memory is registered. If the future is dropped, that ends, too.
 async fn blocking<T: Send + 'static>(
     config: &Config,
     pool: &Pool,

@@ -2,11 +2,12 @@
 
 use forebay_rdma::{RdmaError, UcxError};
 
-use crate::exit::Told;
+use crate::exit::UserError;
 
 /// What to do next. What its own error says comes first; then `forebay doctor`, which looks at all that RDMA needs.
 pub(super) fn of(error: &anyhow::Error) -> String {
-    let first = Told::from(error).next.or_else(|| error.chain().find_map(|cause| by_cause(cause).map(str::to_owned)));
+    let first =
+        UserError::from(error).next.or_else(|| error.chain().find_map(|cause| by_cause(cause).map(str::to_owned)));
     let doctor = "`forebay doctor` with the same options looks at cards, links, libraries and limits";
     first.map_or_else(|| doctor.to_owned(), |first| format!("{first}; {doctor}"))
 }

@@ -184,7 +184,7 @@ async fn bind(
     }
 }
 
-/// Whether somebody else has the port. rdma_cm says no more than that it cannot listen, but tells who does.
+/// Whether somebody else has the port. rdma_cm says no more than that it cannot listen, but tells which process does.
 fn is_taken(error: &RdmaError) -> bool {
     match error {
         RdmaError::Listen { reason: UcxError::PortBusy { .. }, .. } => true,

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 
 /// Peers of one card that have a line, the busiest and those that failed: a worker may have thousands.
-const MOST_PEERS: usize = 16;
+const MAX_PEERS: usize = 16;
 
 /// The cards' traces, and the task that logs them.
 pub(super) struct Tracing {
@@ -115,7 +115,7 @@ fn print_operation(card: &str, operation: &OperationReport, interval_s: f64) {
 /// The peers that have a line: those that failed, and the busiest; and how many have none.
 fn shown(peers: &[PeerReport]) -> (Vec<&PeerReport>, usize) {
     let (failed, well): (Vec<_>, Vec<_>) = peers.iter().partition(|peer| peer.failures > 0);
-    let shown: Vec<_> = failed.into_iter().chain(well).take(MOST_PEERS).collect();
+    let shown: Vec<_> = failed.into_iter().chain(well).take(MAX_PEERS).collect();
     let left_out = peers.len() - shown.len();
     (shown, left_out)
 }

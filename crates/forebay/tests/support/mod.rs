@@ -208,7 +208,7 @@ impl Fixture {
             .by_ref()
             .find_map(|line| line.split_once("worker listening on ").map(|(_, address)| address.trim().to_owned()))
             .expect("the worker says where it listens");
-        // Whoever does not read a pipe blocks the writer.
+        // A pipe that is not read blocks the writer.
         std::thread::spawn(move || lines.for_each(drop));
         (child, address)
     }

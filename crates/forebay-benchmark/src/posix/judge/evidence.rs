@@ -20,7 +20,7 @@ pub(super) struct Sweep<'a> {
     /// All rounds.
     pub(super) steps: Vec<&'a Step>,
     /// With more jobs, some read what others have just brought into the cache.
-    pub(super) most_jobs: u32,
+    pub(super) max_jobs: u32,
 }
 
 impl<'a> Evidence<'a> {
@@ -47,7 +47,7 @@ impl<'a> Evidence<'a> {
 impl Sweep<'_> {
     /// The points in which no byte is counted that was cold for another job only.
     pub(super) fn once(&self) -> &[Point] {
-        let beyond = self.points.iter().position(|point| point.jobs > self.most_jobs);
+        let beyond = self.points.iter().position(|point| point.jobs > self.max_jobs);
         self.points.get(..beyond.unwrap_or(self.points.len())).unwrap_or_default()
     }
 }
@@ -61,7 +61,7 @@ fn sweeps<'a>(record: &Record, steps: &'a [Step]) -> Vec<Sweep<'a>> {
                 case: &step.case,
                 points: points(steps, &step.case),
                 steps: vec![step],
-                most_jobs: knee::most_jobs(&step.case, &record.settings),
+                max_jobs: knee::max_jobs(&step.case, &record.settings),
             }),
         }
     }

@@ -1,7 +1,7 @@
 //! The cache of a target: filled before warm steps, emptied before cold ones.
 //!
-//! Who knows the cache does it: for Forebay's own, the program, by jobs of the coordinator. For any other file system there is
-//! [`AnyCache`], which knows only what can be done to a file from outside: read it.
+//! An implementation that knows the cache does it: for Forebay's own, the program, by jobs of the coordinator. For any other file
+//! system there is [`AnyCache`], which knows only what can be done to a file from outside: read it.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -49,7 +49,7 @@ pub struct Capacity {
     pub total: u64,
 }
 
-/// What fills and empties a cache. `tell` is for whoever waits.
+/// What fills and empties a cache. `tell` shows progress.
 pub trait Cache {
     /// How it does that, in words: `forebay job load`.
     fn describe(&self) -> String;

@@ -3,7 +3,7 @@
 //! * It gets a process group of its own, so that a Ctrl-C on the terminal ends us first, and it then by us.
 //! * fio's jobs are sessions of their own (`setsid`), which a signal to its group does not reach. A polite signal to fio ends
 //!   them all; its descendants are looked up before, waited for, and killed each by its number if they do not end.
-//! * When we are killed ourselves, the kernel asks it to end. (It does when the thread ends that started it: who starts one waits
+//! * When we are killed ourselves, the kernel asks it to end. (It does when the thread ends that started it: that thread waits
 //!   for it.)
 //! * A reader in a file system that does not answer cannot be killed. That is told, with its number.
 //! * What it leaves running may have its output open for hours: that is not waited for.
@@ -34,7 +34,7 @@ const LISTEN_ON: Duration = Duration::from_secs(2);
 /// Bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
 /// Bytes of its output that are kept; the rest is read and dropped.
-const MOST_OUTPUT: usize = 64 << 20;
+const MAX_OUTPUT: usize = 64 << 20;
 
 /// How it ended.
 pub(super) struct Ended {
@@ -285,7 +285,7 @@ fn collect(mut pipe: impl Read + AsFd, enough: &AtomicBool) -> Vec<u8> {
         match pipe.read(&mut chunk) {
             // Whatever came before a broken pipe is all there is.
             Ok(0) | Err(_) => return bytes,
-            Ok(count) => bytes.extend(chunk.iter().take(count.min(MOST_OUTPUT - bytes.len()))),
+            Ok(count) => bytes.extend(chunk.iter().take(count.min(MAX_OUTPUT - bytes.len()))),
         }
     }
 }

@@ -170,8 +170,8 @@ impl Data {
         missing.map(|(_, bytes)| bytes).collect()
     }
 
-    /// Has what was written of a layout synced once more, by ourselves: a file that could not be kept says so now, and not to whoever
-    /// looks for it later.
+    /// Has what was written of a layout synced once more, by ourselves: a file that could not be kept says so now, and not when it is
+    /// looked for later.
     ///
     /// # Errors
     /// What the first of them says.

@@ -338,8 +338,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The error with what the mount says of it, which was asked to write and knows where to: that is the cause, whatever fio, or who
-    /// looked for the file, has made of it.
+    /// The error with what the mount says of it, which was asked to write and knows where to: that is the cause, whatever fio, or a
+    /// look at the file, has made of it.
     fn with_cause(&self, error: RunError, target: &str, data: &Data) -> RunError {
         let said = self.measure_of(target).and_then(|measure| measure.cache.not_arrived(data.root(), &self.stop));
         let Some(why) = said else { return error };

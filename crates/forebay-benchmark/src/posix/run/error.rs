@@ -105,7 +105,7 @@ pub enum CacheError {
     /// There is no way to.
     #[error("{0}")]
     Unable(String),
-    /// Whoever does it does not answer.
+    /// The service that does it does not answer.
     #[error("{0}")]
     Unavailable(String),
     /// It was tried.

@@ -12,7 +12,7 @@ pub struct Way {
     pub interface: String,
     /// How that is known: `the way to the worker 10.0.0.1`.
     pub why: String,
-    /// Who is at the other end.
+    /// What is at the other end.
     pub peer: Option<IpAddr>,
 }
 
@@ -42,7 +42,7 @@ fn machine_at(root: &Path, way: Option<&Way>) -> Machine {
         processors: read("proc/stat").lines().filter(is_processor).count() as u32,
         memory_bytes: memory.and_then(|kilobytes| kilobytes.parse::<u64>().ok()).unwrap_or(0) << 10,
         network: match way {
-            Some(way) => speed_of(&net, &way.interface, MOST_BELOW)
+            Some(way) => speed_of(&net, &way.interface, MAX_BELOW)
                 .map(|bits_per_second| Link { name: way.interface.clone(), bits_per_second }),
             None => links(&net).into_iter().next(),
         },
@@ -51,7 +51,7 @@ fn machine_at(root: &Path, way: Option<&Way>) -> Machine {
 }
 
 /// Interfaces may be made of others so many times: a network in a bridge over a bond.
-const MOST_BELOW: u32 = 4;
+const MAX_BELOW: u32 = 4;
 
 /// The interfaces that are up and whose speed is known, the fastest first.
 fn links(net: &Path) -> Vec<Link> {
@@ -76,12 +76,12 @@ fn card_speed(interface: &Path) -> Option<f64> {
 }
 
 /// The speed of an interface: its own, or that of what it is made of.
-fn speed_of(net: &Path, name: &str, most_below: u32) -> Option<f64> {
+fn speed_of(net: &Path, name: &str, max_below: u32) -> Option<f64> {
     let interface = net.join(name);
     let below = || {
         let entries = std::fs::read_dir(&interface).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_prefix("lower_")?.to_owned()));
-        names.filter_map(|lower| speed_of(net, &lower, most_below.checked_sub(1)?)).reduce(f64::max)
+        names.filter_map(|lower| speed_of(net, &lower, max_below.checked_sub(1)?)).reduce(f64::max)
     };
     card_speed(&interface).or_else(below)
 }

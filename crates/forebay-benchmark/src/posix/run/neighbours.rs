@@ -1,9 +1,9 @@
 //! What other programs of this machine do while fio reads.
 //!
-//! Who serves a mount cannot be told from who does something else: it may be any program, or the kernel. But who serves has nothing to do
-//! before fio begins, and a program that does something else goes on with it. So each process is looked at before a step and over the step,
-//! and the lower of its two rates is counted: that of a busy neighbour, also where fio takes processors from it; and next to nothing of
-//! a mount, however much it does for fio. What begins within a step is seen before the next one.
+//! A process that serves a mount cannot be told from one that does something else: it may be any program, or the kernel. But the
+//! former has nothing to do before fio begins, and the latter goes on with what it does. So each process is looked at before a step
+//! and over the step, and the lower of its two rates is counted: that of a busy neighbour, also where fio takes processors from it;
+//! and next to nothing of a mount, however much it does for fio. What begins within a step is seen before the next one.
 //!
 //! A compiler is many processes, none of which lives for long: those that have ended are counted with the parent that waited for them, less
 //! what they had done before it was looked.

@@ -1,7 +1,7 @@
 //! The kernel's page cache on this machine: dropped before every step, so that no step reads what another one left there.
 //!
 //! fio reads past it (`direct`), so this matters for what serves it: a local disk's file system, metadata, mapped files. Root
-//! writes to `/proc/sys/vm/drop_caches`. Who may not, and root in most containers, gives up the files' own pages
+//! writes to `/proc/sys/vm/drop_caches`. A process that may not, and root in most containers, gives up the files' own pages
 //! (`posix_fadvise`), which the kernel may ignore and which leaves metadata; that is told.
 
 use std::fs::File;

@@ -19,7 +19,7 @@ use crate::posix::words::bytes;
 use crate::record::{Finding, Layout, Level, Link, State};
 
 /// Percent of a processor that a machine may do besides.
-const MOST_OTHER_WORK: f64 = 25.0;
+const MAX_OTHER_WORK: f64 = 25.0;
 
 /// The interface that leads to this machine itself.
 const LOOPBACK: &str = "lo";
@@ -76,7 +76,7 @@ pub(super) fn check(run: &Run<'_>, layouts: impl Fn(&str) -> Vec<Layout>) -> Res
         notes.push(elsewhere(run.settings.direct));
     }
     notes.push(network(run.machine.network.as_ref(), run.way.as_ref()));
-    notes.extend(Watch::idle_load().filter(|percent| *percent > MOST_OTHER_WORK).map(|percent| {
+    notes.extend(Watch::idle_load().filter(|percent| *percent > MAX_OTHER_WORK).map(|percent| {
         let text = format!("this machine does other things, which take {percent:.0} % of a processor");
         note(Level::Warn, text, "end them: they slow the readers down, though what goes on during a step is not counted as the cost of serving it")
     }));

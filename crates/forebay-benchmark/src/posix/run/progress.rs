@@ -1,4 +1,4 @@
-//! Who waits for a run.
+//! How a run shows its progress, and asks.
 
 use super::stop::Stop;
 

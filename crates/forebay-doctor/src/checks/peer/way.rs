@@ -10,9 +10,9 @@ use crate::facts::{Facts, Interface, PathMtu, PeerProbe, Route};
 use crate::text::rate;
 
 /// Both ends of a connection take segments of half a window at most, so that larger MTUs cannot be told from it.
-const MOST_AGREED: u32 = 16_384;
+const MAX_AGREED: u32 = 16_384;
 /// No packet of IP is longer; `lo` has one byte more.
-const MOST_PACKET: u32 = 65_535;
+const MAX_PACKET: u32 = 65_535;
 /// Options of TCP that not every connection has.
 const OPTIONS: u32 = 100;
 
@@ -96,7 +96,7 @@ fn is_public(ip: IpAddr) -> bool {
 fn path_mtu(facts: &Facts, peer: &PeerProbe, route: &Route, mtu: PathMtu) -> Check {
     let interface = route.interface.as_deref().and_then(|name| facts.interface(name));
     let name = route.interface.as_deref().unwrap_or("the interface");
-    let own = interface.and_then(|interface| interface.mtu).map(|mtu| mtu.min(MOST_PACKET));
+    let own = interface.and_then(|interface| interface.mtu).map(|mtu| mtu.min(MAX_PACKET));
     let ping = |size: u32| format!("ping -M do -s {} {}", size.saturating_sub(28), route.to);
     if let (Some(own), Some(believed)) = (own, mtu.believed)
         && believed < own
@@ -109,7 +109,7 @@ fn path_mtu(facts: &Facts, peer: &PeerProbe, route: &Route, mtu: PathMtu) -> Che
             ));
     }
     let largest = mtu.believed.or(own).unwrap_or(1500);
-    if let Some(agreed) = mtu.agreed.filter(|agreed| agreed + OPTIONS < largest.min(MOST_AGREED)) {
+    if let Some(agreed) = mtu.agreed.filter(|agreed| agreed + OPTIONS < largest.min(MAX_AGREED)) {
         return row(
             "path-mtu",
             Verdict::Warn,

@@ -1,6 +1,6 @@
 //! `forebay bench posix`: the command line of [`forebay_benchmark::posix`], the caches of Forebay's mounts, and signals.
 //!
-//! A run takes a thread of its own, which waits for fio, files and jobs. Here is who waits for it: an interruption asks it to end
+//! A run takes a thread of its own, which waits for fio, files and jobs. Here it is waited for: an interruption asks it to end
 //! and waits until it has cleaned up, a second one does not; a lost terminal is none of its business.
 
 mod cache;

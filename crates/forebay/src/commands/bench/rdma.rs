@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::binding::{check_own_address, first_address};
 use crate::config_args::ConfigArgs;
-use crate::exit::{Exit, Fault, Told};
+use crate::exit::{Exit, Fault, UserError};
 use crate::output::{self, JsonArg};
 use crate::rdma::cards::Machine;
 use crate::signals::Signals;
@@ -262,7 +262,7 @@ fn ucx(args: &Args, config: &Config, rdma: &Rdma) -> anyhow::Result<UcxOptions> 
 /// UCX's names of the cards that the configuration names.
 fn cards_of(config: &Config) -> anyhow::Result<Vec<String>> {
     let cards = Machine::look(&Root::default())?.data_cards(config).map_err(|error| {
-        let Told { what, next, .. } = Told::from(&error);
+        let UserError { what, next, .. } = UserError::from(&error);
         let next = next.map_or_else(String::new, |next| format!("{next}; "));
         Fault::new(Exit::Usage, what, format!("{next}--devices names one for this run"))
     })?;

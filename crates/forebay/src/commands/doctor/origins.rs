@@ -6,7 +6,7 @@ use forebay_config::Loaded;
 use forebay_doctor::facts::{OriginProbe, seconds_of_date};
 
 use crate::assembly;
-use crate::exit::{Exit, Fault, Told};
+use crate::exit::{Exit, Fault, UserError};
 
 /// How long an origin may take to answer, retries included.
 const ORIGIN_WITHIN: Duration = Duration::from_secs(20);
@@ -31,11 +31,11 @@ async fn ask_origin(loaded: &Loaded, url: &str) -> (OriginProbe, Option<Exit>) {
     let (probe, exit) = match answer {
         Ok(()) => (OriginProbe::answered(url, took), None),
         Err(error) => {
-            let Told { exit, what, next } = Told::from(&error);
+            let UserError { exit, what, next } = UserError::from(&error);
             (OriginProbe::failed(url, took, what, next), Some(exit))
         }
     };
-    // Who cannot be reached says nothing, and a wrong clock is a common reason of a refusal.
+    // An origin that cannot be reached says nothing, and a wrong clock is a common reason of a refusal.
     let clock_ahead_s = match (exit, server_of(loaded, url)) {
         (None | Some(Exit::Denied), Some(server)) => clock_ahead(&server).await,
         _ => None,

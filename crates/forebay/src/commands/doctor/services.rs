@@ -12,7 +12,7 @@ use forebay_doctor::facts::{CoordinatorProbe, EtcdProbe, Fuse, MountProbe, Windo
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::exit::Told;
+use crate::exit::UserError;
 use crate::report::{Report, Window, WorkerPaths};
 use crate::{binding, control, state, window};
 
@@ -34,7 +34,7 @@ async fn member(config: &Config, endpoint: &str) -> EtcdProbe {
     match answer {
         Ok(took) => EtcdProbe { took_us: micros(took), ..probe },
         Err(error) => {
-            let Told { what, next, .. } = Told::from(&error);
+            let UserError { what, next, .. } = UserError::from(&error);
             EtcdProbe { error: Some(what), remedy: next, ..probe }
         }
     }
@@ -113,7 +113,7 @@ async fn coordinator(address: &str, source: Option<IpAddr>) -> CoordinatorProbe 
             ..probe
         },
         Err(error) => {
-            let Told { what, next, .. } = Told::from(&error);
+            let UserError { what, next, .. } = UserError::from(&error);
             CoordinatorProbe { error: Some(what), remedy: next, ..probe }
         }
     }

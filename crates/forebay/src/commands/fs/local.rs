@@ -16,7 +16,7 @@ use crate::local::Question;
 use crate::output::{self, JsonArg, Names, Table};
 use crate::{control, local, state};
 
-/// How often an order is asked for.
+/// How often the progress of a request is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
 /// Show and choose the files that this machine keeps whole, for the kernel to read at the speed of memory
@@ -156,7 +156,7 @@ async fn add_one(args: &AddArgs, path: &Path) -> anyhow::Result<()> {
     whole(&path.display().to_string(), &progress)
 }
 
-/// Whether all of an order came.
+/// Whether all files of a request came.
 fn whole(path: &str, progress: &MaterialiseProgress) -> anyhow::Result<()> {
     if let Some(error) = &progress.error {
         anyhow::bail!("{path}: {error}");
@@ -311,8 +311,8 @@ mod tests {
         assert!(whole("/mnt/a", &progress).is_ok());
         let first = vec![("/a/b".to_owned(), "there is no room".to_owned())];
         let error = whole("/mnt/a", &MaterialiseProgress { no_room: 1, first, ..progress }).unwrap_err();
-        let told = crate::exit::Told::from(&error);
-        assert!(told.what.contains("/a/b: there is no room"), "{}", told.what);
-        assert!(told.next.unwrap().contains("client.local.size"));
+        let user_error = crate::exit::UserError::from(&error);
+        assert!(user_error.what.contains("/a/b: there is no room"), "{}", user_error.what);
+        assert!(user_error.next.unwrap().contains("client.local.size"));
     }
 }

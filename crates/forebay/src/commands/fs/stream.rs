@@ -1,4 +1,4 @@
-//! A file's bytes in order, with a few reads ahead of the one who takes them.
+//! A file's bytes in order, with a few reads ahead of the consumer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) fn chunks(
         let length = (block_size - at % block_size).min(end - at);
         let file = Arc::clone(&file);
         async move {
-            // A task of its own, so that it goes on while the one who takes is busy with an earlier piece. A piece is
+            // A task of its own, so that it goes on while the consumer is busy with an earlier piece. A piece is
             // at most a block, whose size is a u32.
             let read = AbortOnDropHandle::new(tokio::spawn(async move { file.read(at, length as u32).await }));
             match read.await {

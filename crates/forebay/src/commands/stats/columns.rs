@@ -217,7 +217,7 @@ pub(super) struct Interval<'a> {
 }
 
 impl<'a> Interval<'a> {
-    /// Of those who reported at both ends.
+    /// Of those that reported at both ends.
     pub(super) fn new(before: &'a [(String, Report)], after: &'a [(String, Report)], length: Duration) -> Self {
         let earlier = |name: &str| before.iter().find(|(other, _)| other == name).map(|(_, report)| report);
         let pairs = after.iter().filter_map(|(name, report)| Some((earlier(name)?, report))).collect();
@@ -427,7 +427,7 @@ pub(super) mod tests {
         let interval = Interval::new(&before, &after, Duration::from_secs(1));
         let read = COLUMNS.iter().find(|column| column.section == Section::Fuse && column.name == "read").unwrap();
         assert_eq!(read.value(&interval), Some(6.0 * 4096.0));
-        // Who is there only at the end is left out: all that it ever did was not done now.
+        // A part that is there only at the end is left out: all that it ever did was not done now.
         let interval = Interval::new(&before[..1], &after, Duration::from_secs(1));
         assert_eq!(read.value(&interval), Some(2.0 * 4096.0));
     }

@@ -76,7 +76,7 @@ pub(super) fn remote(report: &Report) -> Option<LatencySnapshot> {
     Some(report.client.as_ref()?.data.latency.clone())
 }
 
-/// Who listens, sends; who does not cannot.
+/// A part that listens, sends; one that does not cannot.
 fn listening(report: &Report) -> Vec<&Listener> {
     report.parts().filter_map(|part| part.rdma.as_ref()).flat_map(|rdma| &rdma.listeners).collect()
 }
@@ -90,7 +90,7 @@ pub(super) fn rdma_write(report: &Report) -> Option<LatencySnapshot> {
     (!listeners.is_empty()).then(|| all(listeners.iter().map(|listener| &listener.latency)))
 }
 
-/// Who has paths to workers, receives.
+/// A part that has paths to workers, receives.
 fn rdma_paths(report: &Report) -> Vec<&Paths> {
     report.parts().filter_map(|part| part.rdma.as_ref()?.paths.as_ref()).collect()
 }

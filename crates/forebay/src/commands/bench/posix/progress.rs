@@ -1,4 +1,4 @@
-//! How far a run is, for whoever waits: a bar on a terminal, a line for each step elsewhere.
+//! How far a run is: a bar on a terminal, a line for each step elsewhere.
 //!
 //! A run survives its terminal: what cannot be written is not written.
 

@@ -26,7 +26,7 @@ pub(super) struct Targets {
     pub(super) addresses: Vec<String>,
 }
 
-/// Who knows of caches.
+/// What knows of caches.
 pub(super) struct Caches<'a> {
     pub(super) loaded: &'a Loaded,
     pub(super) coordinator: Option<&'a str>,

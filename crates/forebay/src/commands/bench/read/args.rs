@@ -10,9 +10,9 @@ use crate::config_args::ConfigArgs;
 use crate::output::JsonArg;
 
 /// More clients than this are more mounts than a machine should have to begin with.
-const MOST_CLIENTS: u32 = 64;
+const MAX_CLIENTS: u32 = 64;
 /// A name for each is all that a file of a list costs, and a directory should stay readable.
-const MOST_FILES: u32 = 10_000;
+const MAX_FILES: u32 = 10_000;
 
 /// Read whole files: any that you name, or a matrix of clients, files and sizes over TCP and UCX
 ///
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     pub(super) repeat: Option<NonZeroU32>,
     /// Clients that read at once, a mount each; one number with --files, where they share the mount [default: 1,4]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_CLIENTS)))]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
     pub(super) clients: Vec<u32>,
     /// Bytes read at a time
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = buffer)]
@@ -87,7 +87,7 @@ pub(super) struct MatrixArgs {
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     pub(super) sizes: Vec<ByteSize>,
     /// Numbers of files that each client reads [default: 1,20]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_FILES)))]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FILES)))]
     pub(super) file_counts: Vec<u32>,
     /// What carries the bytes
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "tcp,ucx")]

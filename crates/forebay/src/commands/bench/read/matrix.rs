@@ -88,7 +88,7 @@ fn tell(plan: &Plan, batches: &[Batch]) -> anyhow::Result<()> {
     let steps: usize = batches.iter().map(|batch| batch.steps.len()).sum();
     let bytes = |batch: &Batch| batch.steps.iter().map(move |step| step_bytes(batch, step)).sum::<u64>();
     let all: u64 = batches.iter().map(bytes).sum();
-    let most = plan.settings.most_bytes();
+    let most = plan.settings.max_bytes();
     writeln!(out, "{steps} measurements read {} in all; {} of files at a time", size(all), size(most))?;
     if plan.workers.is_empty() {
         writeln!(out, "a worker with {} of memory is started", worker_memory(most))?;

@@ -1,7 +1,7 @@
 //! Processes of a matrix, which end when they are dropped.
 //!
 //! Each has a process group of its own: a Ctrl-C reaches this program alone, which ends them in order, by their numbers. [`Children`]
-//! knows who is left, for when a reader hangs in a mount that does not answer. If this program is killed, the kernel ends them.
+//! knows which are left, for when a reader hangs in a mount that does not answer. If this program is killed, the kernel ends them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

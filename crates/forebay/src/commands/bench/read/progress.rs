@@ -1,4 +1,4 @@
-//! How far a matrix is, for whoever waits.
+//! How far a matrix is.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
 
-/// What is being measured, for whoever waits: a bar on a terminal, a line for each measurement elsewhere.
+/// What is being measured, as progress: a bar on a terminal, a line for each measurement elsewhere.
 pub(super) struct Bar {
     bar: ProgressBar,
     on_terminal: bool,

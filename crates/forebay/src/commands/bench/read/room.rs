@@ -21,7 +21,7 @@ pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
         let what = format!("the files of the largest size need {} {where_}, and there is {}", size(needs), size(has));
         Fault::new(Exit::Failed, what, "measure smaller ones with `--scale`, or name `--sizes`")
     };
-    let bytes = plan.settings.most_bytes();
+    let bytes = plan.settings.max_bytes();
     let memory = worker_memory(bytes).as_u64();
     if let Some(available) = Memory::read(&Root::default()).obtainable_bytes().filter(|available| memory > *available) {
         return Err(fault(memory, "of a worker's memory", available).into());

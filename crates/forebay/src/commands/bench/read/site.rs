@@ -83,7 +83,7 @@ pub(super) struct Options<'a> {
     pub(super) workers: Vec<String>,
     /// Whether this machine has a card.
     pub(super) has_card: bool,
-    /// Who knows what was started.
+    /// The processes that were started.
     pub(super) children: Arc<Children>,
     /// Set when all of it is to end.
     pub(super) stop: Arc<AtomicBool>,
@@ -305,7 +305,7 @@ impl Drop for Site {
 /// A mount, which ends when it is dropped.
 pub(super) struct Mount {
     path: PathBuf,
-    /// Who serves it, until then.
+    /// The process that serves it, until then.
     process: Option<Process>,
 }
 
@@ -315,7 +315,7 @@ impl Mount {
         &self.path
     }
 
-    /// Who serves it; nobody, 0, when it has ended.
+    /// The process that serves it; 0 when it has ended.
     pub(super) fn pid(&self) -> u32 {
         self.process.as_ref().map_or(0, Process::pid)
     }

@@ -12,7 +12,7 @@ use super::described::describe;
 use super::found::Entry;
 use super::retry::client_for;
 use crate::commands::fs::target::{Targets, WorkersArgs};
-use crate::exit::{Failures, Told};
+use crate::exit::{Failures, UserError};
 use crate::output::{self, JsonArg, Names};
 
 /// How often it is looked whether the person at the terminal has answered.
@@ -76,11 +76,11 @@ async fn discard(args: &Args, targets: &mut Targets, entry: &Entry) -> anyhow::R
     match aborted {
         Err(_) if args.force => Ok(forebay_staging::drop_staged(directory, id, None).await?),
         Err(error) => {
-            let mut told = Told::from(&error);
-            told.what = format!("{id}, {}, was not dropped: {}", entry.staged.path, told.what);
+            let mut user_error = UserError::from(&error);
+            user_error.what = format!("{id}, {}, was not dropped: {}", entry.staged.path, user_error.what);
             let force = "`--force` drops it all the same";
-            told.next = Some(told.next.map_or_else(|| force.to_owned(), |next| format!("{next}; {force}")));
-            Err(told.into_error())
+            user_error.next = Some(user_error.next.map_or_else(|| force.to_owned(), |next| format!("{next}; {force}")));
+            Err(user_error.into_error())
         }
         Ok(()) => Ok(()),
     }

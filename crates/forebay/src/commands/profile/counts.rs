@@ -18,7 +18,7 @@ pub(super) struct Filter {
 
 /// Requests by operation.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Counts {
     filter: Filter,
     operations: BTreeMap<String, Operation>,
     /// Requests that the mount could not log because the reader was slow.
@@ -68,7 +68,7 @@ impl Filter {
     }
 }
 
-impl Tally {
+impl Counts {
     /// Of nothing yet.
     pub(super) fn new(filter: Filter) -> Self {
         Self { filter, ..Self::default() }
@@ -161,23 +161,23 @@ mod tests {
 what is this
 ";
 
-    fn tally(filter: Filter) -> Tally {
-        let mut tally = Tally::new(filter);
-        LOG.lines().for_each(|line| tally.count(line));
-        tally
+    fn counts(filter: Filter) -> Counts {
+        let mut counts = Counts::new(filter);
+        LOG.lines().for_each(|line| counts.count(line));
+        counts
     }
 
     #[test]
     fn operations_are_sorted_by_the_time_that_they_took() {
-        let tally = tally(Filter::default());
-        let operations = tally.json();
+        let counts = counts(Filter::default());
+        let operations = counts.json();
         assert_eq!(operations["operations"][0]["operation"], "lookup");
         assert_eq!(operations["operations"][1]["count"], 2);
         assert_eq!(operations["operations"][1]["errors"], 1);
         assert_eq!(operations["operations"][1]["average_us"], 200.0);
-        assert_eq!((tally.missing, tally.unknown), (12, 1));
+        assert_eq!((counts.missing, counts.unknown), (12, 1));
         let mut text = Vec::new();
-        tally.table().print(&mut text).unwrap();
+        counts.table().print(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lookup = text.lines().nth(1).unwrap();
         assert!(lookup.starts_with("lookup") && lookup.contains("69.2%"), "{text}");
@@ -186,7 +186,7 @@ what is this
     #[test]
     fn requests_of_others_do_not_count() {
         let counts = |filter: Filter| {
-            let json = tally(filter).json();
+            let json = counts(filter).json();
             json["operations"].as_array().unwrap().iter().map(|of| of["count"].as_u64().unwrap()).sum::<u64>()
         };
         assert_eq!(counts(Filter { uid: Some(7), ..Filter::default() }), 1);

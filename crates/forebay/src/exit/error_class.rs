@@ -1,4 +1,4 @@
-//! What the errors of the parts mean to a script that runs us, and where their remedy begins.
+//! The class of each error of the parts: the exit code for scripts, and where its remedy begins.
 
 use std::error::Error;
 use std::io;
@@ -16,17 +16,17 @@ use forebay_worker::NamespaceError;
 
 use super::code::Exit;
 
-/// What an error means.
+/// How an error is shown to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Meaning {
+pub(super) struct ErrorClass {
     /// The code to end with.
     pub(super) exit: Exit,
     /// What stands between what failed and what to do; the last one counts.
     pub(super) separator: &'static str,
 }
 
-/// The meaning of an error of one of the parts; `None` for errors of others.
-pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
+/// The class of an error of one of the parts; `None` for other errors.
+pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
     if let Some(error) = cause.downcast_ref() {
         return Some(of_mount(error));
     }
@@ -34,10 +34,10 @@ pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
         return Some(of_api(error));
     }
     if let Some(error) = cause.downcast_ref() {
-        return Some(Meaning { exit: of_state(error), separator: ": " });
+        return Some(ErrorClass { exit: of_state(error), separator: ": " });
     }
     if cause.is::<CoordinatorError>() {
-        return Some(Meaning { exit: Exit::Busy, separator: ": " });
+        return Some(ErrorClass { exit: Exit::Busy, separator: ": " });
     }
     if let Some(error) = cause.downcast_ref() {
         return Some(of_staging(error));
@@ -47,10 +47,10 @@ pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<Meaning> {
     let origin = || cause.downcast_ref().map(of_origin);
     let settings = || (cause.is::<NamespaceError>() || cause.is::<PoolError>()).then_some(Exit::Usage);
     let exit = store.or_else(tcp).or_else(origin).or_else(settings)?;
-    Some(Meaning { exit, separator: "; " })
+    Some(ErrorClass { exit, separator: "; " })
 }
 
-fn of_mount(error: &MountError) -> Meaning {
+fn of_mount(error: &MountError) -> ErrorClass {
     let exit = match error {
         MountError::Staging(error) => return of_staging(error),
         MountError::Local(error) => return of_local(error),
@@ -69,10 +69,10 @@ fn of_mount(error: &MountError) -> Meaning {
         | MountError::Io { .. } => "; ",
         _ => ": ",
     };
-    Meaning { exit, separator }
+    ErrorClass { exit, separator }
 }
 
-fn of_local(error: &LocalError) -> Meaning {
+fn of_local(error: &LocalError) -> ErrorClass {
     let exit = match error {
         LocalError::InUse(_) => Exit::Busy,
         LocalError::NotOurs { .. } => Exit::Denied,
@@ -83,10 +83,10 @@ fn of_local(error: &LocalError) -> Meaning {
             _ => Exit::Failed,
         },
     };
-    Meaning { exit, separator: if matches!(error, LocalError::InUse(_)) { ": " } else { "; " } }
+    ErrorClass { exit, separator: if matches!(error, LocalError::InUse(_)) { ": " } else { "; " } }
 }
 
-fn of_api(error: &ApiError) -> Meaning {
+fn of_api(error: &ApiError) -> ErrorClass {
     let exit = match error {
         error if error.is_unavailable() => Exit::Unavailable,
         error if error.is_not_found() => Exit::NotFound,
@@ -94,7 +94,7 @@ fn of_api(error: &ApiError) -> Meaning {
         ApiError::Address(_) | ApiError::Refused { status: 400..500, .. } => Exit::Usage,
         _ => Exit::Failed,
     };
-    Meaning { exit, separator: ": " }
+    ErrorClass { exit, separator: ": " }
 }
 
 fn of_state(error: &StateError) -> Exit {
@@ -118,14 +118,14 @@ fn of_store(error: &StoreError) -> Exit {
     }
 }
 
-fn of_staging(error: &StagingError) -> Meaning {
+fn of_staging(error: &StagingError) -> ErrorClass {
     match error {
         StagingError::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => {
-            Meaning { exit: Exit::Denied, separator: "; " }
+            ErrorClass { exit: Exit::Denied, separator: "; " }
         }
-        StagingError::Io { .. } => Meaning { exit: Exit::Failed, separator: "; " },
+        StagingError::Io { .. } => ErrorClass { exit: Exit::Failed, separator: "; " },
         StagingError::PartSize(_) | StagingError::Memory(_) | StagingError::Size { .. } => {
-            Meaning { exit: Exit::Usage, separator: ": " }
+            ErrorClass { exit: Exit::Usage, separator: ": " }
         }
     }
 }
@@ -151,31 +151,31 @@ fn of_origin(error: &OriginError) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Told;
+    use crate::exit::UserError;
 
-    fn told(error: impl Error + Send + Sync + 'static) -> (Exit, String, Option<String>) {
-        let Told { exit, what, next } = Told::from(&anyhow::Error::new(error));
+    fn user_error(error: impl Error + Send + Sync + 'static) -> (Exit, String, Option<String>) {
+        let UserError { exit, what, next } = UserError::from(&anyhow::Error::new(error));
         (exit, what, next)
     }
 
     #[test]
     fn a_mount_that_cannot_be_served_as_it_was_asked_for_says_what_to_do() {
-        let (exit, what, next) = told(MountError::NoUring("io_uring is forbidden here".into()));
+        let (exit, what, next) = user_error(MountError::NoUring("io_uring is forbidden here".into()));
         assert_eq!((exit, &*what), (Exit::Failed, "fuse.io is uring, but io_uring is forbidden here"));
         assert!(next.unwrap().contains("fuse.io = \"auto\""));
     }
 
     #[test]
     fn a_place_for_materialised_files_that_will_not_do_says_what_to_do() {
-        let (exit, what, next) = told(MountError::Local(LocalError::InUse("/var/local".into())));
+        let (exit, what, next) = user_error(MountError::Local(LocalError::InUse("/var/local".into())));
         assert_eq!((exit, &*what), (Exit::Busy, "/var/local is in use by another mount"));
         assert!(next.unwrap().contains("client.local.dir"));
         let not_ours = LocalError::NotOurs { path: "/tmp".into(), why: "others may write to it".into() };
-        let (exit, _, next) = told(MountError::Local(not_ours));
+        let (exit, _, next) = user_error(MountError::Local(not_ours));
         assert!(exit == Exit::Denied && next.unwrap().contains("chmod 0700"));
         let cause = io::Error::from(io::ErrorKind::PermissionDenied);
         let refused = LocalError::Io { action: "open", path: "/var/local".into(), cause };
-        assert_eq!(told(MountError::Local(refused)).0, Exit::Denied);
-        assert_eq!(told(MountError::Local(LocalError::NoSize)).0, Exit::Usage);
+        assert_eq!(user_error(MountError::Local(refused)).0, Exit::Denied);
+        assert_eq!(user_error(MountError::Local(LocalError::NoSize)).0, Exit::Usage);
     }
 }
