@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::flight::{Departure, Flight, Flights, Landed};
+use crate::in_flight::{FetchGuard, FetchedSectors, InFlightFetch, InFlightFetches};
 use crate::patience::{Failed, Patience};
 use crate::plan::FetchPolicy;
 
 /// Rounds of looking and fetching. Another round is needed when what was cached is evicted, or found corrupt, between
 /// looking and reading. The second one fetches everything at once, whatever the store has, so it needs no luck: where memory is
-/// scarce, what lands is evicted before the rest of it has come. In one piece, so that a reader holds nothing while it waits for
+/// scarce, what has come is evicted before the rest of it has come. In one piece, so that a reader holds nothing while it waits for
 /// memory: several that held some of it, and waited for what others were to fetch, waited for one another.
 const ROUNDS: u32 = 2;
 
@@ -82,7 +82,7 @@ impl Fetched {
 pub enum Keeping {
     /// The store keeps them in this way.
     As(Keep),
-    /// Those who waited for them get them, and nobody else.
+    /// The readers that waited for them get them, and nobody else.
     Not,
 }
 
@@ -151,7 +151,7 @@ struct Shared {
     store: Store,
     source: Arc<dyn BlockSource>,
     options: EngineOptions,
-    flights: Arc<Flights>,
+    in_flight: Arc<InFlightFetches>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -160,8 +160,8 @@ impl ReadEngine {
     /// An engine over `store` that fetches from `source`. It runs its fetches on the runtime of its callers.
     #[must_use]
     pub fn new(store: Store, source: Arc<dyn BlockSource>, options: EngineOptions) -> Self {
-        let (flights, tasks, stop) = (Flights::new(), TaskTracker::new(), CancellationToken::new());
-        Self { shared: Arc::new(Shared { store, source, options, flights, tasks, stop }) }
+        let (in_flight, tasks, stop) = (InFlightFetches::new(), TaskTracker::new(), CancellationToken::new());
+        Self { shared: Arc::new(Shared { store, source, options, in_flight, tasks, stop }) }
     }
 
     /// The store.
@@ -173,7 +173,7 @@ impl ReadEngine {
     /// How many fetches are under way.
     #[must_use]
     pub fn fetches(&self) -> usize {
-        self.shared.flights.count()
+        self.shared.in_flight.count()
     }
 
     /// A read that hits: no wait, no lock.
@@ -210,7 +210,7 @@ impl ReadEngine {
         }
     }
 
-    /// Whether one who asked fetches anew what has failed.
+    /// Whether a reader fetches anew what has failed.
     fn goes_on(&self, patience: &mut Patience, failed: Failed) -> Result<(), Failure> {
         match self.shared.stop.is_cancelled() {
             true => Err(failed.failure),
@@ -238,19 +238,19 @@ impl ReadEngine {
                 return Ok(EngineRead { spans: read.spans, from_memory, from_disk, from_source, from_cache });
             }
             let is_kept = self.shared.source.keeping(key.file, version) != Keeping::Not;
-            let flights = match round {
-                ROUNDS => vec![self.take_whole(version, key, layout, wanted)],
-                _ => self.take_off(version, key, layout, wanted, is_kept),
+            let fetches = match round {
+                ROUNDS => vec![self.join_or_start_whole(version, key, layout, wanted)],
+                _ => self.join_or_start(version, key, layout, wanted, is_kept),
             };
-            if flights.len() > 1 && is_kept {
-                let wanted = flights.iter().map(|flight| overlap(&layout, key, flight.sectors, range.clone()));
+            if fetches.len() > 1 && is_kept {
+                let wanted = fetches.iter().map(|fetch| overlap(&layout, key, fetch.sectors, range.clone()));
                 let wanted = wanted.sum();
-                let landed = self.all_landed(key, flights, deadline).await?;
-                fetched = EngineFill { from_source: wanted, from_cache: landed.from_cache.min(wanted) };
+                let total = self.wait_for_all(key, fetches, deadline).await?;
+                fetched = EngineFill { from_source: wanted, from_cache: total.from_cache.min(wanted) };
                 continue;
             }
-            let landed = self.hold_all(key, flights, deadline).await?;
-            if let Some(read) = self.assemble(&landed, key, offset, length).await? {
+            let held = self.wait_and_hold(key, fetches, deadline).await?;
+            if let Some(read) = self.assemble(&held, key, offset, length).await? {
                 return Ok(read);
             }
         }
@@ -276,8 +276,8 @@ impl ReadEngine {
         }
         let mut patience = Patience::new(self.shared.options.deadline);
         let fetched = loop {
-            let flights = self.take_off(version, key, layout, wanted, true);
-            match self.all_landed(key, flights, patience.deadline).await {
+            let fetches = self.join_or_start(version, key, layout, wanted, true);
+            match self.wait_for_all(key, fetches, patience.deadline).await {
                 Ok(fetched) => break fetched,
                 Err(failed) => self.goes_on(&mut patience, failed)?,
             }
@@ -291,30 +291,30 @@ impl ReadEngine {
     }
 
     /// Joins a fetch under way that brings all of `wanted`, or starts one, as if nothing were cached.
-    fn take_whole(
+    fn join_or_start_whole(
         &self,
         version: &Arc<FileVersion>,
         key: BlockKey,
         layout: BlockLayout,
         wanted: SectorRange,
-    ) -> Flight {
-        let (flight, departure) = self.shared.flights.board_whole(key, wanted);
-        if let Some(departure) = departure {
-            self.depart(Fetch { version: Arc::clone(version), key, sectors: wanted, layout }, departure);
+    ) -> InFlightFetch {
+        let (in_flight, guard) = self.shared.in_flight.join_or_start_whole(key, wanted);
+        if let Some(guard) = guard {
+            self.spawn_fetch(Fetch { version: Arc::clone(version), key, sectors: wanted, layout }, guard);
         }
-        flight
+        in_flight
     }
 
     /// Joins the fetches under way that `wanted` needs, and starts those that it lacks. What is not kept is fetched in one piece: its
-    /// reader holds on to all of it, and whoever holds some and waits for more may wait for itself.
-    fn take_off(
+    /// reader holds on to all of it, and one that holds some and waits for more may wait for itself.
+    fn join_or_start(
         &self,
         version: &Arc<FileVersion>,
         key: BlockKey,
         layout: BlockLayout,
         wanted: SectorRange,
         is_kept: bool,
-    ) -> Vec<Flight> {
+    ) -> Vec<InFlightFetch> {
         let shared = &self.shared;
         let mut policy = shared.options.policy;
         if !is_kept {
@@ -324,25 +324,30 @@ impl ReadEngine {
             let coverage = shared.store.coverage(&key);
             coverage.memory.into_iter().chain(coverage.disk).collect()
         };
-        let (flights, departures) = shared.flights.board(key, wanted, layout.sectors(key.index), &policy, cached);
-        for departure in departures {
-            let fetch = Fetch { version: Arc::clone(version), key, sectors: departure.sectors, layout };
-            self.depart(fetch, departure);
+        let (fetches, guards) = shared.in_flight.join_or_start(key, wanted, layout.sectors(key.index), &policy, cached);
+        for guard in guards {
+            let fetch = Fetch { version: Arc::clone(version), key, sectors: guard.sectors, layout };
+            self.spawn_fetch(fetch, guard);
         }
-        flights
+        fetches
     }
 
     /// Waits for several fetches and holds on to the bytes of none: readers that held some and waited for others, which
     /// wait for memory, would wait for one another. How many bytes came.
-    async fn all_landed(&self, key: BlockKey, flights: Vec<Flight>, deadline: Instant) -> Result<EngineFill, Failed> {
-        let landed = flights.into_iter().map(|flight| async move {
-            let landed = self.landed(key, flight, deadline).await?;
-            Ok::<_, Failed>((u32::try_from(landed.bytes.len()).unwrap_or(u32::MAX), landed.from_cache))
+    async fn wait_for_all(
+        &self,
+        key: BlockKey,
+        fetches: Vec<InFlightFetch>,
+        deadline: Instant,
+    ) -> Result<EngineFill, Failed> {
+        let results = fetches.into_iter().map(|fetch| async move {
+            let fetched = self.wait_for(key, fetch, deadline).await?;
+            Ok::<_, Failed>((u32::try_from(fetched.bytes.len()).unwrap_or(u32::MAX), fetched.from_cache))
         });
-        let mut landed: FuturesUnordered<_> = landed.collect();
+        let mut results: FuturesUnordered<_> = results.collect();
         let mut total = EngineFill::default();
-        while let Some(came) = landed.next().await {
-            let (bytes, from_cache) = came?;
+        while let Some(result) = results.next().await {
+            let (bytes, from_cache) = result?;
             total.from_source += bytes;
             total.from_cache += from_cache;
         }
@@ -350,58 +355,58 @@ impl ReadEngine {
     }
 
     /// Waits for fetches and holds on to what they bring: their sectors and bytes, in order.
-    async fn hold_all(
+    async fn wait_and_hold(
         &self,
         key: BlockKey,
-        flights: Vec<Flight>,
+        fetches: Vec<InFlightFetch>,
         deadline: Instant,
-    ) -> Result<Vec<(SectorRange, Landed)>, Failed> {
-        let mut landed = Vec::with_capacity(flights.len());
-        for flight in flights {
-            landed.push((flight.sectors, self.landed(key, flight, deadline).await?));
+    ) -> Result<Vec<(SectorRange, FetchedSectors)>, Failed> {
+        let mut held = Vec::with_capacity(fetches.len());
+        for fetch in fetches {
+            held.push((fetch.sectors, self.wait_for(key, fetch, deadline).await?));
         }
-        landed.sort_by_key(|(sectors, _)| *sectors);
-        Ok(landed)
+        held.sort_by_key(|(sectors, _)| *sectors);
+        Ok(held)
     }
 
     /// What one fetch brought.
-    async fn landed(&self, key: BlockKey, flight: Flight, deadline: Instant) -> Result<Landed, Failed> {
-        let (sectors, since) = (flight.sectors, flight.since);
-        let landed = tokio::time::timeout_at(deadline, flight.landed()).await.map_err(|_| {
+    async fn wait_for(&self, key: BlockKey, fetch: InFlightFetch, deadline: Instant) -> Result<FetchedSectors, Failed> {
+        let (sectors, since) = (fetch.sectors, fetch.since);
+        let result = tokio::time::timeout_at(deadline, fetch.wait()).await.map_err(|_| {
             let waited = self.shared.options.deadline;
             Failure::new(FailureKind::TimedOut, format!("{sectors:?} of block {key} did not come within {waited:?}"))
         })?;
-        landed.map_err(|failure| Failed { failure, since: Some(since) })
+        result.map_err(|failure| Failed { failure, since: Some(since) })
     }
 
     /// Carries out a fetch in a task of its own.
-    fn depart(&self, fetch: Fetch, departure: Departure) {
+    fn spawn_fetch(&self, fetch: Fetch, guard: FetchGuard) {
         let shared = Arc::clone(&self.shared);
         self.shared.tasks.spawn(async move {
-            let landing = tokio::select! {
-                landing = shared.fetch(&fetch) => landing,
+            let result = tokio::select! {
+                result = shared.fetch(&fetch) => result,
                 () = shared.stop.cancelled() => Err(Failure::new(FailureKind::NotReady, "the cache is shutting down")),
             };
-            departure.land(landing);
+            guard.complete(result);
         });
     }
 
     /// Puts a read together from what was fetched and what the store holds; `None` if some of it is gone again.
     async fn assemble(
         &self,
-        landed: &[(SectorRange, Landed)],
+        held: &[(SectorRange, FetchedSectors)],
         key: BlockKey,
         offset: u32,
         length: u32,
     ) -> Result<Option<EngineRead>, Failure> {
         let mut read = EngineRead::default();
         let (mut at, end) = (offset, offset + length);
-        let mut landed = landed.iter().peekable();
+        let mut held = held.iter().peekable();
         while at < end {
-            let Some((sectors, Landed { bytes: span, from_cache })) =
-                landed.next_if(|(sectors, _)| sectors.byte_offset() <= at)
+            let Some((sectors, FetchedSectors { bytes: span, from_cache })) =
+                held.next_if(|(sectors, _)| sectors.byte_offset() <= at)
             else {
-                let until = landed.peek().map_or(end, |(sectors, _)| sectors.byte_offset().min(end));
+                let until = held.peek().map_or(end, |(sectors, _)| sectors.byte_offset().min(end));
                 let stored = self.shared.store.read(&key, at, until - at).await.map_err(Failure::from)?;
                 let Some(stored) = stored else { return Ok(None) };
                 read.from_memory += stored.from_memory;
@@ -432,7 +437,7 @@ impl ReadEngine {
 }
 
 impl Shared {
-    async fn fetch(&self, fetch: &Fetch) -> Result<Landed, Failure> {
+    async fn fetch(&self, fetch: &Fetch) -> Result<FetchedSectors, Failure> {
         let length = fetch.length();
         let fetched = self.source.fetch(fetch, &self.store).await?;
         if fetched.filled.len() < length as usize {
@@ -445,7 +450,7 @@ impl Shared {
             Keeping::As(keep) => self.store.publish_as(fetch.key, fetch.sectors, block_length, filled, sums, keep),
             Keeping::Not => filled.freeze().slice(0..length as usize),
         };
-        Ok(Landed { bytes, from_cache: from_cache.min(length) })
+        Ok(FetchedSectors { bytes, from_cache: from_cache.min(length) })
     }
 }
 

@@ -1,7 +1,7 @@
-//! Fetches under way under a scheduler that tries orders out (shuttle): `make model`.
+//! In-flight fetches under a scheduler that tries orders out (shuttle): `make model`.
 //!
 //! Readers of overlapping ranges meet at the table. Each sector is fetched once (invariant 5), nobody waits for ever, which would be
-//! a deadlock, and a fetch that is abandoned is told to those who wait and tried again by whoever comes next.
+//! a deadlock, and the readers of a fetch that is abandoned are told, and the next reader tries again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Mutex;
 use shuttle::{Config, Runner, thread};
 
-use crate::flight::{Departure, Flights, Landed};
+use crate::in_flight::{FetchGuard, FetchedSectors, InFlightFetches};
 use crate::plan::FetchPolicy;
 
 /// Says how many orders were tried, also when one of them failed.
@@ -48,7 +48,7 @@ const SECTORS: u32 = 16;
 
 /// What a store and a source are to the table: what is held, and how often each sector was fetched.
 struct World {
-    flights: Arc<Flights>,
+    fetches: Arc<InFlightFetches>,
     pool: Pool,
     held: Mutex<Vec<SectorRange>>,
     fetched: Mutex<[u32; SECTORS as usize]>,
@@ -59,38 +59,38 @@ impl World {
         let size = ByteSize::bytes(FRAME_SIZE as u64);
         let options = PoolOptions { initial: size, max: size, huge_pages: false, sharing: Sharing::Private };
         let pool = Pool::new(options).unwrap();
-        Arc::new(Self { flights: Flights::new(), pool, held: Mutex::default(), fetched: Mutex::default() })
+        Arc::new(Self { fetches: InFlightFetches::new(), pool, held: Mutex::default(), fetched: Mutex::default() })
     }
 
-    fn carry_out(&self, departure: Departure) {
-        let sectors = departure.sectors;
+    fn carry_out(&self, guard: FetchGuard) {
+        let sectors = guard.sectors;
         thread::yield_now();
         for sector in sectors.start..sectors.end {
             self.fetched.lock().unwrap()[sector as usize] += 1;
         }
         self.held.lock().unwrap().push(sectors);
         let bytes = self.pool.try_alloc(1).unwrap().freeze();
-        departure.land(Ok(Landed { bytes, from_cache: 0 }));
+        guard.complete(Ok(FetchedSectors { bytes, from_cache: 0 }));
     }
 
-    /// As the engine reads: again and again until all is held. `abandons`: the first fetch that is his is given up.
+    /// As the engine reads: again and again until all is held. `abandons`: the first fetch that it starts is given up.
     fn read(&self, wanted: SectorRange, mut abandons: bool) {
         loop {
             let cached = || self.held.lock().unwrap().clone();
-            let (waits, departures) = self.flights.board(KEY, wanted, SECTORS, &POLICY, cached);
+            let (waits, guards) = self.fetches.join_or_start(KEY, wanted, SECTORS, &POLICY, cached);
             if waits.is_empty() {
                 return;
             }
-            for departure in departures {
+            for guard in guards {
                 if std::mem::take(&mut abandons) {
                     thread::yield_now();
-                    drop(departure);
+                    drop(guard);
                 } else {
-                    self.carry_out(departure);
+                    self.carry_out(guard);
                 }
             }
-            for flight in waits {
-                let _ = block_on(flight.landed());
+            for fetch in waits {
+                let _ = block_on(fetch.wait());
             }
         }
     }
@@ -109,7 +109,7 @@ fn readers(world: &Arc<World>, ranges: impl IntoIterator<Item = (SectorRange, bo
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(world.flights.count(), 0);
+    assert_eq!(world.fetches.count(), 0);
 }
 
 #[test]
