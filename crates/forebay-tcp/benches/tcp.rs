@@ -1,9 +1,9 @@
 //! Loopback throughput and latency of the transport, against plain blocking sockets that do the same exchange.
 //!
 //! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]]]`. Reads are measured in rounds, each of plain sockets, a
-//! server on the threads of a runtime, and one on a lane for each processor; what is printed is the median of each. Then parts of files are sent the
-//! other way. The client has a thread and a runtime of its own. Each read gets a buffer from a pool, as in the product.
-//! `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream that nobody asks for.
+//! server on the threads of a runtime, and one on an I/O thread for each processor; what is printed is the median of each. Then
+//! parts of files are sent the other way. The client has a thread and a runtime of its own. Each read gets a buffer from a pool,
+//! as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream that nobody asks for.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -90,8 +90,8 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// A server on `lanes`, and on a runtime as the program has it.
-fn start_server(lanes: Option<usize>) -> String {
+/// A server on `io_threads`, and on a runtime as the program has it.
+fn start_server(io_threads: Option<usize>) -> String {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4 * BLOCKS))).expect("a pool");
@@ -104,7 +104,7 @@ fn start_server(lanes: Option<usize>) -> String {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let address = ([127, 0, 0, 1], 0).into();
-            let options = ServerOptions { lanes, ..ServerOptions::new(address, "bench", MAX_BLOCK_SIZE) };
+            let options = ServerOptions { io_threads, ..ServerOptions::new(address, "bench", MAX_BLOCK_SIZE) };
             let server = TcpServer::bind(options, service).expect("a server");
             tell.send(server.local_addr().to_string()).expect("a listener");
             std::future::pending::<()>().await;
@@ -226,7 +226,7 @@ fn main() {
     let connections = numbers.next().map_or(4, |connections: u64| connections as usize);
     let rounds = numbers.next().unwrap_or(1).max(1);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (shared, lanes) = (start_server(Some(0)), start_server(Some(processors)));
+    let (shared, dedicated) = (start_server(Some(0)), start_server(Some(processors)));
     println!(
         "                    plain sockets             on a runtime                 on lanes      {connections} connections"
     );
@@ -235,7 +235,7 @@ fn main() {
         let mut measured: [Vec<Figures>; 3] = Default::default();
         for _ in 0..rounds {
             measured[0].push(plain(size, depth, seconds));
-            for (address, figures) in [&shared, &lanes].into_iter().zip(&mut measured[1..]) {
+            for (address, figures) in [&shared, &dedicated].into_iter().zip(&mut measured[1..]) {
                 figures.push(forebay(address, size, depth, connections, seconds));
             }
         }
@@ -250,7 +250,7 @@ fn main() {
     println!("  uploads of  at once     MiB/s");
     for size in PARTS {
         for depth in [1, 4] {
-            let rate = uploads(&lanes, size, depth, connections, seconds);
+            let rate = uploads(&dedicated, size, depth, connections, seconds);
             println!("{:>10}M  {depth:>7}  {rate:>8.0}", size >> 20);
         }
     }

@@ -113,8 +113,8 @@ impl Connection {
         let withdrawn = self.unsent.lock().withdraw(id);
         let mut calls = self.calls.lock();
         let call = if withdrawn { calls.take(id) } else { None };
-        // Nothing is written to its buffer before its reply begins to arrive, which is received aside then: so whoever lent it has
-        // it back now, and not when the worker answers.
+        // Nothing is written to its buffer before its reply begins to arrive, which is received aside then: so the caller has it
+        // back now, and not when the worker answers.
         let into = calls.call_mut(id).and_then(|call| call.into.take());
         let spent = if withdrawn { calls.is_spent() } else { calls.abandon(id) };
         self.accepting.store(calls.is_accepting(), Ordering::Release);
@@ -167,7 +167,7 @@ impl Connection {
     }
 
     /// Takes no more calls, and only then fails those that are left, `arriving` among them: whoever learns that this
-    /// connection is lost must get another one for his next call.
+    /// connection is lost must get another one for its next call.
     fn end(&self, error: &LinkError, arriving: Option<Call>) {
         let left = {
             let mut calls = self.calls.lock();

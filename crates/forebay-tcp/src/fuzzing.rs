@@ -49,7 +49,7 @@ pub fn requests(stream: &[u8], cuts: &[u16]) {
                     assert!(length as usize > LARGE_BODY && length <= MAX_UPLOAD_BODY);
                     // All of it: what was received before is given back.
                     let leave = Arc::clone(&memory).try_acquire_many_owned(length);
-                    requests.lend(leave.unwrap_or_else(|_| unreachable!("a body that is gone keeps its leave")));
+                    requests.allocate(leave.unwrap_or_else(|_| unreachable!("a body that is gone keeps its leave")));
                 }
                 (None, None) => break,
             }

@@ -12,7 +12,7 @@
 //! How few system calls a read costs: the caller's own task sends the request; one `readv` on the other side takes it,
 //! and whatever else has arrived; the answer leaves by one `sendmsg` that gathers header, body and payload; one `readv`
 //! receives the payload into the caller's buffer and, behind it, the next header. Where the kernel sends large payloads from where
-//! they lie (`lent`), the answer is two `sendmsg`: what comes before the payload is copied.
+//! they lie (`in_flight`), the answer is two `sendmsg`: what comes before the payload is copied.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -21,8 +21,8 @@ mod client;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod lanes;
-mod lent;
+mod in_flight;
+mod io_threads;
 mod options;
 mod outbox;
 mod replies;
@@ -37,7 +37,7 @@ mod zero_copy;
 use std::net::SocketAddr;
 
 pub use client::TcpTransport;
-pub use lent::ZeroCopyCounts;
+pub use in_flight::ZeroCopyCounts;
 pub use options::{ClientOptions, ServerOptions, ZeroCopy};
 pub use server::TcpServer;
 

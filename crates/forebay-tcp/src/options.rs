@@ -47,9 +47,9 @@ pub struct ServerOptions {
     pub stall_timeout: Duration,
     /// Whether the service may answer with files, which the kernel then sends without a copy in user space.
     pub takes_files: bool,
-    /// Threads that connections are dealt to, and that do nothing else; with none, connections are served by the runtime that the
+    /// Threads that serve connections, and do nothing else; with none, connections are served by the runtime that the
     /// server was started on. `None`: one for each processor that the process may use, if those are four or more.
-    pub lanes: Option<usize>,
+    pub io_threads: Option<usize>,
     /// Whether the kernel sends large payloads from where they lie.
     pub zero_copy: ZeroCopy,
 }
@@ -70,7 +70,7 @@ impl ServerOptions {
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),
             takes_files: false,
-            lanes: None,
+            io_threads: None,
             zero_copy: ZeroCopy::Auto,
         }
     }

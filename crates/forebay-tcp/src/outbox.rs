@@ -3,7 +3,8 @@
 //! Headers, bodies and payload of many replies leave by one system call, gathered from where they lie. Bytes of a file
 //! are sent by the kernel; where it cannot (the file system does not let it), they are read and sent in pieces.
 //!
-//! A large payload that is to be lent to the kernel ([`crate::lent`]) leaves by a system call of its own, after what precedes it.
+//! A large payload that the kernel is to send without a copy ([`crate::in_flight`]) leaves by a system call of its own, after
+//! what precedes it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lent::Lent;
+use crate::in_flight::ZeroCopySends;
 use crate::socket;
 
 /// Slices in one system call: header, body and payload of about 20 replies.
@@ -78,10 +79,10 @@ impl Outgoing {
         HEADER_LEN + self.body.len()
     }
 
-    /// The payload, if what is not sent of it is to be lent to the kernel.
-    fn lends(&self, lent: &Lent) -> Option<&Spans> {
+    /// The payload, if what is not sent of it is to be sent without a copy.
+    fn zero_copy_payload(&self, zero_copy: &ZeroCopySends) -> Option<&Spans> {
         match &self.payload {
-            ResponsePayload::Spans(spans) if lent.takes(self.length - self.sent.max(self.front())) => Some(spans),
+            ResponsePayload::Spans(spans) if zero_copy.takes(self.length - self.sent.max(self.front())) => Some(spans),
             _ => None,
         }
     }
@@ -133,7 +134,7 @@ struct Gathered<'a> {
     slices: SmallVec<[IoSlice<'a>; MAX_SLICES]>,
     /// Whether the rest of a reply follows at once.
     more: bool,
-    /// The payload that all of it is of, if that is to be lent to the kernel.
+    /// The payload that all of it is of, if that is to be sent without a copy.
     payload: Option<&'a Spans>,
 }
 
@@ -141,12 +142,12 @@ struct Gathered<'a> {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     queue: VecDeque<Outgoing>,
-    lent: Lent,
+    zero_copy: ZeroCopySends,
 }
 
 impl Outbox {
-    pub(crate) fn new(lent: Lent) -> Self {
-        Self { queue: VecDeque::new(), lent }
+    pub(crate) fn new(zero_copy: ZeroCopySends) -> Self {
+        Self { queue: VecDeque::new(), zero_copy }
     }
 
     pub(crate) fn push(&mut self, reply: Outgoing) {
@@ -159,12 +160,12 @@ impl Outbox {
 
     /// Replies that are not sent, and sends with whose payload the kernel is not done: each may keep a block from being evicted.
     pub(crate) fn held(&self) -> usize {
-        self.queue.len() + self.lent.outstanding()
+        self.queue.len() + self.zero_copy.outstanding()
     }
 
     /// Those that the kernel is not done with.
     pub(crate) fn unsettled(&self) -> usize {
-        self.lent.outstanding()
+        self.zero_copy.outstanding()
     }
 
     /// Whether there is anything to wait for with [`Outbox::ready`].
@@ -174,26 +175,26 @@ impl Outbox {
 
     /// Waits until [`Outbox::send`] may send something, or [`Outbox::look`] find something.
     pub(crate) async fn ready(&self, stream: &TcpStream) -> io::Result<()> {
-        if self.lent.is_watched() && !self.is_empty() && !self.lent.is_full() {
+        if self.zero_copy.is_watched() && !self.is_empty() && !self.zero_copy.is_full() {
             return Ok(());
         }
-        self.lent.ready(stream).await
+        self.zero_copy.ready(stream).await
     }
 
     /// Lets go of payloads that the kernel is done with. Costs nothing where there are none.
     pub(crate) fn look(&mut self) -> io::Result<()> {
-        self.lent.look()
+        self.zero_copy.look()
     }
 
-    /// Drops what was not sent, and waits until the kernel is done with all payloads; see [`Lent::settle`].
+    /// Drops what was not sent, and waits until the kernel is done with all payloads; see [`ZeroCopySends::settle`].
     pub(crate) async fn settle(&mut self, patience: Duration, stop: &CancellationToken) {
         self.queue = VecDeque::new();
-        self.lent.settle(patience, stop).await;
+        self.zero_copy.settle(patience, stop).await;
     }
 
     /// Since when the kernel was done with none of the payloads that it has.
     pub(crate) fn stands_since(&self) -> Option<Instant> {
-        self.lent.stands_since()
+        self.zero_copy.stands_since()
     }
 
     /// Sends what the socket takes now, up to a turn's worth; gives back how many bytes that was. Files are read on `runtime`.
@@ -204,12 +205,12 @@ impl Outbox {
     /// Those of the socket, and of a file that is shorter than its reply said.
     pub(crate) async fn send(&mut self, stream: &Arc<TcpStream>, runtime: &Handle) -> io::Result<usize> {
         let mut total = 0;
-        while total < TURN && !self.queue.is_empty() && !self.lent.is_full() {
+        while total < TURN && !self.queue.is_empty() && !self.zero_copy.is_full() {
             let outcome = match self.queue.front().and_then(Outgoing::file) {
                 Some((file, offset, length)) => self.send_file(stream, runtime, file, offset, length).await,
                 None => {
-                    let Gathered { slices, more, payload } = gather(&self.queue, &self.lent);
-                    self.lent.send(stream, &slices, more, payload)
+                    let Gathered { slices, more, payload } = gather(&self.queue, &self.zero_copy);
+                    self.zero_copy.send(stream, &slices, more, payload)
                 }
             };
             match outcome {
@@ -218,7 +219,7 @@ impl Outbox {
                     self.sent(sent);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.lent.filled();
+                    self.zero_copy.filled();
                     break;
                 }
                 Err(error) => return Err(error),
@@ -238,7 +239,7 @@ impl Outbox {
     ) -> io::Result<usize> {
         let socket = Arc::clone(stream);
         let by_pieces = self.queue.front().is_some_and(|reply| reply.piece.is_some());
-        let send = if self.lent.is_watched() { socket::send_file_unasked } else { socket::send_file };
+        let send = if self.zero_copy.is_watched() { socket::send_file_unasked } else { socket::send_file };
         let work = move || match by_pieces {
             true => read_piece(&file, offset, length).map(Sent::Piece),
             false => match send(&socket, &file, offset, length) {
@@ -274,17 +275,17 @@ impl Outbox {
     }
 }
 
-/// What lies in memory, up to the first file, or payload that is to be lent.
-fn gather<'a>(queue: &'a VecDeque<Outgoing>, lent: &Lent) -> Gathered<'a> {
+/// What lies in memory, up to the first file, or payload that is to be sent without a copy.
+fn gather<'a>(queue: &'a VecDeque<Outgoing>, zero_copy: &ZeroCopySends) -> Gathered<'a> {
     let mut slices = SmallVec::new();
     for reply in queue {
         if slices.len() == MAX_SLICES {
             break;
         }
-        let lends = reply.lends(lent);
+        let uncopied = reply.zero_copy_payload(zero_copy);
         // Only the first reply may have sent its front already.
-        let payload = lends.filter(|_| reply.sent >= reply.front());
-        if !reply.gather(&mut slices, lends.is_none() || payload.is_some()) {
+        let payload = uncopied.filter(|_| reply.sent >= reply.front());
+        if !reply.gather(&mut slices, uncopied.is_none() || payload.is_some()) {
             return Gathered { slices, more: true, payload };
         }
         if payload.is_some() {
@@ -336,7 +337,7 @@ mod tests {
         let bytes: Vec<u8> = (0..LENGTH + 10).map(|at| (at % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         let slice = FileSlice { file: Arc::new(file), offset: 10, length: LENGTH as u32, pin: Box::new(()) };
-        let mut outbox = Outbox::new(Lent::new(ZeroCopy::Off, false, Arc::default()));
+        let mut outbox = Outbox::new(ZeroCopySends::new(ZeroCopy::Off, false, Arc::default()));
         outbox.push(reply(1, ResponsePayload::None));
         let mut filed = reply(2, ResponsePayload::File(slice));
         filed.piece = Some((0, Bytes::new()));

@@ -43,7 +43,7 @@ impl Call {
     /// pool here.
     fn end(self, result: impl FnOnce(Option<SpanMut>) -> Result<Reply, CallError>) {
         let Self { into, answer, load, permit, .. } = self;
-        // Before the caller knows: his next call must find this connection idle, and memory given back.
+        // Before the caller knows: its next call must find this connection idle, and memory given back.
         drop((load, permit));
         let _ = answer.send(result(into));
     }

@@ -34,22 +34,22 @@ struct Begun {
 /// The memory of a body.
 #[derive(Debug)]
 enum Body {
-    /// It is large, and there is no leave yet.
+    /// It is large, and there is no permit yet.
     Awaited,
     Held(Vec<u8>),
-    /// Large: with the leave for it.
-    Lent(Lent),
+    /// It is large, and has its permit.
+    Large(LargeBody),
 }
 
 /// Memory of a large body.
 #[derive(Debug)]
-struct Lent {
+struct LargeBody {
     bytes: Vec<u8>,
-    _leave: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Lent {
-    fn new(length: usize, leave: OwnedSemaphorePermit) -> Self {
+impl LargeBody {
+    fn new(length: usize, permit: OwnedSemaphorePermit) -> Self {
         // The system gives zeroed memory page by page, when it is first written to: a length alone costs nothing.
         let bytes = vec![0; length];
         let skipped = bytes.as_ptr().align_offset(PAGE).min(length);
@@ -58,11 +58,11 @@ impl Lent {
         // Huge pages, if there are some: 64 MiB arrive at 0.9 GiB/s in pages of 4 KiB, and at 1.8 in huge ones.
         // SAFETY: whole pages within memory that is ours. The advice changes no contents.
         let _ = unsafe { rustix::mm::madvise(start, pages, rustix::mm::Advice::LinuxHugepage) };
-        Self { bytes, _leave: leave }
+        Self { bytes, _permit: permit }
     }
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LargeBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -79,7 +79,7 @@ impl Begun {
     fn rest(&mut self) -> Option<&mut [u8]> {
         match &mut self.body {
             Body::Awaited => None,
-            Body::Held(bytes) | Body::Lent(Lent { bytes, .. }) => Some(&mut bytes[self.filled..]),
+            Body::Held(bytes) | Body::Large(LargeBody { bytes, .. }) => Some(&mut bytes[self.filled..]),
         }
     }
 }
@@ -134,12 +134,12 @@ impl Requests {
         let body = match begun.body {
             Body::Awaited => Bytes::new(),
             Body::Held(bytes) => bytes.into(),
-            Body::Lent(lent) => Bytes::from_owner(lent),
+            Body::Large(body) => Bytes::from_owner(body),
         };
         Ok(Some((begun.header, body)))
     }
 
-    /// How many bytes the body that comes next has, if it is large and has no memory yet. [`Requests::lend`] must follow
+    /// How many bytes the body that comes next has, if it is large and has no memory yet. [`Requests::allocate`] must follow
     /// before more is received.
     pub(crate) fn awaits(&self) -> Option<u32> {
         let begun = self.begun.as_ref()?;
@@ -147,9 +147,9 @@ impl Requests {
     }
 
     /// Memory for the body that was waited for.
-    pub(crate) fn lend(&mut self, leave: OwnedSemaphorePermit) {
+    pub(crate) fn allocate(&mut self, permit: OwnedSemaphorePermit) {
         if let Some(begun) = &mut self.begun {
-            begun.body = Body::Lent(Lent::new(begun.header.body_len as usize, leave));
+            begun.body = Body::Large(LargeBody::new(begun.header.body_len as usize, permit));
         }
     }
 
@@ -205,7 +205,7 @@ mod tests {
                         (Some(request), _) => got.push(request),
                         (None, Some(length)) => {
                             prop_assert!(length as usize > LARGE_BODY);
-                            requests.lend(Arc::clone(&memory).try_acquire_many_owned(length).unwrap());
+                            requests.allocate(Arc::clone(&memory).try_acquire_many_owned(length).unwrap());
                         }
                         (None, None) => break,
                     }

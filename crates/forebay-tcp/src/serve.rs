@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
 
-use crate::lent::{Counts, Lent};
+use crate::in_flight::{Counts, ZeroCopySends};
 use crate::options::{ServerOptions, ZeroCopy};
 use crate::outbox::{Outbox, Outgoing};
 use crate::requests::Requests;
@@ -41,10 +41,10 @@ const PROGRESS: usize = 64 << 10;
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
 /// What reading and answering once counts as at least: some hundred small requests may have come at once.
-const LEAST: usize = 256 << 10;
+const MIN_COST: usize = 256 << 10;
 /// How long a connection that the server ends may take for what it has sent already, if that must not change before it has arrived.
 const PARTING: Duration = Duration::from_secs(1);
-/// How many times as long as a peer may take no bytes the kernel may be done with none that it was lent: it gives up a peer that
+/// How many times as long as a peer may take no bytes the kernel may be done with no zero-copy send: it gives up a peer that
 /// acknowledges nothing by itself, but waits for a device for ever.
 const STUCK: u32 = 2;
 /// Places that a connection keeps besides twice those that it uses.
@@ -224,7 +224,7 @@ impl Serving {
     fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) -> Self {
         let choice = shared.options.zero_copy;
         let stays_here = choice == ZeroCopy::Auto && is_here(&stream, peer);
-        let lent = Lent::new(choice, stays_here, Arc::clone(&shared.zero_copy));
+        let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));
         let places = PollSemaphore::new(Arc::clone(&shared.places));
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));
         let now = Instant::now();
@@ -238,7 +238,7 @@ impl Serving {
             memory,
             large_since: None,
             handlers: JoinSet::new(),
-            outbox: Outbox::new(lent),
+            outbox: Outbox::new(zero_copy),
             half_closed: false,
             paused: false,
             progress_at: now,
@@ -316,9 +316,9 @@ impl Serving {
                 // The replies that left made room for requests that are here already, which no socket will tell of.
                 self.take_requests()?;
             }
-            unbroken += sent.max(LEAST);
+            unbroken += sent.max(MIN_COST);
             if unbroken >= TURN {
-                // Nobody else takes over the other connections of this lane.
+                // Nobody else takes over the other connections of this thread.
                 unbroken = 0;
                 tokio::task::yield_now().await;
             }
@@ -359,9 +359,9 @@ impl Serving {
                         self.answer(header, body);
                     }
                 }
-                leave = poll_fn(|context| self.memory.poll_acquire_many(context, awaited)), if awaited > 0 => {
-                    if let Some(leave) = leave {
-                        self.requests.lend(leave);
+                permit = poll_fn(|context| self.memory.poll_acquire_many(context, awaited)), if awaited > 0 => {
+                    if let Some(permit) = permit {
+                        self.requests.allocate(permit);
                     }
                 }
                 () = sleep_until(due), if due.is_some() => self.overdue(reading)?,
@@ -422,8 +422,8 @@ impl Serving {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
             self.large_since = Some(Instant::now());
-            let Ok(leave) = Arc::clone(&self.shared.memory).try_acquire_many_owned(length) else { return Ok(None) };
-            self.requests.lend(leave);
+            let Ok(permit) = Arc::clone(&self.shared.memory).try_acquire_many_owned(length) else { return Ok(None) };
+            self.requests.allocate(permit);
         }
     }
 

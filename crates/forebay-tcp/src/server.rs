@@ -1,6 +1,6 @@
 //! The server: accepts connections, within its bounds, and owns their tasks.
 //!
-//! It accepts on the runtime of its caller. Connections are served there, too, or on lanes ([`crate::lanes`]).
+//! It accepts on the runtime of its caller. Connections are served there, too, or on I/O threads ([`crate::io_threads`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::lanes::{Lanes, Threads, report};
-use crate::lent::{Counts, ZeroCopyCounts};
+use crate::in_flight::{Counts, ZeroCopyCounts};
+use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
 use crate::serve::{Shared, serve};
 use crate::{TcpError, socket};
@@ -39,7 +39,7 @@ pub struct TcpServer {
     stop: CancellationToken,
     connections: Arc<AtomicUsize>,
     accepting: Mutex<Option<JoinHandle<()>>>,
-    threads: Threads,
+    handles: ThreadHandles,
     zero_copy: Arc<Counts>,
 }
 
@@ -54,7 +54,7 @@ impl TcpServer {
         let listener = socket::listen(options.address)?;
         let listener = TcpListener::from_std(listener).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let (lanes, threads) = Lanes::start(options.lanes).map_err(TcpError::Threads)?;
+        let (io_threads, handles) = IoThreads::start(options.io_threads).map_err(TcpError::Threads)?;
         let stop = CancellationToken::new();
         let connections = Arc::new(AtomicUsize::new(0));
         let zero_copy = Arc::new(Counts::default());
@@ -68,8 +68,8 @@ impl TcpServer {
             options,
             zero_copy: Arc::clone(&zero_copy),
         });
-        let accepting = tokio::spawn(accept(listener, shared, lanes, Arc::clone(&connections)));
-        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)), threads, zero_copy })
+        let accepting = tokio::spawn(accept(listener, shared, io_threads, Arc::clone(&connections)));
+        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)), handles, zero_copy })
     }
 
     /// Where it listens.
@@ -84,13 +84,13 @@ impl TcpServer {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// The same for whoever watches, for as long as he likes.
+    /// The same as a gauge that may outlive the server.
     pub fn connection_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);
         move || connections.load(Ordering::Relaxed)
     }
 
-    /// What became of payloads that the kernel was to send from where they lie; for whoever watches, as long as he likes.
+    /// What became of payloads that the kernel was to send from where they lie, as a function that may outlive the server.
     pub fn zero_copy_counts(&self) -> impl Fn() -> ZeroCopyCounts + Send + Sync + 'static {
         let counts = Arc::clone(&self.zero_copy);
         move || counts.now()
@@ -105,7 +105,7 @@ impl TcpServer {
             // It ends by panic only when accepting itself does, and then there is nothing left to wait for.
             let _ = accepting.await;
         }
-        self.threads.join().await;
+        self.handles.join().await;
     }
 }
 
@@ -151,8 +151,8 @@ impl Admission {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, lanes: Lanes, connections: Arc<AtomicUsize>) {
-    // However this task ends, also when its runtime goes away under it: lanes do not serve on.
+async fn accept(listener: TcpListener, shared: Arc<Shared>, io_threads: IoThreads, connections: Arc<AtomicUsize>) {
+    // However this task ends, also when its runtime goes away under it: I/O threads do not serve on.
     let _ends = shared.stop.clone().drop_guard();
     let mut tasks = JoinSet::new();
     let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
@@ -184,15 +184,15 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, lanes: Lanes, connec
         });
         let admission = Admission { peer, counted, refusal };
         let shared = Arc::clone(&shared);
-        if lanes.is_empty() {
+        if io_threads.is_empty() {
             tasks.spawn(admission.serve(stream, shared));
             continue;
         }
         match stream.into_std() {
-            Ok(stream) => lanes.deal(admission.serve_elsewhere(stream, shared)),
+            Ok(stream) => io_threads.spawn(admission.serve_elsewhere(stream, shared)),
             Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
         }
     }
-    drop((listener, lanes));
+    drop((listener, io_threads));
     while tasks.join_next().await.is_some() {}
 }

@@ -3,7 +3,8 @@
 //! Both directions tell tokio that a socket is drained (or full) when a call did less than it could have: the next
 //! arrival raises a new edge in epoll. That saves the call that would only return EAGAIN.
 //!
-//! Of a socket with zero-copy sends, tokio does not know whether it takes bytes ([`crate::lent`]): it is written to without asking.
+//! Of a socket with zero-copy sends, tokio does not know whether it takes bytes ([`crate::in_flight`]): it is written to without
+//! asking.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};

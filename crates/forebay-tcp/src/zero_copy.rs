@@ -17,10 +17,10 @@ use crate::options::ZeroCopy;
 /// The shortest part of a payload that is sent so. The kernel's documentation (`msg_zerocopy.rst`) sees a gain from about 10 KiB on;
 /// here a reply costs one system call more besides, as header and body are copied, and its completion three. A sector is well above
 /// that; the short reads, of which there are most, go the way they always went.
-pub(crate) const LEAST: usize = 32 << 10;
+pub(crate) const MIN_LENGTH: usize = 32 << 10;
 
 /// The most that are remembered of a connection from the earliest on that the kernel is not done with.
-const MOST: usize = 4096;
+const MAX_OUTSTANDING: usize = 4096;
 
 /// What the kernel says of the sends `first` to `last`, both included: it needs their pages no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl<P> Sends<P> {
     /// Whether `length` bytes of a payload are to be sent so, were they next.
     pub(crate) fn takes(&self, length: usize) -> bool {
         let may = matches!(self.stance, Stance::Unknown | Stance::Wins | Stance::Always);
-        length >= LEAST && may && !self.rests && self.sends.len() < MOST
+        length >= MIN_LENGTH && may && !self.rests && self.sends.len() < MAX_OUTSTANDING
     }
 
     /// How many sends the kernel is not done with.
@@ -172,13 +172,13 @@ mod tests {
     #[test]
     fn the_first_large_payload_is_a_probe_and_the_others_wait_for_what_the_kernel_says_of_it() {
         let mut sends = Sends::new(ZeroCopy::Auto, false);
-        assert!(!sends.takes(LEAST - 1) && sends.takes(LEAST));
-        sends.sent(LEAST, ());
+        assert!(!sends.takes(MIN_LENGTH - 1) && sends.takes(MIN_LENGTH));
+        sends.sent(MIN_LENGTH, ());
         assert!(!sends.takes(1 << 20));
-        assert_eq!(sends.completed(done(0, 0, false)), Released { sends: 1, bytes: LEAST });
-        assert!(sends.takes(LEAST));
-        sends.sent(LEAST, ());
-        assert!(sends.takes(LEAST));
+        assert_eq!(sends.completed(done(0, 0, false)), Released { sends: 1, bytes: MIN_LENGTH });
+        assert!(sends.takes(MIN_LENGTH));
+        sends.sent(MIN_LENGTH, ());
+        assert!(sends.takes(MIN_LENGTH));
     }
 
     #[test]
@@ -186,10 +186,10 @@ mod tests {
         for others in [0, 3] {
             let mut sends = Sends::new(ZeroCopy::Auto, false);
             for number in 0..others {
-                sends.sent(LEAST, ());
+                sends.sent(MIN_LENGTH, ());
                 sends.completed(done(number, number, false));
             }
-            sends.sent(LEAST, ());
+            sends.sent(MIN_LENGTH, ());
             sends.completed(done(others, others, true));
             sends.completed(done(others, others, false));
             assert!(!sends.takes(1 << 20));
@@ -199,10 +199,10 @@ mod tests {
     #[test]
     fn where_it_is_on_no_copy_of_the_kernels_ends_it_and_where_it_is_off_nothing_begins_it() {
         let mut on = Sends::new(ZeroCopy::On, true);
-        on.sent(LEAST, ());
-        assert!(on.takes(LEAST));
+        on.sent(MIN_LENGTH, ());
+        assert!(on.takes(MIN_LENGTH));
         on.completed(done(0, 0, true));
-        assert!(on.takes(LEAST));
+        assert!(on.takes(MIN_LENGTH));
         assert!(!Sends::<()>::new(ZeroCopy::Off, false).takes(1 << 20));
         assert!(!Sends::<()>::new(ZeroCopy::Auto, true).takes(1 << 20));
     }
@@ -210,25 +210,25 @@ mod tests {
     #[test]
     fn a_kernel_without_room_is_asked_again_when_it_is_done_with_what_it_has() {
         let mut sends = Sends::new(ZeroCopy::On, false);
-        sends.sent(LEAST, ());
-        sends.sent(LEAST, ());
+        sends.sent(MIN_LENGTH, ());
+        sends.sent(MIN_LENGTH, ());
         sends.refused();
-        assert!(!sends.takes(LEAST));
+        assert!(!sends.takes(MIN_LENGTH));
         sends.completed(done(1, 1, false));
-        assert!(!sends.takes(LEAST));
+        assert!(!sends.takes(MIN_LENGTH));
         sends.completed(done(0, 0, false));
-        assert!(sends.takes(LEAST));
+        assert!(sends.takes(MIN_LENGTH));
         sends.refused();
-        assert!(!sends.takes(LEAST), "others have it all");
+        assert!(!sends.takes(MIN_LENGTH), "others have it all");
     }
 
     #[test]
     fn what_is_abandoned_is_never_released() {
         let pin = Rc::new(());
         let mut sends = Sends::new(ZeroCopy::On, false);
-        (0..3).for_each(|_| sends.sent(LEAST, Rc::clone(&pin)));
+        (0..3).for_each(|_| sends.sent(MIN_LENGTH, Rc::clone(&pin)));
         sends.completed(done(1, 1, false));
-        assert_eq!(sends.abandon(), Released { sends: 2, bytes: 2 * LEAST });
+        assert_eq!(sends.abandon(), Released { sends: 2, bytes: 2 * MIN_LENGTH });
         drop(sends);
         assert_eq!(Rc::strong_count(&pin), 3);
     }
@@ -264,11 +264,11 @@ mod tests {
             let (mut next, mut copied_once) = (0u32, false);
             for step in steps {
                 match step {
-                    Step::Send if sends.takes(LEAST) => {
+                    Step::Send if sends.takes(MIN_LENGTH) => {
                         prop_assert!(choice == ZeroCopy::On || !copied_once);
                         let pin = Rc::new(());
                         held.insert(next, Rc::clone(&pin));
-                        sends.sent(LEAST, pin);
+                        sends.sent(MIN_LENGTH, pin);
                         next += 1;
                     }
                     Step::Send => {}
@@ -280,7 +280,7 @@ mod tests {
                         copied_once |= copied;
                         let wire = |number: u32| first.wrapping_add(number);
                         let released = sends.completed(done(wire(from), wire(from + run - 1), copied));
-                        prop_assert_eq!(released, Released { sends: run as usize, bytes: run as usize * LEAST });
+                        prop_assert_eq!(released, Released { sends: run as usize, bytes: run as usize * MIN_LENGTH });
                         for number in from..from + run {
                             let pin = held.remove(&number).unwrap();
                             prop_assert_eq!(Rc::strong_count(&pin), 1, "released with its completion");

@@ -1,5 +1,5 @@
-//! The suite that every transport passes, over loopback: with a server on lanes, with one on a runtime, and with one that lends
-//! large payloads to the kernel.
+//! The suite that every transport passes, over loopback: with a server on I/O threads, with one on a runtime, and with one
+//! that sends large payloads without a copy.
 
 mod common;
 
@@ -11,23 +11,23 @@ use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
 use tokio::sync::Mutex;
 
-/// With a server on so many lanes.
-struct Tcp<const LANES: usize, const ZERO_COPY: bool = false> {
+/// With a server on so many I/O threads.
+struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false> {
     service: Arc<dyn Service>,
     address: SocketAddr,
     server: Mutex<Option<TcpServer>>,
     transport: Arc<TcpTransport>,
 }
 
-impl<const LANES: usize, const ZERO_COPY: bool> Tcp<LANES, ZERO_COPY> {
+impl<const IO_THREADS: usize, const ZERO_COPY: bool> Tcp<IO_THREADS, ZERO_COPY> {
     fn options() -> ServerOptions {
         let zero_copy = if ZERO_COPY { ZeroCopy::On } else { ZeroCopy::Off };
-        ServerOptions { lanes: Some(LANES), zero_copy, ..common::server_options() }
+        ServerOptions { io_threads: Some(IO_THREADS), zero_copy, ..common::server_options() }
     }
 }
 
 #[async_trait::async_trait]
-impl<const LANES: usize, const ZERO_COPY: bool> Fixture for Tcp<LANES, ZERO_COPY> {
+impl<const IO_THREADS: usize, const ZERO_COPY: bool> Fixture for Tcp<IO_THREADS, ZERO_COPY> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let server = common::serve(Self::options(), service.clone());
         let address = server.local_addr();
@@ -52,7 +52,7 @@ impl<const LANES: usize, const ZERO_COPY: bool> Fixture for Tcp<LANES, ZERO_COPY
     }
 }
 
-mod on_lanes {
+mod on_io_threads {
     forebay_transport::transport_conformance!(super::Tcp<2>);
 }
 

@@ -17,7 +17,7 @@ async fn a_stranger_makes_one_line_in_the_log_which_names_him_and_the_reason() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false);
     tracing::subscriber::set_global_default(subscriber.with_max_level(LevelFilter::WARN).finish()).unwrap();
-    let server = serve(ServerOptions { lanes: Some(1), ..server_options() }, Scripted::new());
+    let server = serve(ServerOptions { io_threads: Some(1), ..server_options() }, Scripted::new());
     let mut stream = TcpStream::connect(server.local_addr()).await.unwrap();
     let peer = stream.local_addr().unwrap();
     stream.write_all(&[b'?'; 4096]).await.unwrap();

@@ -73,11 +73,11 @@ impl Service for Shelf {
     }
 }
 
-fn lending(lanes: usize) -> ServerOptions {
-    ServerOptions { lanes: Some(lanes), zero_copy: ZeroCopy::On, ..server_options() }
+fn zero_copy_options(io_threads: usize) -> ServerOptions {
+    ServerOptions { io_threads: Some(io_threads), zero_copy: ZeroCopy::On, ..server_options() }
 }
 
-/// Reads of many lengths, of which some are lent and some are not, and checks every byte.
+/// Reads of many lengths, of which some are sent without a copy and some are not, and checks every byte.
 async fn read_all(link: &Arc<forebay_tcp::TcpTransport>, rounds: u64) {
     let lengths = [1, 4 * KIB, 32 * KIB - 1, 32 * KIB, 32 * KIB + 1, 100_001, MIB, MAX_BLOCK_SIZE];
     let reads = (0..rounds * lengths.len() as u64).map(|index| {
@@ -94,9 +94,9 @@ async fn read_all(link: &Arc<forebay_tcp::TcpTransport>, rounds: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_of_every_length_arrive_as_they_are_and_their_memory_is_given_back() {
-    for lanes in [0, 2] {
+    for io_threads in [0, 2] {
         let shelf = Shelf::new();
-        let server = serve(ServerOptions { takes_files: true, ..lending(lanes) }, shelf.clone());
+        let server = serve(ServerOptions { takes_files: true, ..zero_copy_options(io_threads) }, shelf.clone());
         let link = link(server.local_addr(), ClientOptions { connections: 2, ..client_options() });
         read_all(&link, 12).await;
         until("all memory is given back", || shelf.memory.used() == 0).await;
@@ -107,7 +107,7 @@ async fn replies_of_every_length_arrive_as_they_are_and_their_memory_is_given_ba
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn to_a_peer_on_this_host_nothing_is_lent_unless_somebody_says_so() {
+async fn to_a_peer_on_this_host_everything_is_copied_unless_somebody_says_so() {
     for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
         let shelf = Shelf::new();
         let server = serve(ServerOptions { zero_copy, ..server_options() }, shelf.clone());
@@ -123,7 +123,7 @@ async fn deaf_client(server: &TcpServer, shelf: &Shelf) -> TcpStream {
         send(&mut stream, id, &read(Behaviour::AtOnce, 3 * id + 1, 0, MAX_BLOCK_SIZE, LONG)).await;
     }
     until("the kernel has some of it", || shelf.memory.used() > 0).await;
-    // The first header is here: the payload was lent behind it.
+    // The first header is here: the payload was sent behind it.
     within("the first byte", stream.peek(&mut [0])).await.unwrap();
     stream
 }
@@ -131,7 +131,7 @@ async fn deaf_client(server: &TcpServer, shelf: &Shelf) -> TcpStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_reads_late_gets_the_right_bytes() {
     let shelf = Shelf::new();
-    let server = serve(lending(2), shelf.clone());
+    let server = serve(zero_copy_options(2), shelf.clone());
     let mut stream = deaf_client(&server, &shelf).await;
     for _ in 1..=4 {
         let (header, _, payload) = receive(&mut stream).await.unwrap();
@@ -144,11 +144,11 @@ async fn a_client_that_reads_late_gets_the_right_bytes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_is_given_back_when_a_client_goes_away_or_takes_nothing_or_the_server_closes() {
-    for lanes in [0, 2] {
+    for io_threads in [0, 2] {
         for how in ["goes away", "takes nothing", "the server closes", "the server is dropped"] {
             let shelf = Shelf::new();
             let stall_timeout = Duration::from_millis(if how == "takes nothing" { 500 } else { 30_000 });
-            let server = serve(ServerOptions { stall_timeout, ..lending(lanes) }, shelf.clone());
+            let server = serve(ServerOptions { stall_timeout, ..zero_copy_options(io_threads) }, shelf.clone());
             let counts = server.zero_copy_counts();
             let connections = server.connection_gauge();
             let (mut client, mut server) = (Some(deaf_client(&server, &shelf).await), Some(server));

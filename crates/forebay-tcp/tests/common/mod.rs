@@ -23,7 +23,7 @@ pub(crate) fn loopback() -> SocketAddr {
 }
 
 pub(crate) fn server_options() -> ServerOptions {
-    ServerOptions { lanes: Some(2), ..ServerOptions::new(loopback(), CLUSTER, BLOCK_SIZE) }
+    ServerOptions { io_threads: Some(2), ..ServerOptions::new(loopback(), CLUSTER, BLOCK_SIZE) }
 }
 
 pub(crate) fn client_options() -> ClientOptions {

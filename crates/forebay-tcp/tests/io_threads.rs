@@ -1,4 +1,4 @@
-//! Lanes: who answers on which thread, and what is left of them afterwards.
+//! I/O threads: what is answered on which thread, and what is left of them afterwards.
 
 mod common;
 
@@ -45,17 +45,17 @@ fn ask(op: Op) -> Request {
     Request::on_path(op, Bytes::new(), LONG)
 }
 
-fn lanes_alive() -> usize {
+fn io_threads_alive() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.filter(|name| name.starts_with("tcp-")).count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_answered_at_once_is_answered_on_a_lane_and_everything_else_on_the_servers_runtime() {
+async fn what_is_answered_at_once_is_answered_on_an_io_thread_and_everything_else_on_the_servers_runtime() {
     let _alone = ALONE.lock().await;
     let service = Arc::new(Named::default());
-    let server = serve(ServerOptions { lanes: Some(2), ..server_options() }, service.clone());
+    let server = serve(ServerOptions { io_threads: Some(2), ..server_options() }, service.clone());
     let clients: Vec<_> =
         (0..4).map(|_| link(server.local_addr(), ClientOptions { connections: 1, ..client_options() })).collect();
     for client in &clients {
@@ -67,19 +67,19 @@ async fn what_is_answered_at_once_is_answered_on_a_lane_and_everything_else_on_t
             assert!(!later.starts_with(b"tcp-"), "{later:?}");
         }
     }
-    // Four connections share two lanes evenly.
+    // Four connections share two threads evenly.
     assert_eq!(service.at_once.lock().unwrap().len(), 2);
-    assert_eq!(lanes_alive(), 2);
+    assert_eq!(io_threads_alive(), 2);
     within("close", server.close()).await;
     assert_eq!(server.connections(), 0);
     // The kernel lists a thread that was joined for a moment longer.
-    until("the lanes are gone", || lanes_alive() == 0).await;
+    until("the threads are gone", || io_threads_alive() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_ends_its_connection_and_no_other_of_its_lane() {
+async fn a_panic_ends_its_connection_and_no_other_of_its_thread() {
     let _alone = ALONE.lock().await;
-    let server = serve(ServerOptions { lanes: Some(1), ..server_options() }, Arc::new(Named::default()));
+    let server = serve(ServerOptions { io_threads: Some(1), ..server_options() }, Arc::new(Named::default()));
     let one = || link(server.local_addr(), ClientOptions { connections: 1, ..client_options() });
     let (first, second) = (one(), one());
     for client in [&first, &second] {
@@ -93,21 +93,22 @@ async fn a_panic_ends_its_connection_and_no_other_of_its_lane() {
     call(&first, ask(Op::Stats)).await.unwrap();
     within("close", server.close()).await;
     // The kernel lists a thread that was joined for a moment longer.
-    until("the lane is gone", || lanes_alive() == 0).await;
+    until("the thread is gone", || io_threads_alive() == 0).await;
 }
 
 #[test]
-fn lanes_end_when_the_runtime_that_accepts_goes_away() {
+fn io_threads_end_when_the_runtime_that_accepts_goes_away() {
     let alone = ALONE.blocking_lock();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (serving, asking) = (runtime(), runtime());
-    let server = serving
-        .block_on(async { serve(ServerOptions { lanes: Some(2), ..server_options() }, Arc::new(Named::default())) });
+    let server = serving.block_on(async {
+        serve(ServerOptions { io_threads: Some(2), ..server_options() }, Arc::new(Named::default()))
+    });
     asking.block_on(async {
         let client = link(server.local_addr(), client_options());
         call(&client, ask(Op::Stats)).await.unwrap();
         serving.shutdown_background();
-        until("no lane is left", || lanes_alive() == 0).await;
+        until("no thread is left", || io_threads_alive() == 0).await;
         client.close().await;
     });
     drop((server, alone));

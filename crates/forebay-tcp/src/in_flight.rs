@@ -1,5 +1,5 @@
-//! Payloads that the kernel sends from where they lie: the shell around [`crate::zero_copy`], and what a connection does before it
-//! may end.
+//! Zero-copy sends in flight: payloads that the kernel sends from where they lie. The shell around [`crate::zero_copy`], and what
+//! a connection does before it may end.
 //!
 //! The kernel puts completions into the socket's queue of errors, and epoll tells of an error. mio takes an error of a socket
 //! that takes bytes for the end of its sending side, tokio believes that for good, and a loop that waits until it may send would
@@ -7,7 +7,7 @@
 //! only that there is news, and sends do not ask tokio. Receiving stays as it was: an error does not make a socket
 //! readable. A connection without such sends has none of this, and not one system call more.
 //!
-//! The queue ends with its socket, so a connection that ends stays until the kernel is done with all that it was lent. In good order
+//! The queue ends with its socket, so a connection that ends stays until the kernel is done with all zero-copy sends. In good order
 //! that is when the peer has acknowledged the last byte. Otherwise it is disconnected, which has the kernel drop its own queue, and
 //! send a reset unless both ends were closing already; closing without lingering would, too, but the completions would be lost with
 //! it. What may remain then are packets that wait in a device: within moments they are gone, or when the device is reset that is
@@ -64,11 +64,12 @@ impl Counts {
     }
 }
 
-/// What one connection has lent to the kernel. Dropping it resets the connection if that is not all done with.
+/// The zero-copy sends of one connection that are in flight. Dropping it resets the connection if the kernel is not done with all
+/// of them.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct ZeroCopySends {
     sends: Sends<Spans>,
-    /// From the first payload on that was to be lent.
+    /// From the first payload on that was to be sent without a copy.
     watch: Option<Watch>,
     counts: Arc<Counts>,
     /// When the kernel was last done with some, or given the first.
@@ -84,13 +85,13 @@ struct Watch {
     full: bool,
 }
 
-impl Lent {
+impl ZeroCopySends {
     /// Nothing yet. `stays_here` says that the peer is known to be on this host.
     pub(crate) fn new(choice: ZeroCopy, stays_here: bool, counts: Arc<Counts>) -> Self {
         Self { sends: Sends::new(choice, stays_here), watch: None, counts, moved_at: Instant::now() }
     }
 
-    /// Whether `length` bytes of a payload are to be lent, were they next.
+    /// Whether `length` bytes of a payload are to be sent without a copy, were they next.
     pub(crate) fn takes(&self, length: usize) -> bool {
         self.sends.takes(length)
     }
@@ -191,7 +192,7 @@ impl Lent {
         self.watch.is_some()
     }
 
-    /// Waits until `stream` may take more than it did, or there are completions, for [`Lent::look`].
+    /// Waits until `stream` may take more than it did, or there are completions, for [`ZeroCopySends::look`].
     pub(crate) async fn ready(&self, stream: &TcpStream) -> io::Result<()> {
         match &self.watch {
             Some(watch) => watch.epoll.readable().await.map(drop),
@@ -272,7 +273,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for ZeroCopySends {
     fn drop(&mut self) {
         let Some(watch) = &self.watch else { return };
         if self.sends.outstanding() == 0 {
@@ -296,7 +297,7 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zero_copy::LEAST;
+    use crate::zero_copy::MIN_LENGTH;
     use forebay_memory::{Pool, PoolOptions};
     use forebay_types::ByteSize;
     use smallvec::smallvec;
@@ -322,29 +323,29 @@ mod tests {
         (Arc::new(server), client.unwrap())
     }
 
-    fn lent(choice: ZeroCopy) -> (Lent, Arc<Counts>) {
+    fn sends(choice: ZeroCopy) -> (ZeroCopySends, Arc<Counts>) {
         let counts = Arc::new(Counts::default());
-        (Lent::new(choice, false, Arc::clone(&counts)), counts)
+        (ZeroCopySends::new(choice, false, Arc::clone(&counts)), counts)
     }
 
-    /// Lends a payload of so many bytes, which only the kernel holds then.
-    fn send(lent: &mut Lent, stream: &Arc<TcpStream>, pool: &Pool, length: usize) -> io::Result<usize> {
-        assert!(lent.takes(length));
+    /// Sends a payload of so many bytes, which only the kernel holds then.
+    fn send(sends: &mut ZeroCopySends, stream: &Arc<TcpStream>, pool: &Pool, length: usize) -> io::Result<usize> {
+        assert!(sends.takes(length));
         let mut span = pool.try_alloc(length).unwrap();
         span.fill(7);
         let payload: Spans = smallvec![span.freeze()];
-        lent.send(stream, &[IoSlice::new(&payload[0])], false, Some(&payload))
+        sends.send(stream, &[IoSlice::new(&payload[0])], false, Some(&payload))
     }
 
-    async fn all_returned(lent: &mut Lent) {
-        tokio::time::timeout(PATIENCE, lent.returned()).await.unwrap();
+    async fn all_returned(sends: &mut ZeroCopySends) {
+        tokio::time::timeout(PATIENCE, sends.returned()).await.unwrap();
     }
 
-    /// Lends until the socket takes no more.
-    async fn fill(lent: &mut Lent, stream: &Arc<TcpStream>, pool: &Pool) -> usize {
+    /// Sends until the socket takes no more.
+    async fn fill(sends: &mut ZeroCopySends, stream: &Arc<TcpStream>, pool: &Pool) -> usize {
         let mut total = 0;
-        while !lent.is_full() {
-            total += send(lent, stream, pool, 4 * LEAST).unwrap();
+        while !sends.is_full() {
+            total += send(sends, stream, pool, 4 * MIN_LENGTH).unwrap();
         }
         total
     }
@@ -352,14 +353,14 @@ mod tests {
     #[tokio::test]
     async fn a_payload_is_held_until_the_kernel_is_done_with_it_which_is_later_than_it_was_sent() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut lent, counts) = lent(ZeroCopy::On);
-        let length = 5 * LEAST;
-        assert_eq!(send(&mut lent, &stream, &pool, length).unwrap(), length);
-        assert!(tokio::time::timeout(MOMENT, lent.returned()).await.is_err());
-        assert!(lent.outstanding() == 1 && pool.used() > 0 && !lent.is_full());
+        let (mut sends, counts) = sends(ZeroCopy::On);
+        let length = 5 * MIN_LENGTH;
+        assert_eq!(send(&mut sends, &stream, &pool, length).unwrap(), length);
+        assert!(tokio::time::timeout(MOMENT, sends.returned()).await.is_err());
+        assert!(sends.outstanding() == 1 && pool.used() > 0 && !sends.is_full());
         let mut received = vec![0; length];
         client.read_exact(&mut received).await.unwrap();
-        all_returned(&mut lent).await;
+        all_returned(&mut sends).await;
         assert!(received.iter().all(|byte| *byte == 7));
         assert_eq!(pool.used(), 0);
         assert_eq!(counts.now(), ZeroCopyCounts { bytes: 0, copied: 1, lost: 0 });
@@ -368,43 +369,43 @@ mod tests {
     #[tokio::test]
     async fn auto_ends_with_a_probe_that_was_copied_as_it_is_on_this_host() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut lent, counts) = lent(ZeroCopy::Auto);
-        send(&mut lent, &stream, &pool, LEAST).unwrap();
-        assert!(!lent.takes(1 << 20), "the probe is under way");
-        client.read_exact(&mut vec![0; LEAST]).await.unwrap();
-        all_returned(&mut lent).await;
-        assert!(!lent.takes(1 << 20));
+        let (mut sends, counts) = sends(ZeroCopy::Auto);
+        send(&mut sends, &stream, &pool, MIN_LENGTH).unwrap();
+        assert!(!sends.takes(1 << 20), "the probe is under way");
+        client.read_exact(&mut vec![0; MIN_LENGTH]).await.unwrap();
+        all_returned(&mut sends).await;
+        assert!(!sends.takes(1 << 20));
         assert_eq!(counts.now().copied, 1);
     }
 
     #[tokio::test]
     async fn a_connection_that_waits_for_its_peer_waits() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut lent, _counts) = lent(ZeroCopy::On);
+        let (mut sends, _counts) = sends(ZeroCopy::On);
         // Epoll has told of an error, which tokio takes for the end of the sending side.
-        send(&mut lent, &stream, &pool, LEAST).unwrap();
-        client.read_exact(&mut vec![0; LEAST]).await.unwrap();
-        all_returned(&mut lent).await;
-        let total = fill(&mut lent, &stream, &pool).await;
+        send(&mut sends, &stream, &pool, MIN_LENGTH).unwrap();
+        client.read_exact(&mut vec![0; MIN_LENGTH]).await.unwrap();
+        all_returned(&mut sends).await;
+        let total = fill(&mut sends, &stream, &pool).await;
         let mut woken = 0;
-        while tokio::time::timeout(MOMENT, lent.ready(&stream)).await.is_ok() {
-            lent.look().unwrap();
+        while tokio::time::timeout(MOMENT, sends.ready(&stream)).await.is_ok() {
+            sends.look().unwrap();
             woken += 1;
             assert!(woken < 100, "it spins");
         }
         client.read_exact(&mut vec![0; total]).await.unwrap();
-        all_returned(&mut lent).await;
-        assert!(!lent.is_full() && pool.used() == 0);
+        all_returned(&mut sends).await;
+        assert!(!sends.is_full() && pool.used() == 0);
     }
 
     #[tokio::test]
     async fn a_reset_has_the_kernel_let_go_of_what_a_peer_does_not_take() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut lent, counts) = lent(ZeroCopy::On);
-        fill(&mut lent, &stream, &pool).await;
-        assert!(lent.outstanding() > 0);
-        tokio::time::timeout(PATIENCE, lent.settle(MOMENT, &CancellationToken::new())).await.unwrap();
-        assert_eq!((lent.outstanding(), pool.used(), counts.now().lost), (0, 0, 0));
+        let (mut sends, counts) = sends(ZeroCopy::On);
+        fill(&mut sends, &stream, &pool).await;
+        assert!(sends.outstanding() > 0);
+        tokio::time::timeout(PATIENCE, sends.settle(MOMENT, &CancellationToken::new())).await.unwrap();
+        assert_eq!((sends.outstanding(), pool.used(), counts.now().lost), (0, 0, 0));
         let read = client.read_to_end(&mut Vec::new()).await;
         assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
@@ -412,10 +413,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_dropped_lets_go_of_nothing_that_the_kernel_may_send() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut lent, counts) = lent(ZeroCopy::On);
-        fill(&mut lent, &stream, &pool).await;
+        let (mut sends, counts) = sends(ZeroCopy::On);
+        fill(&mut sends, &stream, &pool).await;
         let held = pool.used();
-        drop(lent);
+        drop(sends);
         let lost = counts.now().lost > 0;
         assert_eq!(pool.used() > 0, lost, "of {held}");
         let read = client.read_to_end(&mut Vec::new()).await;
