@@ -1,4 +1,4 @@
-//! The way of one request through the workers: whom to ask, and whom to ask next.
+//! The way of one request through the workers: which to ask, and which to ask next.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -164,7 +164,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Whether who is asked now is asked in the place of another, who owns what it is about.
+    /// Whether the worker that is asked now is asked in the place of another, which owns what it is about.
     pub(crate) fn is_stand_in(&self) -> bool {
         self.tries > 1 || !self.passed_over.is_empty()
     }
@@ -204,7 +204,7 @@ impl<'a> Attempts<'a> {
         self.timeout.saturating_sub(self.started.elapsed())
     }
 
-    /// Goes on by these routes, if they are others: whoever has joined since may have an answer. Whether they are.
+    /// Goes on by these routes, if they are others: a worker that has joined since may have an answer. Whether they are.
     pub(crate) fn go_on(&mut self, routes: &Arc<Routes>, turn: u64) -> bool {
         let are_others = !Arc::ptr_eq(routes, &self.routes);
         if are_others {

@@ -1,8 +1,8 @@
 //! Verbs of a client that change the namespace.
 //!
-//! A change goes to the worker that is asked about the name, so that what it made is known there at once. Names and listings
-//! that another worker is asked about are asked for again there, before the change is told to be done: whoever made it sees it
-//! in whatever he asks next. A worker that cannot be told is made to forget everything before it is asked again ([`crate::missed`]).
+//! A change goes to the worker that is asked about the name, so that what it made is known there at once. Names and listings that
+//! another worker is asked about are asked for again there, before the change is told to be done: its author sees it in whatever
+//! it asks next. A worker that cannot be told is made to forget everything before it is asked again ([`crate::missed`]).
 //!
 //! The parts of a file that is uploaded are spread over all workers.
 
@@ -21,12 +21,12 @@ use crate::client::Client;
 use crate::router::Changed;
 use crate::routes::Link;
 
-/// Who has forgotten what he knew.
+/// Which workers have dropped what they remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refreshed {
-    /// How many workers have.
+    /// How many did.
     pub workers: usize,
-    /// Those who could not be reached, and why.
+    /// Those that could not be reached, and why.
     pub unreached: Vec<(Arc<str>, Failure)>,
 }
 
@@ -199,7 +199,7 @@ impl Client {
         changed
     }
 
-    /// The answer to a change of `path`, when those who are asked about it and did not make it have been told. Also of one that
+    /// The answer to a change of `path`, when those that are asked about it and did not make it have been told. Also of one that
     /// failed after it was sent to several: it may have been made.
     async fn settled(&self, path: &FsPath, changed: Changed, lists: bool) -> Result<ChangeReply, Failure> {
         if changed.result.is_err() && !changed.repeated {
@@ -216,7 +216,7 @@ impl Client {
         reply_of(changed)
     }
 
-    /// Has the worker that owns `key` ask the origin again about `path`, unless it is `by`, who knows.
+    /// Has the worker that owns `key` ask the origin again about `path`, unless it is `by`, which knows.
     async fn tell_owner(&self, key: PlacementKey, path: &FsPath, by: Option<&Arc<Link>>) {
         let router = &self.shared.router;
         let owner = router.routes().owners(key, 1).next().map(Arc::clone);
@@ -239,7 +239,7 @@ impl Client {
     }
 }
 
-/// Whoever owns this is asked about the name.
+/// The owner of this is asked about the name.
 fn names_of(path: &FsPath) -> PlacementKey {
     PlacementKey::from(&path.parent())
 }

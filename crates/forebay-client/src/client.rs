@@ -13,12 +13,12 @@ use forebay_types::{BlockLayout, Failure, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use crate::claims::Claims;
 use crate::connector::Connector;
 use crate::downloads::Downloads;
 use crate::lookup;
 use crate::open_file::OpenFile;
 use crate::options::ClientOptions;
+use crate::prefetch_budget::PrefetchBudget;
 use crate::router::{Away, Router};
 use crate::shared::Shared;
 use crate::small::SmallFiles;
@@ -32,7 +32,7 @@ pub struct Client {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What is cached of a block, and by whom.
+/// What is cached of a block, and by which worker.
 #[derive(Clone, Debug)]
 pub struct BlockLocation {
     /// The worker.
@@ -95,7 +95,7 @@ impl Client {
                 crossings,
                 waiting: AtomicUsize::new(0),
                 starved: Semaphore::new(1),
-                claims: Claims::new(),
+                prefetch_budget: PrefetchBudget::new(),
                 tasks,
                 small: SmallFiles::new(options.small_file_size),
                 views: Views::default(),
@@ -152,9 +152,10 @@ impl Client {
         BlockLayout::new(size, self.shared.options.block_size)
     }
 
-    /// Readers lend pieces of `memory` from now on, for replies to land in ([`crate::Lend`]). To be told before the first does.
-    pub fn lends(&self, memory: &Pool) {
-        self.shared.router.connector.lends(memory);
+    /// Readers pass pieces of `memory` from now on, for replies to land in ([`crate::CallerBuffer`]). Call it before the first read
+    /// that does.
+    pub fn register(&self, memory: &Pool) {
+        self.shared.router.connector.register(memory);
     }
 
     /// The members of the cluster as the client knows them.

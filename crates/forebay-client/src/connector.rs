@@ -12,13 +12,13 @@ pub trait Connector: Send + Sync + 'static {
     /// A link to `member`.
     fn connect(&self, member: &Member) -> Arc<dyn Transport>;
 
-    /// Readers lend pieces of `memory` from now on ([`crate::Lend`]), which network cards may come to know. It is let go when the
-    /// links have ended.
-    fn lends(&self, _memory: &Pool) {}
+    /// Callers' buffers ([`crate::CallerBuffer`]) are pieces of `memory` from now on, which may be registered with network cards.
+    /// It is let go when the links have ended.
+    fn register(&self, _memory: &Pool) {}
 
-    /// Whether all network cards that a reply may come over know `lent`, so that it is fetched to there and not copied. It is asked
-    /// of each piece that is lent, before the call: a card may come to know what it is asked about often.
-    fn knows(&self, _lent: &[u8]) -> bool {
+    /// Whether `buffer` is registered with all network cards that a reply may come over, so that the reply is fetched into it and
+    /// not copied. Called for each buffer, before the call: what is asked about often may be registered because of that.
+    fn is_registered(&self, _buffer: &[u8]) -> bool {
         false
     }
 

@@ -1,9 +1,10 @@
 //! A read across blocks: its pieces come each by itself, and are put together.
 //!
-//! Who holds the bytes of one piece and waits for memory for the next keeps others from that memory, and a few that do so may hold all
-//! of it: the frames of a small pool are pinned by whatever lies in them. So nobody holds on to the memory of the pool for long while
-//! somebody waits for some: what has come is copied out of it then, and goes on waiting for the rest elsewhere. That costs a copy where
-//! memory is scarce, and nothing where it is not. How many do so at once is limited, and with it what they take beside the pool.
+//! A read that holds the bytes of one piece and waits for memory for the next keeps others from that memory, and a few that do so
+//! may hold all of it: the frames of a small pool are pinned by whatever lies in them. So nobody holds on to the memory of the
+//! pool for long while somebody waits for some: what has come is copied out of it then, and goes on waiting for the rest
+//! elsewhere. That costs a copy where memory is scarce, and nothing where it is not. How many do so at once is limited, and with
+//! it what they take beside the pool.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-/// How often somebody is looked for who waits for memory of the pool that is held on to. The pieces of a read that finds memory come
-/// within less.
+/// How often it is checked whether somebody waits for memory of the pool that is held on to. The pieces of a read that finds
+/// memory come within less.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What has come of a piece.

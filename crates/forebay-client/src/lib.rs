@@ -4,7 +4,7 @@
 //!   [`Remote`](forebay_staging::Remote) of files that are being written;
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
 //! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
-//! * [`Peers`] are the links of a worker to the others, whom it asks for blocks before the origin;
+//! * [`Peers`] are the links of a worker to the others, which it asks for blocks before the origin;
 //! * as the [`Source`](forebay_local::Source) of materialised files it reads whole blocks with their sums;
 //! * [`Connector`] makes links to workers, so that the client knows no transport by name.
 //!
@@ -22,12 +22,11 @@
 
 mod attempts;
 mod changes;
-mod claims;
 mod client;
 mod connector;
 mod crossing;
 mod downloads;
-mod glance;
+mod fast_path;
 mod judge;
 mod landing;
 mod local;
@@ -41,6 +40,7 @@ mod pace;
 pub mod paths;
 mod peers;
 mod prefetch;
+mod prefetch_budget;
 mod router;
 mod routes;
 mod run;
@@ -55,9 +55,9 @@ mod views;
 pub use changes::Refreshed;
 pub use client::{BlockLocation, Client};
 pub use connector::Connector;
-pub use landing::Lend;
+pub use landing::CallerBuffer;
 pub use members::{Loaded, OriginRoom};
-pub use open_file::{Arrived, OpenFile};
+pub use open_file::{OpenFile, ReadPayload};
 pub use options::ClientOptions;
 pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};

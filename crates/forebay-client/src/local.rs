@@ -1,8 +1,8 @@
 //! The client as the source of materialised files: whole blocks with the sums of their sectors.
 //!
 //! What a worker owns whose memory this process sees comes as it lies there. Everything else goes through the client's own
-//! engine, so that a fill and the readers of a file share what is fetched: whoever asks first, the other joins. Fills have a
-//! few places of their own, so that they take none from those who fetch ahead of readers.
+//! engine, so that a fill and the readers of a file share what is fetched: whichever asks first, the other joins. Fills have a
+//! few places of their own, so that they take none from fetches ahead of readers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -126,7 +126,7 @@ impl Client {
         Ok(freed)
     }
 
-    /// The workers in the order in which they own a block, each with what it holds of it, then those who are leaving.
+    /// The workers in the order in which they own a block, each with what it holds of it, then those that are leaving.
     pub async fn locate(&self, key: BlockKey, replicas: u8) -> Vec<BlockLocation> {
         let routes = Arc::clone(&self.shared.router.routes());
         let ranked = routes.topology.ring.ranked(&key);

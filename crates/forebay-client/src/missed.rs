@@ -1,10 +1,11 @@
-//! Whom this client's own changes may have passed by.
+//! Which workers may have missed this client's own changes.
 //!
-//! Whoever made a change sees it in whatever he asks next, though the worker that he asks may remember what was before: one that
-//! could not be told of a change, and one that came to own a name after it had changed, and had owned it before. Such a worker
-//! is made to forget everything before it is asked again. One that is asked in the place of an owner who does not answer was told of
-//! nothing, and may remember what it heard when it stood in before: about what this client changed, it asks the origin. Who leaves the ring and comes back gets a new link and may have its
-//! old memory, so what a worker missed is kept by its name and not with its link.
+//! The author of a change sees it in whatever it asks next, though the worker that it asks may remember what was before: one that
+//! could not be told of a change, and one that came to own a name after it had changed, and had owned it before. Such a worker is
+//! made to forget everything before it is asked again. One that is asked in the place of an owner that does not answer was told
+//! of nothing, and may remember what it heard when it stood in before: about what this client changed, it asks the origin. A
+//! worker that leaves the ring and comes back gets a new link and may have its old memory, so what a worker missed is kept by its
+//! name and not with its link.
 
 mod due;
 #[cfg(test)]
@@ -25,9 +26,9 @@ mod sync {
 
 /// Directories whose changes are told apart, eight bytes each. Of a client that changes more, each worker is taken to have missed
 /// something whenever the ring changes.
-const MOST_KEYS: usize = 4096;
+const MAX_KEYS: usize = 4096;
 /// Workers that are gone and are remembered. When there were more, each that comes is taken to have missed something.
-const MOST_GONE: usize = 1024;
+const MAX_GONE: usize = 1024;
 
 /// What a client has changed, and what each worker missed of it.
 #[derive(Default)]
@@ -50,7 +51,7 @@ impl OwnChanges {
     /// What `key` places is about to be changed.
     pub(crate) fn change(&self, key: PlacementKey) {
         let mut state = self.state.lock();
-        if state.keys.len() < MOST_KEYS || state.keys.contains(&key) {
+        if state.keys.len() < MAX_KEYS || state.keys.contains(&key) {
             state.keys.insert(key);
         } else {
             state.has_more = true;
@@ -68,7 +69,7 @@ impl OwnChanges {
         self.state.lock().missed_by(name)
     }
 
-    /// The ring becomes another. Whoever owns something of it then that it did not own before was not told what became of it.
+    /// The ring becomes another. A worker that owns something of it then that it did not own before was not told what became of it.
     pub(crate) fn reroute(&self, before: &Topology, after: &Topology) {
         let mut state = self.state.lock();
         let mut moved: HashSet<&Arc<str>> = HashSet::new();
@@ -102,7 +103,7 @@ impl State {
 
     fn forget_gone(&mut self, topology: &Topology) {
         let here = topology.ring.members().iter().chain(&topology.leaving).chain(&topology.damped);
-        if self.workers.len() > here.clone().count() + MOST_GONE {
+        if self.workers.len() > here.clone().count() + MAX_GONE {
             let here: HashSet<&str> = here.map(|member| &*member.name).collect();
             self.workers.retain(|name, _| here.contains(&**name));
             self.forgot = true;
@@ -170,17 +171,17 @@ mod tests {
     fn a_client_that_changes_more_than_it_remembers_trusts_nobody_after_the_ring_changed() {
         let (both, one) = (topology(&["w1", "w2"]), topology(&["w1"]));
         let changes = OwnChanges::default();
-        for number in 0..=MOST_KEYS {
+        for number in 0..=MAX_KEYS {
             changes.change(directory(number as u32));
         }
         changes.reroute(&one, &both);
         assert!(due(&changes, "w1") && due(&changes, "w2"));
-        assert!(changes.state.lock().keys.len() <= MOST_KEYS);
-        for number in 0..2 * MOST_GONE {
+        assert!(changes.state.lock().keys.len() <= MAX_KEYS);
+        for number in 0..2 * MAX_GONE {
             changes.missed_by(&format!("gone{number}").into());
             changes.reroute(&one, &one);
         }
-        assert!(changes.state.lock().workers.len() <= MOST_GONE + 2);
+        assert!(changes.state.lock().workers.len() <= MAX_GONE + 2);
         assert!(due(&changes, "gone0"), "it may have missed what is not remembered");
     }
 }

@@ -14,12 +14,12 @@ use smallvec::SmallVec;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::claims::Claim;
 use crate::crossing::together;
-use crate::glance::Glance;
-use crate::landing::{Landing, Lend};
-use crate::pace::{Pace, Whence};
+use crate::fast_path::StreamFastPath;
+use crate::landing::{CallerBuffer, Landing};
+use crate::pace::{FetchSource, Pace};
 use crate::prefetch::Streams;
+use crate::prefetch_budget::Reservation;
 use crate::routes::Routes;
 use crate::run::Waits;
 use crate::shared::Shared;
@@ -30,19 +30,19 @@ use crate::stats::ReadSource;
 /// of the same shard is likely to want them, and they are whole sectors anyway.
 const BUFFERED_FROM: u32 = 256 << 10;
 
-/// How long who starved leaves memory to others. A read of a block over a network card takes less than the first pause.
+/// How long a reader that starved leaves memory to others. A read of a block over a network card takes less than the first pause.
 const STARVED: Backoff = Backoff { initial: Duration::from_millis(5), max: Duration::from_millis(500) };
 
 /// The bytes of a read.
 #[derive(Debug)]
-pub enum Arrived {
+pub enum ReadPayload {
     /// Where others may read them, too.
     Shared(Spans),
-    /// In memory that nobody else sees: what was lent, or a buffer of the client's.
+    /// In memory that nobody else sees: the caller's buffer, or one of the client's.
     Landed(SpanMut),
 }
 
-impl Arrived {
+impl ReadPayload {
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -68,10 +68,10 @@ impl Arrived {
     }
 }
 
-/// The streams of a handle, and what it claims for them.
+/// The streams of a handle, and what it has reserved of the prefetch budget for them.
 struct Followed {
     streams: Streams,
-    claim: Claim,
+    reservation: Reservation,
 }
 
 /// One of the reads that wait, as long as it does.
@@ -100,8 +100,8 @@ pub struct OpenFile {
     replicas: u8,
     /// Only ever tried, never waited for: a read that finds it taken by another read of this handle goes unrecorded.
     followed: Mutex<Followed>,
-    /// What most reads look at instead.
-    glance: Glance,
+    /// What most reads update instead.
+    fast_path: StreamFastPath,
     /// How long fetches ahead took.
     pace: Arc<Pace>,
     /// How far reads got that took long.
@@ -115,10 +115,10 @@ impl OpenFile {
         let layout = BlockLayout::new(version.size, block_size);
         let id = version.id();
         client.router.replicate(id, replicas);
-        let glance = Glance::new(&streams);
-        let followed = Mutex::new(Followed { streams, claim: Claim::default() });
+        let fast_path = StreamFastPath::new(&streams);
+        let followed = Mutex::new(Followed { streams, reservation: Reservation::default() });
         let (version, pace) = (Arc::new(version), Arc::new(Pace::new()));
-        Self { id, layout, replicas, followed, glance, pace, waits: Waits::default(), version, client }
+        Self { id, layout, replicas, followed, fast_path, pace, waits: Waits::default(), version, client }
     }
 
     /// The version that this handle is pinned to.
@@ -193,7 +193,7 @@ impl OpenFile {
 
     fn try_piece(&self, routes: &Routes, piece: Piece) -> Option<(Spans, ReadSource)> {
         let key = BlockKey { file: self.id, index: piece.index };
-        // Whoever owns the block: what the worker in this process holds is nearest.
+        // Whichever worker owns the block: what the worker in this process holds is nearest.
         if let Some(link) = &routes.local
             && let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length)
         {
@@ -215,11 +215,11 @@ impl OpenFile {
         Ok(self.read_into(offset, length, &mut || None).await?.into_spans())
     }
 
-    /// The same. What comes from another process for this reader alone, and lies in one block, lands in what `lend` lends; what is
-    /// prefetched, waited for by others too or kept does not.
+    /// The same. What comes from another process for this reader alone, and lies in one block, lands in the buffer that
+    /// `caller_buffer` returns; what is prefetched, waited for by others too or kept does not.
     ///
-    /// Who reads owns what was lent again when it is in the answer. Otherwise, as when the read fails or is given up, a transport
-    /// may go on writing to it until it drops it (invariant 3).
+    /// The caller owns its buffer again if it is in the answer. Otherwise, as when the read fails or is given up, a transport may
+    /// go on writing to it until it drops it (invariant 3).
     ///
     /// # Errors
     /// As for [`OpenFile::read`].
@@ -227,23 +227,23 @@ impl OpenFile {
         self: &Arc<Self>,
         offset: u64,
         length: u32,
-        lend: &mut Lend<'_>,
-    ) -> Result<Arrived, Failure> {
+        caller_buffer: &mut CallerBuffer<'_>,
+    ) -> Result<ReadPayload, Failure> {
         let sequential = self.observe(offset, length);
         let (_waits, began) = (Waiting::among(&self.client.waiting), Instant::now());
         let pieces: Vec<_> = self.layout.pieces(offset, length).collect();
         let read = async {
-            match self.read_pieces(&pieces, sequential, lend).await {
+            match self.read_pieces(&pieces, sequential, caller_buffer).await {
                 Err(failure) if failure.kind() == FailureKind::OutOfResources => {}
                 settled => return settled,
             }
-            // Readers that each hold a part of the memory that the others wait for have let go of it by now. Whoever
-            // starved goes on alone, so that there is somebody who gets all that he needs.
+            // Readers that each hold a part of the memory that the others wait for have let go of it by now. A reader that
+            // starved goes on alone, so that one gets all that it needs.
             let deadline = Instant::now() + self.client.options.request_timeout;
             let mut pauses = Pauses::until(deadline.into_std(), STARVED);
             let _alone = self.turn(&self.client.starved).await?;
             loop {
-                let failure = match self.read_pieces(&pieces, sequential, lend).await {
+                let failure = match self.read_pieces(&pieces, sequential, caller_buffer).await {
                     Err(failure) if failure.kind() == FailureKind::OutOfResources => failure,
                     settled => return settled,
                 };
@@ -255,9 +255,9 @@ impl OpenFile {
             }
         };
         match read.await {
-            Ok(arrived) => {
-                self.waits.answered(offset.saturating_add(arrived.len() as u64), began.elapsed());
-                Ok(arrived)
+            Ok(payload) => {
+                self.waits.answered(offset.saturating_add(payload.len() as u64), began.elapsed());
+                Ok(payload)
             }
             Err(failure) => {
                 self.client.stats.failed_reads.fetch_add(1, Ordering::Relaxed);
@@ -280,18 +280,28 @@ impl OpenFile {
         }
     }
 
-    async fn read_pieces(&self, pieces: &[Piece], sequential: bool, lend: &mut Lend<'_>) -> Result<Arrived, Failure> {
+    async fn read_pieces(
+        &self,
+        pieces: &[Piece],
+        sequential: bool,
+        caller_buffer: &mut CallerBuffer<'_>,
+    ) -> Result<ReadPayload, Failure> {
         if let [piece] = pieces {
-            return self.read_piece(*piece, sequential, lend).await;
+            return self.read_piece(*piece, sequential, caller_buffer).await;
         }
         let _crossing = self.turn(&self.client.crossings).await?;
         let reads = pieces
             .iter()
             .map(|piece| async move { Ok(self.read_piece(*piece, sequential, &mut || None).await?.into_spans()) });
-        Ok(Arrived::Shared(together(reads, self.client.engine.store().pool()).await?))
+        Ok(ReadPayload::Shared(together(reads, self.client.engine.store().pool()).await?))
     }
 
-    async fn read_piece(&self, piece: Piece, sequential: bool, lend: &mut Lend<'_>) -> Result<Arrived, Failure> {
+    async fn read_piece(
+        &self,
+        piece: Piece,
+        sequential: bool,
+        caller_buffer: &mut CallerBuffer<'_>,
+    ) -> Result<ReadPayload, Failure> {
         let Piece { offset, length, .. } = piece;
         let key = BlockKey { file: self.id, index: piece.index };
         // A small file is being fetched whole since it was opened.
@@ -300,21 +310,21 @@ impl OpenFile {
         if is_buffered && !is_near {
             let read = self.client.engine.read(&self.version, key, self.layout, offset, length).await?;
             self.client.stats.hit(ReadSource::Buffered, u64::from(read.from_memory));
-            return Ok(Arrived::Shared(read.spans));
+            return Ok(ReadPayload::Shared(read.spans));
         }
-        let landing = Landing::new(self.client.engine.store(), lend, &*self.client.router.connector);
+        let landing = Landing::new(self.client.engine.store(), caller_buffer, &*self.client.router.connector);
         let reply = self.client.router.read_into(&self.version, key, offset, length, landing).await?;
         self.client.stats.delivered(reply.provenance);
         Ok(match reply.payload {
-            Payload::Shared(spans) => Arrived::Shared(spans),
+            Payload::Shared(spans) => ReadPayload::Shared(spans),
             Payload::Landed(span) => {
                 if is_near {
                     // The worker has no more to show.
                     self.client.views.clear();
                 }
-                Arrived::Landed(span)
+                ReadPayload::Landed(span)
             }
-            Payload::None => Arrived::Shared(Spans::new()),
+            Payload::None => ReadPayload::Shared(Spans::new()),
         })
     }
 
@@ -344,20 +354,23 @@ impl OpenFile {
             return false;
         }
         let end = offset.saturating_add(u64::from(length)).min(self.version.size);
-        self.glance.pass(offset, end).unwrap_or_else(|| self.tell(offset, length, end))
+        self.fast_path.try_record(offset, end).unwrap_or_else(|| self.tell(offset, length, end))
     }
 
     /// The same for a read that may change the streams.
     fn tell(&self, offset: u64, length: u32, end: u64) -> bool {
         let Some(mut followed) = self.followed.try_lock() else { return false };
-        let Followed { streams, claim } = &mut *followed;
-        self.glance.catch_up(streams, offset, end);
+        let Followed { streams, reservation } = &mut *followed;
+        self.fast_path.write_back(streams, offset, end);
         streams.at(self.pace.now(), self.pace.shortest());
         streams.waited(self.waits.reached(&self.client.waiting));
-        let room = || showing::ahead_at_most(&self.client).saturating_sub(self.client.claims.of_others(claim));
+        let room = || {
+            showing::ahead_at_most(&self.client)
+                .saturating_sub(self.client.prefetch_budget.reserved_by_others(reservation))
+        };
         let ahead = streams.on_read(offset, length, room);
-        self.client.claims.renew(claim, streams.ahead());
-        self.glance.follow(streams);
+        self.client.prefetch_budget.renew(reservation, streams.ahead());
+        self.fast_path.refresh(streams);
         drop(followed);
         if let Some(range) = ahead.fetch {
             let wanted = range.end;
@@ -365,10 +378,10 @@ impl OpenFile {
             if reached < wanted
                 && let Some(mut followed) = self.followed.try_lock()
             {
-                let Followed { streams, claim } = &mut *followed;
+                let Followed { streams, reservation } = &mut *followed;
                 streams.shrink(wanted, reached);
-                self.client.claims.renew(claim, streams.ahead());
-                self.glance.follow(streams);
+                self.client.prefetch_budget.renew(reservation, streams.ahead());
+                self.fast_path.refresh(streams);
             }
         }
         ahead.sequential
@@ -405,7 +418,11 @@ impl OpenFile {
                     match fetched {
                         Ok(from_origin) => {
                             client.stats.prefetched.fetch_add(u64::from(length), Ordering::Relaxed);
-                            pace.fetched(if from_origin > 0 { Whence::Origin } else { Whence::Cache }, length, began);
+                            pace.fetched(
+                                if from_origin > 0 { FetchSource::Origin } else { FetchSource::Cache },
+                                length,
+                                began,
+                            );
                         }
                         // The reader will meet the same failure, and gets it as an error.
                         Err(failure) => tracing::debug!(%key, %failure, "prefetch failed"),
@@ -421,6 +438,6 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        self.client.claims.renew(&mut self.followed.get_mut().claim, 0);
+        self.client.prefetch_budget.renew(&mut self.followed.get_mut().reservation, 0);
     }
 }

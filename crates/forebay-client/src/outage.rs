@@ -1,4 +1,4 @@
-//! While no worker can be reached: who waits for one, and that it is told once.
+//! While no worker can be reached: what waits for one, and that it is told once.
 //!
 //! An outage begins with the first request that every worker was silent to, and ends with the first answer of any. In between,
 //! requests pause and try again, each until its own deadline; an answer to one ends the pauses of all. The log has one line of the

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::prefetch::MIN_STEP;
 
-/// Who had the bytes.
+/// Where the bytes of a fetch came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whence {
+pub(crate) enum FetchSource {
     /// The worker that was asked, or another one.
     Cache,
     /// The origin.
@@ -22,7 +22,7 @@ pub(crate) enum Whence {
 #[derive(Debug)]
 pub(crate) struct Pace {
     since: Instant,
-    /// By [`Whence`], in microseconds.
+    /// By [`FetchSource`], in microseconds.
     shortest: [AtomicU64; 2],
     /// Where the last bytes came from.
     last: AtomicUsize,
@@ -40,11 +40,11 @@ impl Pace {
     }
 
     /// A fetch of so many bytes that began then has ended now.
-    pub(crate) fn fetched(&self, from: Whence, length: u32, began: Duration) {
+    pub(crate) fn fetched(&self, from: FetchSource, length: u32, began: Duration) {
         self.took(from, length, self.now().saturating_sub(began));
     }
 
-    fn took(&self, from: Whence, length: u32, took: Duration) {
+    fn took(&self, from: FetchSource, length: u32, took: Duration) {
         // The end of a file comes sooner than what is usually fetched.
         if u64::from(length) < MIN_STEP {
             return;
@@ -70,15 +70,15 @@ mod tests {
         let pace = Pace::new();
         assert_eq!(pace.shortest(), None);
         let millis = Duration::from_millis;
-        pace.took(Whence::Origin, 4 << 20, millis(40));
-        pace.took(Whence::Origin, 4 << 20, millis(25));
-        pace.took(Whence::Origin, 4 << 20, millis(90));
+        pace.took(FetchSource::Origin, 4 << 20, millis(40));
+        pace.took(FetchSource::Origin, 4 << 20, millis(25));
+        pace.took(FetchSource::Origin, 4 << 20, millis(90));
         assert_eq!(pace.shortest(), Some(millis(25)));
-        pace.took(Whence::Cache, 4 << 20, millis(1));
+        pace.took(FetchSource::Cache, 4 << 20, millis(1));
         assert_eq!(pace.shortest(), Some(millis(1)));
-        pace.took(Whence::Origin, 4 << 20, millis(30));
+        pace.took(FetchSource::Origin, 4 << 20, millis(30));
         assert_eq!(pace.shortest(), Some(millis(25)), "what was cached did not make the origin nearer");
-        pace.took(Whence::Origin, 4 << 10, millis(2));
+        pace.took(FetchSource::Origin, 4 << 10, millis(2));
         assert_eq!(pace.shortest(), Some(millis(25)), "a few bytes come sooner");
     }
 }

@@ -1,7 +1,7 @@
-//! The cluster as one of its workers sees it: who else may hold a block, and who is to have it.
+//! The cluster as one of its workers sees it: which others may hold a block, and which is to have it.
 //!
 //! Bytes that another worker has in its cache are cheaper than those of the origin. They are asked for as cached bytes only:
-//! whoever is asked fetches nothing, so no chain of workers ever waits for itself. They come with the sums that their holder
+//! a worker that is asked fetches nothing, so no chain of workers ever waits for itself. They come with the sums that their holder
 //! computed when it got them from the origin, and the worker that asked checks them against these (invariant 2).
 
 use std::sync::Arc;

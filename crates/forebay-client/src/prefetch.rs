@@ -15,7 +15,7 @@
 //!
 //! What all streams of a client have fetched ahead is bounded by a *budget*, so that they do not evict each other's
 //! bytes before they are read. Each may go as far ahead as half of what the others leave: with n streams that settles
-//! at budget / (n + 1) each, whoever came first. A stream that has stopped while others of its handle went on, as each does
+//! at budget / (n + 1) each, whichever came first. A stream that has stopped while others of its handle went on, as each does
 //! when its reader goes back to the beginning, holds nothing of it any more.
 
 use std::ops::Range;
@@ -29,9 +29,9 @@ pub(crate) const STREAMS: usize = 8;
 const FIRST_WINDOW: u64 = 2 << 20;
 /// How many times as much it is when the first one had to wait long: so much less is waited for when it begins.
 const FIRST_FAR: u64 = 4;
-/// A handle that had more reads than that which continued nothing has a reader who goes hither and thither: that he waited for what
-/// lies before a read says nothing of it. Nor does it once such a read was not followed by as much as was fetched ahead of it: the
-/// kernel sent the parts of one read one after the other.
+/// A handle that had more reads than that which continued nothing has a reader that goes hither and thither: that it waited for
+/// what lies before a read says nothing of it. Nor does it once such a read was not followed by as much as was fetched ahead of
+/// it: the kernel sent the parts of one read one after the other.
 const JUMPS: usize = STREAMS / 2;
 /// How far from its end a read may start and still continue a stream, ahead or behind: the kernel's read-ahead window.
 pub(crate) const SLACK: u64 = 4 << 20;
@@ -53,7 +53,7 @@ pub struct PrefetchOptions {
     pub max_part_number: u32,
     /// The same where each takes long, if that is more.
     pub far_part_number: u32,
-    /// The largest request that a read comes in, in bytes: who sends longer ones sends them in such parts. [`u32::MAX`]: each read
+    /// The largest request that a read comes in, in bytes: longer ones come in such parts. [`u32::MAX`]: each read
     /// comes whole.
     pub largest_request: u32,
     /// The largest request that the kernel's page cache makes, if that is less: a request of exactly that many bytes may be a part.
@@ -176,7 +176,7 @@ pub struct Streams {
     reads: u64,
     /// Those that continued nothing.
     jumps: usize,
-    /// Where the reader goes on who waited long for what lies before.
+    /// Where the reader goes on that waited long for what lies before.
     waited: Option<u64>,
     streams: [Stream; STREAMS],
     now: Duration,
@@ -199,7 +199,7 @@ impl Streams {
         (self.now, self.fetch) = (now, fetch.unwrap_or_default());
     }
 
-    /// Where a reader goes on who waited long for what lies before ([`crate::run::Waits`]): for the read that follows.
+    /// Where a reader goes on that waited long for what lies before ([`crate::run::Waits`]): for the read that follows.
     pub(crate) fn waited(&mut self, waited: Option<u64>) {
         self.waited = waited;
     }
@@ -284,7 +284,7 @@ impl Streams {
         Ahead { sequential: true, fetch: worth_it.then_some(from..to) }
     }
 
-    /// What is known of the reader of a stream, before his read of `offset..end`.
+    /// What is known of the reader of a stream, before its read of `offset..end`.
     fn known(&self, at: usize, offset: u64, end: u64) -> Known {
         let (began, read) = self.streams.get(at).map_or((0, 0), |stream| (stream.began, stream.run.read()));
         // Those that moved since it began stand for readers of their own.
@@ -292,7 +292,7 @@ impl Streams {
             let others = self.streams.iter().enumerate().filter(move |(other, _)| *other != at);
             others.map(|(_, other)| other).filter(move |other| (1..=began).contains(&other.last_used))
         };
-        // Who has not read as much as any read may be long need not be compared with them.
+        // A reader that has not read as much as any read may be long need not be compared with them.
         let is_short = read + end.saturating_sub(offset) < LONGEST_READ;
         Known {
             largest: u64::from(self.options.largest_request),

@@ -1,4 +1,4 @@
-//! Which worker to ask, and whom to ask next when it does not answer.
+//! Which worker to ask, and which to ask next when it does not answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,19 +24,19 @@ use crate::outage::{Outage, Remedy};
 use crate::routes::{Closing, Link, Routes};
 use crate::stats::ClientStats;
 
-/// How long a worker that is told of a change may keep the one who made it waiting.
+/// How long a worker that is told of a change may keep its author waiting.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Files that several workers hold each block of, and that are open or were lately: what a client needs to know of them.
-const MOST_REPLICATED: u64 = 65_536;
+const MAX_REPLICATED: u64 = 65_536;
 
 /// What came of a change.
 pub(crate) struct Changed {
     /// The body of the answer.
     pub(crate) result: Result<Bytes, Failure>,
-    /// Whether it was sent before, to somebody whose answer did not come or was no answer: it may have been made then.
+    /// Whether it was sent before, to a worker whose answer did not come or was no answer: it may have been made then.
     pub(crate) repeated: bool,
-    /// Who answered.
+    /// The worker that answered.
     pub(crate) by: Option<Arc<Link>>,
 }
 
@@ -92,7 +92,7 @@ impl Router {
     ) -> Self {
         let routes = ArcSwap::from_pointee(Routes::none());
         let closing = Closing { runtime, tasks: TaskTracker::new() };
-        let (replicas, replicates) = (Cache::new(MOST_REPLICATED), AtomicBool::new(false));
+        let (replicas, replicates) = (Cache::new(MAX_REPLICATED), AtomicBool::new(false));
         let (turns, changes) = (AtomicU64::new(0), OwnChanges::default());
         let judge = Judge { backoff, stats: Arc::clone(&stats), outage: Outage::default(), has_resort: false };
         let router = Self {
@@ -162,7 +162,7 @@ impl Router {
 
     /// Calls about `key`, worker after worker, until one answers what settles the matter.
     ///
-    /// A payload lands in `into`; who is asked after the first is asked for none.
+    /// A payload lands in `into`; workers that are asked after the first are asked for none.
     pub(crate) async fn call(
         &self,
         key: PlacementKey,
@@ -271,7 +271,7 @@ impl Router {
         self.on_block(version, request, Some(Landing::new(buffers, &mut || None, &*self.connector))).await
     }
 
-    /// The same, landing in what is lent if it can. Whoever sends them checks them.
+    /// The same, landing in the caller's buffer if it can. The sender checks the bytes.
     pub(crate) async fn read_into(
         &self,
         version: &FileVersion,
@@ -316,7 +316,7 @@ impl Router {
 
     /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, or is ready, it
     /// may be worth waiting for one: `None`, when workers are to be asked again. Otherwise what comes of the request, which `request`
-    /// describes for who has never heard of its file.
+    /// describes for a worker that has never heard of its file.
     #[cold]
     async fn when_all_are_silent(
         &self,
@@ -366,7 +366,7 @@ impl Router {
         request: &Request,
         mut landing: Option<&mut Landing<'_, '_>>,
     ) -> Result<Result<Reply, CallError>, Failure> {
-        // Whoever starts a file of one block is likely the first to read it there: the worker shall not have to ask.
+        // A client that starts a file of one block is likely the first to read it there: the worker shall not have to ask.
         let is_first = request.block.index == 0 && request.offset == 0 && version.size <= u64::from(MAX_BLOCK_SIZE);
         let first = match is_first && !link.is_local {
             true => request.clone().with_body(version.encode().into()),

@@ -82,9 +82,9 @@ pub(crate) struct Routes {
     pub(crate) topology: Arc<Topology>,
     /// In step with the members of the ring.
     pub(crate) links: Vec<Arc<Link>>,
-    /// Links to those who are leaving.
+    /// Links to those that are leaving.
     pub(crate) leaving: Vec<Arc<Link>>,
-    /// Links to those who own nothing yet.
+    /// Links to those that own nothing yet.
     damped: Vec<Arc<Link>>,
     /// The link to the worker in this process.
     pub(crate) local: Option<Arc<Link>>,
@@ -120,7 +120,7 @@ impl Routes {
         Self { topology: Arc::clone(topology), links, leaving, damped, local, may_be_near }
     }
 
-    /// Every link, of those who own nothing too.
+    /// Every link, of those that own nothing too.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.links.iter().chain(&self.leaving).chain(&self.damped)
     }
@@ -166,7 +166,7 @@ impl Routes {
         self.links.iter().filter(|link| !link.is_local && link.is_near()).map(|link| link.transport.memory_seen())
     }
 
-    /// Whom to ask about `key`, best first; `turn` counts requests.
+    /// Which workers to ask about `key`, best first; `turn` counts requests.
     pub(crate) fn order(&self, key: PlacementKey, replicas: u8, turn: u64) -> Order {
         let replicas = usize::from(replicas.max(1));
         let mut first = self.topology.ring.first(key, replicas + AT_FIRST);

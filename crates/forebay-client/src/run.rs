@@ -7,7 +7,7 @@
 //! * one that is shorter than the largest ends a read, so what begins where it ended is another one, unless it is as long as what the
 //!   page cache asks for at most (`fuse.read_ahead`);
 //! * what is longer than any read of a program is several. Longer than [`LONGEST_READ`], unless this handle's reader has shown that
-//!   he makes longer ones: by going elsewhere after them;
+//!   it makes longer ones: by going elsewhere after them;
 //! * parts come side by side. What comes only when the answer to what lies before it was there, and had taken as long as
 //!   [`LONG_WAIT`], is another read. It counts for few reads and as long as few wait ([`Waits`]): the kernel holds parts back
 //!   while many do.
@@ -25,8 +25,8 @@ const PAGE: u64 = 4096;
 /// Within that time all parts of a read have come, on a busy machine too: an origin that is far away takes longer to answer, and one
 /// that is near costs little while nothing is fetched ahead.
 const LONG_WAIT: Duration = Duration::from_millis(5);
-/// Reads that wait when the kernel may hold others back: it sends at least so many at once (`fuse.max_background`), but for who
-/// makes it send fewer.
+/// Reads that wait when the kernel may hold others back: it sends at least so many at once (`fuse.max_background`), unless it
+/// is set to send fewer.
 const FEW_WAIT: usize = 8;
 
 /// Requests in order.
@@ -42,13 +42,13 @@ pub(crate) struct Run {
 /// What is known of a reader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
-    /// The largest request that he makes, in bytes.
+    /// The largest request that it makes, in bytes.
     pub(crate) largest: u64,
-    /// The largest that the page cache makes for him.
+    /// The largest that the page cache makes for it.
     pub(crate) read_ahead: u64,
-    /// The longest read that he may make.
+    /// The longest read that it may make.
     pub(crate) longest: u64,
-    /// Whether he waited long for what lies before this request, and got it.
+    /// Whether it waited long for what lies before this request, and got it.
     pub(crate) has_waited: bool,
 }
 
@@ -77,7 +77,7 @@ impl Run {
         let may_go_on = may_be_cut || self.last == known.read_ahead;
         let is_another_read = offset == reached && (!may_go_on || known.has_waited);
         let length = end.saturating_sub(offset);
-        // Whoever reads the same again has not got further. What came out of order may begin before the first one.
+        // A reader that reads the same again has not got further. What came out of order may begin before the first one.
         self.start = self.start.min(offset);
         self.read = (self.read + length).min(reached.max(end) - self.start);
         self.last = length;
@@ -109,7 +109,7 @@ impl Waits {
         }
     }
 
-    /// Where the next read begins that he did not make before he had his answer; `None` while so many reads `wait` that this is
+    /// Where the next read begins that it did not make before it had its answer; `None` while so many reads `wait` that this is
     /// not known.
     pub(crate) fn reached(&self, wait: &AtomicUsize) -> Option<u64> {
         (wait.load(Ordering::Relaxed) < FEW_WAIT).then(|| self.reached.load(Ordering::Relaxed))

@@ -7,8 +7,8 @@ use forebay_engine::ReadEngine;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-use crate::claims::Claims;
 use crate::options::ClientOptions;
+use crate::prefetch_budget::PrefetchBudget;
 use crate::router::Router;
 use crate::small::SmallFiles;
 use crate::stats::ClientStats;
@@ -32,8 +32,8 @@ pub(crate) struct Shared {
     pub(crate) waiting: AtomicUsize,
     /// Held by the one reader that found no memory and tries again.
     pub(crate) starved: Semaphore,
-    /// What was fetched ahead of the readers of all handles.
-    pub(crate) claims: Claims,
+    /// How much may be fetched ahead, among all handles.
+    pub(crate) prefetch_budget: PrefetchBudget,
     pub(crate) tasks: TaskTracker,
     pub(crate) small: SmallFiles,
     /// What was prefetched from workers whose memory this process sees.

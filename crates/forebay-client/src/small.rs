@@ -3,7 +3,7 @@
 //! A worker that is asked what a name is can send the bytes of a small file along ([`Op::StatRead`](forebay_transport::Op::StatRead)), which saves the reader a
 //! trip. Bytes that nobody reads would be a waste, so a directory has to earn it: each small file that is opened there is worth
 //! [`GAIN`], each answer with bytes costs one, and they are asked for from [`ENOUGH`] on. So a loader of a data set has them from
-//! the third file on, and whoever only looks at names soon gets names only. A large file that is opened ends it.
+//! the third file on, and a program that only looks at names soon gets names only. A large file that is opened ends it.
 //!
 //! Pure; [`crate::lookup`] asks.
 
@@ -19,7 +19,7 @@ const GAIN: u32 = 2;
 /// From so much on, bytes are asked for.
 const ENOUGH: u32 = 4;
 /// What a directory can have: after so many answers less [`ENOUGH`] that nobody wanted, it is asked for names only.
-const MOST: u32 = 8;
+const MAX_WORTH: u32 = 8;
 /// Directories that are known, some 200 bytes each; and names whose bytes came.
 const DIRECTORIES: u64 = 4096;
 const NAMES: u64 = 65_536;
@@ -29,7 +29,7 @@ pub(crate) struct SmallFiles {
     /// The largest; 0 turns it off.
     most: u32,
     directories: Cache<FsPath, Arc<Directory>>,
-    /// The same ones by what their files' versions tell of them: who opens a file names its version.
+    /// The same ones by what their files' versions tell of them: to open a file names its version.
     by_version: Cache<u64, Arc<Directory>>,
     /// The block and the size of the files whose bytes came.
     came: Cache<FsPath, (FileId, u32)>,
@@ -48,7 +48,7 @@ impl Directory {
     fn opened(&self, size: u32) {
         // Counts that are lost when two do this at once are made up for by the next file.
         let worth = self.worth.load(Ordering::Relaxed);
-        self.worth.store((worth + GAIN).min(MOST), Ordering::Relaxed);
+        self.worth.store((worth + GAIN).min(MAX_WORTH), Ordering::Relaxed);
         let largest = self.largest.load(Ordering::Relaxed);
         self.largest.store(size.max(largest - largest / 8), Ordering::Relaxed);
     }
@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(directory.wants(256 * KIB), Some(128 * KIB), "those who read go on");
         }
         let answers = (0..100).take_while(|_| directory.wants(256 * KIB).map(|_| directory.answered()).is_some());
-        assert!(answers.count() <= (MOST - ENOUGH) as usize + 1, "who only looks gets names");
+        assert!(answers.count() <= (MAX_WORTH - ENOUGH) as usize + 1, "who only looks gets names");
         (0..3).for_each(|_| directory.opened(KIB));
         assert!(directory.wants(256 * KIB).is_some());
         directory.opened_large();

@@ -15,7 +15,7 @@ pub enum ReadSource {
     Buffered,
 }
 
-/// Counters of a client, in bytes unless said otherwise. Reading them costs nothing to those who count.
+/// Counters of a client, in bytes unless said otherwise. Reading them costs nothing to the threads that count.
 #[derive(Debug, Default, serde::Serialize)]
 pub struct ClientStats {
     /// From the memory of a worker in this process, without waiting.

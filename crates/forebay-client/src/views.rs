@@ -1,9 +1,9 @@
 //! What a worker on this host has shown ahead of readers.
 //!
-//! A view costs no memory here, but the worker cannot use those bytes for anything else while there is one. So views are few, each
-//! goes when it has been read to its end, and none stays for longer than [`STAYS`] after anybody looked, nor than [`LASTS`] in all:
-//! a reader who comes later asks again, and the worker looks at its memory again (`worker.memory.verify_interval`). When the worker
-//! has no more to show, all go at once.
+//! A view costs no memory here, but the worker cannot use those bytes for anything else while there is one. So views are few,
+//! each goes when it has been read to its end, and none stays for longer than [`STAYS`] after anybody looked, nor than [`LASTS`]
+//! in all: a reader that comes later asks again, and the worker looks at its memory again (`worker.memory.verify_interval`). When
+//! the worker has no more to show, all go at once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

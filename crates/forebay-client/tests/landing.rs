@@ -1,9 +1,9 @@
-//! Memory that a reader lends, with a worker that is reached over a network card: bytes land in it if the card knows it.
+//! Buffers of a caller, with a worker that is reached over a network card: bytes land in them if they are registered with the card.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use forebay_client::{Arrived, Client, ClientOptions, Connector};
+use forebay_client::{Client, ClientOptions, Connector, ReadPayload};
 use forebay_cluster::{Member, StaticMembership};
 use forebay_memory::{Pool, PoolOptions, SpanMut};
 use forebay_store::{Store, StoreOptions};
@@ -49,11 +49,11 @@ impl Transport for OverCard {
     async fn close(&self) {}
 }
 
-/// Its card knows what it has been asked about before.
+/// With its card, what was asked about before is registered.
 #[derive(Default)]
 struct Card {
     worker: Arc<OverCard>,
-    lent: Mutex<Option<Pool>>,
+    registered: Mutex<Option<Pool>>,
     asked: AtomicU32,
 }
 
@@ -62,45 +62,45 @@ impl Connector for Card {
         Arc::clone(&self.worker) as Arc<dyn Transport>
     }
 
-    fn lends(&self, memory: &Pool) {
-        *self.lent.lock() = Some(memory.clone());
+    fn register(&self, memory: &Pool) {
+        *self.registered.lock() = Some(memory.clone());
     }
 
-    fn knows(&self, lent: &[u8]) -> bool {
-        let pool = self.lent.lock();
+    fn is_registered(&self, buffer: &[u8]) -> bool {
+        let pool = self.registered.lock();
         let (base, length) = pool.as_ref().unwrap().mapping();
-        let at = lent.as_ptr().addr() - base.as_ptr().addr();
-        assert!(at + lent.len() <= length, "it is asked about what is lent only");
+        let at = buffer.as_ptr().addr() - base.as_ptr().addr();
+        assert!(at + buffer.len() <= length, "it is asked about buffers of the caller only");
         self.asked.fetch_add(1, Ordering::Relaxed) > 0
     }
 }
 
 #[tokio::test]
-async fn what_is_lent_is_landed_in_once_the_card_knows_it_and_short_replies_at_once() {
+async fn a_callers_buffer_is_landed_in_once_it_is_registered_and_short_replies_at_once() {
     let card = Arc::new(Card::default());
     let pool = |mib| Pool::new(PoolOptions::fixed(ByteSize::mib(mib))).unwrap();
     let buffers = Store::open(StoreOptions::in_memory(pool(16))).await.unwrap();
     let (members, runtime) = (Arc::new(StaticMembership::new(["card"])), tokio::runtime::Handle::current());
     let connector = Arc::clone(&card) as Arc<dyn Connector>;
     let client = Client::new(members, connector, buffers, ClientOptions::default(), runtime);
-    let lending = pool(8);
-    client.lends(&lending);
+    let caller = pool(8);
+    client.register(&caller);
     let tag = VersionTag::Etag("\"1\"".into());
     let file = client.open(FileVersion { origin: "s3://b".into(), path: b"file".as_slice().into(), size: SIZE, tag });
-    // Whether the bytes at `offset` land in what is lent, and how often the card was asked about it.
+    // Whether the bytes at `offset` land in the caller's memory, and how often the card was asked about it.
     let lands = async |offset: u64, length: u32| {
         let before = card.asked.load(Ordering::Relaxed);
-        let read = file.read_into(offset, length, &mut || lending.try_alloc(1 << 20)).await.unwrap();
-        let Arrived::Landed(bytes) = read else { panic!("it is in nobody else's memory") };
+        let read = file.read_into(offset, length, &mut || caller.try_alloc(1 << 20)).await.unwrap();
+        let ReadPayload::Landed(bytes) = read else { panic!("it is in nobody else's memory") };
         assert!(bytes.len() == length as usize && bytes.iter().all(|byte| *byte == 7));
-        let at = card.worker.landed.lock().wrapping_sub(lending.mapping().0.as_ptr().addr());
-        (at < lending.mapping().1, card.asked.load(Ordering::Relaxed) - before)
+        let at = card.worker.landed.lock().wrapping_sub(caller.mapping().0.as_ptr().addr());
+        (at < caller.mapping().1, card.asked.load(Ordering::Relaxed) - before)
     };
     assert_eq!(lands(3 << 20, 4096).await, (true, 0), "it is copied from the message in any case");
     assert_eq!(lands(6 << 20, READ).await, (false, 1));
     assert_eq!(lands(1 << 20, READ).await, (true, 1));
     card.worker.fails.store(true, Ordering::Relaxed);
     assert_eq!(lands(4 << 20, READ).await, (true, 2), "the next attempt asks anew");
-    assert_eq!(lending.used(), 0);
+    assert_eq!(caller.used(), 0);
     client.close().await;
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use forebay_client::{Arrived, Client, ClientOptions, Connector};
+use forebay_client::{Client, ClientOptions, Connector, ReadPayload};
 use forebay_cluster::{Member, StaticMembership};
 use forebay_local::Source;
 use forebay_memory::{Pool, PoolOptions, Span, SpanMut, Spans};
@@ -238,19 +238,21 @@ async fn nearness_that_ends_between_the_question_and_the_call_is_no_error_and_no
 }
 
 #[tokio::test]
-async fn what_a_near_worker_cannot_show_lands_in_what_the_reader_lends_at_the_second_attempt() {
+async fn what_a_near_worker_cannot_show_lands_in_the_callers_buffer_at_the_second_attempt() {
     let scene = Scene::new(Shows::Never).await;
     let file = scene.client.open(version());
-    let lending = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
+    let caller = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
     let offset = u64::from(BLOCK) + 4096;
-    let lent = AtomicBool::new(false);
-    let mut lend = || {
-        lent.store(true, Ordering::Relaxed);
-        lending.try_alloc(READ as usize)
+    let asked = AtomicBool::new(false);
+    let mut caller_buffer = || {
+        asked.store(true, Ordering::Relaxed);
+        caller.try_alloc(READ as usize)
     };
-    let Arrived::Landed(bytes) = file.read_into(offset, READ, &mut lend).await.unwrap() else { panic!("it was shown") };
+    let ReadPayload::Landed(bytes) = file.read_into(offset, READ, &mut caller_buffer).await.unwrap() else {
+        panic!("it was shown")
+    };
     assert_right(&bytes, offset);
-    assert!(lent.load(Ordering::Relaxed));
+    assert!(asked.load(Ordering::Relaxed));
     assert_eq!(scene.link.missed.load(Ordering::Relaxed), 1, "it is believed once for each read");
     scene.client.close().await;
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_client::{Arrived, Client, Lend, OpenFile};
+use forebay_client::{CallerBuffer, Client, OpenFile, ReadPayload};
 use forebay_memory::{SpanMut, Spans};
 use forebay_staging::Staging;
 use forebay_types::{Attr, Failure, FailureKind, FileId, FsPath};
@@ -257,13 +257,13 @@ impl FileSystem {
         self.read_into(open, offset, length, &mut || None).await
     }
 
-    /// The same. What a worker in another process sends may land in what `lend` lends.
+    /// The same. What a worker in another process sends may land in the buffer that `caller_buffer` returns.
     pub(crate) async fn read_into(
         &self,
         open: &FileHandle,
         offset: u64,
         length: u32,
-        lend: &mut Lend<'_>,
+        caller_buffer: &mut CallerBuffer<'_>,
     ) -> Result<ReadBytes, Failure> {
         loop {
             let revision = open.inode.revision();
@@ -279,7 +279,7 @@ impl FileSystem {
                     Content::None => return Err(not_open()),
                 },
             };
-            match self.read_version(&open.inode, &file, offset, length, lend).await {
+            match self.read_version(&open.inode, &file, offset, length, caller_buffer).await {
                 // It was written or renamed here meanwhile: what it is now is what is to be read.
                 Err(failure) if failure.kind() == FailureKind::VersionChanged && open.inode.revision() != revision => {}
                 Err(failure) => {
@@ -288,8 +288,8 @@ impl FileSystem {
                     }
                     return Err(failure.context(open.inode.path()));
                 }
-                Ok(Arrived::Shared(spans)) => return Ok(ReadBytes::Spans(spans)),
-                Ok(Arrived::Landed(bytes)) => return Ok(ReadBytes::Landed(bytes)),
+                Ok(ReadPayload::Shared(spans)) => return Ok(ReadBytes::Spans(spans)),
+                Ok(ReadPayload::Landed(bytes)) => return Ok(ReadBytes::Landed(bytes)),
             }
         }
     }
@@ -300,15 +300,15 @@ impl FileSystem {
         file: &Arc<OpenFile>,
         offset: u64,
         length: u32,
-        lend: &mut Lend<'_>,
-    ) -> Result<Arrived, Failure> {
-        let arrived = file.read_into(offset, length, lend).await?;
+        caller_buffer: &mut CallerBuffer<'_>,
+    ) -> Result<ReadPayload, Failure> {
+        let payload = file.read_into(offset, length, caller_buffer).await?;
         let expected = expected_length(file.version().size, offset, length);
-        if arrived.len() == expected {
-            return Ok(arrived);
+        if payload.len() == expected {
+            return Ok(payload);
         }
         // The kernel would fill up a short answer with zeros.
-        let (path, got) = (inode.path(), arrived.len());
+        let (path, got) = (inode.path(), payload.len());
         let message = format!("{path}: read of {length} bytes at {offset} gave {got}, not {expected}");
         Err(Failure::new(FailureKind::Corrupt, message))
     }

@@ -90,7 +90,7 @@ impl Mount {
         let session = Session::start(descriptor, dispatcher, &options.session())
             .map_err(|error| MountError::of_session(&mountpoint, error))?;
         if let Some(payloads) = session.payloads() {
-            shared.files.client.lends(payloads);
+            shared.files.client.register(payloads);
         }
         let served = session.served();
         shared.begin(Arc::clone(&served));

@@ -218,8 +218,8 @@ impl Connection {
     ) {
         // There is one: payload is within the limit, and a limit comes with a buffer.
         let Some(into) = call.into.take() else { return };
-        let lent = if core.registration.covers(&into) { None } else { core.lent.fetch(&into) };
-        let registration = lent.as_ref().unwrap_or(&core.registration);
+        let of_caller = if core.registration.covers(&into) { None } else { core.caller_memory.fetch(&into) };
+        let registration = of_caller.as_ref().unwrap_or(&core.registration);
         let receiving = rendezvous.receive(smallvec![into], Some(registration));
         let connection = Rc::clone(self);
         connection.fetching.update(|count| count + 1);

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::RdmaError;
+use crate::caller_memory::{CallerMemory, CallerPool};
 use crate::connection::Connection;
-use crate::lent::{Lent, LentMemory};
 use crate::options::FabricOptions;
 use crate::trace::Trace;
 use crate::{sockets, vanishing};
@@ -92,7 +92,7 @@ pub struct Lane {
     thread: Mutex<Option<JoinHandle<()>>>,
     context: Context,
     registration: Registration,
-    lent: Arc<LentMemory>,
+    caller_memory: Arc<CallerMemory>,
     pool: Pool,
     spin: Arc<Spin>,
     trace: Option<Arc<Trace>>,
@@ -104,10 +104,10 @@ pub struct Lane {
 pub struct LaneStats {
     /// Memory that the card may access.
     pub registered: ByteSize,
-    /// What of it readers lend ([`Lane::lends`]).
-    pub lent: ByteSize,
+    /// How much of it is memory of callers ([`Lane::register`]).
+    pub caller_memory: ByteSize,
     /// Replies that the card fetched into that.
-    pub fetched_into_lent: u64,
+    pub fetched_into_caller_memory: u64,
     /// How often registering has failed: what is beyond costs a copy, or registering for each use.
     pub registration_failures: u64,
     /// Connections of clients and of servers on this lane.
@@ -130,7 +130,7 @@ struct Gauges {
 pub(crate) struct Core {
     pub(crate) worker: Worker,
     pub(crate) registration: Registration,
-    pub(crate) lent: Arc<LentMemory>,
+    pub(crate) caller_memory: Arc<CallerMemory>,
     /// The clients' connections, by their endpoints, for whoever receives a reply.
     connections: RefCell<HashMap<usize, Rc<Connection>>>,
     pub(crate) stop: CancellationToken,
@@ -195,7 +195,7 @@ impl Lane {
             thread: Mutex::new(None),
             context,
             registration,
-            lent: Arc::default(),
+            caller_memory: Arc::default(),
             pool: options.pool,
             spin: Arc::new(Spin::new(options.spin)),
             trace: options.trace,
@@ -211,10 +211,11 @@ impl Lane {
             .spawn({
                 let (context, registration, stop) =
                     (lane.context.clone(), lane.registration.clone(), lane.stop.clone());
-                let (spin, gauges, lent) = (Arc::clone(&lane.spin), Arc::clone(&lane.gauges), Arc::clone(&lane.lent));
+                let (spin, gauges, caller_memory) =
+                    (Arc::clone(&lane.spin), Arc::clone(&lane.gauges), Arc::clone(&lane.caller_memory));
                 let ended = lane.ended.clone().drop_guard();
                 move || {
-                    run(&context, (registration, lent), queue, spin, stop, gauges, &ready);
+                    run(&context, (registration, caller_memory), queue, spin, stop, gauges, &ready);
                     drop(ended);
                 }
             })
@@ -275,40 +276,41 @@ impl Lane {
         self.context.library()
     }
 
-    /// The memory that its card knows.
+    /// The memory that is registered with its card.
     #[must_use]
     pub fn registration(&self) -> &Registration {
         &self.registration
     }
 
-    /// Pieces of `pool` may be lent to calls from now on, for replies to land in. It stays mapped until the lane has ended.
-    pub fn lends(&self, pool: &Pool) {
-        self.lent.take(&self.context, pool);
+    /// Callers may pass pieces of `pool` from now on, for replies to land in. Its frames are registered as they are used
+    /// ([`Lane::register_frame`]). It stays mapped until the lane has ended.
+    pub fn register(&self, pool: &Pool) {
+        self.caller_memory.add(&self.context, pool);
     }
 
-    /// Whether its card knows all of `bytes`, so that it fetches replies into them by itself.
+    /// Whether all of `bytes` is registered with its card, so that it fetches replies into them by itself.
     #[must_use]
-    pub fn knows(&self, bytes: &[u8]) -> bool {
-        self.registration.covers(bytes) || self.lent.covers(bytes)
+    pub fn is_registered(&self, bytes: &[u8]) -> bool {
+        self.registration.covers(bytes) || self.caller_memory.covers(bytes)
     }
 
-    /// Whether its card may come to know more of what is lent: the lane has not ended, and nothing was refused.
+    /// Whether more memory of callers can be registered: the lane has not ended, and nothing was refused.
     #[must_use]
-    pub fn learns(&self) -> bool {
-        !self.ended.is_cancelled() && !self.lent.is_refused()
+    pub fn can_register(&self) -> bool {
+        !self.ended.is_cancelled() && !self.caller_memory.is_refused()
     }
 
-    /// Has its card come to know the frame of lent memory ([`Lane::lends`]) that `bytes` lie in, soon.
-    pub fn learn(&self, bytes: &[u8]) {
-        if let Some((lent, frame)) = self.lent.of(bytes)
-            && lent.offer(frame)
+    /// Registers the frame of caller memory ([`Lane::register`]) that `bytes` lie in. Does not wait for it.
+    pub fn register_frame(&self, bytes: &[u8]) {
+        if let Some((pool, frame)) = self.caller_memory.find(bytes)
+            && pool.request(frame)
         {
-            self.register(lent);
+            self.register_requested(pool);
         }
     }
 
     #[cold]
-    fn register(&self, lent: Arc<Lent>) {
+    fn register_requested(&self, pool: Arc<CallerPool>) {
         let (context, name, trace) = (self.context.clone(), Arc::clone(&self.name), self.trace.clone());
         // UCX's own words for it name no remedy.
         let may_lock = move |size| match context.resources().iter().any(Resource::is_rdma) {
@@ -317,7 +319,7 @@ impl Lane {
         };
         // Not on the lane's thread, which it would hold up. A lane that has ended needs nothing registered.
         self.run(move |_| {
-            drop(tokio::task::spawn_blocking(move || lent.register(&name, may_lock, trace.as_deref())));
+            drop(tokio::task::spawn_blocking(move || pool.register(&name, may_lock, trace.as_deref())));
         });
     }
 
@@ -328,12 +330,12 @@ impl Lane {
     /// What it is doing.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
-        let lent = self.lent.registered();
+        let caller_memory = self.caller_memory.registered();
         LaneStats {
-            registered: ByteSize::bytes(self.registration.size().as_u64() + lent.as_u64()),
-            lent,
-            fetched_into_lent: self.lent.fetched(),
-            registration_failures: self.registration.failures() + self.lent.failures(),
+            registered: ByteSize::bytes(self.registration.size().as_u64() + caller_memory.as_u64()),
+            caller_memory,
+            fetched_into_caller_memory: self.caller_memory.fetched(),
+            registration_failures: self.registration.failures() + self.caller_memory.failures(),
             connections: self.gauges.connections.load(Ordering::Relaxed),
             operations_in_flight: self.gauges.operations.get().map_or(0, |gauge| gauge.load(Ordering::Relaxed)),
             waits: self.pool.occupancy().waits,
@@ -424,7 +426,7 @@ fn alone(options: &LaneOptions, resources: &[Resource]) -> RdmaError {
 /// The thread.
 fn run(
     context: &Context,
-    (registration, lent): (Registration, Arc<LentMemory>),
+    (registration, caller_memory): (Registration, Arc<CallerMemory>),
     mut queue: mpsc::UnboundedReceiver<Job>,
     spin: Arc<Spin>,
     stop: CancellationToken,
@@ -445,7 +447,7 @@ fn run(
             let connections = RefCell::default();
             // Set once: each lane has one thread.
             let _ = gauges.operations.set(worker.operations_gauge());
-            let core = Rc::new(Core { worker, registration, lent, connections, stop: stop.clone(), gauges });
+            let core = Rc::new(Core { worker, registration, caller_memory, connections, stop: stop.clone(), gauges });
             Connection::receive_replies(&core)?;
             Ok(core)
         });

@@ -16,12 +16,12 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod caller_memory;
 mod client;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod lane;
-mod lent;
 mod options;
 mod peers;
 mod server;

@@ -61,26 +61,26 @@ forebay_transport::transport_conformance!(Ucx);
 
 /// Of this transport alone, over the same fabric: in the virtual machine, over real verbs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_is_fetched_into_memory_that_is_lent_once_the_card_knows_it() {
+async fn a_reply_is_fetched_into_memory_of_the_caller_once_it_is_registered() {
     let Some(library) = common::library() else { return };
     let server = common::serve(library, 0, Scripted::new()).await;
     let (lane, transport) = common::link(library, server.local_addr());
-    let lending = common::pool(12);
-    assert!(!lane.knows(&lending.try_alloc(4096).unwrap()), "nobody lends it");
-    lane.lends(&lending);
-    let lent = |length| lending.try_alloc(length).unwrap();
+    let caller = common::pool(12);
+    assert!(!lane.is_registered(&caller.try_alloc(4096).unwrap()), "it is not registered");
+    lane.register(&caller);
+    let buffer = |length| caller.try_alloc(length).unwrap();
     let before = lane.stats();
-    conformance::until("the card knows it", || {
-        lane.learn(&lent(1 << 20));
-        lane.knows(&lent(1 << 20))
+    conformance::until("it is registered", || {
+        lane.register_frame(&buffer(1 << 20));
+        lane.is_registered(&buffer(1 << 20))
     })
     .await;
     let registered = lane.stats();
-    assert_eq!(registered.lent, ByteSize::mib(4), "the frame that it was asked about, and no other");
+    assert_eq!(registered.caller_memory, ByteSize::mib(4), "the frame that it was asked about, and no other");
     assert_eq!(registered.registered.as_u64() - before.registered.as_u64(), 4 << 20);
     // Long enough for every fabric to fetch it.
     for (index, length) in [1 << 20, 900_000, 1 << 20].into_iter().enumerate() {
-        let into = lent(length);
+        let into = buffer(length);
         let at = into.as_ptr();
         let request = conformance::read(Behaviour::AtOnce, index as u64, 5, length as u32, common::LONG);
         let reply = conformance::within("an answer", transport.call(request.clone(), Some(into))).await.unwrap();
@@ -88,13 +88,13 @@ async fn a_reply_is_fetched_into_memory_that_is_lent_once_the_card_knows_it() {
         let Payload::Landed(bytes) = reply.payload else { panic!("it did not land") };
         assert_eq!(bytes.as_ptr(), at);
     }
-    // One of another frame, which the card does not know: it lands all the same.
-    let _rest: Vec<_> = std::iter::from_fn(|| lending.try_alloc(1 << 20)).take(4).collect();
+    // One of another frame, which is not registered: it lands all the same.
+    let _rest: Vec<_> = std::iter::from_fn(|| caller.try_alloc(1 << 20)).take(4).collect();
     let request = conformance::read(Behaviour::AtOnce, 9, 0, 1 << 20, common::LONG);
-    let reply = conformance::within("an answer", transport.call(request.clone(), Some(lent(1 << 20)))).await.unwrap();
+    let reply = conformance::within("an answer", transport.call(request.clone(), Some(buffer(1 << 20)))).await.unwrap();
     conformance::assert_bytes(&reply, &request, 1 << 20);
-    let LaneStats { lent, fetched_into_lent, registration_failures, .. } = lane.stats();
-    assert_eq!((lent, fetched_into_lent, registration_failures), (ByteSize::mib(4), 3, 0));
+    let LaneStats { caller_memory, fetched_into_caller_memory, registration_failures, .. } = lane.stats();
+    assert_eq!((caller_memory, fetched_into_caller_memory, registration_failures), (ByteSize::mib(4), 3, 0));
     transport.close().await;
     server.close().await;
 }

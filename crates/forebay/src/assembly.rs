@@ -239,12 +239,12 @@ impl Connector for MixedConnector {
         }
     }
 
-    fn lends(&self, memory: &Pool) {
-        self.others.lends(memory);
+    fn register(&self, memory: &Pool) {
+        self.others.register(memory);
     }
 
-    fn knows(&self, lent: &[u8]) -> bool {
-        self.others.knows(lent)
+    fn is_registered(&self, buffer: &[u8]) -> bool {
+        self.others.is_registered(buffer)
     }
 
     fn report(&self) -> serde_json::Value {

@@ -50,7 +50,7 @@ struct Shared {
     options: PathOptions,
     stats: Arc<PathStats>,
     found: ArcSwapOption<Found>,
-    /// Held by whoever asks the worker for its paths the first time.
+    /// Held by the call that asks the worker for its paths the first time.
     asking: tokio::sync::Mutex<()>,
     /// When it last did not answer the first question, and how.
     refused: Mutex<Option<(Instant, CallError)>>,
@@ -113,7 +113,7 @@ impl WorkerLink {
 }
 
 impl Shared {
-    /// The paths, asked for by whoever comes first; those who come meanwhile hear what he heard.
+    /// The paths. The first caller asks for them; callers that come meanwhile get the same answer.
     async fn first(self: &Arc<Self>, deadline: Duration) -> Result<Arc<Found>, CallError> {
         let timed_out = || LinkError::TimedOut { peer: self.tcp.peer().to_owned(), waited: deadline };
         let began = Instant::now();
@@ -287,7 +287,7 @@ impl Transport for WorkerLink {
             }
         };
         self.shared.stop.cancel();
-        // Whoever asks for paths does so over TCP.
+        // Paths are asked for over TCP.
         self.shared.tcp.close().await;
         close_found().await;
         self.shared.tasks.close();

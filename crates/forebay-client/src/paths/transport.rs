@@ -46,7 +46,7 @@ pub struct PathOptions {
 }
 
 /// How long a request that would fail otherwise waits for what a probe finds. One that finds a path well takes no more
-/// than a few milliseconds; those who have another replica to ask shall not wait for a host that says nothing.
+/// than a few milliseconds; requests that have another replica to ask shall not wait for a host that says nothing.
 pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A link over any of several paths.
@@ -159,7 +159,7 @@ impl PathsTransport {
         self.tasks.spawn(shared.watch());
     }
 
-    /// Something happened to `path`: has the selector take note of it, and whoever is concerned.
+    /// Something happened to `path`: has the selector take note of it, and everything that it concerns.
     #[cold]
     fn judge(
         &self,
@@ -240,7 +240,7 @@ impl Shared {
         if let (Ping::Probe(_), Err(cause)) = (ping, &outcome) {
             debug!(worker = self.worker, path = self.paths[path].name, cause, "RDMA is still down");
         }
-        // The one that watches is who asks.
+        // The one that watches asks.
         let _ = self.judge(path, &cause, |selector, now| match ping {
             Ping::Probe(_) => selector.probed(path, outcome, now),
             Ping::Suspected(_) => selector.cleared(path, outcome, now),

@@ -223,13 +223,19 @@ fn data_fabric(config: &Config) -> FabricOptions {
 /// What a lane counts, as JSON.
 pub(super) fn report(lane: &Lane) -> serde_json::Value {
     let LaneStats {
-        registered, registration_failures, connections, operations_in_flight, lent, fetched_into_lent, ..
+        registered,
+        registration_failures,
+        connections,
+        operations_in_flight,
+        caller_memory,
+        fetched_into_caller_memory,
+        ..
     } = lane.stats();
     serde_json::json!({
         "card": lane.name(),
         "registered_bytes": registered.as_u64(),
-        "registered_ring_bytes": lent.as_u64(),
-        "fetched_into_rings": fetched_into_lent,
+        "registered_ring_bytes": caller_memory.as_u64(),
+        "fetched_into_rings": fetched_into_caller_memory,
         "registration_failures": registration_failures,
         "connections": connections,
         "operations_in_flight": operations_in_flight,

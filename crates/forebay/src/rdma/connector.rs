@@ -205,18 +205,18 @@ impl Connector for RdmaConnector {
         link
     }
 
-    fn lends(&self, memory: &Pool) {
-        self.maker.data.iter().for_each(|outlet| outlet.lane.lends(memory));
+    fn register(&self, memory: &Pool) {
+        self.maker.data.iter().for_each(|outlet| outlet.lane.register(memory));
     }
 
-    fn knows(&self, lent: &[u8]) -> bool {
-        // A call takes whichever path it likes. So all come to know it, and where one cannot, no other pins it for nothing.
+    fn is_registered(&self, buffer: &[u8]) -> bool {
+        // A call takes whichever path it likes. So it is registered with all, and where one cannot, no other pins it for nothing.
         let lanes = || self.maker.data.iter().map(|outlet| &outlet.lane);
-        let known = lanes().all(|lane| lane.knows(lent));
-        if !known && lanes().all(|lane| lane.learns()) {
-            lanes().for_each(|lane| lane.learn(lent));
+        let registered = lanes().all(|lane| lane.is_registered(buffer));
+        if !registered && lanes().all(|lane| lane.can_register()) {
+            lanes().for_each(|lane| lane.register_frame(buffer));
         }
-        known && !self.maker.data.is_empty()
+        registered && !self.maker.data.is_empty()
     }
 
     fn report(&self) -> Value {

@@ -1,4 +1,4 @@
-//! The words that all threads which read a handle share. What is known of their order is all in here, and modelled (`model.rs`).
+//! The atomic state that all threads which read a handle share. All memory ordering is in here, and modelled (`model.rs`).
 
 use super::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::prefetch::{SLACK, STREAMS, Streams, is_near, reach};
@@ -11,7 +11,7 @@ const NOWHERE: u64 = 3 << 62;
 /// On cache lines of its own: each read of the handle writes to it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Glance {
+pub(crate) struct StreamFastPath {
     streams: [Watched; STREAMS],
     lone: [Lone; LONE],
     /// How many there were.
@@ -33,7 +33,7 @@ struct Lone {
     end: AtomicU64,
 }
 
-impl Glance {
+impl StreamFastPath {
     pub(crate) fn new(streams: &Streams) -> Self {
         let nowhere = || AtomicU64::new(NOWHERE);
         Self {
@@ -44,9 +44,9 @@ impl Glance {
         }
     }
 
-    /// A read of `offset..end`. Whether it continues a stream; `None` when the streams are to be told.
+    /// Records a read of `offset..end`. Whether it continues a stream; `None` if the streams must be updated.
     #[inline]
-    pub(crate) fn pass(&self, offset: u64, end: u64) -> Option<bool> {
+    pub(crate) fn try_record(&self, offset: u64, end: u64) -> Option<bool> {
         if self.awaits_first.load(Ordering::Relaxed) {
             return None;
         }
@@ -72,8 +72,8 @@ impl Glance {
         Some(false)
     }
 
-    /// Tells the streams what went past them, before they are told of a read of `offset..end`.
-    pub(crate) fn catch_up(&self, streams: &mut Streams, offset: u64, end: u64) {
+    /// Writes back to the streams what was recorded here, before they are told of a read of `offset..end`.
+    pub(crate) fn write_back(&self, streams: &mut Streams, offset: u64, end: u64) {
         self.awaits_first.store(false, Ordering::Relaxed);
         streams.moved(|at| self.streams.get(at).map(|stream| stream.end.load(Ordering::Relaxed)).filter(is_somewhere));
         streams.jumped(self.next.load(Ordering::Relaxed));
@@ -86,8 +86,8 @@ impl Glance {
         }
     }
 
-    /// Takes over where the streams are now.
-    pub(crate) fn follow(&self, streams: &Streams) {
+    /// Reloads the state from the streams.
+    pub(crate) fn refresh(&self, streams: &Streams) {
         for (watched, stream) in self.streams.iter().zip(streams.quiet()) {
             let (end, until) = stream.unwrap_or((NOWHERE, 0));
             watched.until.store(0, Ordering::Relaxed);

@@ -1,15 +1,15 @@
-//! Two who read one handle, in the orders in which their steps can come and be seen (loom).
+//! Two readers of one handle, in the orders in which their steps can come and be seen (loom).
 //!
 //! Nothing that is lost here costs more than a window: so what is asserted is that no order makes the streams panic or fetch beyond
-//! the file, that nothing continues where nobody ended, and that whoever goes on in order has a window again soon.
+//! the file, that nothing continues where no read ended, and that a reader that goes on in order has a window again soon.
 
 use crate::prefetch::{PrefetchOptions, Streams};
 
 #[expect(clippy::duplicate_mod, reason = "the same code, with other atomics")]
 #[path = "."]
 mod modelled {
-    #[path = "words.rs"]
-    pub(crate) mod words;
+    #[path = "atomic_state.rs"]
+    pub(crate) mod atomic_state;
 
     mod sync {
         pub(super) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,28 +19,31 @@ mod modelled {
 const PART: u64 = 128 << 10;
 const SIZE: u64 = 1 << 30;
 
-/// A handle, as `open_file.rs` has it: the words, and the streams behind a lock.
+/// A handle, as `open_file.rs` has it: the atomic state, and the streams behind a lock.
 struct Handle {
-    glance: modelled::words::Glance,
+    fast_path: modelled::atomic_state::StreamFastPath,
     streams: loom::sync::Mutex<Streams>,
 }
 
 impl Handle {
     fn new() -> Self {
         let streams = Streams::new(SIZE, 4 << 20, PrefetchOptions::default());
-        Self { glance: modelled::words::Glance::new(&streams), streams: loom::sync::Mutex::new(streams) }
+        Self {
+            fast_path: modelled::atomic_state::StreamFastPath::new(&streams),
+            streams: loom::sync::Mutex::new(streams),
+        }
     }
 
     /// A read of one part; whether it goes on where one ended.
     fn read(&self, offset: u64) -> bool {
         let end = offset + PART;
-        if let Some(goes_on) = self.glance.pass(offset, end) {
+        if let Some(goes_on) = self.fast_path.try_record(offset, end) {
             return goes_on;
         }
         let mut streams = self.streams.lock().unwrap();
-        self.glance.catch_up(&mut streams, offset, end);
+        self.fast_path.write_back(&mut streams, offset, end);
         let ahead = streams.on_read(offset, PART as u32, || u64::MAX);
-        self.glance.follow(&streams);
+        self.fast_path.refresh(&streams);
         assert!(ahead.fetch.is_none_or(|fetch| fetch.start < fetch.end && fetch.end <= SIZE));
         ahead.sequential
     }
@@ -72,7 +75,7 @@ fn in_every_order(name: &str, model: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn two_who_read_one_handle_harm_nothing_and_have_their_windows_soon() {
+fn two_readers_of_one_handle_harm_nothing_and_have_their_windows_soon() {
     in_every_order("two readers of a handle", || {
         let handle = loom::sync::Arc::new(Handle::new());
         assert!(!handle.read(0), "nothing ended there");

@@ -1,16 +1,16 @@
-//! Memory that readers lend for replies to land in, as far as the card knows it: the payloads of a mount's rings.
+//! Memory of callers that replies land in, as far as it is registered with the card: the payloads of a mount's rings.
 //!
 //! Such memory is address space for as many requests as there may ever be, and only what is in use is backed by memory. To
-//! register all of it would pin all of it. So a frame is registered when a piece of it is first offered ([`Lane::learn`]): that
-//! reply lands elsewhere, since registering takes a while, and later ones land in it. The kernel hands out the entry of a ring that
-//! was given back last, so what is registered is as much as was in use at once. Where registering is refused, which is where
-//! `ulimit -l` is too small, replies go on landing elsewhere.
+//! register all of it would pin all of it. So a frame is registered when a piece of it is first used ([`Lane::register_frame`]):
+//! that reply lands elsewhere, since registering takes a while, and later ones land in it. The kernel hands out the entry of a
+//! ring that was given back last, so what is registered is as much as was in use at once. Where registering is refused, which is
+//! where `ulimit -l` is too small, replies go on landing elsewhere.
 //!
-//! Who ends first: a registration holds its pool, and is undone with the lane's context, which the lane, its operations and its
-//! registrations hold ([`Registration`]). So what a card knows stays mapped until the lane has ended and every operation with it,
+//! What ends first: a registration holds its pool, and is undone with the lane's context, which the lane, its operations and its
+//! registrations hold ([`Registration`]). So what is registered stays mapped until the lane has ended and every operation with it,
 //! also when the mount that it was made for has ended before; then it is deregistered, then unmapped. Neither waits for the other.
 //!
-//! [`Lane::learn`]: crate::Lane::learn
+//! [`Lane::register_frame`]: crate::Lane::register_frame
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,19 +26,19 @@ use crate::trace::Trace;
 /// What a frame takes of the limit.
 const FRAME: ByteSize = ByteSize::bytes(FRAME_SIZE as u64);
 
-/// All memory that is lent to a lane.
+/// All memory of callers that a lane may use.
 #[derive(Debug, Default)]
-pub(crate) struct LentMemory {
-    pools: RwLock<Vec<Arc<Lent>>>,
+pub(crate) struct CallerMemory {
+    pools: RwLock<Vec<Arc<CallerPool>>>,
     fetched: AtomicU64,
 }
 
 /// One pool of it.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct CallerPool {
     registration: Registration,
-    /// Which frames were offered.
-    offered: Box<[AtomicBool]>,
+    /// For which frames registration was requested.
+    requested: Box<[AtomicBool]>,
     /// No more can be registered.
     is_refused: AtomicBool,
     waiting: Mutex<Waiting>,
@@ -48,42 +48,47 @@ pub(crate) struct Lent {
 #[derive(Debug, Default)]
 struct Waiting {
     frames: Vec<usize>,
-    /// Somebody does it.
+    /// A thread is registering them.
     is_under_way: bool,
 }
 
-impl LentMemory {
-    /// Pieces of `pool` may be offered from now on.
-    pub(crate) fn take(&self, context: &Context, pool: &Pool) {
+impl CallerMemory {
+    /// Callers' buffers may be pieces of `pool` from now on.
+    pub(crate) fn add(&self, context: &Context, pool: &Pool) {
         let registration = Registration::growing(context, pool, FRAME);
-        let offered = (0..registration.parts()).map(|_| AtomicBool::new(false)).collect();
+        let requested = (0..registration.parts()).map(|_| AtomicBool::new(false)).collect();
         let is_refused = AtomicBool::new(false);
-        self.pools.write().push(Arc::new(Lent { registration, offered, is_refused, waiting: Mutex::default() }));
+        self.pools.write().push(Arc::new(CallerPool {
+            registration,
+            requested,
+            is_refused,
+            waiting: Mutex::default(),
+        }));
     }
 
     /// The pool that has all of `bytes` in one frame, and the frame's number.
-    pub(crate) fn of(&self, bytes: &[u8]) -> Option<(Arc<Lent>, usize)> {
-        self.pools.read().iter().find_map(|lent| {
-            let frame = lent.registration.part_of(bytes)?;
-            Some((Arc::clone(lent), frame))
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<CallerPool>, usize)> {
+        self.pools.read().iter().find_map(|pool| {
+            let frame = pool.registration.part_of(bytes)?;
+            Some((Arc::clone(pool), frame))
         })
     }
 
-    /// Whether the card knows all of `bytes`.
+    /// Whether all of `bytes` is registered.
     pub(crate) fn covers(&self, bytes: &[u8]) -> bool {
-        self.pools.read().iter().any(|lent| lent.covers(bytes))
+        self.pools.read().iter().any(|pool| pool.covers(bytes))
     }
 
     /// Whether registering was refused.
     pub(crate) fn is_refused(&self) -> bool {
-        self.pools.read().iter().any(|lent| lent.is_refused.load(Ordering::Relaxed))
+        self.pools.read().iter().any(|pool| pool.is_refused.load(Ordering::Relaxed))
     }
 
-    /// A reply is being fetched into `bytes`: what the card knows them by.
+    /// A reply is being fetched into `bytes`: their registration.
     pub(crate) fn fetch(&self, bytes: &[u8]) -> Option<Registration> {
-        let (lent, _) = self.of(bytes).filter(|(lent, _)| lent.registration.covers(bytes))?;
+        let (pool, _) = self.find(bytes).filter(|(pool, _)| pool.registration.covers(bytes))?;
         self.fetched.fetch_add(1, Ordering::Relaxed);
-        Some(lent.registration.clone())
+        Some(pool.registration.clone())
     }
 
     /// Replies fetched into it so far.
@@ -93,23 +98,23 @@ impl LentMemory {
 
     /// How much of it is registered.
     pub(crate) fn registered(&self) -> ByteSize {
-        ByteSize::bytes(self.pools.read().iter().map(|lent| lent.registration.size().as_u64()).sum())
+        ByteSize::bytes(self.pools.read().iter().map(|pool| pool.registration.size().as_u64()).sum())
     }
 
     /// How often registering it was refused.
     pub(crate) fn failures(&self) -> u64 {
-        self.pools.read().iter().map(|lent| u64::from(lent.is_refused.load(Ordering::Relaxed))).sum()
+        self.pools.read().iter().map(|pool| u64::from(pool.is_refused.load(Ordering::Relaxed))).sum()
     }
 }
 
-impl Lent {
+impl CallerPool {
     pub(crate) fn covers(&self, bytes: &[u8]) -> bool {
         self.registration.covers(bytes)
     }
 
-    /// A piece of `frame` is offered, and the card does not know it. Whether the caller is to have [`Lent::register`] run.
-    pub(crate) fn offer(&self, frame: usize) -> bool {
-        if self.is_refused.load(Ordering::Relaxed) || self.offered[frame].swap(true, Ordering::Relaxed) {
+    /// Requests that `frame` is registered, which it is not. Whether the caller must have [`CallerPool::register`] run.
+    pub(crate) fn request(&self, frame: usize) -> bool {
+        if self.is_refused.load(Ordering::Relaxed) || self.requested[frame].swap(true, Ordering::Relaxed) {
             return false;
         }
         let mut waiting = self.waiting.lock();
@@ -155,8 +160,8 @@ mod tests {
     use forebay_memory::{PoolOptions, SpanMut};
     use forebay_ucx::{Library, Options};
 
-    /// Memory that is lent to a context over shared memory, and a piece of each of its frames.
-    fn lent() -> Option<(LentMemory, Vec<SpanMut>)> {
+    /// Memory of callers in a context over shared memory, and a piece of each of its frames.
+    fn caller_memory() -> Option<(CallerMemory, Vec<SpanMut>)> {
         let library = match Library::load(None) {
             Ok(library) => library,
             Err(error) => {
@@ -167,38 +172,38 @@ mod tests {
         let context = Context::new(library, &Options::tuned().transports(["sysv", "tcp"])).unwrap();
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(12))).unwrap();
         let pieces = std::iter::from_fn(|| pool.try_alloc(FRAME_SIZE)).collect();
-        let memory = LentMemory::default();
-        memory.take(&context, &pool);
+        let memory = CallerMemory::default();
+        memory.add(&context, &pool);
         Some((memory, pieces))
     }
 
     #[test]
-    fn a_frame_is_registered_when_it_is_offered_and_no_other() {
-        let Some((memory, pieces)) = lent() else { return };
-        let (lent, frame) = memory.of(&pieces[1][4096..8192]).unwrap();
-        assert!(!lent.covers(&pieces[1]) && memory.fetch(&pieces[1]).is_none());
-        assert!(lent.offer(frame) && !lent.offer(frame), "one of those who offer it has it registered");
-        lent.register("card", |_| Ok(()), None);
-        assert!(lent.covers(&pieces[1]) && !lent.covers(&pieces[0]) && !lent.covers(&pieces[2]));
+    fn a_frame_is_registered_when_that_is_requested_and_no_other() {
+        let Some((memory, pieces)) = caller_memory() else { return };
+        let (pool, frame) = memory.find(&pieces[1][4096..8192]).unwrap();
+        assert!(!pool.covers(&pieces[1]) && memory.fetch(&pieces[1]).is_none());
+        assert!(pool.request(frame) && !pool.request(frame), "it is requested once");
+        pool.register("card", |_| Ok(()), None);
+        assert!(pool.covers(&pieces[1]) && !pool.covers(&pieces[0]) && !pool.covers(&pieces[2]));
         assert!(memory.fetch(&pieces[1][..100]).is_some_and(|registration| registration.covers(&pieces[1])));
         assert_eq!((memory.registered(), memory.fetched(), memory.failures()), (FRAME, 1, 0));
-        assert!(!lent.offer(frame));
-        assert!(lent.offer(memory.of(&pieces[2]).unwrap().1), "another frame waits anew");
-        assert!(memory.of(&[0; 16]).is_none(), "no memory that was lent");
+        assert!(!pool.request(frame));
+        assert!(pool.request(memory.find(&pieces[2]).unwrap().1), "another frame waits anew");
+        assert!(memory.find(&[0; 16]).is_none(), "no memory of a caller");
     }
 
     #[test]
     fn after_a_refusal_nothing_more_is_registered_and_what_is_stays() {
-        let Some((memory, pieces)) = lent() else { return };
-        let frames = pieces.iter().map(|piece| memory.of(piece).unwrap().1);
-        let (lent, _) = memory.of(&pieces[0]).unwrap();
+        let Some((memory, pieces)) = caller_memory() else { return };
+        let frames = pieces.iter().map(|piece| memory.find(piece).unwrap().1);
+        let (pool, _) = memory.find(&pieces[0]).unwrap();
         let [first, second, third]: [usize; 3] = frames.collect::<Vec<_>>().try_into().unwrap();
-        assert!(lent.offer(first));
-        lent.register("card", |_| Ok(()), None);
-        assert!(lent.offer(second));
+        assert!(pool.request(first));
+        pool.register("card", |_| Ok(()), None);
+        assert!(pool.request(second));
         let refusal = |size| Err(Error::LockedMemory { size, limit: ByteSize::mib(4) });
-        lent.register("card", refusal, None);
-        assert!(!lent.offer(third), "nobody is asked to register any more");
-        assert!(lent.covers(&pieces[0]) && !lent.covers(&pieces[1]) && memory.registered() == FRAME);
+        pool.register("card", refusal, None);
+        assert!(!pool.request(third), "nobody is asked to register any more");
+        assert!(pool.covers(&pieces[0]) && !pool.covers(&pieces[1]) && memory.registered() == FRAME);
     }
 }
