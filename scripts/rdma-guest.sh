@@ -170,7 +170,7 @@ step_the_doctor_tells_of_a_link_that_is_down() {
     veth-link up 0
 }
 
-# One process, two lanes: the server's on rxe0, the client's on rxe1.
+# One process, two I/O threads: the server's on rxe0, the client's on rxe1.
 step_the_transport_suite_passes_over_rc_verbs_between_two_devices() {
     export FOREBAY_TEST_UCX_TLS=rc_verbs,self FOREBAY_TEST_UCX_SERVER=rxe0:1 FOREBAY_TEST_UCX_CLIENT=rxe1:1
     export FOREBAY_TEST_UCX_ADDRESS=$host0 FOREBAY_TEST_UCX_REQUIRE_RDMA=1 UCX_UD_TIMEOUT=20s

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{Lane, Library, RdmaTransport};
+use forebay_rdma::{IoThread, Library, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
@@ -19,7 +19,7 @@ use crate::process::cpu_seconds;
 use crate::progress::Progress;
 use crate::report::{Report, Table, latency, number, percent, rate, seconds, times};
 use crate::rounds::{self, Case, Outcome, Sample};
-use crate::server::{CLUSTER, ServerProcess, lane_options};
+use crate::server::{CLUSTER, ServerProcess, io_thread_options};
 use crate::transport::{SIZES, call, calls};
 
 /// What UCX may use, and what that comes to. Its listener needs `tcp` in any case.
@@ -39,22 +39,22 @@ const LATENCY_TARGET: f64 = 1.5;
 struct Link {
     server: ServerProcess,
     transport: Arc<dyn Transport>,
-    lane: Option<Arc<Lane>>,
+    io_thread: Option<Arc<IoThread>>,
 }
 
 impl Link {
     fn over_ucx(transports: &'static str, pool: &Pool) -> anyhow::Result<Self> {
         let transports: Vec<_> = transports.split(',').collect();
         let server = ServerProcess::start(&transports)?;
-        let lane = Arc::new(Lane::start(Library::load(None)?, lane_options(&transports, pool))?);
-        let transport = Arc::new(ucx_transport(&server, &lane));
-        Ok(Self { server, transport, lane: Some(lane) })
+        let io_thread = Arc::new(IoThread::start(Library::load(None)?, io_thread_options(&transports, pool))?);
+        let transport = Arc::new(ucx_transport(&server, &io_thread));
+        Ok(Self { server, transport, io_thread: Some(io_thread) })
     }
 
     fn over_tcp() -> anyhow::Result<Self> {
         let server = ServerProcess::start(&[])?;
         let transport = Arc::new(tcp_transport(&server));
-        Ok(Self { server, transport, lane: None })
+        Ok(Self { server, transport, io_thread: None })
     }
 
     /// Reads of `size` bytes, `depth` at once; with the processor time of both ends, the server's as `cpu` and the client's
@@ -72,9 +72,9 @@ impl Link {
     fn opens(&self, runtime: &Runtime, pool: &Pool, count: u32, cached: bool) -> anyhow::Result<Sample> {
         let began = Instant::now();
         for _ in 0..count {
-            let own: Arc<dyn Transport> = match (&self.lane, cached) {
+            let own: Arc<dyn Transport> = match (&self.io_thread, cached) {
                 (_, true) => Arc::clone(&self.transport),
-                (Some(lane), false) => Arc::new(ucx_transport(&self.server, lane)),
+                (Some(io_thread), false) => Arc::new(ucx_transport(&self.server, io_thread)),
                 (None, false) => Arc::new(tcp_transport(&self.server)),
             };
             runtime.block_on(async {
@@ -92,17 +92,17 @@ impl Link {
     fn close(self, runtime: &Runtime) {
         runtime.block_on(async {
             self.transport.close().await;
-            if let Some(lane) = self.lane {
-                lane.close().await;
+            if let Some(io_thread) = self.io_thread {
+                io_thread.close().await;
             }
         });
     }
 }
 
-fn ucx_transport(server: &ServerProcess, lane: &Arc<Lane>) -> RdmaTransport {
+fn ucx_transport(server: &ServerProcess, io_thread: &Arc<IoThread>) -> RdmaTransport {
     RdmaTransport::new(
         server.address.as_str(),
-        Arc::clone(lane),
+        Arc::clone(io_thread),
         forebay_rdma::ClientOptions::new(CLUSTER, MAX_BLOCK_SIZE),
     )
 }

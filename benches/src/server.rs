@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_memory::{Pool, PoolOptions, Span};
-use forebay_rdma::{Lane, LaneOptions, Library, RdmaServer};
+use forebay_rdma::{IoThread, IoThreadOptions, Library, RdmaServer};
 use forebay_tcp::{ServerOptions, TcpServer};
 use forebay_transport::{Op, Provenance, Request, Response, Service};
 use forebay_types::{ByteSize, Failure, FailureKind, MAX_BLOCK_SIZE};
@@ -103,9 +103,9 @@ pub(crate) fn run(transports: &[String]) -> anyhow::Result<()> {
     let service: Arc<dyn Service> = Arc::new(OneBlock(block.freeze()));
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     if let Some(library) = library {
-        let lane = Arc::new(Lane::start(library, lane_options(transports, &pool))?);
+        let io_thread = Arc::new(IoThread::start(library, io_thread_options(transports, &pool))?);
         let options = forebay_rdma::ServerOptions::new(address, CLUSTER, MAX_BLOCK_SIZE);
-        let server = runtime.block_on(RdmaServer::bind(lane, options, service))?;
+        let server = runtime.block_on(RdmaServer::bind(io_thread, options, service))?;
         until_end(server.local_addr())?;
         runtime.block_on(server.close());
     } else {
@@ -128,8 +128,8 @@ pub(crate) fn until(place: &str) -> std::io::Result<usize> {
     std::io::stdin().read_to_end(&mut Vec::new())
 }
 
-/// A lane that knows all of `pool`.
-pub(crate) fn lane_options(transports: &[impl ToString], pool: &Pool) -> LaneOptions {
+/// An I/O thread with which all of `pool` is registered.
+pub(crate) fn io_thread_options(transports: &[impl ToString], pool: &Pool) -> IoThreadOptions {
     let transports = transports.iter().map(ToString::to_string).collect();
-    LaneOptions { transports, ..LaneOptions::new("bench", pool.clone(), pool.capacity()) }
+    IoThreadOptions { transports, ..IoThreadOptions::new("bench", pool.clone(), pool.capacity()) }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::Local;
-use forebay_rdma::{Lane, Library, RdmaTransport};
+use forebay_rdma::{IoThread, Library, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
 use forebay_types::MAX_BLOCK_SIZE;
@@ -27,7 +27,7 @@ use crate::ucx::{context, lane};
 use crate::wire::{BENCH_CLUSTER, Offer};
 use crate::{memory, text, usage};
 
-/// How long the lane may take to end.
+/// How long the I/O thread may take to end.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Runs the tests and tells `out` of them, line by line. Blocks for as long as they take; the cache's tasks run on `runtime`.
@@ -99,7 +99,7 @@ pub fn run(
     let mut session = Session { options, cores, connector, control, out, report };
     let outcome = session.tests();
     let report = session.report;
-    // The link's tasks run on the runtime and the lane, so these are told to end, and waited for, in their order.
+    // The link's tasks run on the runtime and the I/O thread, so these are told to end, and waited for, in their order.
     runtime.block_on(async {
         let close = async {
             cache.close().await;
@@ -115,7 +115,7 @@ pub fn run(
 }
 
 /// The way of the cache. Patient: an emulated card answers late, and whether it answers is not what is measured.
-fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<Lane>>) -> Arc<dyn Transport> {
+fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<IoThread>>) -> Arc<dyn Transport> {
     let address = SocketAddr::new(options.server.ip(), offer.cache_port).to_string();
     let (keepalive, dead_after) = (OPERATION_DEADLINE / 6, OPERATION_DEADLINE / 2);
     let max_outstanding = 2 * plan::MAX_OPERATIONS as usize;

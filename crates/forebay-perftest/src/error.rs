@@ -87,7 +87,7 @@ pub enum Error {
     /// UCX failed.
     #[error("{0}; `--transport tcp` measures without UCX")]
     Ucx(#[from] forebay_ucx::Error),
-    /// A lane, or its server, failed.
+    /// An I/O thread, or its server, failed.
     #[error(transparent)]
     Rdma(#[from] RdmaError),
     /// The cache's TCP server failed.

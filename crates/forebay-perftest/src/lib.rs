@@ -16,7 +16,7 @@
 //!
 //! **How READ and WRITE are driven.** Each job of the client has a thread, a UCX worker and an endpoint of its own. It polls
 //! while short latencies are measured, as every such tool does, and sleeps when there is nothing to do while bandwidth is
-//! measured, as the cache's own threads do: otherwise CPU time would say how long the test took. `CACHE` shares one lane and
+//! measured, as the cache's own threads do: otherwise CPU time would say how long the test took. `CACHE` shares one I/O thread and
 //! one link among all jobs, as a mount does.
 //!
 //! Every endpoint uses error handling by peer, as the cache's do, so that a server's death is noticed. UCX 1.13 then emulates

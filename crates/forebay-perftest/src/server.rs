@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_memory::FRAME_SIZE;
-use forebay_rdma::{Lane, Library, RdmaServer, Resource};
+use forebay_rdma::{IoThread, Library, RdmaServer, Resource};
 use forebay_tcp::TcpServer;
 use forebay_transport::Service;
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
@@ -66,7 +66,7 @@ pub struct Server {
 /// What needs UCX.
 struct Ucx {
     one_sided: OneSided,
-    lane: Arc<Lane>,
+    lane: Arc<IoThread>,
     server: RdmaServer,
 }
 

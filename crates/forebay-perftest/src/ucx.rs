@@ -1,7 +1,7 @@
-//! UCX as client and server set it up: a context for one-sided operations, and a lane for the cache.
+//! UCX as client and server set it up: a context for one-sided operations, and an I/O thread for the cache.
 
 use forebay_memory::Pool;
-use forebay_rdma::{Lane, LaneOptions, Library};
+use forebay_rdma::{IoThread, IoThreadOptions, Library};
 use forebay_ucx::{Context, Fabric, Options, Resource};
 
 use crate::error::Error;
@@ -21,14 +21,14 @@ pub(crate) fn context(library: &'static Library, ucx: &UcxOptions) -> Result<Con
     Ok(context)
 }
 
-/// A lane of the cache.
-pub(crate) fn lane(library: &'static Library, ucx: &UcxOptions, pool: &Pool) -> Result<Lane, Error> {
-    let options = LaneOptions {
+/// An I/O thread of the cache.
+pub(crate) fn lane(library: &'static Library, ucx: &UcxOptions, pool: &Pool) -> Result<IoThread, Error> {
+    let options = IoThreadOptions {
         devices: ucx.devices.clone(),
         transports: ucx.transports.clone(),
-        ..LaneOptions::new("bench", pool.clone(), pool.capacity())
+        ..IoThreadOptions::new("bench", pool.clone(), pool.capacity())
     };
-    Ok(Lane::start(library, options)?)
+    Ok(IoThread::start(library, options)?)
 }
 
 /// Whether every device that was named is there: UCX is content with what is left, such as shared memory.

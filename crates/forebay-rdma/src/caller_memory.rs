@@ -1,16 +1,17 @@
 //! Memory of callers that replies land in, as far as it is registered with the card: the payloads of a mount's rings.
 //!
 //! Such memory is address space for as many requests as there may ever be, and only what is in use is backed by memory. To
-//! register all of it would pin all of it. So a frame is registered when a piece of it is first used ([`Lane::register_frame`]):
-//! that reply lands elsewhere, since registering takes a while, and later ones land in it. The kernel hands out the entry of a
-//! ring that was given back last, so what is registered is as much as was in use at once. Where registering is refused, which is
-//! where `ulimit -l` is too small, replies go on landing elsewhere.
+//! register all of it would pin all of it. So a frame is registered when a piece of it is first used
+//! ([`IoThread::register_frame`]): that reply lands elsewhere, since registering takes a while, and later ones land in it. The
+//! kernel hands out the entry of a ring that was given back last, so what is registered is as much as was in use at once. Where
+//! registering is refused, which is where `ulimit -l` is too small, replies go on landing elsewhere.
 //!
-//! What ends first: a registration holds its pool, and is undone with the lane's context, which the lane, its operations and its
-//! registrations hold ([`Registration`]). So what is registered stays mapped until the lane has ended and every operation with it,
-//! also when the mount that it was made for has ended before; then it is deregistered, then unmapped. Neither waits for the other.
+//! What ends first: a registration holds its pool, and is undone with the I/O thread's context, which the I/O thread, its
+//! operations and its registrations hold ([`Registration`]). So what is registered stays mapped until the I/O thread has ended
+//! and every operation with it, also when the mount that it was made for has ended before; then it is deregistered, then
+//! unmapped. Neither waits for the other.
 //!
-//! [`Lane::register_frame`]: crate::Lane::register_frame
+//! [`IoThread::register_frame`]: crate::IoThread::register_frame
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use crate::trace::Trace;
 /// What a frame takes of the limit.
 const FRAME: ByteSize = ByteSize::bytes(FRAME_SIZE as u64);
 
-/// All memory of callers that a lane may use.
+/// All memory of callers that an I/O thread may use.
 #[derive(Debug, Default)]
 pub(crate) struct CallerMemory {
     pools: RwLock<Vec<Arc<CallerPool>>>,

@@ -1,4 +1,4 @@
-//! The client: a handle that any thread may use, in front of a connection that lives on a lane.
+//! The client: a handle that any thread may use, in front of a connection that lives on an I/O thread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::connection::{Call, Command};
-use crate::lane::Lane;
+use crate::io_thread::IoThread;
 use crate::options::ClientOptions;
 use crate::serving::serve;
 use crate::trace::{Kind, Recorder, Timing};
 use crate::wire;
 
-/// The link to one worker over one lane. Nothing is connected before the first call.
+/// The link to one worker over one I/O thread. Nothing is connected before the first call.
 pub struct RdmaTransport {
     address: Arc<str>,
     commands: mpsc::UnboundedSender<Command>,
@@ -27,7 +27,7 @@ pub struct RdmaTransport {
     patience: Mutex<Patience>,
     recorder: Option<Recorder>,
     // Its thread serves the connection.
-    lane: Arc<Lane>,
+    io_thread: Arc<IoThread>,
 }
 
 /// What a call comes to.
@@ -43,19 +43,19 @@ impl Drop for Leaving<'_> {
 }
 
 impl RdmaTransport {
-    /// A link to the worker at `address`, written `HOST:PORT`, over `lane`.
+    /// A link to the worker at `address`, written `HOST:PORT`, over `io_thread`.
     #[must_use]
-    pub fn new(address: impl Into<Arc<str>>, lane: Arc<Lane>, options: ClientOptions) -> Self {
+    pub fn new(address: impl Into<Arc<str>>, io_thread: Arc<IoThread>, options: ClientOptions) -> Self {
         let address = address.into();
         let (commands, queue) = mpsc::unbounded_channel();
         let max_outstanding = options.max_outstanding.clamp(1, Semaphore::MAX_PERMITS);
         let places = Arc::new(Semaphore::new(max_outstanding));
-        let patience = Mutex::new(Patience::new(lane.spin()));
+        let patience = Mutex::new(Patience::new(io_thread.spin()));
         let peer = Arc::clone(&address);
         let recorder = options.trace.as_ref().map(|trace| Recorder::new(trace, &address));
-        // If the lane has ended, so has the queue, and calls learn of it.
-        lane.run(move |core| drop(tokio::task::spawn_local(serve(core.clone(), peer, options, queue))));
-        Self { address, commands, places, max_outstanding, patience, recorder, lane }
+        // If the I/O thread has ended, so has the queue, and calls learn of it.
+        io_thread.run(move |core| drop(tokio::task::spawn_local(serve(core.clone(), peer, options, queue))));
+        Self { address, commands, places, max_outstanding, patience, recorder, io_thread }
     }
 
     fn closed(&self) -> LinkError {
@@ -75,7 +75,7 @@ impl RdmaTransport {
         let call = Call { into, limit, answer, timing, _permit: permit };
         self.commands.send(Command::Call(request, call)).map_err(|_| self.closed())?;
         let leaving = Leaving(&self.commands);
-        // Dropped without an answer when the lane ends.
+        // Dropped without an answer when the I/O thread ends.
         let result = self.answer(answered).await.unwrap_or_else(|_| Err(self.closed().into()));
         std::mem::forget(leaving);
         result
@@ -84,7 +84,7 @@ impl RdmaTransport {
     /// Waits for the answer to a call that was just sent: awake for a while, if it is the only one. The task does not let others
     /// run for that time, which is within what tokio allows for; with more calls under way one of those would be held up.
     async fn answer(&self, mut answered: oneshot::Receiver<Answer>) -> Result<Answer, oneshot::error::RecvError> {
-        let spin = self.lane.spin();
+        let spin = self.io_thread.spin();
         let is_lone = self.places.available_permits() + 1 == self.max_outstanding;
         let began = Instant::now();
         if !is_lone || !spin.is_welcome(began) {
@@ -132,7 +132,7 @@ impl Transport for RdmaTransport {
         self.places.close();
         let (closed, is_closed) = oneshot::channel();
         if self.commands.send(Command::Close(closed)).is_ok() {
-            // Dropped without a word when the lane ends first.
+            // Dropped without a word when the I/O thread ends first.
             let _ = is_closed.await;
         }
     }

@@ -1,6 +1,6 @@
 //! A client's connection to one worker: what is sent over it and what arrives.
 //!
-//! Replies arrive in the lane's handler, which finds the connection by its endpoint and the call by its number. A reply that
+//! Replies arrive in the I/O thread's handler, which finds the connection by its endpoint and the call by its number. A reply that
 //! is to be fetched has a task of its own, which owns the caller's buffer until the operation has ended.
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::RdmaError;
-use crate::lane::Core;
+use crate::io_thread::Core;
 use crate::trace::{Outcome, Timing};
 use crate::wire::{self, Packed};
 
@@ -104,7 +104,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Has the lane's worker bring hellos and replies to their connections.
+    /// Has the I/O thread's worker bring hellos and replies to their connections.
     ///
     /// # Errors
     /// UCX's.

@@ -1,7 +1,7 @@
 //! The UCX transport: [`forebay_transport::wire`]'s messages as UCX's active messages.
 //!
-//! * [`Lane`]: a thread of its own that drives one UCX worker, on one network card or on those that UCX chooses;
-//! * [`RdmaTransport`]: the client's side of one worker on one lane. A request is a message of 64 bytes and its body; the
+//! * [`IoThread`]: a thread that drives one UCX worker, on one network card or on those that UCX chooses;
+//! * [`RdmaTransport`]: the client's side of one worker on one I/O thread. A request is a message of 64 bytes and its body; the
 //!   payload of its reply comes with it when it is small, and is fetched by the card into the caller's registered buffer when
 //!   it is large: UCX chooses, neither program copies;
 //! * [`RdmaServer`]: the worker's side. What the service has in memory is answered within the message's handler, sent from
@@ -11,7 +11,7 @@
 //! from the time when its reply has begun to arrive until that operation has ended. Until then a caller that leaves takes
 //! its buffer along; after that the operation owns it (invariant 3). And no peer holds a key to anybody's memory (invariant 7).
 //!
-//! [`wire`] is the layout. Everything that a peer sends is checked before it is used; whoever breaks the protocol loses his
+//! [`wire`] is the layout. Everything that a peer sends is checked before it is used; a peer that breaks the protocol loses its
 //! connection.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -21,7 +21,7 @@ mod client;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod lane;
+mod io_thread;
 mod options;
 mod peers;
 mod server;
@@ -33,7 +33,7 @@ pub mod wire;
 
 pub use client::RdmaTransport;
 pub use forebay_ucx::{Error as UcxError, Library, Resource};
-pub use lane::{Lane, LaneOptions, LaneStats};
+pub use io_thread::{IoThread, IoThreadOptions, IoThreadStats};
 pub use options::{ClientOptions, FabricOptions, ServerOptions};
 pub use server::{RdmaServer, ServerStats};
 pub use trace::{OperationReport, PeerReport, StageReport, Trace, TraceReport};
@@ -41,13 +41,13 @@ pub use trace::{OperationReport, PeerReport, StageReport, Trace, TraceReport};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why a lane or a server could not start.
+/// Why an I/O thread or a server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RdmaError {
     /// UCX refused.
     #[error(transparent)]
     Ucx(#[from] forebay_ucx::Error),
-    /// The lane's thread did not start, or has ended.
+    /// The I/O thread did not start, or has ended.
     #[error("cannot start the thread of an RDMA lane: {0}")]
     Thread(String),
     /// UCX has nothing by which another process could be reached.

@@ -92,7 +92,7 @@ impl ServerOptions {
     }
 }
 
-/// What a lane asks of its fabric; what is `None` is UCX's choice.
+/// What an I/O thread asks of its fabric; what is `None` is UCX's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions {
     /// The entry of the port's GID table to use.

@@ -1,8 +1,8 @@
-//! A server's connections, on its lane: what each has said, and what is being done for it.
+//! A server's connections, on its I/O thread: what each has said, and what is being done for it.
 //!
 //! A request is looked at in the handler of its message. What the service has in memory leaves from there, by the time the
-//! handler returns; for the rest, the service is asked on the runtime of those who started the server, and a task of the
-//! lane sends what it says.
+//! handler returns; for the rest, the service is asked on the runtime that the server was started on, and a task of the
+//! I/O thread sends what it says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::RdmaError;
-use crate::lane::Core;
+use crate::io_thread::Core;
 use crate::options::ServerOptions;
 use crate::trace::{Kind, Outcome, Recorder, Stage};
 use crate::wire::{self, Packed};
@@ -31,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How long the peer has to hear the reason and to close the connection itself.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// The server's side of a lane.
+/// The server's side of an I/O thread.
 pub(crate) struct Peers {
     core: Rc<Core>,
     options: ServerOptions,
@@ -42,7 +42,7 @@ pub(crate) struct Peers {
     peers: RefCell<HashMap<usize, Rc<Peer>>>,
 }
 
-/// What a server counts, for whoever watches.
+/// What a server counts, for monitoring.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) connections: AtomicUsize,
@@ -72,10 +72,10 @@ struct Peer {
 }
 
 impl Peers {
-    /// Has the lane's worker bring hellos and requests here.
+    /// Has the I/O thread's worker bring hellos and requests here.
     ///
     /// # Errors
-    /// UCX's, as when the lane has a server already.
+    /// UCX's, as when the I/O thread has a server already.
     pub(crate) fn receive_requests(
         core: &Rc<Core>,
         options: ServerOptions,

@@ -1,4 +1,4 @@
-//! The server: listens on a lane, within its bounds.
+//! The server: listens on an I/O thread, within its bounds.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use forebay_ucx::{Error, Listener};
 use tokio::task::JoinSet;
 
 use crate::RdmaError;
-use crate::lane::{Core, Lane};
+use crate::io_thread::{Core, IoThread};
 use crate::options::ServerOptions;
 use crate::peers::{Counts, Peers};
 
 /// How long between two attempts.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
-/// A listening server. It ends with its lane.
+/// A listening server. It ends with its I/O thread.
 pub struct RdmaServer {
     address: SocketAddr,
-    lane: Arc<Lane>,
+    io_thread: Arc<IoThread>,
     counts: Arc<Counts>,
 }
 
@@ -42,12 +42,16 @@ pub struct ServerStats {
 }
 
 impl RdmaServer {
-    /// Listens on `lane` as `options` say and has `service` answer; a port that is taken is tried again each second. What
+    /// Listens on `io_thread` as `options` say and has `service` answer; a port that is taken is tried again each second. What
     /// the service cannot answer at once it is asked on the runtime of the caller.
     ///
     /// # Errors
     /// [`RdmaError::NotHere`] at once, [`RdmaError::Listen`] after `options.listen_within`.
-    pub async fn bind(lane: Arc<Lane>, options: ServerOptions, service: Arc<dyn Service>) -> Result<Self, RdmaError> {
+    pub async fn bind(
+        io_thread: Arc<IoThread>,
+        options: ServerOptions,
+        service: Arc<dyn Service>,
+    ) -> Result<Self, RdmaError> {
         // rdma_cm gives one answer for an address that is not here and for a port that is taken.
         if is_elsewhere(options.address.ip()) {
             return Err(RdmaError::NotHere { address: options.address });
@@ -60,11 +64,11 @@ impl RdmaServer {
             let within = options.listen_within;
             let (options, service) = (options.clone(), Arc::clone(&service));
             let (address, runtime, counted) = (options.address, runtime.clone(), Arc::clone(&counts));
-            let listening = lane.ask(move |core| listen(core, options, service, runtime, counted)).await;
+            let listening = io_thread.ask(move |core| listen(core, options, service, runtime, counted)).await;
             match listening.unwrap_or_else(|| Err(RdmaError::Thread("the lane has ended".to_owned()))) {
                 Ok(address) => {
-                    tracing::info!(%address, card = lane.name(), "RDMA server listening");
-                    return Ok(Self { address, lane, counts });
+                    tracing::info!(%address, card = io_thread.name(), "RDMA server listening");
+                    return Ok(Self { address, io_thread, counts });
                 }
                 Err(RdmaError::Ucx(reason @ (Error::PortBusy { .. } | Error::Listen { .. }))) => {
                     if waited >= within {
@@ -105,15 +109,15 @@ impl RdmaServer {
         self.counts.latency.snapshot()
     }
 
-    /// The lane that it listens on.
+    /// The I/O thread that it listens on.
     #[must_use]
-    pub fn lane(&self) -> &Arc<Lane> {
-        &self.lane
+    pub fn io_thread(&self) -> &Arc<IoThread> {
+        &self.io_thread
     }
 
-    /// Closes every connection, and the lane.
+    /// Closes every connection, and the I/O thread.
     pub async fn close(&self) {
-        self.lane.close().await;
+        self.io_thread.close().await;
     }
 }
 

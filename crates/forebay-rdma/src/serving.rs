@@ -1,4 +1,4 @@
-//! The task that owns a client's connection, on a lane: it connects when there is a call, sends requests, and watches for
+//! The task that owns a client's connection, on an I/O thread: it connects when there is a call, sends requests, and watches for
 //! silence and for the connection's end.
 
 use std::cell::{Cell, RefCell};
@@ -17,11 +17,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Call, Command, Connection};
-use crate::lane::Core;
+use crate::io_thread::Core;
 use crate::options::ClientOptions;
 use crate::wire;
 
-/// Serves the callers of one transport until they are gone, it is closed, or the lane ends.
+/// Serves the callers of one transport until they are gone, it is closed, or the I/O thread ends.
 pub(crate) async fn serve(
     core: Rc<Core>,
     peer: Arc<str>,
@@ -83,8 +83,8 @@ pub(crate) async fn serve(
                 }
             }
             Err(error) => {
-                // Those who called meanwhile wanted this very connection; whoever calls after one of them has heard of it
-                // is to get another attempt. So they are found first, and told then.
+                // Calls that came meanwhile wanted this very connection; a call that comes after one of them has failed is to
+                // get another attempt. So they are collected first, and failed then.
                 let mut waited = vec![first.1];
                 while let Ok(command) = commands.try_recv() {
                     match command {

@@ -1,7 +1,7 @@
 //! What an old UCX may not do: make connections over its sockets, which can abort the process ([`forebay_ucx::sockets_are_sound`]).
 //!
 //! It makes them through `rdmacm` only. Cards of hosts that have none, EFA's, are refused by name, and data goes over Forebay's own TCP.
-//! Whoever names transports himself, as tests do, is warned.
+//! A user that names transports, as tests do, is warned.
 
 use forebay_ucx::{Fabric, Version, sockets_are_sound};
 

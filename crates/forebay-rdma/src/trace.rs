@@ -1,7 +1,7 @@
-//! Statistics of operations by stage, for whoever wants to know where the time goes.
+//! Statistics of operations by stage, which say where the time goes.
 //!
-//! A [`Trace`] is shared by any number of lanes and threads: counters and histograms that are added to without a lock. Where
-//! there is none, an operation costs one look at an `Option`, and no clock is read.
+//! A [`Trace`] is shared by any number of I/O threads and other threads: counters and histograms that are added to without a
+//! lock. Where there is none, an operation costs one look at an `Option`, and no clock is read.
 //!
 //! | stage | of a client's call | of a server's answer |
 //! | --- | --- | --- |
@@ -263,7 +263,7 @@ pub struct TraceReport {
     pub interval: Duration,
     /// One for each [`Kind`].
     pub operations: [OperationReport; 3],
-    /// Those whom they were with, the busiest first.
+    /// The peers that they were with, the busiest first.
     pub peers: Vec<PeerReport>,
     /// Registering memory; `None` when there was none.
     pub registration: Option<StageReport>,

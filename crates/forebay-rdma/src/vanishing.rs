@@ -1,4 +1,4 @@
-//! Network devices that vanish while a lane starts.
+//! Network devices that vanish while an I/O thread starts.
 //!
 //! A UCX context lists the devices of the host, and its worker opens them a moment later. Where containers come and go, so do their
 //! devices, and one that was listed and is gone fails the whole worker. The next context does not list it.
@@ -7,7 +7,7 @@ use forebay_ucx::{Error, Status};
 
 use crate::RdmaError;
 
-/// How often a lane is started for that reason.
+/// How often an I/O thread is started for that reason.
 const TRIES: u32 = 5;
 
 /// What comes of `start`, which is tried again while devices vanish under it.

@@ -67,7 +67,7 @@ pub enum HelloError {
     },
 }
 
-/// Decides whether we may talk to whoever sent `bytes`.
+/// Decides whether we may talk to the sender of `bytes`.
 ///
 /// # Errors
 /// [`HelloError`].

@@ -5,7 +5,7 @@ mod common;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forebay_rdma::{Lane, LaneStats, RdmaServer, RdmaTransport};
+use forebay_rdma::{IoThread, IoThreadStats, RdmaServer, RdmaTransport};
 use forebay_transport::conformance::{self, Behaviour, Fixture, Scripted};
 use forebay_transport::{LocalTransport, Payload, Service, Transport};
 use forebay_types::ByteSize;
@@ -18,7 +18,7 @@ enum Ucx {
         address: SocketAddr,
         server: Mutex<Option<RdmaServer>>,
         transport: Arc<RdmaTransport>,
-        _lane: Arc<Lane>,
+        _io_thread: Arc<IoThread>,
     },
     Absent(Arc<LocalTransport>),
 }
@@ -29,8 +29,8 @@ impl Fixture for Ucx {
         let Some(library) = common::library() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
         let server = common::serve(library, 0, service.clone()).await;
         let address = server.local_addr();
-        let (lane, transport) = common::link(library, address);
-        Self::Real { service, address, server: Mutex::new(Some(server)), transport, _lane: lane }
+        let (io_thread, transport) = common::link(library, address);
+        Self::Real { service, address, server: Mutex::new(Some(server)), transport, _io_thread: io_thread }
     }
 
     fn transport(&self) -> Arc<dyn Transport> {
@@ -64,18 +64,18 @@ forebay_transport::transport_conformance!(Ucx);
 async fn a_reply_is_fetched_into_memory_of_the_caller_once_it_is_registered() {
     let Some(library) = common::library() else { return };
     let server = common::serve(library, 0, Scripted::new()).await;
-    let (lane, transport) = common::link(library, server.local_addr());
+    let (io_thread, transport) = common::link(library, server.local_addr());
     let caller = common::pool(12);
-    assert!(!lane.is_registered(&caller.try_alloc(4096).unwrap()), "it is not registered");
-    lane.register(&caller);
+    assert!(!io_thread.is_registered(&caller.try_alloc(4096).unwrap()), "it is not registered");
+    io_thread.register(&caller);
     let buffer = |length| caller.try_alloc(length).unwrap();
-    let before = lane.stats();
+    let before = io_thread.stats();
     conformance::until("it is registered", || {
-        lane.register_frame(&buffer(1 << 20));
-        lane.is_registered(&buffer(1 << 20))
+        io_thread.register_frame(&buffer(1 << 20));
+        io_thread.is_registered(&buffer(1 << 20))
     })
     .await;
-    let registered = lane.stats();
+    let registered = io_thread.stats();
     assert_eq!(registered.caller_memory, ByteSize::mib(4), "the frame that it was asked about, and no other");
     assert_eq!(registered.registered.as_u64() - before.registered.as_u64(), 4 << 20);
     // Long enough for every fabric to fetch it.
@@ -93,7 +93,7 @@ async fn a_reply_is_fetched_into_memory_of_the_caller_once_it_is_registered() {
     let request = conformance::read(Behaviour::AtOnce, 9, 0, 1 << 20, common::LONG);
     let reply = conformance::within("an answer", transport.call(request.clone(), Some(buffer(1 << 20)))).await.unwrap();
     conformance::assert_bytes(&reply, &request, 1 << 20);
-    let LaneStats { caller_memory, fetched_into_caller_memory, registration_failures, .. } = lane.stats();
+    let IoThreadStats { caller_memory, fetched_into_caller_memory, registration_failures, .. } = io_thread.stats();
     assert_eq!((caller_memory, fetched_into_caller_memory, registration_failures), (ByteSize::mib(4), 3, 0));
     transport.close().await;
     server.close().await;

@@ -1,4 +1,4 @@
-//! Peers that die and hang, in processes of their own; lanes closed in the middle of everything; callers that leave.
+//! Peers that die and hang, in processes of their own; I/O threads closed in the middle of everything; callers that leave.
 
 mod common;
 
@@ -100,9 +100,10 @@ async fn a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else()
     let mut doomed = Server::start("a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else");
     let bystander = serve(library, 0, Scripted::new()).await;
     let buffers = pool(64);
-    let lane = lane_of(library, "client", buffers.clone());
-    let link =
-        |address: SocketAddr| Arc::new(RdmaTransport::new(address.to_string(), Arc::clone(&lane), client_options()));
+    let io_thread = io_thread_of(library, "client", buffers.clone());
+    let link = |address: SocketAddr| {
+        Arc::new(RdmaTransport::new(address.to_string(), Arc::clone(&io_thread), client_options()))
+    };
     let (to_doomed, to_bystander) = (link(doomed.address), link(bystander.local_addr()));
     assert_serves(&to_bystander).await;
     let (done, readers) = readers(&to_doomed, &buffers, 6, LONG);
@@ -117,7 +118,7 @@ async fn a_server_killed_mid_transfer_fails_its_calls_at_once_and_nothing_else()
     assert!(killed.elapsed() < client_options().dead_after, "{:?}", killed.elapsed());
     until("all memory is back", || buffers.used() == 0).await;
     assert_serves(&to_bystander).await;
-    until("the lane has nothing left to do", || lane.stats().operations_in_flight == 0).await;
+    until("the I/O thread has nothing left to do", || io_thread.stats().operations_in_flight == 0).await;
     to_bystander.close().await;
     bystander.close().await;
 }
@@ -131,11 +132,11 @@ async fn a_server_that_hangs_costs_each_call_one_deadline_and_nothing_else() {
     let hung = Server::start("a_server_that_hangs_costs_each_call_one_deadline_and_nothing_else");
     let bystander = serve(library, 0, Scripted::new()).await;
     let buffers = pool(64);
-    let lane = lane_of(library, "client", buffers.clone());
+    let io_thread = io_thread_of(library, "client", buffers.clone());
     let deadline = Duration::from_secs(2);
     let patient = ClientOptions { keepalive: LONG, dead_after: LONG, ..client_options() };
-    let to_hung = Arc::new(RdmaTransport::new(hung.address.to_string(), Arc::clone(&lane), patient));
-    let to_bystander = RdmaTransport::new(bystander.local_addr().to_string(), Arc::clone(&lane), client_options());
+    let to_hung = Arc::new(RdmaTransport::new(hung.address.to_string(), Arc::clone(&io_thread), patient));
+    let to_bystander = RdmaTransport::new(bystander.local_addr().to_string(), Arc::clone(&io_thread), client_options());
     assert_serves(&to_hung).await;
     let (done, readers) = readers(&to_hung, &buffers, 6, deadline);
     until("transfers are under way", || done.load(Ordering::Relaxed) > 10).await;
@@ -166,10 +167,10 @@ async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_bac
     }
     let hung = Server::start("a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_back");
     let buffers = pool(64);
-    let lane = lane_of(library, "client", buffers.clone());
+    let io_thread = io_thread_of(library, "client", buffers.clone());
     let second = Duration::from_secs(1);
     let options = ClientOptions { dead_after: second, connect_timeout: 2 * second, ..client_options() };
-    let link = Arc::new(RdmaTransport::new(hung.address.to_string(), lane, options));
+    let link = Arc::new(RdmaTransport::new(hung.address.to_string(), io_thread, options));
     let (done, readers) = readers(&link, &buffers, 6, LONG);
     until("transfers are under way", || done.load(Ordering::Relaxed) > 10).await;
     hung.signal(rustix::process::Signal::STOP);
@@ -195,8 +196,9 @@ async fn a_lane_closed_in_the_middle_of_everything_gives_every_buffer_back() {
         let service = Scripted::new();
         let server = serve(library, 0, service.clone()).await;
         let buffers = pool(64);
-        let lane = lane_of(library, "client", buffers.clone());
-        let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&lane), client_options()));
+        let io_thread = io_thread_of(library, "client", buffers.clone());
+        let link =
+            Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&io_thread), client_options()));
         let (done, readers) = readers(&link, &buffers, 6, LONG);
         let waiting = tokio::spawn({
             let (link, into) = (Arc::clone(&link), buffers.try_alloc(100));
@@ -204,9 +206,9 @@ async fn a_lane_closed_in_the_middle_of_everything_gives_every_buffer_back() {
         });
         until("transfers are under way", || done.load(Ordering::Relaxed) > 10 + round).await;
         match round {
-            0 => within("the client's lane ends", lane.close()).await,
+            0 => within("the client's I/O thread ends", io_thread.close()).await,
             1 => within("the link ends", link.close()).await,
-            _ => within("the server's lane ends", server.close()).await,
+            _ => within("the server's I/O thread ends", server.close()).await,
         }
         let error = within("the waiting call", waiting).await.unwrap().unwrap_err();
         assert!(matches!(error, CallError::Link(_)), "{error}");
@@ -215,7 +217,7 @@ async fn a_lane_closed_in_the_middle_of_everything_gives_every_buffer_back() {
             assert!(matches!(error, CallError::Link(_)), "{error}");
         }
         until("all memory is back", || buffers.used() == 0).await;
-        within("the rest ends", async { tokio::join!(lane.close(), server.close()) }).await;
+        within("the rest ends", async { tokio::join!(io_thread.close(), server.close()) }).await;
         assert!(link.call(read(Behaviour::AtOnce, 0, 0, 1, LONG), buffers.try_alloc(1)).await.is_err());
     }
 }
@@ -226,16 +228,16 @@ async fn a_caller_may_leave_at_any_time() {
     let service = Scripted::new();
     let server = serve(library, 0, service.clone()).await;
     let buffers = pool(64);
-    let lane = lane_of(library, "client", buffers.clone());
+    let io_thread = io_thread_of(library, "client", buffers.clone());
     let options = ClientOptions { max_outstanding: 2, ..client_options() };
     let quick = ClientOptions { connect_timeout: Duration::from_secs(1), ..options.clone() };
-    // While connecting, to somebody who does not speak.
+    // While connecting, to a peer that does not speak.
     let silent = std::net::TcpListener::bind(address(0)).unwrap();
-    let nowhere = RdmaTransport::new(silent.local_addr().unwrap().to_string(), Arc::clone(&lane), quick);
+    let nowhere = RdmaTransport::new(silent.local_addr().unwrap().to_string(), Arc::clone(&io_thread), quick);
     let call = nowhere.call(read(Behaviour::AtOnce, 0, 0, 10, LONG), buffers.try_alloc(10));
     assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
     // While waiting for its turn, with two calls under way that wait for the service.
-    let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&lane), options));
+    let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&io_thread), options));
     let gated = |index| {
         let (link, into) = (Arc::clone(&link), buffers.try_alloc(10));
         tokio::spawn(async move { link.call(read(Behaviour::Gated, index, 0, 10, LONG), into).await })
@@ -264,12 +266,12 @@ async fn a_caller_may_leave_at_any_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_always_full_outlives_the_stall_timeout() {
     let Some(library) = library_over_sockets() else { return };
-    let lane = lane_of(library, "server", pool(64));
+    let io_thread = io_thread_of(library, "server", pool(64));
     let options = ServerOptions {
         stall_timeout: Duration::from_millis(400),
         ..ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE)
     };
-    let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
+    let server = RdmaServer::bind(io_thread, options, Scripted::new()).await.unwrap();
     let (client, transport) = link(library, server.local_addr());
     let end = Instant::now() + Duration::from_secs(2);
     let readers = (0..8).map(|reader| {

@@ -31,8 +31,8 @@ impl Scene {
         let library = library()?;
         let mut options = ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE);
         adjust(&mut options);
-        let lane = lane_of(library, "server", pool(64));
-        let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
+        let io_thread = io_thread_of(library, "server", pool(64));
+        let server = RdmaServer::bind(io_thread, options, Scripted::new()).await.unwrap();
         let (_, link) = link(library, server.local_addr());
         let scene = Self { library, server, link };
         assert_serves(&scene.link).await;
@@ -208,7 +208,7 @@ fn messages_that_are_not_for_a_server_are_dropped() {
 #[test]
 fn a_peer_that_says_nothing_is_not_waited_for() {
     by_hand(async {
-        // Whoever does say something has to be in time, too, and on a busy machine.
+        // A peer that does say something has to be in time, too, and on a busy machine.
         let hello_timeout = Duration::from_secs(4);
         let Some(scene) = Scene::new(|options| options.hello_timeout = hello_timeout).await else { return };
         let raw = Raw::new(scene.library, &HEARS);

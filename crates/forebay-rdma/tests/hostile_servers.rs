@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::raw::{Heard, Raw, announce, by_hand, noise, send};
 use common::*;
 use forebay_memory::Pool;
-use forebay_rdma::{ClientOptions, Lane, RdmaTransport, wire};
+use forebay_rdma::{ClientOptions, IoThread, RdmaTransport, wire};
 use forebay_transport::conformance::{Behaviour, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, MAX_PAYLOAD, MAX_REPLY_BODY, ReplyHeader};
 use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Transport};
@@ -30,7 +30,7 @@ struct Scene {
     memory: Pool,
     /// What the client receives into.
     buffers: Pool,
-    _lane: Arc<Lane>,
+    _io_thread: Arc<IoThread>,
 }
 
 impl Scene {
@@ -39,11 +39,11 @@ impl Scene {
         let raw = Raw::new(library, &HEARS);
         let listener = raw.worker.listen(address(0)).unwrap();
         let buffers = pool(64);
-        let lane = lane_of(library, "client", buffers.clone());
+        let io_thread = io_thread_of(library, "client", buffers.clone());
         // A ping among the messages is nothing that the server by hand expects, however slow the machine.
         let patient = ClientOptions { keepalive: LONG, dead_after: 2 * LONG, ..client_options() };
-        let link = Arc::new(RdmaTransport::new(listener.address().to_string(), Arc::clone(&lane), patient));
-        Some(Self { raw, listener, link, memory: pool(32), buffers, _lane: lane })
+        let link = Arc::new(RdmaTransport::new(listener.address().to_string(), Arc::clone(&io_thread), patient));
+        Some(Self { raw, listener, link, memory: pool(32), buffers, _io_thread: io_thread })
     }
 
     /// One read, on a new connection, that the server answers with `answer`.
@@ -89,7 +89,7 @@ impl Scene {
     /// Closes a connection, and waits until the client has seen it.
     async fn hang_up(&self, endpoint: Endpoint) {
         endpoint.close(true).await;
-        until("the client sees it", || self._lane.stats().connections == 0).await;
+        until("the client sees it", || self._io_thread.stats().connections == 0).await;
     }
 }
 

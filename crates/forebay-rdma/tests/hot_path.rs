@@ -1,7 +1,7 @@
-//! What a hit costs the server's lane: no allocation, and next to no system call.
+//! What a hit costs the server's I/O thread: no allocation, and next to no system call.
 //!
-//! The server has a lane of its own in this process, over shared memory, and the client is a thread that does nothing but
-//! ask, with enough reads under way that the server's lane hardly ever sleeps. That thread tells who it is by calling the
+//! The server has an I/O thread of its own in this process, over shared memory, and the client is a thread that does nothing but
+//! ask, with enough reads under way that the server's I/O thread hardly ever sleeps. That thread identifies itself by calling the
 //! service: from then on an allocator counts what it allocates, and `strace`, where there is one, what it asks of the kernel.
 
 mod common;
@@ -37,8 +37,8 @@ const WARM_UP: u64 = 5_000;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-static LANE: AtomicI32 = AtomicI32::new(0);
-/// The lanes of two tests would be one too many for the counters.
+static IO_THREAD: AtomicI32 = AtomicI32::new(0);
+/// The I/O threads of two tests would be one too many for the counters.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
 thread_local! {
@@ -70,7 +70,7 @@ impl Hits {
 impl Service for Hits {
     fn try_handle(&self, request: &Request) -> Option<Response> {
         if !IS_LANE.replace(true) {
-            LANE.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+            IO_THREAD.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         }
         let payload = ResponsePayload::Spans([self.bytes.slice(0..request.length as usize)].into_iter().collect());
         Some(Response { provenance: Provenance::default(), body: self.sums.clone(), payload })
@@ -89,8 +89,8 @@ fn read(length: u32) -> Request {
 async fn hot_server(library: &'static Library, sums: usize) -> RdmaServer {
     let memory = pool(16);
     let service = Hits::new(&memory, sums);
-    let lane = lane_of(library, "server", memory);
-    RdmaServer::bind(lane, ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE), service).await.unwrap()
+    let io_thread = io_thread_of(library, "server", memory);
+    RdmaServer::bind(io_thread, ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE), service).await.unwrap()
 }
 
 /// Has a server answer reads as fast as it can, from a thread that does nothing but ask: after [`WARM_UP`] replies,
@@ -221,7 +221,8 @@ async fn a_hit_makes_no_system_call() {
         Ok(calls) => calls,
         Err(reason) => return skipped(reason),
     };
-    // On a machine that does a lot else the client is stopped now and then, and the lane has reason to sleep: that is no hit's.
+    // On a machine that does a lot else the client is stopped now and then, and the I/O thread has reason to sleep: that is no
+    // hit's.
     let of_hits = calls.iter().filter(|(name, _)| !OF_SLEEP.contains(&name.as_str()));
     let of_hits: u64 = of_hits.map(|(_, count)| count).sum();
     assert!(of_hits <= HITS / 100, "{of_hits} system calls for {HITS} hits: {calls:?}");
@@ -232,15 +233,15 @@ async fn a_hit_makes_no_system_call() {
     server.close().await;
 }
 
-/// What a lane calls before it sleeps, while, and when it is woken.
+/// What an I/O thread calls before it sleeps, while, and when it is woken.
 const OF_SLEEP: [&str; 7] = ["epoll_wait", "epoll_pwait", "futex", "poll", "read", "recvfrom", "write"];
 
-/// What the server's lane asks of the kernel during [`HITS`] hits and how often, or why that cannot be counted.
+/// What the server's I/O thread asks of the kernel during [`HITS`] hits and how often, or why that cannot be counted.
 fn system_calls(library: &'static Library, server: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
     let strace = RefCell::new(None);
     let attached = || {
         let mut strace = strace.borrow_mut();
-        let strace = strace.get_or_insert_with(|| Strace::start(LANE.load(Ordering::Relaxed)));
+        let strace = strace.get_or_insert_with(|| Strace::start(IO_THREAD.load(Ordering::Relaxed)));
         strace.as_mut().map_or(true, Strace::is_attached)
     };
     let mut calls = Err("it was not begun".to_owned());

@@ -1,4 +1,4 @@
-//! What lanes take of the processor between calls, although they wait awake after each.
+//! What I/O threads take of the processor between calls, although they wait awake after each.
 
 mod common;
 
@@ -9,12 +9,12 @@ use common::*;
 use forebay_transport::Transport as _;
 use forebay_transport::conformance::Scripted;
 
-/// What the lanes of this process have taken of the processor so far.
-fn taken_by_lanes() -> Duration {
+/// What the I/O threads of this process have taken of the processor so far.
+fn taken_by_io_threads() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    let lanes = tasks
+    let io_threads = tasks
         .filter(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("rdma-")));
-    lanes.filter_map(|lane| taken(&lane.path())).sum()
+    io_threads.filter_map(|io_thread| taken(&io_thread.path())).sum()
 }
 
 /// What a thread has taken of the processor: the first number of its `schedstat`, in nanoseconds.
@@ -37,16 +37,16 @@ fn spin(time: Duration) -> Duration {
 async fn lanes_without_calls_sleep() {
     let Some(library) = library() else { return };
     let server = serve(library, 0, Scripted::new()).await;
-    let (lane, link) = link(library, server.local_addr());
+    let (io_thread, link) = link(library, server.local_addr());
     assert_serves(&link).await;
-    let before = taken_by_lanes();
+    let before = taken_by_io_threads();
     assert!(before > Duration::ZERO);
-    // A thread that does not sleep gets less on a busy machine, and so would lanes that do not.
+    // A thread that does not sleep gets less on a busy machine, and so would I/O threads that do not.
     let awake = tokio::task::spawn_blocking(|| spin(Duration::from_secs(1))).await.unwrap();
-    let idle = taken_by_lanes() - before;
-    println!("two idle lanes took {idle:?} of the processor while a thread that was awake took {awake:?}");
+    let idle = taken_by_io_threads() - before;
+    println!("two idle I/O threads took {idle:?} of the processor while a thread that was awake took {awake:?}");
     assert!(idle < awake / 10, "{idle:?}");
     link.close().await;
-    lane.close().await;
+    io_thread.close().await;
     server.close().await;
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use forebay_rdma::{
-    FabricOptions, Lane, LaneOptions, LaneStats, RdmaServer, RdmaTransport, Resource, ServerOptions, Trace,
+    FabricOptions, IoThread, IoThreadOptions, IoThreadStats, RdmaServer, RdmaTransport, Resource, ServerOptions, Trace,
 };
 use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, read, until, within};
 use forebay_transport::{Op, Request, Transport};
@@ -27,10 +27,10 @@ async fn a_thousand_connections_are_made_and_used_at_once() {
     let Some(library) = library() else { return };
     let server = serve(library, 0, Scripted::new()).await;
     let buffers = pool(64);
-    let lanes: Vec<_> = (0..4).map(|_| lane_of(library, "client", buffers.clone())).collect();
+    let io_threads: Vec<_> = (0..4).map(|_| io_thread_of(library, "client", buffers.clone())).collect();
     let link = |index: usize| {
-        let lane = Arc::clone(&lanes[index % lanes.len()]);
-        Arc::new(RdmaTransport::new(server.local_addr().to_string(), lane, client_options()))
+        let io_thread = Arc::clone(&io_threads[index % io_threads.len()]);
+        Arc::new(RdmaTransport::new(server.local_addr().to_string(), io_thread, client_options()))
     };
     assert_serves(&link(0)).await;
     let (before, start) = (resident(), Instant::now());
@@ -66,12 +66,12 @@ async fn a_thousand_connections_are_made_and_used_at_once() {
     );
     assert!(made < Duration::from_secs(60), "{made:?}");
     assert!(memory / (CONNECTIONS as u64) < 512, "{memory} KiB");
-    let counted: usize = lanes.iter().map(|lane| lane.stats().connections).sum();
+    let counted: usize = io_threads.iter().map(|io_thread| io_thread.stats().connections).sum();
     assert!(counted >= CONNECTIONS, "{counted}");
     drop(links);
     until("the server has seen them leave", || server.connections() == 0).await;
-    for lane in lanes {
-        within("a lane ends", lane.close()).await;
+    for io_thread in io_threads {
+        within("an I/O thread ends", io_thread.close()).await;
     }
     within("the server ends", server.close()).await;
 }
@@ -82,8 +82,8 @@ async fn readers_queue_for_registered_memory_and_all_get_their_turn() {
     let server = serve(library, 0, Scripted::new()).await;
     // Two blocks for sixteen readers.
     let buffers = pool(8);
-    let lane = lane_of(library, "client", buffers.clone());
-    let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&lane), client_options()));
+    let io_thread = io_thread_of(library, "client", buffers.clone());
+    let link = Arc::new(RdmaTransport::new(server.local_addr().to_string(), Arc::clone(&io_thread), client_options()));
     let turns = Arc::new(Mutex::new(Vec::new()));
     let readers: Vec<_> = (0..16)
         .map(|index| {
@@ -102,12 +102,12 @@ async fn readers_queue_for_registered_memory_and_all_get_their_turn() {
     for reader in readers {
         within("every reader ends", reader).await.unwrap();
     }
-    // In turn: by the time that one has had all of his turns, everybody has had some.
+    // In turn: by the time that one has had all of its turns, each has had some.
     let turns = turns.lock().unwrap().clone();
     let had = |reader: u64, by: usize| turns[..by].iter().filter(|turn| **turn == reader).count();
     let first_done = (1..=turns.len()).find(|by| had(turns[by - 1], *by) == 8).unwrap();
     assert!((0..16).all(|reader| had(reader, first_done) >= 1), "{turns:?}");
-    assert!(lane.stats().waits > 0);
+    assert!(io_thread.stats().waits > 0);
     assert_eq!((buffers.used(), buffers.occupancy().failures), (0, 0));
     link.close().await;
     server.close().await;
@@ -118,15 +118,15 @@ async fn a_lane_says_what_it_is_doing() {
     let Some(library) = library() else { return };
     let service = Scripted::new();
     let server = serve(library, 0, service.clone()).await;
-    let (lane, link) = link(library, server.local_addr());
-    let idle = LaneStats { registered: ByteSize::mib(64), ..LaneStats::default() };
-    assert_eq!(lane.stats(), idle);
+    let (io_thread, link) = link(library, server.local_addr());
+    let idle = IoThreadStats { registered: ByteSize::mib(64), ..IoThreadStats::default() };
+    assert_eq!(io_thread.stats(), idle);
     assert_serves(&link).await;
-    until("what was sent has ended", || lane.stats() == LaneStats { connections: 1, ..idle }).await;
-    assert_eq!(server.lane().stats().connections, 1);
+    until("what was sent has ended", || io_thread.stats() == IoThreadStats { connections: 1, ..idle }).await;
+    assert_eq!(server.io_thread().stats().connections, 1);
     link.close().await;
-    assert_eq!(lane.stats(), idle);
-    until("the server has seen it leave", || server.lane().stats().connections == 0).await;
+    assert_eq!(io_thread.stats(), idle);
+    until("the server has seen it leave", || server.io_thread().stats().connections == 0).await;
     server.close().await;
 }
 
@@ -134,13 +134,13 @@ async fn a_lane_says_what_it_is_doing() {
 async fn operations_are_recorded_by_stage_where_that_is_wanted() {
     let Some(library) = library() else { return };
     let (trace, registered) = (Arc::new(Trace::new()), pool(64));
-    let lane = traced_lane(library, "server", registered, &trace);
+    let io_thread = traced_io_thread(library, "server", registered, &trace);
     let options =
         ServerOptions { trace: Some(Arc::clone(&trace)), ..ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE) };
-    let server = RdmaServer::bind(lane, options, Scripted::new()).await.unwrap();
-    let lane = lane_of(library, "client", pool(64));
+    let server = RdmaServer::bind(io_thread, options, Scripted::new()).await.unwrap();
+    let io_thread = io_thread_of(library, "client", pool(64));
     let options = forebay_rdma::ClientOptions { trace: Some(Arc::clone(&trace)), ..client_options() };
-    let link = RdmaTransport::new(server.local_addr().to_string(), lane, options);
+    let link = RdmaTransport::new(server.local_addr().to_string(), io_thread, options);
     let slow = Duration::from_millis(300);
     for length in [100, 1 << 20] {
         for behaviour in [Behaviour::AtOnce, Behaviour::Later, Behaviour::Fails] {
@@ -183,8 +183,8 @@ fn ucx_takes_what_is_asked_of_the_fabric_by_the_names_that_all_its_transports_sh
         partition_key: Some(0x8001),
     };
     // Over shared memory nothing comes of it; an option that UCX does not know is an error all the same.
-    match Lane::start(library, LaneOptions { fabric, ..lane_options("fabric", pool(8)) }) {
-        Ok(lane) => assert_eq!(lane.name(), "fabric"),
+    match IoThread::start(library, IoThreadOptions { fabric, ..io_thread_options("fabric", pool(8)) }) {
+        Ok(io_thread) => assert_eq!(io_thread.name(), "fabric"),
         Err(error) if library.transports().is_ok_and(|found| !found.iter().any(Resource::is_rdma)) => {
             // Its module for InfiniBand, whose options these are, is not installed.
             let known = ["IB_GID_INDEX", "IB_SL", "IB_TRAFFIC_CLASS", "IB_PKEY"]
@@ -209,9 +209,9 @@ fn dropping_a_lane_ends_its_thread() {
             })
             .count()
     };
-    let lane: Arc<Lane> = lane_of(library, "dropped", pool(8));
+    let io_thread: Arc<IoThread> = io_thread_of(library, "dropped", pool(8));
     assert_eq!(named("rdma-dropped"), 1);
-    drop(lane);
+    drop(io_thread);
     // Waited for; the kernel may list it for a moment longer.
     let start = Instant::now();
     while named("rdma-dropped") > 0 {
@@ -220,8 +220,8 @@ fn dropping_a_lane_ends_its_thread() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let lane = lane_of(library, "dropped", pool(8));
-        drop(lane);
+        let io_thread = io_thread_of(library, "dropped", pool(8));
+        drop(io_thread);
         until("it ends all the same", || named("rdma-dropped") == 0).await;
     });
 }

@@ -1,6 +1,6 @@
-//! RDMA for worker and mount: from the configuration to lanes, listeners and paths.
+//! RDMA for worker and mount: from the configuration to I/O threads, listeners and paths.
 //!
-//! * [`cards`]: the network cards that the configuration names, and a lane on each;
+//! * [`cards`]: the network cards that the configuration names, and an I/O thread on each;
 //! * [`Servers`]: a worker's listeners, one for each card's data and one for metadata;
 //! * [`RdmaConnector`]: a mount's links to workers.
 //!

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: lanes over shared memory and TCP, which need no card.
+//! What the tests of this crate share: I/O threads over shared memory and TCP, which need no card.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub(crate) mod raw;
@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{ClientOptions, Lane, LaneOptions, RdmaServer, RdmaTransport, ServerOptions, Trace};
+use forebay_rdma::{ClientOptions, IoThread, IoThreadOptions, RdmaServer, RdmaTransport, ServerOptions, Trace};
 use forebay_transport::wire::Hello;
 use forebay_transport::{CallError, Reply, Request, Service, Transport, conformance};
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
@@ -62,22 +62,22 @@ fn setting(variable: &str, default: &str) -> Vec<String> {
     value.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-pub(crate) fn lane_of(library: &'static Library, name: &str, pool: Pool) -> Arc<Lane> {
-    Arc::new(Lane::start(library, lane_options(name, pool)).unwrap())
+pub(crate) fn io_thread_of(library: &'static Library, name: &str, pool: Pool) -> Arc<IoThread> {
+    Arc::new(IoThread::start(library, io_thread_options(name, pool)).unwrap())
 }
 
-pub(crate) fn traced_lane(library: &'static Library, name: &str, pool: Pool, trace: &Arc<Trace>) -> Arc<Lane> {
-    let options = LaneOptions { trace: Some(Arc::clone(trace)), ..lane_options(name, pool) };
-    Arc::new(Lane::start(library, options).unwrap())
+pub(crate) fn traced_io_thread(library: &'static Library, name: &str, pool: Pool, trace: &Arc<Trace>) -> Arc<IoThread> {
+    let options = IoThreadOptions { trace: Some(Arc::clone(trace)), ..io_thread_options(name, pool) };
+    Arc::new(IoThread::start(library, options).unwrap())
 }
 
-pub(crate) fn lane_options(name: &str, pool: Pool) -> LaneOptions {
+pub(crate) fn io_thread_options(name: &str, pool: Pool) -> IoThreadOptions {
     let registered = pool.capacity();
-    LaneOptions {
+    IoThreadOptions {
         // Not what other tests make and remove meanwhile.
         devices: setting(&format!("FOREBAY_TEST_UCX_{}", name.to_uppercase()), "lo"),
         transports: setting(TLS, TRANSPORTS.get_or_init(|| "sysv,cma,tcp,self")),
-        ..LaneOptions::new(name, pool, registered)
+        ..IoThreadOptions::new(name, pool, registered)
     }
 }
 
@@ -102,14 +102,14 @@ pub(crate) fn client_options() -> ClientOptions {
 }
 
 pub(crate) async fn serve(library: &'static Library, port: u16, service: Arc<dyn Service>) -> RdmaServer {
-    let lane = lane_of(library, "server", pool(64));
-    RdmaServer::bind(lane, ServerOptions::new(address(port), CLUSTER, BLOCK_SIZE), service).await.unwrap()
+    let io_thread = io_thread_of(library, "server", pool(64));
+    RdmaServer::bind(io_thread, ServerOptions::new(address(port), CLUSTER, BLOCK_SIZE), service).await.unwrap()
 }
 
-pub(crate) fn link(library: &'static Library, server: SocketAddr) -> (Arc<Lane>, Arc<RdmaTransport>) {
-    let lane = lane_of(library, "client", pool(64));
-    let transport = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&lane), client_options()));
-    (lane, transport)
+pub(crate) fn link(library: &'static Library, server: SocketAddr) -> (Arc<IoThread>, Arc<RdmaTransport>) {
+    let io_thread = io_thread_of(library, "client", pool(64));
+    let transport = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&io_thread), client_options()));
+    (io_thread, transport)
 }
 
 /// Calls with a buffer of its own.

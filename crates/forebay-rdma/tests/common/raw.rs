@@ -41,7 +41,7 @@ pub(crate) struct Raw {
     heard: Rc<RefCell<Vec<Heard>>>,
 }
 
-/// A worker with the settings of the lanes.
+/// A worker with the settings of the I/O threads.
 pub(crate) fn worker(library: &'static Library) -> Worker {
     let transports = setting("FOREBAY_TEST_UCX_TLS", "sysv,cma,tcp,self");
     let mut options = Options::tuned().transports(transports.iter().map(String::as_str));

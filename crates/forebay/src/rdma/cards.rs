@@ -1,4 +1,4 @@
-//! The network cards that the configuration names, and the lanes on them.
+//! The network cards that the configuration names, and the I/O threads on them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use forebay_config::Config;
 use forebay_doctor::Root;
 use forebay_doctor::facts::{Address, Port, Rdma};
 use forebay_memory::Pool;
-use forebay_rdma::{FabricOptions, Lane, LaneOptions, LaneStats, Resource, Trace};
+use forebay_rdma::{FabricOptions, IoThread, IoThreadOptions, IoThreadStats, Resource, Trace};
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
@@ -170,12 +170,12 @@ impl Card {
         Rail { subnet: self.address.zip(self.prefix), numa_node: self.numa_node }
     }
 
-    /// A lane on it, which takes `name` in logs, with `registered` bytes of `pool` known to it. Blocks while they are
+    /// An I/O thread on it, which takes `name` in logs, with `registered` bytes of `pool` registered. Blocks while they are
     /// registered, until it is `given_up`.
     ///
     /// # Errors
     /// When UCX cannot use the card, or it has no RDMA and no transports were configured.
-    pub(crate) fn lane(
+    pub(crate) fn io_thread(
         &self,
         config: &Config,
         name: String,
@@ -183,21 +183,21 @@ impl Card {
         registered: ByteSize,
         trace: Option<&Arc<Trace>>,
         given_up: &CancellationToken,
-    ) -> anyhow::Result<Arc<Lane>> {
+    ) -> anyhow::Result<Arc<IoThread>> {
         let library = library(config)?;
-        let options = LaneOptions {
+        let options = IoThreadOptions {
             devices: self.device.iter().cloned().collect(),
             transports: config.network_rdma_data_transports.clone(),
             fabric: self.fabric,
             spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
             given_up: given_up.clone(),
-            ..LaneOptions::new(name, pool.clone(), registered)
+            ..IoThreadOptions::new(name, pool.clone(), registered)
         };
-        let lane = Lane::start(library, options).with_context(|| format!("card {}", self.name))?;
-        let is_rdma = lane.resources().iter().any(Resource::is_rdma);
+        let io_thread = IoThread::start(library, options).with_context(|| format!("card {}", self.name))?;
+        let is_rdma = io_thread.resources().iter().any(Resource::is_rdma);
         if !is_rdma && config.network_rdma_data_transports.is_empty() {
-            let found: Vec<_> = lane.resources().iter().map(ToString::to_string).collect();
+            let found: Vec<_> = io_thread.resources().iter().map(ToString::to_string).collect();
             anyhow::bail!(
                 "UCX {} ({}) offers no RDMA on card {}: it found {}; `ucx_info -d` lists what it sees",
                 library.version(),
@@ -206,7 +206,7 @@ impl Card {
                 listed(&found)
             );
         }
-        Ok(Arc::new(lane))
+        Ok(Arc::new(io_thread))
     }
 }
 
@@ -220,9 +220,9 @@ fn data_fabric(config: &Config) -> FabricOptions {
     }
 }
 
-/// What a lane counts, as JSON.
-pub(super) fn report(lane: &Lane) -> serde_json::Value {
-    let LaneStats {
+/// What an I/O thread counts, as JSON.
+pub(super) fn report(io_thread: &IoThread) -> serde_json::Value {
+    let IoThreadStats {
         registered,
         registration_failures,
         connections,
@@ -230,9 +230,9 @@ pub(super) fn report(lane: &Lane) -> serde_json::Value {
         caller_memory,
         fetched_into_caller_memory,
         ..
-    } = lane.stats();
+    } = io_thread.stats();
     serde_json::json!({
-        "card": lane.name(),
+        "card": io_thread.name(),
         "registered_bytes": registered.as_u64(),
         "registered_ring_bytes": caller_memory.as_u64(),
         "fetched_into_rings": fetched_into_caller_memory,

@@ -13,7 +13,7 @@ use forebay_cluster::Member;
 use forebay_config::{Config, RdmaFallback};
 use forebay_doctor::Root;
 use forebay_memory::Pool;
-use forebay_rdma::{Lane, RdmaTransport, Trace};
+use forebay_rdma::{IoThread, RdmaTransport, Trace};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
 use forebay_transport::message::{PathAddress, PathsReply};
@@ -51,18 +51,18 @@ pub(crate) struct RdmaConnector {
     _tracing: Option<Arc<Tracing>>,
 }
 
-/// A lane, the address to connect from, and where that leads.
+/// An I/O thread, the address to connect from, and where that leads.
 #[derive(Clone)]
 struct Outlet {
-    lane: Arc<Lane>,
+    io_thread: Arc<IoThread>,
     bind: Option<IpAddr>,
     rail: Rail,
     trace: Option<Arc<Trace>>,
 }
 
 impl Outlet {
-    fn new(lane: Arc<Lane>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
-        Self { lane, bind: card.address, rail: card.rail(), trace }
+    fn new(io_thread: Arc<IoThread>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
+        Self { io_thread, bind: card.address, rail: card.rail(), trace }
     }
 }
 
@@ -75,8 +75,8 @@ struct Maker {
 }
 
 impl RdmaConnector {
-    /// Lanes on every card, if RDMA is asked for. `pool` is the client's. What is wrong with metadata alone costs no more than
-    /// metadata over RDMA.
+    /// I/O threads on every card, if RDMA is asked for. `pool` is the client's. What is wrong with metadata alone costs no more
+    /// than metadata over RDMA.
     ///
     /// # Errors
     /// When it cannot be had for data and must be.
@@ -109,7 +109,8 @@ impl RdmaConnector {
         (data, metadata): (Vec<Outlet>, Option<Outlet>),
         tracing: Option<Arc<Tracing>>,
     ) -> anyhow::Result<Self> {
-        let growing = data.iter().map(|outlet| tokio::spawn(grow(Arc::clone(&outlet.lane), pool.clone()))).collect();
+        let growing =
+            data.iter().map(|outlet| tokio::spawn(grow(Arc::clone(&outlet.io_thread), pool.clone()))).collect();
         let options = forebay_rdma::ClientOptions {
             require_rdma: config.network_rdma_data_transports.is_empty(),
             connect_timeout: config.network_rdma_data_connect_timeout,
@@ -118,7 +119,7 @@ impl RdmaConnector {
             ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
         };
         let ucx = library(config)?.version().to_string();
-        let names: Vec<_> = data.iter().chain(&metadata).map(|outlet| outlet.lane.name()).collect();
+        let names: Vec<_> = data.iter().chain(&metadata).map(|outlet| outlet.io_thread.name()).collect();
         info!(transport = "RDMA", cards = names.join(", "), ucx, "client started");
         let fallback = match config.network_rdma_data_fallback {
             RdmaFallback::Never if config.network_rdma_data_enabled => Fallback::Never,
@@ -157,7 +158,7 @@ async fn blocking<T: Send + 'static>(
     started.await.context("starting RDMA panicked")?
 }
 
-/// A lane on each card for data, where it knows the pool's memory.
+/// An I/O thread on each card for data, with which the pool's memory is registered.
 fn data_outlets(
     config: &Config,
     pool: &Pool,
@@ -167,13 +168,13 @@ fn data_outlets(
     let registered = config.network_rdma_data_buffer_pool_initial_size.min(pool.capacity());
     let outlet = |card: Card| {
         let trace = tracing.map(|tracing| tracing.of(&card.name));
-        let lane = card.lane(config, card.name.clone(), pool, registered, trace.as_ref(), given_up)?;
-        Ok(Outlet::new(lane, &card, trace))
+        let io_thread = card.io_thread(config, card.name.clone(), pool, registered, trace.as_ref(), given_up)?;
+        Ok(Outlet::new(io_thread, &card, trace))
     };
     Machine::look(&Root::default())?.data_cards(config)?.into_iter().map(outlet).collect()
 }
 
-/// A lane for metadata.
+/// An I/O thread for metadata.
 fn metadata_outlet(
     config: &Config,
     pool: &Pool,
@@ -183,13 +184,13 @@ fn metadata_outlet(
     let card = Machine::look(&Root::default())?.metadata_card(config)?;
     let name = format!("{} metadata", card.name);
     let trace = tracing.map(|tracing| tracing.of(&name));
-    let lane = card.lane(config, name, pool, ByteSize::default(), trace.as_ref(), given_up)?;
-    Ok(Outlet::new(lane, &card, trace))
+    let io_thread = card.io_thread(config, name, pool, ByteSize::default(), trace.as_ref(), given_up)?;
+    Ok(Outlet::new(io_thread, &card, trace))
 }
 
 impl Drop for RdmaConnector {
     fn drop(&mut self) {
-        // They hold lanes, whose threads end with their last holder.
+        // They hold I/O threads, which end with their last holder.
         self.growing.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }
@@ -206,15 +207,15 @@ impl Connector for RdmaConnector {
     }
 
     fn register(&self, memory: &Pool) {
-        self.maker.data.iter().for_each(|outlet| outlet.lane.register(memory));
+        self.maker.data.iter().for_each(|outlet| outlet.io_thread.register(memory));
     }
 
     fn is_registered(&self, buffer: &[u8]) -> bool {
         // A call takes whichever path it likes. So it is registered with all, and where one cannot, no other pins it for nothing.
-        let lanes = || self.maker.data.iter().map(|outlet| &outlet.lane);
-        let registered = lanes().all(|lane| lane.is_registered(buffer));
-        if !registered && lanes().all(|lane| lane.can_register()) {
-            lanes().for_each(|lane| lane.register_frame(buffer));
+        let io_threads = || self.maker.data.iter().map(|outlet| &outlet.io_thread);
+        let registered = io_threads().all(|io_thread| io_thread.is_registered(buffer));
+        if !registered && io_threads().all(|io_thread| io_thread.can_register()) {
+            io_threads().for_each(|io_thread| io_thread.register_frame(buffer));
         }
         registered && !self.maker.data.is_empty()
     }
@@ -223,7 +224,7 @@ impl Connector for RdmaConnector {
         let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
         let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
         let outlets = self.maker.data.iter().chain(&self.maker.metadata);
-        let cards: Vec<_> = outlets.map(|outlet| report(&outlet.lane)).collect();
+        let cards: Vec<_> = outlets.map(|outlet| report(&outlet.io_thread)).collect();
         let rdma =
             || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
         let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
@@ -238,7 +239,7 @@ impl Connector for RdmaConnector {
         Box::pin(async {
             self.growing.iter().for_each(tokio::task::JoinHandle::abort);
             let outlets = self.maker.data.iter().chain(&self.maker.metadata);
-            futures::future::join_all(outlets.map(|outlet| outlet.lane.close())).await;
+            futures::future::join_all(outlets.map(|outlet| outlet.io_thread.close())).await;
         })
     }
 }
@@ -250,8 +251,8 @@ impl Maker {
         let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
         let options =
             forebay_rdma::ClientOptions { bind: here.bind, trace: here.trace.clone(), ..self.options.clone() };
-        let link = RdmaTransport::new(format!("{host}:{}", there.port), Arc::clone(&here.lane), options);
-        let name = format!("{} to {}", here.lane.name(), there.card);
+        let link = RdmaTransport::new(format!("{host}:{}", there.port), Arc::clone(&here.io_thread), options);
+        let name = format!("{} to {}", here.io_thread.name(), there.card);
         Path { name, kind: PathKind::Rdma, link: Arc::new(link) }
     }
 }
@@ -293,17 +294,17 @@ impl PathMaker for Maker {
 }
 
 /// Registers what a pool grows by.
-async fn grow(lane: Arc<Lane>, pool: Pool) {
+async fn grow(io_thread: Arc<IoThread>, pool: Pool) {
     loop {
         tokio::time::sleep(GROWTH_INTERVAL).await;
         let size = pool.size();
-        if size <= lane.registration().size() {
+        if size <= io_thread.registration().size() {
             continue;
         }
-        let growing = Arc::clone(&lane);
+        let growing = Arc::clone(&io_thread);
         let grown = tokio::task::spawn_blocking(move || growing.grow_to(size)).await;
         if let Ok(Err(error)) = grown {
-            warn!(%error, card = lane.name(), "no more memory can be registered; what is beyond costs a copy");
+            warn!(%error, card = io_thread.name(), "no more memory can be registered; what is beyond costs a copy");
             return;
         }
     }

@@ -9,7 +9,7 @@ use forebay_config::{Config, Host, Loaded};
 use forebay_doctor::Root;
 use forebay_doctor::facts::RdmaListener;
 use forebay_memory::Pool;
-use forebay_rdma::{Lane, RdmaError, RdmaServer, ServerOptions, ServerStats, Trace, UcxError};
+use forebay_rdma::{IoThread, RdmaError, RdmaServer, ServerOptions, ServerStats, Trace, UcxError};
 use forebay_transport::Service;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_types::ByteSize;
@@ -111,26 +111,27 @@ impl Servers {
         let places: Vec<_> = places.into_iter().map(traced).collect();
         let given_up = CancellationToken::new();
         let _waits = given_up.clone().drop_guard();
-        let lanes = tokio::task::spawn_blocking({
+        let io_threads = tokio::task::spawn_blocking({
             let (config, pool) = (config.clone(), pool.clone());
             move || {
-                let lane = |(place, trace): (Place, Option<Arc<Trace>>)| {
+                let io_thread = |(place, trace): (Place, Option<Arc<Trace>>)| {
                     let name = place.name.clone();
-                    let lane = place.card.lane(&config, name, &pool, place.registered, trace.as_ref(), &given_up)?;
-                    Ok((place, lane, trace))
+                    let io_thread =
+                        place.card.io_thread(&config, name, &pool, place.registered, trace.as_ref(), &given_up)?;
+                    Ok((place, io_thread, trace))
                 };
-                places.into_iter().map(lane).collect::<anyhow::Result<Vec<_>>>()
+                places.into_iter().map(io_thread).collect::<anyhow::Result<Vec<_>>>()
             }
         });
-        let lanes = lanes.await.context("starting RDMA panicked")??;
+        let io_threads = io_threads.await.context("starting RDMA panicked")??;
         let mut listening: Vec<(RdmaServer, Card)> = Vec::new();
-        for (place, lane, trace) in lanes {
+        for (place, io_thread, trace) in io_threads {
             let options = ServerOptions {
                 max_connections: config.worker_max_connections as usize,
                 trace,
                 ..ServerOptions::new(place.address, config.cluster_name.as_str(), block_size(config))
             };
-            match bind(&lane, options, ports.of(loaded, place.port), service).await {
+            match bind(&io_thread, options, ports.of(loaded, place.port), service).await {
                 Ok(server) => listening.push((server, place.card)),
                 Err(error) => {
                     futures::future::join_all(listening.iter().map(|(server, _)| server.close())).await;
@@ -144,7 +145,7 @@ impl Servers {
     /// The listeners and what they count, as JSON.
     pub(crate) fn report(&self) -> Value {
         let server = |server: &RdmaServer| {
-            let mut listener = report(server.lane());
+            let mut listener = report(server.io_thread());
             listener["address"] = json!(server.local_addr().to_string());
             let ServerStats { connections, requests, bytes_received, replies, bytes_sent } = server.stats();
             listener["connections"] = json!(connections);
@@ -166,17 +167,17 @@ impl Servers {
 
 /// Listens. A port that may move does so when it is taken: clients ask over TCP where to connect.
 async fn bind(
-    lane: &Arc<Lane>,
+    io_thread: &Arc<IoThread>,
     options: ServerOptions,
     port: Moving,
     service: &Arc<dyn Service>,
 ) -> Result<RdmaServer, RdmaError> {
     let listen_within = if port == Moving::AtOnce { Duration::ZERO } else { options.listen_within };
     let first = ServerOptions { listen_within, ..options.clone() };
-    match RdmaServer::bind(Arc::clone(lane), first, Arc::clone(service)).await {
+    match RdmaServer::bind(Arc::clone(io_thread), first, Arc::clone(service)).await {
         Err(error @ RdmaError::Listen { address, .. }) if port != Moving::Never && is_taken(&error) => {
             let server = ServerOptions { address: SocketAddr::new(address.ip(), 0), ..options };
-            let server = RdmaServer::bind(Arc::clone(lane), server, Arc::clone(service)).await?;
+            let server = RdmaServer::bind(Arc::clone(io_thread), server, Arc::clone(service)).await?;
             warn!(taken = %address, address = %server.local_addr(), "the default port for RDMA is taken: a free one is used");
             Ok(server)
         }

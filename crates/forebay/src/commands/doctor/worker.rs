@@ -10,7 +10,7 @@ use forebay_config::Config;
 use forebay_doctor::Root;
 use forebay_doctor::facts::{PeerListener, PeerWorker, Rdma, micros};
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{Lane, RdmaTransport};
+use forebay_rdma::{IoThread, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_transport::{Op, Request, Transport};
@@ -23,11 +23,11 @@ use crate::rdma::cards::{Card, Machine};
 
 /// How long a question may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How long a lane may take to end.
+/// How long an I/O thread may take to end.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// Questions of which the shortest counts.
 const PINGS: u32 = 5;
-/// Least memory that a lane has; nothing of it is used.
+/// Least memory that an I/O thread has; nothing of it is used.
 const POOL: ByteSize = ByteSize::mib(8);
 
 /// Asks the worker at `address`, from `from` if that is said.
@@ -137,11 +137,11 @@ async fn connected(config: &Config, card: Card, address: String) -> anyhow::Resu
         bind: card.address,
         ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
-    let lane = tokio::task::spawn_blocking({
+    let io_thread = tokio::task::spawn_blocking({
         let config = config.clone();
-        move || -> anyhow::Result<Arc<Lane>> {
+        move || -> anyhow::Result<Arc<IoThread>> {
             let pool = Pool::new(PoolOptions::fixed(POOL))?;
-            card.lane(
+            card.io_thread(
                 &config,
                 format!("{} doctor", card.name),
                 &pool,
@@ -151,12 +151,12 @@ async fn connected(config: &Config, card: Card, address: String) -> anyhow::Resu
             )
         }
     });
-    let lane = lane.await.context("starting RDMA panicked")??;
-    let link = RdmaTransport::new(address, Arc::clone(&lane), options);
+    let io_thread = io_thread.await.context("starting RDMA panicked")??;
+    let link = RdmaTransport::new(address, Arc::clone(&io_thread), options);
     let asked = async { Ok::<_, anyhow::Error>((ping(&link).await?, shortest(&link).await?)) }.await;
     let close = async {
         link.close().await;
-        lane.close().await;
+        io_thread.close().await;
     };
     // What does not end in time ends with the process.
     let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;

@@ -1,11 +1,11 @@
-//! A lane: a thread that drives one UCX worker, and the jobs that others give it.
+//! An I/O thread, which drives one UCX worker, and the jobs that other threads give it.
 //!
-//! A UCX worker belongs to one thread, and so do its endpoints. Whoever wants something of them sends a job: a closure that
-//! runs on the lane, and may start tasks there. The lane waits awake for a moment while that is cheaper than to be woken
-//! ([`forebay_ucx::Spin`]), and then sleeps in epoll; on EFA, which signals no events, in naps of a millisecond.
+//! A UCX worker belongs to one thread, and so do its endpoints. Other threads that want something of them send a job: a closure
+//! that runs on the I/O thread, and may start tasks there. The I/O thread waits awake for a moment while that is cheaper than to be
+//! woken ([`forebay_ucx::Spin`]), and then sleeps in epoll; on EFA, which signals no events, in naps of a millisecond.
 //!
-//! Whoever owns a lane ends it by [`Lane::close`], which waits for the thread. Dropping the last holder ends it too, and
-//! waits for a while where waiting harms nobody: outside of any runtime.
+//! Its owner ends it by [`IoThread::close`], which waits for it. Dropping the last handle ends it too, and waits for a while where
+//! waiting harms nobody: outside of any runtime.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,24 +31,24 @@ use crate::options::FabricOptions;
 use crate::trace::Trace;
 use crate::{sockets, vanishing};
 
-/// How long a lane that ends waits for operations under way. Their endpoints are closed by force before, so this passes
+/// How long an I/O thread that ends waits for operations under way. Their endpoints are closed by force before, so this passes
 /// only when a card does not answer at all; their memory is then kept for ever.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
-/// How long a lane that is dropped holds up the thread that drops it.
+/// How long an I/O thread that is dropped holds up the thread that drops it.
 const DROP_WITHIN: Duration = Duration::from_secs(2);
-/// How long a lane waits awake unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until a peer that
-/// sleeps has answered, so that neither end begins.
+/// How long an I/O thread waits awake unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until
+/// a peer that sleeps has answered, so that neither end begins.
 const SPIN: Duration = Duration::from_micros(50);
 /// The most memory that is registered in one piece: a second's worth with small pages (0.8 ms for each MiB that nobody has touched),
 /// so that a store of a TiB can say how far it is, and a process that is told to end does. An extent never lies in two.
-const LARGEST_PART: ByteSize = ByteSize::gib(1);
+const MAX_PART: ByteSize = ByteSize::gib(1);
 /// How often it says so.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a lane is to use.
+/// What an I/O thread is to use.
 #[derive(Clone, Debug)]
-pub struct LaneOptions {
-    /// The lane's name, for logs: the card's.
+pub struct IoThreadOptions {
+    /// The I/O thread's name, for logs: the card's.
     pub name: String,
     /// UCX's names of devices, `mlx5_0:1` or `eth0`; none leaves the choice to UCX.
     pub devices: Vec<String>,
@@ -65,12 +65,12 @@ pub struct LaneOptions {
     pub spin: Duration,
     /// Where registering memory is recorded.
     pub trace: Option<Arc<Trace>>,
-    /// Nobody waits for the lane any more once this is cancelled: then it does not start, and registers nothing more.
+    /// Nobody waits for it any more once this is cancelled: then it does not start, and registers nothing more.
     pub given_up: CancellationToken,
 }
 
-impl LaneOptions {
-    /// A lane called `name` over what UCX chooses, with `registered` of `pool` registered at start.
+impl IoThreadOptions {
+    /// An I/O thread called `name` over what UCX chooses, with `registered` of `pool` registered at start.
     #[must_use]
     pub fn new(name: impl Into<String>, pool: Pool, registered: ByteSize) -> Self {
         let (devices, transports, fabric) = (Vec::new(), Vec::new(), FabricOptions::default());
@@ -79,11 +79,11 @@ impl LaneOptions {
     }
 }
 
-/// A job for the lane.
+/// A job for the I/O thread.
 type Job = Box<dyn FnOnce(&Rc<Core>) + Send>;
 
-/// A lane.
-pub struct Lane {
+/// A handle on an I/O thread.
+pub struct IoThread {
     name: Arc<str>,
     jobs: mpsc::UnboundedSender<Job>,
     stop: CancellationToken,
@@ -99,26 +99,26 @@ pub struct Lane {
     gauges: Arc<Gauges>,
 }
 
-/// What a lane is doing, for metrics.
+/// What an I/O thread is doing, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LaneStats {
+pub struct IoThreadStats {
     /// Memory that the card may access.
     pub registered: ByteSize,
-    /// How much of it is memory of callers ([`Lane::register`]).
+    /// How much of it is memory of callers ([`IoThread::register`]).
     pub caller_memory: ByteSize,
     /// Replies that the card fetched into that.
     pub fetched_into_caller_memory: u64,
     /// How often registering has failed: what is beyond costs a copy, or registering for each use.
     pub registration_failures: u64,
-    /// Connections of clients and of servers on this lane.
+    /// Connections of clients and of servers on this I/O thread.
     pub connections: usize,
     /// What UCX was asked to do and has not done yet.
     pub operations_in_flight: usize,
-    /// Those who ever had to wait for a buffer of the lane's pool, which other lanes may share.
+    /// Operations that had to wait for a buffer of the pool, which other I/O threads may share.
     pub waits: u64,
 }
 
-/// What the lane's thread counts and others read.
+/// What the thread counts and others read.
 #[derive(Debug, Default)]
 struct Gauges {
     connections: AtomicUsize,
@@ -126,12 +126,12 @@ struct Gauges {
     operations: std::sync::OnceLock<Arc<AtomicUsize>>,
 }
 
-/// What jobs and tasks of a lane work with.
+/// What jobs and tasks of an I/O thread work with.
 pub(crate) struct Core {
     pub(crate) worker: Worker,
     pub(crate) registration: Registration,
     pub(crate) caller_memory: Arc<CallerMemory>,
-    /// The clients' connections, by their endpoints, for whoever receives a reply.
+    /// The clients' connections, by their endpoints, for the handler of replies.
     connections: RefCell<HashMap<usize, Rc<Connection>>>,
     pub(crate) stop: CancellationToken,
     gauges: Arc<Gauges>,
@@ -165,16 +165,16 @@ impl Core {
     }
 }
 
-impl Lane {
-    /// Starts a lane. Blocks while memory is registered, and tells the log how far that is.
+impl IoThread {
+    /// Starts an I/O thread. Blocks while memory is registered, and tells the log how far that is.
     ///
     /// # Errors
     /// [`RdmaError`] when UCX cannot use the devices, or memory cannot be registered.
-    pub fn start(library: &'static Library, options: LaneOptions) -> Result<Self, RdmaError> {
+    pub fn start(library: &'static Library, options: IoThreadOptions) -> Result<Self, RdmaError> {
         vanishing::retried(|| Self::start_once(library, options.clone()))
     }
 
-    fn start_once(library: &'static Library, options: LaneOptions) -> Result<Self, RdmaError> {
+    fn start_once(library: &'static Library, options: IoThreadOptions) -> Result<Self, RdmaError> {
         let context = context(library, &options)?;
         if !context.resources().iter().any(Resource::carries_messages) {
             return Err(alone(&options, context.resources()));
@@ -184,10 +184,10 @@ impl Lane {
             LockLimit::now().check(options.registered)?;
         }
         // In parts of this size, so that it can grow with the pool.
-        let part = options.registered.min(LARGEST_PART);
+        let part = options.registered.min(MAX_PART);
         let registration = Registration::growing(&context, &options.pool, part);
         let (jobs, queue) = mpsc::unbounded_channel();
-        let mut lane = Self {
+        let mut io_thread = Self {
             name: options.name.as_str().into(),
             jobs,
             stop: CancellationToken::new(),
@@ -201,7 +201,7 @@ impl Lane {
             trace: options.trace,
             gauges: Arc::default(),
         };
-        lane.grow_for(options.registered, &options.given_up)?;
+        io_thread.grow_for(options.registered, &options.given_up)?;
         if options.given_up.is_cancelled() {
             return Err(RdmaError::Thread("nobody waits for it any more".to_owned()));
         }
@@ -210,19 +210,19 @@ impl Lane {
             .name(format!("rdma-{}", options.name))
             .spawn({
                 let (context, registration, stop) =
-                    (lane.context.clone(), lane.registration.clone(), lane.stop.clone());
+                    (io_thread.context.clone(), io_thread.registration.clone(), io_thread.stop.clone());
                 let (spin, gauges, caller_memory) =
-                    (Arc::clone(&lane.spin), Arc::clone(&lane.gauges), Arc::clone(&lane.caller_memory));
-                let ended = lane.ended.clone().drop_guard();
+                    (Arc::clone(&io_thread.spin), Arc::clone(&io_thread.gauges), Arc::clone(&io_thread.caller_memory));
+                let ended = io_thread.ended.clone().drop_guard();
                 move || {
                     run(&context, (registration, caller_memory), queue, spin, stop, gauges, &ready);
                     drop(ended);
                 }
             })
             .map_err(|error| RdmaError::Thread(error.to_string()))?;
-        *lane.thread.get_mut() = Some(thread);
+        *io_thread.thread.get_mut() = Some(thread);
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(lane),
+            Ok(Ok(())) => Ok(io_thread),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(RdmaError::Thread("it ended at once".to_owned())),
         }
@@ -283,7 +283,7 @@ impl Lane {
     }
 
     /// Callers may pass pieces of `pool` from now on, for replies to land in. Its frames are registered as they are used
-    /// ([`Lane::register_frame`]). It stays mapped until the lane has ended.
+    /// ([`IoThread::register_frame`]). It stays mapped until the I/O thread has ended.
     pub fn register(&self, pool: &Pool) {
         self.caller_memory.add(&self.context, pool);
     }
@@ -294,13 +294,13 @@ impl Lane {
         self.registration.covers(bytes) || self.caller_memory.covers(bytes)
     }
 
-    /// Whether more memory of callers can be registered: the lane has not ended, and nothing was refused.
+    /// Whether more memory of callers can be registered: the I/O thread has not ended, and nothing was refused.
     #[must_use]
     pub fn can_register(&self) -> bool {
         !self.ended.is_cancelled() && !self.caller_memory.is_refused()
     }
 
-    /// Registers the frame of caller memory ([`Lane::register`]) that `bytes` lie in. Does not wait for it.
+    /// Registers the frame of caller memory ([`IoThread::register`]) that `bytes` lie in. Does not wait for it.
     pub fn register_frame(&self, bytes: &[u8]) {
         if let Some((pool, frame)) = self.caller_memory.find(bytes)
             && pool.request(frame)
@@ -317,7 +317,7 @@ impl Lane {
             true => LockLimit::now().check(size),
             false => Ok(()),
         };
-        // Not on the lane's thread, which it would hold up. A lane that has ended needs nothing registered.
+        // Not on the I/O thread, which it would hold up. One that has ended needs nothing registered.
         self.run(move |_| {
             drop(tokio::task::spawn_blocking(move || pool.register(&name, may_lock, trace.as_deref())));
         });
@@ -329,9 +329,9 @@ impl Lane {
 
     /// What it is doing.
     #[must_use]
-    pub fn stats(&self) -> LaneStats {
+    pub fn stats(&self) -> IoThreadStats {
         let caller_memory = self.caller_memory.registered();
-        LaneStats {
+        IoThreadStats {
             registered: ByteSize::bytes(self.registration.size().as_u64() + caller_memory.as_u64()),
             caller_memory,
             fetched_into_caller_memory: self.caller_memory.fetched(),
@@ -342,15 +342,15 @@ impl Lane {
         }
     }
 
-    /// Has `job` run on the lane. False when the lane has ended.
+    /// Has `job` run on the I/O thread. False when the I/O thread has ended.
     pub(crate) fn run(&self, job: impl FnOnce(&Rc<Core>) + Send + 'static) -> bool {
         self.jobs.send(Box::new(job)).is_ok()
     }
 
-    /// The same, and waits for what it returns; `None` when the lane has ended.
+    /// The same, and waits for what it returns; `None` when the I/O thread has ended.
     pub(crate) async fn ask<T: Send + 'static>(&self, job: impl FnOnce(&Rc<Core>) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        // Whoever asked may have left.
+        // The caller may have left.
         self.run(move |core| drop(answer.send(job(core))));
         answered.await.ok()
     }
@@ -367,7 +367,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for IoThread {
     /// Ends the thread. Waits for it when nobody is held up by that: not in a runtime, whose other tasks would stand still,
     /// nor on the thread itself; and no longer than 2 s. The thread ends all the same, within 10 s.
     fn drop(&mut self) {
@@ -389,7 +389,7 @@ impl Drop for Lane {
 }
 
 /// A context for what `options` name, with the settings that their fabric needs.
-fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, RdmaError> {
+fn context(library: &'static Library, options: &IoThreadOptions) -> Result<Context, RdmaError> {
     let mut settings = Options::tuned();
     if !options.devices.is_empty() {
         settings = settings.devices(options.devices.iter().map(String::as_str));
@@ -413,7 +413,7 @@ fn context(library: &'static Library, options: &LaneOptions) -> Result<Context, 
 }
 
 /// Nobody can be reached over these `resources`.
-fn alone(options: &LaneOptions, resources: &[Resource]) -> RdmaError {
+fn alone(options: &IoThreadOptions, resources: &[Resource]) -> RdmaError {
     let named = |names: &[String], otherwise: &str| match names {
         [] => otherwise.to_owned(),
         names => names.join(","),
@@ -445,7 +445,7 @@ fn run(
     local.block_on(&runtime, async {
         let made = Worker::new(context).map_err(RdmaError::from).and_then(|worker| {
             let connections = RefCell::default();
-            // Set once: each lane has one thread.
+            // Set once, by the thread.
             let _ = gauges.operations.set(worker.operations_gauge());
             let core = Rc::new(Core { worker, registration, caller_memory, connections, stop: stop.clone(), gauges });
             Connection::receive_replies(&core)?;
