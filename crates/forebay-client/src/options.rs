@@ -22,7 +22,7 @@ pub struct ClientOptions {
     pub prefetch: PrefetchOptions,
     /// How many requests may run ahead of the readers at once.
     pub max_prefetches: usize,
-    /// How many requests for bytes of blocks may be under way to workers of other processes at once, whoever reads; none: as many as
+    /// How many requests for bytes of blocks may be under way to workers of other processes at once, from all readers; none: as many as
     /// are asked for.
     pub max_concurrency: Option<usize>,
     /// How many bytes may be fetched ahead of all readers together: less than what holds them can keep.

@@ -216,7 +216,7 @@ mod tests {
         assert!(!views.sweep(Instant::now()));
         assert_eq!(pool.used(), 0);
         assert_eq!(views.add(key(1), 0, shown(&pool, 0, 30), usize::MAX, Instant::now()), Added::First);
-        // Somebody who looks again and again does not keep it.
+        // A reader that looks again and again does not keep it.
         for _ in 0..4 {
             assert!(views.get(&key(1), 0, 1).is_some());
             tokio::time::advance(LASTS / 4).await;

@@ -73,7 +73,7 @@ async fn most_under_way(max_concurrency: Option<usize>) -> usize {
         while worker.under_way.load(Ordering::Relaxed) < expected {
             tokio::task::yield_now().await;
         }
-        // Those who wait have had every chance to come through.
+        // Reads that wait have had every chance to come through.
         for _ in 0..1000 {
             tokio::task::yield_now().await;
         }

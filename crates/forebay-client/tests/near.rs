@@ -188,7 +188,7 @@ async fn what_a_near_worker_has_is_read_where_it_lies_and_kept_nowhere_else() {
             }
             None => file.read(offset, READ).await.unwrap(),
         };
-        // Those who fetch ahead have their turn.
+        // Fetches ahead have their turn.
         tokio::task::yield_now().await;
         let mut at = offset;
         for span in &spans {

@@ -34,7 +34,7 @@ impl Patience {
     }
 
     /// A fetch that had begun before a read asked has less time left than that read: what was in its way may be gone before the read's
-    /// is over. What is fetched anew is fetched once for all who come as late, and is no earlier one.
+    /// is over. What is fetched anew is fetched once for all that come as late, and is no earlier one.
     ///
     /// # Errors
     /// When it is final.

@@ -202,7 +202,7 @@ async fn asked_at(
     (reads, filled)
 }
 
-/// What was in the way of a fetch may be gone before the time of those is over who joined it late.
+/// What was in the way of a fetch may be gone before the time of those is over that joined it late.
 #[tokio::test(start_paused = true)]
 async fn who_asked_after_a_fetch_had_begun_does_not_share_its_failure() {
     let bench = Bench::new(1 << 20, ByteSize::mib(16), 0).await;

@@ -228,7 +228,7 @@ fn main() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let (shared, dedicated) = (start_server(Some(0)), start_server(Some(processors)));
     println!(
-        "                    plain sockets             on a runtime                 on lanes      {connections} connections"
+        "                    plain sockets             on a runtime           on I/O threads      {connections} connections"
     );
     println!("  size  depth    MiB/s  p50 µs  cpu µs    MiB/s  p50 µs  cpu µs    MiB/s  p50 µs  cpu µs");
     for (size, depth) in READS {

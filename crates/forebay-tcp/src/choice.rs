@@ -52,7 +52,7 @@ impl Candidate {
 }
 
 /// The index of the best of `candidates`; when all of them rest after failures, the least loaded all the same: whether
-/// to try again is for the caller to decide, who is trying.
+/// to try again is for the caller to decide.
 pub(crate) fn choose(candidates: impl Iterator<Item = Candidate>, now: Instant) -> Option<usize> {
     candidates
         .enumerate()

@@ -47,7 +47,7 @@ struct Link {
 /// Where one connection is, or will be.
 struct Slot {
     state: Mutex<SlotState>,
-    /// Whether there was a connection that takes calls when somebody last looked: those who choose look at this.
+    /// Whether there was a connection that takes calls when that was last looked at, for those that choose.
     is_open: AtomicBool,
     load: Arc<AtomicU64>,
 }
@@ -223,7 +223,7 @@ impl Link {
                         *state = SlotState::Open(Arc::clone(&connection));
                         slot.is_open.store(true, Ordering::Relaxed);
                     }
-                    // Those who asked may all have left.
+                    // All callers may have left.
                     let _ = made.send(Ok(Arc::clone(&connection)));
                     connection.run(&link.stop).await;
                     slot.clear(&connection);

@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     keepalive: Duration,
     dead_after: Duration,
     calls: Mutex<Outstanding<Call>>,
-    /// Whether `calls` takes more, for those who choose a connection.
+    /// Whether `calls` takes more, for those that choose a connection.
     accepting: AtomicBool,
     /// What is not sent yet: the socket did not take it, or it waits for company.
     unsent: Mutex<Unsent>,
@@ -166,7 +166,7 @@ impl Connection {
         Ok(unsent.is_empty())
     }
 
-    /// Takes no more calls, and only then fails those that are left, `arriving` among them: whoever learns that this
+    /// Takes no more calls, and only then fails those that are left, `arriving` among them: a caller that learns that this
     /// connection is lost must get another one for its next call.
     fn end(&self, error: &LinkError, arriving: Option<Call>) {
         let left = {
@@ -237,7 +237,7 @@ impl Connection {
                     }
                     let has_more = !self.unsent.lock().is_empty();
                     if has_more {
-                        // Whoever else is ready to ask does so first.
+                        // Other callers that are ready to ask do so first.
                         tokio::task::yield_now().await;
                     }
                 }

@@ -212,7 +212,7 @@ pub(crate) fn refusal(header: &ReplyHeader, call: Option<&Call>) -> Option<Strin
         .then(|| format!("it answered with {} bytes of payload where {limit} are allowed", header.payload_len))
 }
 
-/// What a goodbye means for those who wait: that the peer would not have us, or that it went away.
+/// What a goodbye means for the calls that wait: that the peer would not have us, or that it went away.
 pub(crate) fn is_refusal(goodbye: &Failure) -> bool {
     goodbye.kind() != FailureKind::Unavailable
 }

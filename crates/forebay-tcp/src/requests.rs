@@ -1,7 +1,7 @@
 //! What a server receives: finds the requests in the bytes. Pure, but for advice about memory.
 //!
 //! A body is received straight into its own memory, of a length that the header's decoder has checked. A large one gets its
-//! memory only with leave, which is part of it from then on: when the last of those who use the body lets go of it, the leave
+//! memory only with a permit, which is part of it from then on: when the last user of the body lets go of it, the permit
 //! is given back. Until the leave is there, nothing more is received.
 
 use std::io::{self, IoSliceMut};

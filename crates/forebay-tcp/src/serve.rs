@@ -310,7 +310,7 @@ impl Serving {
             if sent > 0 {
                 self.sent_at = Instant::now();
                 if self.shared.places.available_permits() == 0 {
-                    // Those who wait for a place come before what waits here.
+                    // Requests that wait for a place come before what waits here.
                     self.give_back();
                 }
                 // The replies that left made room for requests that are here already, which no socket will tell of.

@@ -82,7 +82,7 @@ impl Worker {
             if progressed && !rounds.is_multiple_of(ROUNDS) {
                 continue;
             }
-            // Whoever was woken has the next operation ready: sleeping before it has started would cost a wake-up.
+            // The task that was woken has the next operation ready: sleeping before it has started would cost a wake-up.
             let woke = core.woke.replace(false);
             if (woke || started || progressed)
                 && let Some(wait) = waiting.take()

@@ -49,7 +49,7 @@ pub(crate) struct Owner {
 
 /// What the endpoint's operations need until they have ended, also after the endpoint is gone.
 pub(crate) struct EndpointState {
-    /// Outlives this: whoever holds a state is a part of the core, or holds the worker.
+    /// Outlives this: what holds a state is a part of the core, or holds the worker.
     core: NonNull<Core>,
     /// Null once closing has begun.
     pub(crate) handle: Cell<sys::ucp_ep_h>,
@@ -160,7 +160,7 @@ impl Endpoint {
             return Sending::refused(Error::TooEarly { length: data.len(), limit: EARLY_DATA });
         }
         let protocol = if too_early { Protocol::Eager } else { protocol };
-        // With a reply endpoint, so that the receiver knows whom a message is from.
+        // With a reply endpoint, so that the receiver knows which peer a message is from.
         let flags = sys::UCP_AM_SEND_FLAG_REPLY
             | match protocol {
                 Protocol::Auto => 0,

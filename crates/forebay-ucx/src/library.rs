@@ -40,7 +40,7 @@ impl Library {
         if let Some(disable) = loaded.debug_disable_signals
             && std::env::var_os("UCX_HANDLE_ERRORS").is_none()
         {
-            // SAFETY: gives the signals back to whoever had them; no argument, no state of ours.
+            // SAFETY: gives the signals back to their former handlers; no argument, no state of ours.
             unsafe { disable() };
         }
         if let Some(push) = loaded.log_push_handler

@@ -33,7 +33,7 @@ struct Owner {
 }
 
 pub(crate) struct ListenerState {
-    /// Outlives this: whoever holds a state is a part of the core, or holds the worker.
+    /// Outlives this: what holds a state is a part of the core, or holds the worker.
     core: NonNull<Core>,
     handle: Cell<sys::ucp_listener_h>,
     requests: RefCell<VecDeque<(sys::ucp_conn_request_h, Option<SocketAddr>)>>,
@@ -113,7 +113,7 @@ impl Listener {
 }
 
 impl ConnectionRequest {
-    /// Who wants to connect, if UCX knows.
+    /// The address of the peer that wants to connect, if UCX knows it.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
@@ -165,7 +165,7 @@ impl ListenerState {
         unsafe { self.core.as_ref() }
     }
 
-    /// Refuses who waits and stops listening. Not from within progress: UCX may be using what this frees.
+    /// Refuses the peers that wait and stops listening. Not from within progress: UCX may be using what this frees.
     pub(crate) fn destroy(&self) {
         loop {
             let request = self.requests.borrow_mut().pop_front();

@@ -1,4 +1,4 @@
-//! Operations: who owns the memory while UCX uses it.
+//! Operations: what owns the memory while UCX uses it.
 //!
 //! Everything that UCX reads or writes on behalf of an operation (payload, header, list of buffers) belongs to an [`Op`],
 //! which UCX holds by address until it calls back. The future that a caller holds is only a [`Ticket`] to it: when it is
@@ -276,7 +276,7 @@ fn push(iov: &mut SmallVec<[sys::ucp_dt_iov_t; 4]>, base: *mut u8, length: usize
     }
 }
 
-/// Ends an operation: gives its memory back, or keeps it for the ticket to take, and wakes who waits.
+/// Ends an operation: gives its memory back, or keeps it for the ticket to take, and wakes its waiter.
 fn end(pointer: NonNull<Op>, status: Status, length: usize) {
     // SAFETY: ops live until their worker frees them, which it does when none is pending.
     let op = unsafe { pointer.as_ref() };

@@ -1,10 +1,10 @@
 //! Waiting awake: how long a thread that waits for a message goes on asking before it sleeps.
 //!
 //! To be woken costs more than a small message does: on two virtual cores 10 to 20 µs for each thread that sleeps, with three
-//! of them in a round trip that takes UCX one. So whoever waits asks again for a while. Three rules keep that from costing
+//! of them in a round trip that takes UCX one. So a thread that waits asks again for a while. Three rules keep that from costing
 //! others anything:
 //!
-//! * who waits gives the core to whoever else wants it, every few rounds ([`Spin::give_way`]);
+//! * a thread that waits gives the core to others that want it, every few rounds ([`Spin::give_way`]);
 //! * when somebody kept it for long, the machine has too much to do, and nobody waits awake for a hundred times as long: a
 //!   thread that gives way is overtaken for a whole time slice by threads that do not, where one that was asleep is let in at
 //!   once. With a busy loop on each core a read of 4 KiB took 4 ms instead of 40 µs;
@@ -14,9 +14,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Who hands over a call or takes an answer keeps the core for less, who computes for more: time slices are milliseconds.
+/// A thread that hands over a call or takes an answer keeps the core for less, one that computes for more: time slices are
+/// milliseconds.
 const CROWDED: Duration = Duration::from_micros(50);
-/// How many times as long as somebody kept the core nobody waits awake: 1 % of the time is lost at most, for each lane.
+/// How many times as long as somebody kept the core nobody waits awake: 1 % of the time is lost at most, for each thread.
 const CROWDED_FACTOR: u64 = 100;
 /// What it costs to sleep and to be woken, in processor time of both threads. Measured on two virtual cores: a read of 4 KiB over
 /// shared memory takes 73 µs of both processes together with three sleeps, and 20 without.
@@ -34,7 +35,7 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// Up to `most` for each wait; not at all on a machine with one core, where the peer, or who is to call, needs it.
+    /// Up to `most` for each wait; not at all on a machine with one core, where the peer, or the caller, needs it.
     #[must_use]
     pub fn new(most: Duration) -> Self {
         let alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
@@ -92,7 +93,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Of one who has not waited yet.
+    /// Of one that has not waited yet.
     #[must_use]
     pub fn new(spin: &Spin) -> Self {
         Self { most: spin.most, credit: 2 * spin.most, sleeps: 0 }
@@ -125,10 +126,10 @@ impl Patience {
 mod tests {
     use super::*;
 
-    const MOST: Duration = Duration::from_micros(50);
+    const MAX: Duration = Duration::from_micros(50);
 
     fn spin() -> Spin {
-        Spin { most: MOST, began: Instant::now(), crowded_until: AtomicU64::new(0) }
+        Spin { most: MAX, began: Instant::now(), crowded_until: AtomicU64::new(0) }
     }
 
     /// What is lost to waiting awake when each message comes `gap` after the one before, in proportion to the sleeps that
@@ -162,10 +163,10 @@ mod tests {
     #[test]
     fn messages_that_come_soon_after_sleeping_began_are_soon_waited_for_awake() {
         let mut patience = Patience::new(&spin());
-        (0..2).for_each(|_| patience.slept(Duration::from_millis(1), MOST));
+        (0..2).for_each(|_| patience.slept(Duration::from_millis(1), MAX));
         assert_eq!(patience.limit(), Duration::ZERO);
         (0..10).for_each(|_| patience.slept(SLEEP / 2, Duration::ZERO));
-        assert_eq!(patience.limit(), MOST);
+        assert_eq!(patience.limit(), MAX);
     }
 
     #[test]
@@ -173,7 +174,7 @@ mod tests {
         let spin = spin();
         let now = spin.began + Duration::from_secs(1);
         // The usual: a caller takes its answer.
-        spin.gave_way(now, MOST);
+        spin.gave_way(now, MAX);
         assert!(spin.is_welcome(now));
         spin.gave_way(now, Duration::from_millis(4));
         assert!(!spin.is_welcome(now + Duration::from_millis(399)));

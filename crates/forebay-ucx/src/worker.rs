@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) free: RefCell<Vec<NonNull<Op>>>,
     /// By the number of their message.
     pub(crate) handlers: RefCell<Vec<Rc<Handler>>>,
-    /// Who owns which of UCX's endpoints: what a callback brings may be of an endpoint that was closed meanwhile.
+    /// What owns which of UCX's endpoints: what a callback brings may be of an endpoint that was closed meanwhile.
     pub(crate) endpoints: RefCell<HashMap<sys::ucp_ep_h, Weak<Owner>, foldhash::fast::RandomState>>,
     closing: RefCell<Vec<Rc<EndpointState>>>,
     ending: RefCell<Vec<Rc<ListenerState>>>,
@@ -120,7 +120,7 @@ impl Worker {
         self.core().live()
     }
 
-    /// The same number, for whoever watches from another thread.
+    /// The same number, to be read from another thread.
     #[must_use]
     pub fn operations_gauge(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.core().live)
@@ -313,7 +313,7 @@ impl Core {
         }
     }
 
-    /// Has whoever drives the worker make progress soon.
+    /// Has the thread that drives the worker make progress soon.
     pub(crate) fn kick(&self) {
         if self.inside.get() {
             return;

@@ -123,7 +123,7 @@ impl Attempts {
 mod tests {
     use super::*;
 
-    /// When the next attempt is made, of somebody who asks each 100 ms for two minutes.
+    /// When the next attempt is made, of a caller that asks each 100 ms for two minutes.
     fn next(attempts: &mut Attempts, now: Instant) -> Option<Duration> {
         (0..1200)
             .map(|tenth| Duration::from_millis(100) * tenth)

@@ -59,13 +59,13 @@ struct Call {
 impl Call {
     /// Ends the call. Its caller may have left: then what was shown to it is released here.
     fn end(self, result: Result<Reply, ReadError>) {
-        // Before the caller knows: his next call must find room.
+        // Before the caller knows: its next call must find room.
         drop(self.permit);
         let _ = self.answer.send(result);
     }
 }
 
-/// What callers, those who let go of views, and the task share.
+/// What callers, those that let go of views, and the task share.
 #[derive(Debug)]
 struct State {
     calls: Outstanding<Call>,
@@ -258,8 +258,8 @@ impl Connection {
         outcome
     }
 
-    /// Takes no more calls, and only then fails those that are left: whoever learns that this session is lost must find another
-    /// way for his next call.
+    /// Takes no more calls, and only then fails those that are left: a caller that learns that this session is lost must find
+    /// another way for its next call.
     fn end(&self, error: &LinkError) {
         let left = {
             let mut state = self.state.lock();

@@ -3,7 +3,7 @@
 //! A [`Lease`] goes with the views of one reply, and ends with the last of them. It holds the session's socket: as long as there is
 //! a view, the worker sees that this end is open, whatever has become of the session otherwise.
 //!
-//! [`Releases`] decides when the worker is told what has ended. Pure. A reader who goes on reads again at once: his next request
+//! [`Releases`] decides when the worker is told what has ended. Pure. A reader that goes on reads again at once: its next request
 //! takes them along. When there are [`ENOUGH`] they do not wait for that, and never for longer than [`SOON`].
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The window: a worker's memory, seen by clients on the same host.
 //!
-//! A worker in another process of the host would send its bytes: a copy into the client's buffers, and then another to whoever
-//! reads. Here it passes the descriptor of its pool, once, and answers a read with where the bytes lie. The client maps the pool,
+//! A worker in another process of the host would send its bytes: a copy into the client's buffers, and then another to the
+//! reader. Here it passes the descriptor of its pool, once, and answers a read with where the bytes lie. The client maps the pool,
 //! to be read only, and its reply is a view of the worker's memory, as one within a process would be.
 //!
 //! * [`WindowServer`] is the worker's side: a Unix socket under a name that follows from the worker's address ([`name_of`]);
@@ -28,18 +28,18 @@
 //!    reply; the last of them to go releases it. A reply whose caller has left is a view that is dropped at once. A release of what
 //!    was not shown ends the session, and not what it has shown.
 //! 4. *A client can only look.* The mapping is read-only, and so is the descriptor. Both sides talk only to their own user and to
-//!    root, by what the kernel says of the other: the memory holds what the worker's user may read, and whoever passes memory
-//!    could take it away. And the worker that is seen is the one that is meant: both ways to it name the same instance.
+//!    root, by what the kernel says of the other: the memory holds what the worker's user may read, and a process that passes
+//!    memory could take it away. And the worker that is seen is the one that is meant: both ways to it name the same instance.
 //! 5. *Nothing is believed.* The worker checks that bytes lie in the pool that it passed, the client that places lie in what it
 //!    mapped and add up. What does not fit is another way's to read ([`forebay_transport::LinkError::OtherPath`]).
 //!
-//! The bytes of a view must not be lent to the kernel for longer than the view lives, as zero-copy sends and `vmsplice` do.
+//! The bytes of a view must not be passed to the kernel for longer than the view lives, as zero-copy sends and `vmsplice` do.
 //!
 //! # What bounds it
 //!
 //! What clients look at lies in at most half of the pool's frames, and each session may have one reply beyond that, up to half as
-//! much again. A reply beyond the bound waits in line for releases, but for 50 ms at most: who holds views may be waiting
-//! for more himself, or stand still with them in his hands. Then its client is sent another way, into a buffer of its own. So a
+//! much again. A reply beyond the bound waits in line for releases, but for 50 ms at most: a client that holds views may be waiting
+//! for more itself, or stand still while it holds them. Then its client is sent another way, into a buffer of its own. So a
 //! client that lets nothing go costs the others copies, and no failures. Sessions are bounded, and the requests of each. Hellos
 //! and connecting have a deadline, and calls have theirs.
 

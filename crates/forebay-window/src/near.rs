@@ -1,6 +1,6 @@
 //! The client: another transport to the worker, and its memory, when that is on this host and to be seen.
 //!
-//! Connecting is nobody's business who reads: it happens beside the calls, which go over the other transport until it has. When
+//! No read waits for connecting: it happens beside the calls, which go over the other transport until it has. When
 //! the session is lost, a read that was under way is to be asked again ([`LinkError::OtherPath`]), and then finds another way.
 
 use std::sync::Arc;
@@ -223,7 +223,7 @@ impl Near {
         let mut state = self.state.lock();
         state.attempts.failed(Instant::now(), why.is_lasting());
         self.note(&state);
-        // Whoever chooses among workers need not ask whether this one is seen now.
+        // To choose among workers one need not ask whether this one is seen now.
         self.may_open.store(!matches!(why, NotSeen::Elsewhere), Ordering::Relaxed);
         if why.is_remarkable() && state.told.as_ref() != Some(&reason) {
             tracing::info!(worker = %self.worker, %reason, "the worker's memory cannot be seen, its blocks are read over the network");
@@ -288,7 +288,7 @@ impl Transport for NearTransport {
         }
         match session {
             Some(session) => self.near.read(session, request).await,
-            // Whoever brought no buffer was told that he needs none, a moment ago.
+            // A caller that brought no buffer was told that it needs none, a moment ago.
             None if request.length > 0 => Err(self.near.other_path(&"its memory is not seen any more")),
             None => self.near.other.call(request, into).await,
         }

@@ -3,12 +3,12 @@
 //!
 //! [`Pins`] is one session's. What it has shown is given up by [`Pins::release`], when the client says that it is done, and by
 //! [`Pins::closed`], when no process has the client's end any more; *however else it ends, dropped by a panic or with its task,
-//! what it has shown is forgotten*, which costs the memory and never gives a reader bytes that are not his.
+//! what it has shown is forgotten*, which costs the memory and never gives a reader bytes that are not its own.
 //!
 //! [`Bound`] is all sessions': a part of the pool, counted by the frames that what is shown lies in, each once however often it
 //! is shown: a frame with one extent in use is no good to blocks. A reply that does not fit is *parked*, for a short while. Those with
 //! parked replies stand in one line, first come first served; each session may show one reply beyond the bound, up to half as
-//! much again. Who holds what he was shown may himself wait for more, so nothing here waits for long: what is not shown by
+//! much again. A client that holds what it was shown may itself wait for more, so nothing here waits for long: what is not shown by
 //! then is read another way.
 
 use std::collections::{HashMap, VecDeque};

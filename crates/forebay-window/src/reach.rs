@@ -1,9 +1,9 @@
 //! How a client finds the memory of the worker that it knows as `HOST:PORT`, and whether it may look.
 //!
-//! Only if the host is this one: an address that a socket here can be bound to. Then under the name of that address, and under those
-//! of workers that listen on all addresses. Anyone can listen under a name: whoever does must be of our user, or root. And an address
-//! may be this host's and yet lead to another, as that of a service which is balanced does: so what is found here is used only
-//! if the worker that is reached by the other way is the same one ([`Seen::instance`]).
+//! Only if the host is this one: an address that a socket here can be bound to. Then under the name of that address, and under
+//! those of workers that listen on all addresses. Anyone can listen under a name: a process that does must be of our user, or
+//! root. And an address may be this host's and yet lead to another, as that of a service which is balanced does: so what is found
+//! here is used only if the worker that is reached by the other way is the same one ([`Seen::instance`]).
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -109,7 +109,7 @@ pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen,
     }
 }
 
-/// The socket of whoever listens under the first of the worker's names at which somebody does that we may talk to.
+/// The socket of the process that listens under the first of the worker's names at which somebody does that we may talk to.
 async fn find(worker: &str) -> Result<Socket, NotSeen> {
     let (ours, nobody) = (our_user(), socket::nobody());
     let mut none = NotSeen::Elsewhere;
@@ -124,7 +124,7 @@ async fn find(worker: &str) -> Result<Socket, NotSeen> {
                     if may_talk(theirs, ours, nobody) {
                         return Ok(socket);
                     }
-                    // Whoever took a name that is not his keeps nobody from the next.
+                    // A process that took a name that is not its own does not keep us from the next.
                     none = NotSeen::OtherUser { theirs, ours };
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}

@@ -417,7 +417,7 @@ impl Session {
         }
     }
 
-    /// Has nothing wait any more, and lets the next have his turn.
+    /// Has nothing wait any more, and lets the next have its turn.
     fn leave_line(&mut self) {
         let mut line = self.shared.line.lock();
         let unsent = self.pins.unpark(&mut line.bound);

@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) line: Mutex<Line>,
 }
 
-/// What all sessions show, and how to wake those who wait to.
+/// What all sessions show, and how to wake those that wait to.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) bound: Bound,

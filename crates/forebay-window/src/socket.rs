@@ -1,8 +1,8 @@
 //! System calls on sockets of packets with names in the abstract namespace, which is the network namespace's as ports are.
 //!
 //! A socket is watched for what arrives and for nothing else: of a Unix socket the kernel would tell that it can be written to
-//! each time the peer takes a packet from it, and wake us for it. Whoever finds it full, which is rare, waits by a second descriptor
-//! that exists for that long.
+//! each time the peer takes a packet from it, and wake us for it. A sender that finds it full, which is rare, waits by a second
+//! descriptor that exists for that long.
 //!
 //! Nothing but the peer's end being closed counts as its end here ([`Socket::is_closed_by_peer`]): an empty packet reads like an
 //! end of file, and so does a peer that has closed one direction.
@@ -46,7 +46,7 @@ pub(crate) fn listen(name: &str) -> io::Result<Socket> {
     Socket::new(fd)
 }
 
-/// A socket that is connected to whoever listens under `name`. Does not wait.
+/// A socket that is connected to the process that listens under `name`. Does not wait.
 pub(crate) fn connect(name: &str) -> io::Result<Socket> {
     let fd = open()?;
     rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
@@ -186,20 +186,20 @@ fn hangs_up(fd: &OwnedFd, also: PollFlags) -> io::Result<bool> {
     Ok(polled[0].revents().intersects(PollFlags::HUP.union(also)))
 }
 
-/// Whether the two sides trust each other with their memory: a process of the same user, or of the one who may do everything.
-/// `nobody`: as whom the kernel shows every user that our user namespace does not know, who may be anybody.
+/// Whether the two sides trust each other with their memory: a process of the same user, or of root.
+/// `nobody`: the id under which the kernel shows every user that our user namespace does not know.
 pub(crate) fn may_talk(peer: u32, ours: u32, nobody: u32) -> bool {
     peer != nobody && (peer == ours || peer == 0)
 }
 
-/// As whom the kernel shows users that have no number in a namespace.
+/// The id under which the kernel shows users that have no number in a namespace.
 pub(crate) fn nobody() -> u32 {
     const USUAL: u32 = 65_534;
     let set = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
     set.ok().and_then(|set| set.trim().parse().ok()).unwrap_or(USUAL)
 }
 
-/// Whom we run as.
+/// The user that we run as.
 pub(crate) fn our_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -236,7 +236,7 @@ mod tests {
         let may_talk = |peer, ours| may_talk(peer, ours, 65_534);
         assert!(may_talk(1000, 1000) && may_talk(0, 1000) && may_talk(0, 0));
         assert!(!may_talk(1001, 1000) && !may_talk(1000, 0) && !may_talk(65_534, 1000));
-        // Whoever has no number here looks like that one, and may be two.
+        // Every user that has no number here looks like that one.
         assert!(!may_talk(65_534, 65_534) && nobody() > 0);
     }
 

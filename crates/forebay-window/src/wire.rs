@@ -1,7 +1,7 @@
 //! The layout of packets. Pure. Little-endian throughout; the headers of requests and replies are [`forebay_transport::wire`]'s.
 //!
 //! The worker speaks first: its hello, and with it the descriptor of its memory. The client answers with its own. Then a
-//! packet of the client is a request, or releases, or releases with a request behind them, so that a reader who goes on costs one
+//! packet of the client is a request, or releases, or releases with a request behind them, so that a reader that goes on costs one
 //! packet for each read and no more; a packet of the worker is a reply, whose payload is not sent but pointed at.
 //!
 //! ```text
@@ -131,7 +131,7 @@ impl<'a> Asked<'a> {
     /// Reads a packet.
     ///
     /// # Errors
-    /// [`Malformed`]; whoever sent it is not to be listened to.
+    /// [`Malformed`]; its sender is not to be listened to.
     pub(crate) fn decode(packet: &'a [u8]) -> Result<Self, Malformed> {
         let (releases, rest) = match packet {
             [a, b, low, high, ..] if [*a, *b] == RELEASES_MAGIC => {
@@ -216,7 +216,7 @@ impl<'a> Answered<'a> {
     /// Reads a packet.
     ///
     /// # Errors
-    /// [`Malformed`]; whoever sent it is not to be listened to.
+    /// [`Malformed`]; its sender is not to be listened to.
     pub(crate) fn decode(packet: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = packet.split_first_chunk().ok_or(Malformed::Size(packet.len()))?;
         let header = ReplyHeader::decode(header)?;

@@ -92,7 +92,7 @@ async fn a_client_that_never_lets_go_fails_no_other_and_only_costs_it_copies() {
         let landed = bytes(&piece(&other, &own, index, 7, 100).await);
         assert!(landed.iter().enumerate().all(|(at, byte)| *byte == pattern(index, 7 + at as u32)));
     }
-    // Three quarters of the pool are shown at most, also to those who are shown nothing yet.
+    // Three quarters of the pool are shown at most, also to those that are shown nothing yet.
     let third = open(worker.tcp.local_addr()).await;
     let sixth = view(&third, 6, 0, 100).await;
     let fourth = open(worker.tcp.local_addr()).await;

@@ -1,4 +1,4 @@
-//! Whoever listens under a worker's name and does not speak as one is not used, and reads go the other way.
+//! A process that listens under a worker's name and does not speak as one is not used, and reads go the other way.
 
 mod common;
 

@@ -11,7 +11,7 @@ mod modelled {
     }
 }
 
-/// One change is noted while somebody has the worker make up for those that are known: whoever asks after the change was noted
+/// One change is noted while somebody has the worker make up for those that are known: a request after the change was noted
 /// hears of it, unless the worker was made to forget after that.
 #[test]
 fn a_change_that_is_noted_while_a_worker_makes_up_for_others_is_still_due() {

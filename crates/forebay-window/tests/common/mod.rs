@@ -110,7 +110,7 @@ impl Shelf {
         self.blocks.lock().insert(index, spans);
     }
 
-    /// Drops a block: only those who look at it keep it.
+    /// Drops a block: only those that look at it keep it.
     pub(crate) fn remove(&self, index: u64) {
         self.blocks.lock().remove(&index);
     }
