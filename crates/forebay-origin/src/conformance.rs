@@ -1,4 +1,4 @@
-//! The suite that every implementation of [`Origin`] runs.
+//! The suite that every implementation of [`Origin`](crate::Origin) runs.
 //!
 //! An implementation brings a [`Fixture`], which puts and deletes objects behind the origin's back, and calls
 //! [`check`].
