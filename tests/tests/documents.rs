@@ -1,6 +1,6 @@
 //! What the documents say of the code is so.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
@@ -87,41 +87,125 @@ fn every_promise_of_the_semantics_is_quoted_by_a_test_and_nothing_else_is() {
     assert!(unsaid.is_empty(), "tests quote what docs/SEMANTICS.md does not say: {unsaid:#?}");
 }
 
-#[test]
-fn every_file_that_the_documents_link_to_is_there() {
-    let documents = [
-        "README.md",
-        "ARCHITECTURE.md",
-        "CONTRIBUTING.md",
-        "docs/BENCHMARKS.md",
-        "docs/benchmarks/aims.md",
-        "docs/benchmarks/cluster.md",
-        "docs/benchmarks/hot-path.md",
-        "docs/benchmarks/latency.md",
-        "docs/benchmarks/method.md",
-        "docs/benchmarks/network.md",
-        "docs/benchmarks/peers.md",
-        "docs/benchmarks/reading.md",
-        "docs/benchmarks/run.md",
-        "docs/benchmarks/simulation.md",
-        "docs/benchmarks/writing.md",
-        "docs/PLAN.md",
-        "docs/RDMA.md",
-        "docs/SEMANTICS.md",
-        "docs/guides/benchmarking.md",
-        "docs/guides/ipoib.md",
-        "docs/guides/rdma.md",
-        "docs/guides/troubleshooting.md",
-    ];
-    for document in documents {
-        let text = std::fs::read_to_string(root().join(document)).unwrap();
-        let directory = root().join(document).parent().unwrap().to_owned();
-        for link in text.split("](").skip(1).filter_map(|after| after.split(')').next()) {
-            let path = link.split('#').next().unwrap();
-            if path.is_empty() || path.contains("://") {
-                continue;
-            }
-            assert!(directory.join(path).exists(), "{document} links to {path}, which is not there");
+/// Every Markdown file of the repository, but for what is built and what fuzzers found.
+fn markdown(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            let is_ours = !["target", "corpus", "artifacts", ".git"].iter().any(|other| name == *other);
+            is_ours.then(|| markdown(&path, found));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
         }
     }
+}
+
+/// The three or more backticks or tildes that a line begins with.
+fn fence(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let mark = line.chars().next().filter(|mark| ['`', '~'].contains(mark))?;
+    let length = line.len() - line.trim_start_matches(mark).len();
+    (length >= 3).then(|| &line[..length])
+}
+
+/// The lines of a document outside of its blocks of code, for each of which there is an empty one.
+fn without_blocks(text: &str) -> Vec<&str> {
+    let (mut kept, mut block) = (Vec::new(), None);
+    for line in text.lines() {
+        match (block, fence(line)) {
+            (None, None) => kept.push(line),
+            (None, Some(begin)) => {
+                kept.push("");
+                block = Some(begin);
+            }
+            (Some(begin), Some(end)) if end.starts_with(begin) && line.trim() == end => block = None,
+            (Some(_), _) => {}
+        }
+    }
+    kept
+}
+
+/// A paragraph without the code in it: what stands between two runs of as many backticks.
+fn without_code(paragraph: &str) -> String {
+    let runs = |text: &str| text.len() - text.trim_start_matches('`').len();
+    let (mut kept, mut rest) = (String::new(), paragraph);
+    while let Some(begin) = rest.find('`') {
+        let length = runs(&rest[begin..]);
+        kept.push_str(&rest[..begin]);
+        rest = &rest[begin + length..];
+        let mut at = 0;
+        while let Some(end) = rest[at..].find('`').map(|found| at + found) {
+            at = end + runs(&rest[end..]);
+            if at - end == length {
+                rest = &rest[at..];
+                break;
+            }
+        }
+    }
+    kept + rest
+}
+
+/// What a document links to. Nothing in code is a link.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for paragraph in without_blocks(text).split(|line| line.trim().is_empty()) {
+        let paragraph = without_code(&paragraph.join("\n"));
+        let targets = paragraph.split("](").skip(1).filter_map(|after| after.split([')', ' ', '\n']).next());
+        found.extend(targets.map(str::to_owned));
+    }
+    found
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> HashSet<String> {
+    let (mut found, mut counts) = (HashSet::new(), HashMap::<String, usize>::new());
+    for line in without_blocks(text) {
+        let heading = line.trim_start_matches('#');
+        if !(1..=6).contains(&(line.len() - heading.len())) || !heading.starts_with(' ') {
+            continue;
+        }
+        let mut parts = heading.trim().split("](");
+        let mut words = parts.next().unwrap_or_default().to_owned();
+        parts.filter_map(|part| part.split_once(')')).for_each(|(_target, after)| words.push_str(after));
+        let kept = |letter: &char| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter);
+        let slug = words.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-");
+        let count = counts.entry(slug.clone()).or_default();
+        found.insert(if *count == 0 { slug } else { format!("{slug}-{count}") });
+        *count += 1;
+    }
+    found
+}
+
+#[test]
+fn every_file_that_the_documents_link_to_is_there() {
+    let mut documents = Vec::new();
+    markdown(&root(), &mut documents);
+    assert!(documents.len() > 60, "{documents:#?}");
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for document in &documents {
+        let (text, name) = (std::fs::read_to_string(document).unwrap(), document.display());
+        for link in links(&text).into_iter().filter(|link| !link.contains(':')) {
+            checked += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link.as_str(), ""));
+            let target = if path.is_empty() { document.clone() } else { document.parent().unwrap().join(path) };
+            if !target.exists() {
+                wrong.push(format!("{name} links to {path}, which is not there"));
+            } else if !anchor.is_empty() && target.extension().is_some_and(|extension| extension == "md") {
+                let has_anchor = anchors(&std::fs::read_to_string(&target).unwrap()).contains(anchor);
+                (!has_anchor).then(|| wrong.push(format!("{name} links to {link}, which has no such heading")));
+            }
+        }
+    }
+    assert!(checked > 200, "{checked} links");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn links_and_anchors_are_those_that_github_makes() {
+    let text = "# One: `two_three`, *four*\n## One\n## [One](x.md)\n#no\n\
+                [a](b.md#c) `[d](e)` [`f`\ng](h \"i\") ``j`[k](l)``\n```text\n# m\n[n](o)\n```\n\
+                ~~~\n```\n~~~\n[p](#q)\n";
+    assert_eq!(links(text), ["x.md", "b.md#c", "h", "#q"]);
+    let made = ["one-two_three-four", "one", "one-1"].map(str::to_owned);
+    assert_eq!(anchors(text), HashSet::from(made));
 }
