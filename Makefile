@@ -5,7 +5,7 @@ SHELL := bash
 CARGO ?= cargo
 BINARIES = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup build demo test test-all test-long test-rdma model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc deny bench peers \
+.PHONY: help setup build demo test test-all test-long test-rdma model miri sanitize fuzz simulate-faults instructions lint fmt clippy doc docs deny bench peers \
 	simulate
 
 help: ## Show this list
@@ -48,6 +48,9 @@ fuzz: ## Every parser of what comes from outside, fed by libFuzzer for 60 s (FUZ
 
 instructions: ## What a read that hits memory takes, in instructions, against tests/instructions.toml
 	@scripts/instructions.sh
+
+docs: ## Build the documentation site, target/site/index.html, and check every link (installs mdBook, saying so)
+	@scripts/docs.sh
 
 lint: fmt clippy doc deny ## Format, clippy, rustdoc, cargo-deny
 
