@@ -35,7 +35,7 @@ miri forebay-transport "" wire:: an_upload_is_sent
 # Its threads wait for a lock of parking_lot, which makes pointers of numbers: nothing for strict provenance.
 miri forebay-store "" header:: geometry:: keep:: write_buffer:: space::tests::a_ verify::tests --skip a_leftover_is_found_while
 # It leaks on purpose, which Miri takes for a fault.
-miri forebay-window "" wire:: pins:: lease:: --skip what_is_shown_is_forgotten
+miri forebay-shm "" wire:: pins:: lease:: --skip what_is_shown_is_forgotten
 
 echo "skipped: memory that processes share, huge pages and nodes: Miri knows no memfd, madvise and mbind"
 echo "skipped: sockets, io_uring, slab files, UCX: Miri has no kernel and calls no foreign function"

@@ -5,7 +5,7 @@
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
 //! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
 //! * [`Peers`] are the links of a worker to the others, which it asks for blocks before the origin;
-//! * as the [`Source`](forebay_local::Source) of materialised files it reads whole blocks with their sums;
+//! * as the [`Source`](forebay_materialise::Source) of materialised files it reads whole blocks with their sums;
 //! * [`Connector`] makes links to workers, so that the client knows no transport by name.
 //!
 //! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::PlacementKey;
-use forebay_local::{Blocks, Source, Summed};
+use forebay_materialise::{Blocks, Source, Summed};
 use forebay_memory::Spans;
 use forebay_transport::{Flags, Payload, Reply};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SectorSums};

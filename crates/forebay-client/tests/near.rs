@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_client::{Client, ClientOptions, Connector, ReadPayload};
 use forebay_cluster::{Member, StaticMembership};
-use forebay_local::Source;
+use forebay_materialise::Source;
 use forebay_memory::{Pool, PoolOptions, Span, SpanMut, Spans};
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::fake::FakeTransport;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_fuse_io::SessionError;
-use forebay_local::LocalError;
+use forebay_materialise::LocalError;
 use forebay_staging::StagingError;
 
 /// Why something could not be mounted or unmounted.

@@ -40,7 +40,7 @@ impl FileHandle {
     }
 
     /// The version that was read through it, its size, and how it was read, where that was noted.
-    pub(crate) fn was_read(&self) -> Option<(FileId, u64, forebay_local::Reading)> {
+    pub(crate) fn was_read(&self) -> Option<(FileId, u64, forebay_materialise::Reading)> {
         let (file, read) = self.file.as_ref().zip(self.read.as_ref())?;
         Some((file.id(), file.version().size, read.total()))
     }
@@ -73,9 +73,9 @@ impl ReadThrough {
     }
 
     /// All of them.
-    pub(crate) fn total(&self) -> forebay_local::Reading {
+    pub(crate) fn total(&self) -> forebay_materialise::Reading {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        forebay_local::Reading { bytes: count(&self.bytes), sequential: count(&self.sequential) }
+        forebay_materialise::Reading { bytes: count(&self.bytes), sequential: count(&self.sequential) }
     }
 }
 
@@ -111,6 +111,6 @@ mod tests {
             read.note(at * 10, 10);
         }
         read.note(7, 10);
-        assert_eq!(read.total(), forebay_local::Reading { bytes: 50, sequential: 40 });
+        assert_eq!(read.total(), forebay_materialise::Reading { bytes: 50, sequential: 40 });
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_local::{Listed, Local, NotTaken, Verdict, Why};
+use forebay_materialise::{Listed, Local, NotTaken, Verdict, Why};
 use forebay_types::{Failure, FileVersion, FsPath};
 use futures::future::{BoxFuture, FutureExt as _, ready};
 use serde::Serialize;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_local::NotTaken;
+use forebay_materialise::NotTaken;
 use forebay_types::{Failure, FsPath};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};

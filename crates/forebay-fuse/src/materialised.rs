@@ -1,6 +1,6 @@
 //! Materialised files in the life of a mount: which opens pass through to them, and what the kernel says to that.
 //!
-//! [`forebay_local`] decides which files are worth it and has them. An open asks it once, and once more waits for it where the
+//! [`forebay_materialise`] decides which files are worth it and has them. An open asks it once, and once more waits for it where the
 //! options say so; what it hands out is made a backing of the kernel's and kept with the inode ([`crate::mode`]) from the first
 //! handle that passes through to the last.
 //!
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use forebay_client::Client;
 use forebay_fuse_io::{Backings, NoPassthrough};
-use forebay_local::{BackendKind, Local, LocalError, Verdict};
+use forebay_materialise::{BackendKind, Local, LocalError, Verdict};
 use forebay_types::{FileId, FileVersion, FsPath};
 use parking_lot::RwLock;
 use serde_json::{Value, json};

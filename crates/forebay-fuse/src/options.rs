@@ -87,7 +87,7 @@ pub struct WritingOptions {
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
     /// Where, and which.
-    pub files: forebay_local::LocalOptions,
+    pub files: forebay_materialise::LocalOptions,
     /// Also files that may be written through this mount. A reader of such a file goes on seeing the version that it opened when
     /// somebody writes to it.
     pub on_writable: bool,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay_fuse_io::Backing;
-use forebay_local::LocalFile;
+use forebay_materialise::LocalFile;
 
 use crate::mode;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_cluster::Membership as _;
 use forebay_cluster::records::members::DrainProgress;
-use forebay_registry::{Members, Registered};
+use forebay_state::membership::{Members, Registered};
 use forebay_worker::{DrainOptions, DrainVerdict, Worker};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -6,7 +6,8 @@
 //!
 //! * [`FileStore`]: a directory of this machine, for one process: the embedded default;
 //! * [`EtcdStore`]: etcd, for a cluster;
-//! * [`Election`]: one leader among several processes, over any store.
+//! * [`Election`]: one leader among several processes, over any store;
+//! * [`membership`]: the workers of a cluster as a process knows them, and what a worker tells of itself.
 //!
 //! Keys are relative to the cluster: segments joined by `/`. A name that may hold anything (a path, a URL) becomes one
 //! segment by [`encode_segment`]. What the values mean is the business of the crates above.
@@ -25,6 +26,7 @@ mod file;
 pub mod fuzzing;
 mod key;
 mod lease;
+pub mod membership;
 mod traits;
 mod watch;
 

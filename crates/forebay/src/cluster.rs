@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay_cluster::{Freshness, Membership, Reach, StaticMembership, Topology};
 use forebay_config::Config;
-use forebay_registry::{Members, MembersOptions};
+use forebay_state::membership::{Members, MembersOptions};
 use forebay_state::{EtcdOptions, EtcdStore, EtcdUser, FileOptions, FileStore, StateStore};
 use serde_json::{Value, json};
 

@@ -19,7 +19,7 @@ use forebay_coordinator::{
     CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, RunnerOptions,
 };
 use forebay_metrics::{ProcessStats, Readiness, counters};
-use forebay_registry::{Members, Table};
+use forebay_state::membership::{Members, Table};
 use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath};
 use serde_json::{Value, json};

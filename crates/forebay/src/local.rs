@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay_config::Config;
 use forebay_fuse::{LocalFiles, LocalOptions, MountOptions};
-use forebay_local::Why;
+use forebay_materialise::Why;
 use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -127,7 +127,7 @@ pub(crate) fn options(config: &Config, mountpoint: &Path) -> Option<LocalOptions
     if config.client_local_size.as_u64() == 0 {
         return None;
     }
-    let files = forebay_local::LocalOptions {
+    let files = forebay_materialise::LocalOptions {
         size: config.client_local_size,
         dir: config.client_local_dir.clone(),
         owner: format!("{} at {}", config.cluster_name.as_str(), mountpoint.display()),

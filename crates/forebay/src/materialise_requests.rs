@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
 use forebay_fuse::{LocalFiles, MaterialiseProgress};
-use forebay_local::Why;
-use forebay_registry::Table;
+use forebay_materialise::Why;
+use forebay_state::membership::Table;
 use forebay_state::{Lease, StateError, StateStore, Transaction, encode_segment};
 use forebay_types::FsPath;
 use tokio::task::JoinHandle;

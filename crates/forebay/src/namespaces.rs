@@ -16,7 +16,7 @@ use forebay_cluster::records::mounts::{CredentialReference, MOUNTS, MountRecord,
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
 use forebay_config::Loaded;
 use forebay_origin::{ListPage, Origin, OriginCounts, OriginOptions, S3Checksum, S3Keys};
-use forebay_registry::Table;
+use forebay_state::membership::Table;
 use forebay_types::{Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
 use forebay_worker::{Namespace, Worker};
 use tokio::sync::watch;

@@ -13,7 +13,7 @@ use forebay_cluster::{Backoff, Membership as _};
 use forebay_config::{Config, Host, Loaded};
 use forebay_memory::Sharing;
 use forebay_node::{JoinOptions, Joined};
-use forebay_registry::RegisteredOptions;
+use forebay_state::membership::RegisteredOptions;
 use forebay_store::Store;
 use forebay_tcp::{TcpError, TcpServer};
 use forebay_transport::Service;

@@ -21,7 +21,7 @@ const SIZE: usize = 9 * BLOCK_SIZE as usize + 777;
 
 /// Every file is worth it, and its first open waits for it.
 fn eager() -> LocalOptions {
-    let files = forebay_local::LocalOptions {
+    let files = forebay_materialise::LocalOptions {
         size: ByteSize::mib(64),
         dir: None,
         owner: "tests".to_owned(),
@@ -41,7 +41,7 @@ fn eager() -> LocalOptions {
 fn patient() -> LocalOptions {
     let eager = eager();
     LocalOptions {
-        files: forebay_local::LocalOptions { min_opens: 2, first_open_size: ByteSize::bytes(0), ..eager.files },
+        files: forebay_materialise::LocalOptions { min_opens: 2, first_open_size: ByteSize::bytes(0), ..eager.files },
         ..eager
     }
 }
@@ -185,7 +185,7 @@ fn what_is_asked_for_is_materialised_however_seldom_it_is_opened() {
     mounted.bucket.put("models/a", pattern(SIZE, 2));
     mounted.bucket.put("models/b", pattern(SIZE, 3));
     let local = mounted.mount.local_files().unwrap();
-    let request = local.add(FsPath::new(b"/models".as_slice()).unwrap(), forebay_local::Why::Command);
+    let request = local.add(FsPath::new(b"/models".as_slice()).unwrap(), forebay_materialise::Why::Command);
     wait_until("the request has ended", || local.progress(request).unwrap().ended);
     let progress = local.progress(request).unwrap();
     assert_eq!((progress.files, progress.ready, progress.ready_bytes), (2, 2, 2 * SIZE as u64), "{progress:?}");
@@ -203,7 +203,7 @@ fn what_asks_for_too_much_is_told_what_did_not_come() {
     on_or_skip!(mounted);
     mounted.bucket.put("large", pattern(8 << 20, 2));
     let local = mounted.mount.local_files().unwrap();
-    let request = local.add(FsPath::new(b"/large".as_slice()).unwrap(), forebay_local::Why::Command);
+    let request = local.add(FsPath::new(b"/large".as_slice()).unwrap(), forebay_materialise::Why::Command);
     wait_until("the request has ended", || local.progress(request).unwrap().ended);
     let progress = local.progress(request).unwrap();
     assert_eq!((progress.ready, progress.no_room + progress.failed, progress.first.len()), (0, 1, 1), "{progress:?}");

@@ -5,7 +5,7 @@ use std::io;
 
 use forebay_coordinator::{ApiError, CoordinatorError};
 use forebay_fuse::MountError;
-use forebay_local::LocalError;
+use forebay_materialise::LocalError;
 use forebay_memory::PoolError;
 use forebay_origin::OriginError;
 use forebay_staging::StagingError;

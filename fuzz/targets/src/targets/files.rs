@@ -22,9 +22,9 @@ pub(super) mod local_record {
         let flags = input.u8();
         let mut record = input.rest().to_vec();
         if flags & 1 != 0 {
-            forebay_local::fuzzing::seal(&mut record);
+            forebay_materialise::fuzzing::seal(&mut record);
         }
-        forebay_local::fuzzing::record(&record);
+        forebay_materialise::fuzzing::record(&record);
     }
 
     pub(crate) fn seeds() -> Vec<Seed> {

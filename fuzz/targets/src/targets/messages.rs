@@ -223,7 +223,7 @@ pub(super) mod bodies {
 
 pub(super) mod window {
     use super::*;
-    use forebay_window::fuzzing::{answered, asked, greeting};
+    use forebay_shm::fuzzing::{answered, asked, greeting};
 
     /// Bytes before the ids that a packet releases.
     const RELEASES: usize = 8;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use forebay_memory::Pool;
+use forebay_shm::{WindowServer, name_of};
 use forebay_tcp::TcpServer;
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
-use forebay_window::{WindowServer, name_of};
 use tokio::sync::Mutex;
 
 struct Near {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, WorkerRecord, WorkerState};
 use forebay_cluster::{Membership as _, Reach, Topology};
-use forebay_registry::{Members, MembersOptions, Registered, RegisteredOptions, Table};
+use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
 use forebay_state::{FileOptions, FileStore, StateStore, Transaction, encode_segment};
 
 const OPTIONS: RegisteredOptions =

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::{Entry, StateStore, Update, decode_segment, encode_segment};
 use arc_swap::ArcSwap;
 use forebay_cluster::records::members::WorkerRecord;
 use forebay_cluster::{Freshness, MemberView, Membership, Reach, Topology};
-use forebay_state::{Entry, StateStore, Update, decode_segment, encode_segment};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -104,7 +104,7 @@ impl Membership for Members {
 
 async fn follow(
     shared: Arc<Shared>,
-    mut updates: forebay_state::Watch,
+    mut updates: crate::Watch,
     prefix: String,
     tell: watch::Sender<bool>,
     stop: CancellationToken,

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::{Committed, Lease, StateError, StateStore, Transaction, Update, encode_segment};
 use forebay_cluster::records::members::{DRAINS, DrainProgress, JOINS, WorkerRecord, WorkerState};
 use forebay_cluster::{JoinHistory, Registration, Standing};
-use forebay_state::{Committed, Lease, StateError, StateStore, Transaction, Update, encode_segment};
 use forebay_types::Tenure;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};

@@ -6,10 +6,8 @@
 //!   the worker is to leave.
 //! * [`Table`] watches any other records: mounts, policies, hot files.
 //!
-//! What is decided is decided in `forebay-cluster`, by state machines; this crate waits for the store, for time and for the
+//! What is decided is decided in `forebay-cluster`, by state machines; this module waits for the store, for time and for the
 //! end. Each of the three owns one task and joins it in its `close`.
-
-#![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod members;
 mod registered;

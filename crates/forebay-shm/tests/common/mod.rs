@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions, Sharing, Span, SpanMut, Spans};
+use forebay_shm::{ClientOptions, NearTransport, ServerOptions, WindowServer, name_of};
 use forebay_tcp::{TcpServer, TcpTransport};
 use forebay_transport::conformance::{pattern, until};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
@@ -21,7 +22,6 @@ use forebay_transport::{
     CallError, LinkError, Op, Provenance, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
 };
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
-use forebay_window::{ClientOptions, NearTransport, ServerOptions, WindowServer, name_of};
 use parking_lot::Mutex;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,

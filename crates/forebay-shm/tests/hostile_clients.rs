@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use forebay_shm::{ServerOptions, WindowServer, name_of};
 use forebay_transport::conformance::{Behaviour, Scripted, until, within};
 use forebay_transport::wire::{HEADER_LEN, Hello, RequestHeader};
 use forebay_transport::{Op, Request, Transport};
 use forebay_types::{FailureKind, crc32c};
-use forebay_window::{ServerOptions, WindowServer, name_of};
 
 /// A worker with blocks 1 and 2 in 4 frames, and its name.
 fn start() -> (Worker, Arc<Shelf>, String) {

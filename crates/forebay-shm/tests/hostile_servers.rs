@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use forebay_shm::{NearTransport, name_of};
 use forebay_transport::conformance::{Scripted, until, within};
 use forebay_transport::wire::{HELLO_LEN, Hello, ReplyHeader};
 use forebay_transport::{CallError, LinkError, Op, Provenance, Request, Transport};
 use forebay_types::FailureKind;
-use forebay_window::{NearTransport, name_of};
 use rustix::fs::MemfdFlags;
 
 const LENGTH: u64 = 64 << 10;
@@ -119,7 +119,7 @@ async fn a_server_that_says_nothing_is_not_waited_for_and_one_that_closes_is_not
     let options = forebay_tcp::ClientOptions::new(CLUSTER, BLOCK_SIZE);
     let other = Arc::new(forebay_tcp::TcpTransport::new(address.to_string(), options));
     let connect_timeout = Duration::from_millis(100);
-    let options = forebay_window::ClientOptions { connect_timeout, ..client_options() };
+    let options = forebay_shm::ClientOptions { connect_timeout, ..client_options() };
     let near = NearTransport::new(address.to_string(), other, options);
     assert!(why(&near).await.contains("no answer within"));
     assert_eq!(server.accept().receive(), None);

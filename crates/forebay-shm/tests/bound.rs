@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use forebay_memory::Pool;
+use forebay_shm::{ServerOptions, name_of};
 use forebay_transport::conformance::{pattern, pool as private_pool, until, within};
 use forebay_transport::{CallError, LinkError, Op, Payload, Reply, Request, Transport};
-use forebay_window::{ServerOptions, name_of};
 
 fn is_other_path(result: &Result<Reply, CallError>) -> bool {
     matches!(result, Err(CallError::Link(LinkError::OtherPath { .. })))
@@ -170,7 +170,7 @@ async fn a_worker_here_is_not_taken_for_the_one_that_the_address_leads_to() {
     here.put(&pool, 1, 1000);
     let tcp = tcp_server(loopback(), there.clone());
     let options = ServerOptions { instance: 7, ..server_options(name_of(tcp.local_addr())) };
-    let window = forebay_window::WindowServer::bind(options, &pool, here).unwrap();
+    let window = forebay_shm::WindowServer::bind(options, &pool, here).unwrap();
     for instance in [0, 8, 7] {
         there.instance.store(instance, Ordering::Relaxed);
         let near = near(tcp.local_addr());

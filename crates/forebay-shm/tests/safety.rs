@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use forebay_memory::Spans;
+use forebay_shm::{ServerOptions, WindowError, WindowServer, name_of};
 use forebay_transport::conformance::{Behaviour, Scripted, until, within};
 use forebay_transport::{CallError, LinkError, Op, Payload, Request, Transport};
 use forebay_types::FailureKind;
-use forebay_window::{ServerOptions, WindowError, WindowServer, name_of};
 
 const BRIEF: Duration = Duration::from_millis(100);
 const WHOLE: u32 = FRAME as u32;
 
 /// A worker of `frames` × 4 MiB with as many blocks as are named, of 4 MiB each, and a client that sees them.
-async fn start(frames: u64, blocks: &[u64]) -> (Worker, Arc<Shelf>, Arc<forebay_window::NearTransport>) {
+async fn start(frames: u64, blocks: &[u64]) -> (Worker, Arc<Shelf>, Arc<forebay_shm::NearTransport>) {
     let (pool, shelf) = (shared_pool(frames), Shelf::new());
     blocks.iter().for_each(|index| shelf.put(&pool, *index, FRAME));
     let worker = Worker::start(&pool, shelf.clone());
