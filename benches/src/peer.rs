@@ -13,13 +13,13 @@ mod place;
 mod program;
 mod rclone;
 mod s3fs;
-mod seam;
+mod traits;
 
 pub(crate) use mounted::Mounted;
 pub(crate) use ours::Ours;
 pub(crate) use place::Place;
 pub(crate) use program::peers_directory;
-pub(crate) use seam::Peer;
+pub(crate) use traits::Peer;
 
 /// Everything that is compared, Forebay first. Only what is installed.
 pub(crate) fn installed(ours: &[Ours]) -> Vec<Box<dyn Peer>> {

@@ -64,7 +64,7 @@ fn bucket() -> Bucket {
 }
 
 /// Reads `length` bytes at every other multiple of it, in an order that jumps about, but for the beginning: there the kernel expects
-/// a reader in order, and reads ahead of him. How many bytes.
+/// a reader in order, and reads ahead of it. How many bytes.
 fn read_at_random(path: &Path, way: Way, length: u64) -> u64 {
     let slots = SIZE / length / 2;
     let reads = slots.min(READS);

@@ -1,7 +1,7 @@
 //! Defaults that give way to what somebody has set.
 //!
-//! A default is what suits most. Where another setting leaves no room for it, nobody wants to be told that a value which he never
-//! wrote is wrong: it takes what room there is. What somebody did write stays, and conflicts are told (`rules.rs`).
+//! A default is what suits most users. Where another setting leaves no room for it, an error about a value that the user never wrote
+//! would help nobody: the default takes what room there is. A value that the user wrote stays, and conflicts are errors (`rules.rs`).
 
 use crate::keys::Config;
 

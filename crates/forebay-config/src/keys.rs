@@ -362,7 +362,7 @@ keys! {
         fuse_interrupts "fuse.interrupts": bool = true;
         /// Threads that serve the kernel; 0 takes one a core.
         fuse_threads "fuse.threads": u32 = 0, in 0..=1024;
-        /// How long a thread on `/dev/fuse` waits awake for the next request after a read of 16KiB or less, one at a
+        /// How long a thread on `/dev/fuse` busy-polls for the next request after a read of 16KiB or less, one at a
         /// time; 0: not at all.
         fuse_spin "fuse.spin": Duration = us(20), in Duration::ZERO..=ms(1);
         /// Answer reads of 64KiB and more on `/dev/fuse` through a pipe, which spares the kernel to look up each page by itself.

@@ -113,8 +113,8 @@ fn what_is_unknown_is_listed_and_what_is_wrong_is_an_error_with_its_line() {
 fn every_property_and_option_stands_in_the_guide_with_what_becomes_of_it() {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/migrating.md");
     let guide = std::fs::read_to_string(guide).unwrap();
-    for (option, meaning) in [known_properties(), known_options()].concat() {
-        let row = format!("| `{option}` | {meaning} |");
+    for (option, mapping) in [known_properties(), known_options()].concat() {
+        let row = format!("| `{option}` | {mapping} |");
         assert!(guide.contains(&row), "the guide lacks:\n{row}");
     }
 }

@@ -1,4 +1,4 @@
-//! The seam to the cache: what a job needs of the workers.
+//! The interface to the cache: what a job needs of the workers.
 
 use std::sync::Arc;
 

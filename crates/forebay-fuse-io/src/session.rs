@@ -20,8 +20,8 @@ use forebay_memory::Pool;
 use tracing::{debug, info, warn};
 
 use crate::backing::Backings;
-use crate::channel::awake::{Awake, Turn};
 use crate::channel::batch;
+use crate::channel::busy_poll::{BusyPoll, Turn};
 use crate::channel::descriptor::Descriptor;
 use crate::channel::device;
 use crate::channel::pipe::{MAX, Pipe};
@@ -58,7 +58,7 @@ pub struct SessionOptions {
     pub threads: usize,
     /// Whether each thread gets a descriptor of `/dev/fuse` of its own, where the process may open it.
     pub clone_fd: bool,
-    /// How long a thread on `/dev/fuse` waits awake for the next request after a short read, one in a mount at a time; zero: not at all.
+    /// How long a thread on `/dev/fuse` busy-polls for the next request after a short read, one in a mount at a time; zero: not at all.
     pub spin: Duration,
     /// Whether threads on `/dev/fuse` answer long reads through a pipe, where they may have one.
     pub splice: bool,
@@ -126,7 +126,7 @@ pub struct Session<D> {
     dispatch: Arc<D>,
     threads: usize,
     clone_fd: bool,
-    /// Of the threads that wait awake.
+    /// Of the threads that busy-poll.
     turn: Arc<Turn>,
     splice: bool,
     negotiated: Negotiated,
@@ -310,7 +310,7 @@ impl DeviceThreads {
             let max_write = session.negotiated.max_write;
             // With rings, short reads do not come this way.
             let may = session.rings.is_none() && session.clone_fd;
-            let awake = may.then(|| Awake::new(&session.turn, &descriptor)).flatten();
+            let awake = may.then(|| BusyPoll::new(&session.turn, &descriptor)).flatten();
             let pipe = (session.splice && number < MAX).then(|| Pipe::to(&*descriptor)).flatten();
             let work = move || {
                 batch::wake_gently();

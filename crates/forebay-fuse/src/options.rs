@@ -39,7 +39,7 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether each thread gets a descriptor of `/dev/fuse` of its own.
     pub clone_fd: bool,
-    /// How long a thread on `/dev/fuse` waits awake for the next request after a read of little.
+    /// How long a thread on `/dev/fuse` busy-polls for the next request after a read of little.
     pub spin: Duration,
     /// Whether a thread on `/dev/fuse` answers long reads through a pipe.
     pub splice: bool,

@@ -120,8 +120,8 @@ struct Waiter {
     grant: oneshot::Sender<Extent>,
 }
 
-/// One who stands in line. However he leaves it unserved, his deadline over or his read given up, those behind him may fit where
-/// he did not.
+/// A waiter in the queue. However it leaves unserved, with its deadline over or its read given up, those behind it may fit where it
+/// did not.
 struct InLine<'a> {
     granted: oneshot::Receiver<Extent>,
     is_served: bool,

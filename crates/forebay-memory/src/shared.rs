@@ -115,7 +115,7 @@ fn small(length: usize) -> Result<SharedMemory> {
     sealed(length, MemfdFlags::empty(), PageKind::Small)
 }
 
-/// A file of `length` bytes that has no name, and that nobody else can write or cut short whatever descriptor he has.
+/// A file of `length` bytes that has no name, and that no other process can write or cut short, whatever descriptor it has.
 fn sealed(length: usize, flags: MemfdFlags, pages: PageKind) -> Result<SharedMemory> {
     let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let create = |flags| rustix::fs::memfd_create(c"forebay", flags);

@@ -11,7 +11,7 @@
 //!
 //! The parts: [`plan`](mod@plan) (pure: which tests, how many threads, which bytes), `statistics` and `text` (pure: what is
 //! reported and how it looks), `wire` (what passes over the control connection), `control` (the client's end of it), `ucx`
-//! (how both sides set UCX up), `link` (the seam: one job's way to the server, with an implementation for each kind),
+//! (how both sides set UCX up), `link` (the trait: one job's way to the server, with an implementation for each kind),
 //! `load_threads` (a thread for each job), [`client`](mod@client) (a run from beginning to end), [`server`](mod@server).
 //!
 //! **How READ and WRITE are driven.** Each job of the client has a thread, a UCX worker and an endpoint of its own. It polls

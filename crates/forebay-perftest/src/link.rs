@@ -2,13 +2,13 @@
 
 mod cache;
 mod one_sided;
-mod seam;
 mod stream;
+mod traits;
 
 use crate::error::Error;
 use crate::options::Kind;
 
-pub(crate) use seam::{Connector, Link, Operation, Patience};
+pub(crate) use traits::{Connector, Link, Operation, Patience};
 
 impl Connector {
     /// A new link for operations of `kind`, in the thread that is going to use it.

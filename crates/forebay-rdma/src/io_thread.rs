@@ -1,7 +1,7 @@
 //! An I/O thread, which drives one UCX worker, and the jobs that other threads give it.
 //!
 //! A UCX worker belongs to one thread, and so do its endpoints. Other threads that want something of them send a job: a closure
-//! that runs on the I/O thread, and may start tasks there. The I/O thread waits awake for a moment while that is cheaper than to be
+//! that runs on the I/O thread, and may start tasks there. The I/O thread busy-polls for a moment while that is cheaper than to be
 //! woken ([`forebay_ucx::Spin`]), and then sleeps in epoll; on EFA, which signals no events, in naps of a millisecond.
 //!
 //! Its owner ends it by [`IoThread::close`], which waits for it. Dropping the last handle ends it too, and waits for a while where
@@ -36,7 +36,7 @@ use crate::{sockets, vanishing};
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How long an I/O thread that is dropped holds up the thread that drops it.
 const DROP_WITHIN: Duration = Duration::from_secs(2);
-/// How long an I/O thread waits awake unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until
+/// How long an I/O thread busy-polls unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until
 /// a peer that sleeps has answered, so that neither end begins.
 const SPIN: Duration = Duration::from_micros(50);
 /// The most memory that is registered in one piece: a second's worth with small pages (0.8 ms for each MiB that nobody has touched),

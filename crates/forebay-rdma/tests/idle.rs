@@ -1,4 +1,4 @@
-//! What I/O threads take of the processor between calls, although they wait awake after each.
+//! What I/O threads take of the processor between calls, although they busy-poll after each.
 
 mod common;
 

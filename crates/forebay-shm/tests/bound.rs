@@ -17,10 +17,10 @@ fn is_other_path(result: &Result<Reply, CallError>) -> bool {
 }
 
 /// Blocks `1..=count` of 4 MiB, each in a frame of its own.
-fn shelf_of(pool: &Pool, count: u64) -> Arc<Shelf> {
-    let shelf = Shelf::new();
-    (1..=count).for_each(|index| shelf.put(pool, index, FRAME));
-    shelf
+fn service_of(pool: &Pool, count: u64) -> Arc<BlockService> {
+    let service = BlockService::new();
+    (1..=count).for_each(|index| service.put(pool, index, FRAME));
+    service
 }
 
 /// What a piece of a read brought: it is kept until the whole is there.
@@ -41,7 +41,7 @@ fn bytes(payload: &Payload) -> Vec<u8> {
 async fn readers_that_hold_one_piece_while_they_wait_for_the_next_all_end_with_right_bytes() {
     const LENGTH: u32 = 1000;
     let pool = shared_pool(8);
-    let worker = Worker::start(&pool, shelf_of(&pool, 8));
+    let worker = Worker::start(&pool, service_of(&pool, 8));
     let client = AsClient::new(open(worker.tcp.local_addr()).await);
     let own = private_pool(2);
     let began = Instant::now();
@@ -72,7 +72,7 @@ async fn readers_that_hold_one_piece_while_they_wait_for_the_next_all_end_with_r
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_never_lets_go_fails_no_other_and_only_costs_it_copies() {
     let pool = shared_pool(8);
-    let worker = Worker::start(&pool, shelf_of(&pool, 8));
+    let worker = Worker::start(&pool, service_of(&pool, 8));
     let holder = open(worker.tcp.local_addr()).await;
     let mut held = Vec::new();
     for index in 1..=4 {
@@ -126,8 +126,8 @@ async fn futures_of<F: Future<Output = Result<Reply, CallError>>>(asks: Vec<F>) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_the_line_by_a_mistake_lets_the_next_have_his_turn() {
     let pool = shared_pool(4);
-    let shelf = shelf_of(&pool, 3);
-    let worker = Worker::start_with(&pool, shelf, |options| ServerOptions { patience: LONG, ..options });
+    let service = service_of(&pool, 3);
+    let worker = Worker::start_with(&pool, service, |options| ServerOptions { patience: LONG, ..options });
     let name = name_of(worker.tcp.local_addr());
     let (one, two) = (Raw::greet(&name), Raw::greet(&name));
     one.ask(1, &read(1, 0, 100, LONG));
@@ -150,9 +150,9 @@ async fn who_leaves_the_line_by_a_mistake_lets_the_next_have_his_turn() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_lies_in_one_frame_counts_once_and_as_the_whole_of_it() {
     let pool = shared_pool(4);
-    let (shelf, small) = (Shelf::new(), 32 << 10);
-    (1..=3).for_each(|index| shelf.put(&pool, index, small));
-    let worker = Worker::start(&pool, shelf);
+    let (service, small) = (BlockService::new(), 32 << 10);
+    (1..=3).for_each(|index| service.put(&pool, index, small));
+    let worker = Worker::start(&pool, service);
     let near = open(worker.tcp.local_addr()).await;
     let mut seen: Vec<Vec<_>> = Vec::new();
     for index in 1..=3 {
@@ -166,7 +166,7 @@ async fn what_lies_in_one_frame_counts_once_and_as_the_whole_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_here_is_not_taken_for_the_one_that_the_address_leads_to() {
     let pool = shared_pool(2);
-    let (here, there) = (Shelf::new(), Shelf::new());
+    let (here, there) = (BlockService::new(), BlockService::new());
     here.put(&pool, 1, 1000);
     let tcp = tcp_server(loopback(), there.clone());
     let options = ServerOptions { instance: 7, ..server_options(name_of(tcp.local_addr())) };
@@ -190,9 +190,9 @@ async fn a_worker_here_is_not_taken_for_the_one_that_the_address_leads_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_with_two_addresses_has_one_bound() {
     let pool = shared_pool(4);
-    let shelf = shelf_of(&pool, 3);
-    let worker = Worker::start(&pool, shelf.clone());
-    let second = tcp_server(loopback(), shelf);
+    let service = service_of(&pool, 3);
+    let worker = Worker::start(&pool, service.clone());
+    let second = tcp_server(loopback(), service);
     let name = name_of(second.local_addr());
     worker.window.also_listen(&name).unwrap();
     assert!(worker.window.also_listen(&name).is_err());

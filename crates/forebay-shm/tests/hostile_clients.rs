@@ -13,13 +13,13 @@ use forebay_transport::{Op, Request, Transport};
 use forebay_types::{FailureKind, crc32c};
 
 /// A worker with blocks 1 and 2 in 4 frames, and its name.
-fn start() -> (Worker, Arc<Shelf>, String) {
-    let (pool, shelf) = (shared_pool(4), Shelf::new());
-    shelf.put(&pool, 1, FRAME);
-    shelf.put(&pool, 2, 1000);
-    let worker = Worker::start(&pool, shelf.clone());
+fn start() -> (Worker, Arc<BlockService>, String) {
+    let (pool, service) = (shared_pool(4), BlockService::new());
+    service.put(&pool, 1, FRAME);
+    service.put(&pool, 2, 1000);
+    let worker = Worker::start(&pool, service.clone());
     let name = name_of(worker.tcp.local_addr());
-    (worker, shelf, name)
+    (worker, service, name)
 }
 
 fn request(id: u64, request: &Request) -> Vec<u8> {
@@ -37,7 +37,7 @@ fn forged(at: usize, bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_costs_the_sender_its_session_in_words_and_nobody_else_anything() {
-    let (worker, shelf, name) = start();
+    let (worker, service, name) = start();
     let near = open(worker.tcp.local_addr()).await;
     let good = request(1, &read(1, 0, 100, LONG));
     let mut flipped = good.clone();
@@ -72,7 +72,7 @@ async fn garbage_costs_the_sender_its_session_in_words_and_nobody_else_anything(
     assert!(raw.goodbye().contains("0 bytes"));
     drop(raw);
     until("only the good client is left", || worker.window.connections() == 1).await;
-    [1, 2].iter().for_each(|index| shelf.remove(*index));
+    [1, 2].iter().for_each(|index| service.remove(*index));
     worker.until_free().await;
 }
 
@@ -82,7 +82,7 @@ async fn a_wrong_hello_or_none_is_refused_in_words() {
     let name = name();
     let hello_timeout = Duration::from_millis(200);
     let options = ServerOptions { hello_timeout, ..server_options(name.clone()) };
-    let server = WindowServer::bind(options, &pool, Shelf::new()).unwrap();
+    let server = WindowServer::bind(options, &pool, BlockService::new()).unwrap();
     let ours = Hello::ours(CLUSTER, BLOCK_SIZE);
     let elsewhere = Hello { cluster: "elsewhere".into(), ..ours.clone() }.encode();
     let smaller_blocks = Hello { block_size: BLOCK_SIZE / 4, ..ours.clone() }.encode();
@@ -130,7 +130,7 @@ async fn a_client_that_asks_for_more_than_it_may_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_looks_at_stays_after_its_mistake_until_it_says_so_or_is_gone() {
-    let (worker, shelf, name) = start();
+    let (worker, service, name) = start();
     let raw = Raw::greet(&name);
     raw.ask(1, &read(1, 0, 4096, LONG));
     assert_eq!(raw.reply().unwrap().0.payload_len, 4096);
@@ -163,7 +163,7 @@ async fn what_a_client_looks_at_stays_after_its_mistake_until_it_says_so_or_is_g
     assert!(raw.goodbye().contains("released 3"));
     assert_eq!(worker.window.pinned(), FRAME as u64);
     drop(raw);
-    [1, 2].iter().for_each(|index| shelf.remove(*index));
+    [1, 2].iter().for_each(|index| service.remove(*index));
     worker.until_free().await;
     until("nobody is left", || worker.window.connections() == 0).await;
 }
@@ -197,7 +197,7 @@ async fn only_reads_are_served_and_a_service_that_panics_fails_that_request_alon
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_takes_no_replies_delays_nobody() {
-    let (worker, shelf, name) = start();
+    let (worker, service, name) = start();
     let near = open(worker.tcp.local_addr()).await;
     let raw = Raw::greet(&name);
     // More than the socket holds.
@@ -212,7 +212,7 @@ async fn a_client_that_takes_no_replies_delays_nobody() {
     raw.ask(501, &read(2, 0, 10, LONG));
     assert_eq!(raw.reply().unwrap().0.id, 501);
     drop(raw);
-    [1, 2].iter().for_each(|index| shelf.remove(*index));
+    [1, 2].iter().for_each(|index| service.remove(*index));
     near.close().await;
     worker.until_free().await;
 }

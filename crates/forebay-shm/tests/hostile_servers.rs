@@ -188,7 +188,7 @@ async fn a_reply_that_is_wrong_in_any_way_ends_the_session_and_the_read_goes_ano
 async fn a_server_that_hangs_costs_each_call_its_deadline_and_one_that_dies_costs_its_calls() {
     let (held, address, name) = held();
     drop(held);
-    let _tcp = tcp_server(address, Shelf::new());
+    let _tcp = tcp_server(address, BlockService::new());
     let (server, near) = (Raw::listen(&name), near(address));
     let memory = memory("forebay-hostile-hangs");
     let speaking = tokio::task::spawn_blocking(move || {

@@ -18,12 +18,12 @@ const BRIEF: Duration = Duration::from_millis(100);
 const WHOLE: u32 = FRAME as u32;
 
 /// A worker of `frames` × 4 MiB with as many blocks as are named, of 4 MiB each, and a client that sees them.
-async fn start(frames: u64, blocks: &[u64]) -> (Worker, Arc<Shelf>, Arc<forebay_shm::NearTransport>) {
-    let (pool, shelf) = (shared_pool(frames), Shelf::new());
-    blocks.iter().for_each(|index| shelf.put(&pool, *index, FRAME));
-    let worker = Worker::start(&pool, shelf.clone());
+async fn start(frames: u64, blocks: &[u64]) -> (Worker, Arc<BlockService>, Arc<forebay_shm::NearTransport>) {
+    let (pool, service) = (shared_pool(frames), BlockService::new());
+    blocks.iter().for_each(|index| service.put(&pool, *index, FRAME));
+    let worker = Worker::start(&pool, service.clone());
     let near = open(worker.tcp.local_addr()).await;
-    (worker, shelf, near)
+    (worker, service, near)
 }
 
 fn is_other_path(result: &Result<forebay_transport::Reply, CallError>) -> bool {
@@ -32,9 +32,9 @@ fn is_other_path(result: &Result<forebay_transport::Reply, CallError>) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_extent_is_not_used_again_while_a_client_has_a_view_of_it_and_is_when_the_last_is_gone() {
-    let (worker, shelf, near) = start(2, &[3]).await;
+    let (worker, service, near) = start(2, &[3]).await;
     let seen = view(&near, 3, 0, WHOLE).await;
-    shelf.remove(3);
+    service.remove(3);
     let others = fill(&worker.pool);
     assert_eq!((others.len(), worker.window.pinned()), (1, FRAME as u64));
     assert!(is_right(&seen, 3, 0));
@@ -51,22 +51,22 @@ async fn an_extent_is_not_used_again_while_a_client_has_a_view_of_it_and_is_when
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_who_goes_on_gives_back_what_he_read_with_his_next_request() {
-    let (worker, shelf, near) = start(3, &[1]).await;
+    let (worker, service, near) = start(3, &[1]).await;
     for round in 0..1000 {
         let seen = view(&near, 1, round * 4096, 4096).await;
         assert!(is_right(&seen, 1, round * 4096) && worker.window.pinned() == FRAME as u64);
     }
     let report = near.report();
     assert!(report.reads >= 1000 && report.bytes >= 1000 * 4096 && report.why.is_none(), "{report:?}");
-    shelf.remove(1);
+    service.remove(1);
     worker.until_free().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_looks_at_outlives_the_session_the_transport_and_the_server() {
-    let (worker, shelf, near) = start(2, &[5]).await;
+    let (worker, service, near) = start(2, &[5]).await;
     let seen = view(&near, 5, 0, WHOLE).await;
-    shelf.remove(5);
+    service.remove(5);
     within("the client's close", near.close()).await;
     drop(near);
     let others = fill(&worker.pool);
@@ -80,23 +80,23 @@ async fn what_a_client_looks_at_outlives_the_session_the_transport_and_the_serve
     // Nobody hears of it any more when it is let go of: it is never used again.
     assert_eq!((fill(&pool).len(), is_right(&seen, 5, 0)), (1, true));
     within("the other server's close", tcp.close()).await;
-    drop((pool, tcp, shelf));
+    drop((pool, tcp, service));
     assert!(is_right(&seen, 5, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_dropped_gives_nothing_away_and_one_that_is_closed_waits_for_those_who_are_about_to_finish() {
-    let (worker, shelf, near) = start(2, &[5]).await;
+    let (worker, service, near) = start(2, &[5]).await;
     let seen = view(&near, 5, 0, WHOLE).await;
-    shelf.remove(5);
+    service.remove(5);
     let Worker { pool, window, tcp: _tcp } = worker;
     drop(window);
     until("the session is lost", || !near.shares_memory()).await;
     assert_eq!((fill(&pool).len(), is_right(&seen, 5, 0)), (1, true));
 
-    let (worker, shelf, near) = start(2, &[5]).await;
+    let (worker, service, near) = start(2, &[5]).await;
     let seen = view(&near, 5, 0, WHOLE).await;
-    shelf.remove(5);
+    service.remove(5);
     let closing = async {
         until("the client knows", || !near.shares_memory()).await;
         drop(seen);
@@ -107,11 +107,11 @@ async fn a_server_that_is_dropped_gives_nothing_away_and_one_that_is_closed_wait
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_looked_at_is_free_when_its_socket_is_closed() {
-    let (worker, shelf, _near) = start(2, &[7]).await;
+    let (worker, service, _near) = start(2, &[7]).await;
     let raw = Raw::greet(&name_of(worker.tcp.local_addr()));
     raw.ask(1, &read(7, 0, WHOLE, LONG));
     assert_eq!(raw.reply().unwrap().0.payload_len, WHOLE);
-    shelf.remove(7);
+    service.remove(7);
     assert_eq!(fill(&worker.pool).len(), 1);
     drop(raw);
     worker.until_free().await;
@@ -133,7 +133,7 @@ async fn a_process_that_looks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_process_looked_at_is_free_when_it_is_killed() {
-    let (worker, shelf, _near) = start(2, &[7]).await;
+    let (worker, service, _near) = start(2, &[7]).await;
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_process_that_looks", "--ignored", "--nocapture"])
         .env("FOREBAY_TEST_LOOK_AT", worker.tcp.local_addr().to_string())
@@ -147,7 +147,7 @@ async fn what_a_process_looked_at_is_free_when_it_is_killed() {
     });
     let (said, _rest) = within("the process looks", said).await.unwrap();
     assert_eq!(said.as_deref(), Some("looking: true"));
-    shelf.remove(7);
+    service.remove(7);
     assert_eq!((fill(&worker.pool).len(), worker.window.pinned()), (1, FRAME as u64));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -189,9 +189,9 @@ fn is_timeout(result: &Result<forebay_transport::Reply, CallError>) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_looked_at_is_bounded_and_what_does_not_fit_waits_in_order() {
-    let (pool, shelf) = (shared_pool(4), Shelf::new());
-    [1, 2, 3].iter().for_each(|index| shelf.put(&pool, *index, FRAME));
-    let worker = Worker::start_with(&pool, shelf, |options| ServerOptions { patience: LONG, ..options });
+    let (pool, service) = (shared_pool(4), BlockService::new());
+    [1, 2, 3].iter().for_each(|index| service.put(&pool, *index, FRAME));
+    let worker = Worker::start_with(&pool, service, |options| ServerOptions { patience: LONG, ..options });
     let near = open(worker.tcp.local_addr()).await;
     let first = view(&near, 1, 0, WHOLE).await;
     let second = view(&near, 2, 0, WHOLE).await;
@@ -221,12 +221,12 @@ async fn what_is_looked_at_is_bounded_and_what_does_not_fit_waits_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_that_cannot_be_shown_are_read_another_way_and_the_next_are_seen_again() {
-    let (worker, shelf, near) = start(16, &[1]).await;
+    let (worker, service, near) = start(16, &[1]).await;
     let pieces = (0..400).map(|_| worker.pool.try_alloc(100).unwrap().freeze());
     // Every other one, so that no two lie side by side.
-    shelf.put_spans(2, pieces.step_by(2).collect());
+    service.put_spans(2, pieces.step_by(2).collect());
     let private = forebay_transport::conformance::pool(1);
-    shelf.put(&private, 3, 5000);
+    service.put(&private, 3, 5000);
     for (index, length) in [(2, 20_000), (3, 5000)] {
         until_open(&near).await;
         let result = near.call(read(index, 0, length, LONG), None).await;
@@ -239,7 +239,7 @@ async fn bytes_that_cannot_be_shown_are_read_another_way_and_the_next_are_seen_a
     assert!(is_right(&view(&near, 1, 50, 1000).await, 1, 50));
     // Two that touch are one.
     let (head, tail) = worker.pool.try_alloc(1000).unwrap().split_at(300);
-    shelf.put_spans(4, Spans::from_iter([head.freeze(), tail.freeze()]));
+    service.put_spans(4, Spans::from_iter([head.freeze(), tail.freeze()]));
     assert_eq!(view(&near, 4, 0, 1000).await.len(), 1);
     assert_eq!(worker.window.connections(), 1);
 }
@@ -286,11 +286,11 @@ async fn a_worker_that_is_there_again_is_seen_again() {
     let held = view(&near, 1, 0, 100).await;
     within("the close", worker.window.close()).await;
     until("the loss is known", || !near.shares_memory()).await;
-    let shelf = Shelf::new();
-    shelf.put(&worker.pool, 8, 1000);
+    let service = BlockService::new();
+    service.put(&worker.pool, 8, 1000);
     let name = name_of(worker.tcp.local_addr());
-    let _window = WindowServer::bind(server_options(name.clone()), &worker.pool, shelf.clone()).unwrap();
-    let twice = WindowServer::bind(server_options(name), &worker.pool, shelf).map(drop);
+    let _window = WindowServer::bind(server_options(name.clone()), &worker.pool, service.clone()).unwrap();
+    let twice = WindowServer::bind(server_options(name), &worker.pool, service).map(drop);
     assert!(matches!(twice, Err(WindowError::NameInUse { .. })), "{twice:?}");
     until_open(&near).await;
     assert!(is_right(&view(&near, 8, 5, 100).await, 8, 5) && is_right(&held, 1, 0));
@@ -298,6 +298,7 @@ async fn a_worker_that_is_there_again_is_seen_again() {
 
 #[tokio::test]
 async fn a_pool_of_one_process_is_not_opened() {
-    let refused = WindowServer::bind(server_options(name()), &forebay_transport::conformance::pool(1), Shelf::new());
+    let refused =
+        WindowServer::bind(server_options(name()), &forebay_transport::conformance::pool(1), BlockService::new());
     assert!(matches!(refused.map(drop), Err(WindowError::Private)));
 }

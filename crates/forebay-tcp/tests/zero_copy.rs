@@ -29,11 +29,11 @@ fn is_filed(request: &Request) -> bool {
 }
 
 /// Answers reads with the bytes of the suite, each from memory of its own, which another read gets as soon as it is given back.
-struct Shelf {
+struct BlockService {
     memory: Pool,
 }
 
-impl Shelf {
+impl BlockService {
     fn new() -> Arc<Self> {
         Arc::new(Self { memory: pool(16) })
     }
@@ -49,7 +49,7 @@ impl Shelf {
 }
 
 #[async_trait::async_trait]
-impl Service for Shelf {
+impl Service for BlockService {
     fn try_handle(&self, request: &Request) -> Option<Response> {
         if is_filed(request) { None } else { self.answer(request) }
     }
@@ -95,11 +95,11 @@ async fn read_all(link: &Arc<forebay_tcp::TcpTransport>, rounds: u64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_of_every_length_arrive_as_they_are_and_their_memory_is_given_back() {
     for io_threads in [0, 2] {
-        let shelf = Shelf::new();
-        let server = serve(ServerOptions { takes_files: true, ..zero_copy_options(io_threads) }, shelf.clone());
+        let service = BlockService::new();
+        let server = serve(ServerOptions { takes_files: true, ..zero_copy_options(io_threads) }, service.clone());
         let link = link(server.local_addr(), ClientOptions { connections: 2, ..client_options() });
         read_all(&link, 12).await;
-        until("all memory is given back", || shelf.memory.used() == 0).await;
+        until("all memory is given back", || service.memory.used() == 0).await;
         let ZeroCopyCounts { copied, lost, .. } = server.zero_copy_counts()();
         assert!(copied > 0 && lost == 0);
         within("close", server.close()).await;
@@ -109,20 +109,20 @@ async fn replies_of_every_length_arrive_as_they_are_and_their_memory_is_given_ba
 #[tokio::test(flavor = "multi_thread")]
 async fn to_a_peer_on_this_host_everything_is_copied_unless_somebody_says_so() {
     for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
-        let shelf = Shelf::new();
-        let server = serve(ServerOptions { zero_copy, ..server_options() }, shelf.clone());
+        let service = BlockService::new();
+        let server = serve(ServerOptions { zero_copy, ..server_options() }, service.clone());
         read_all(&link(server.local_addr(), client_options()), 1).await;
         assert_eq!(server.zero_copy_counts()(), ZeroCopyCounts::default());
     }
 }
 
 /// A client that asks for more than the sockets hold, and reads nothing.
-async fn deaf_client(server: &TcpServer, shelf: &Shelf) -> TcpStream {
+async fn deaf_client(server: &TcpServer, service: &BlockService) -> TcpStream {
     let mut stream = raw(server.local_addr()).await;
     for id in 1..=4 {
         send(&mut stream, id, &read(Behaviour::AtOnce, 3 * id + 1, 0, MAX_BLOCK_SIZE, LONG)).await;
     }
-    until("the kernel has some of it", || shelf.memory.used() > 0).await;
+    until("the kernel has some of it", || service.memory.used() > 0).await;
     // The first header is here: the payload was sent behind it.
     within("the first byte", stream.peek(&mut [0])).await.unwrap();
     stream
@@ -130,15 +130,15 @@ async fn deaf_client(server: &TcpServer, shelf: &Shelf) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_reads_late_gets_the_right_bytes() {
-    let shelf = Shelf::new();
-    let server = serve(zero_copy_options(2), shelf.clone());
-    let mut stream = deaf_client(&server, &shelf).await;
+    let service = BlockService::new();
+    let server = serve(zero_copy_options(2), service.clone());
+    let mut stream = deaf_client(&server, &service).await;
     for _ in 1..=4 {
         let (header, _, payload) = receive(&mut stream).await.unwrap();
         let index = 3 * header.id + 1;
         assert!((0..).zip(&payload).all(|(at, byte)| *byte == pattern(index, at)), "of {}", header.id);
     }
-    until("all memory is given back", || shelf.memory.used() == 0).await;
+    until("all memory is given back", || service.memory.used() == 0).await;
     assert_eq!(server.connections(), 1);
 }
 
@@ -146,19 +146,19 @@ async fn a_client_that_reads_late_gets_the_right_bytes() {
 async fn memory_is_given_back_when_a_client_goes_away_or_takes_nothing_or_the_server_closes() {
     for io_threads in [0, 2] {
         for how in ["goes away", "takes nothing", "the server closes", "the server is dropped"] {
-            let shelf = Shelf::new();
+            let service = BlockService::new();
             let stall_timeout = Duration::from_millis(if how == "takes nothing" { 500 } else { 30_000 });
-            let server = serve(ServerOptions { stall_timeout, ..zero_copy_options(io_threads) }, shelf.clone());
+            let server = serve(ServerOptions { stall_timeout, ..zero_copy_options(io_threads) }, service.clone());
             let counts = server.zero_copy_counts();
             let connections = server.connection_gauge();
-            let (mut client, mut server) = (Some(deaf_client(&server, &shelf).await), Some(server));
+            let (mut client, mut server) = (Some(deaf_client(&server, &service).await), Some(server));
             match (how, &server) {
                 ("goes away", _) => client = None,
                 ("the server closes", Some(server)) => within("close", server.close()).await,
                 ("the server is dropped", _) => server = None,
                 _ => {}
             }
-            until("all memory is given back", || shelf.memory.used() == 0).await;
+            until("all memory is given back", || service.memory.used() == 0).await;
             until("the connection is gone", || connections() == 0).await;
             assert_eq!(counts().lost, 0, "{how}");
             drop((client, server));
@@ -176,8 +176,8 @@ fn through_a_device_the_kernel_makes_no_copy_and_the_bytes_are_right_though_pack
     let address = SocketAddr::new(address.parse().unwrap(), 0);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let shelf = Shelf::new();
-    let server = serve(ServerOptions { address, zero_copy: ZeroCopy::Auto, ..server_options() }, shelf.clone());
+    let service = BlockService::new();
+    let server = serve(ServerOptions { address, zero_copy: ZeroCopy::Auto, ..server_options() }, service.clone());
     let (address, counts) = (server.local_addr(), server.zero_copy_counts());
     let namespace = std::fs::File::open(namespace).unwrap();
     let client = std::thread::spawn(move || {
@@ -198,7 +198,7 @@ fn through_a_device_the_kernel_makes_no_copy_and_the_bytes_are_right_though_pack
         });
     });
     client.join().unwrap();
-    runtime.block_on(until("all memory is given back", || shelf.memory.used() == 0));
+    runtime.block_on(until("all memory is given back", || service.memory.used() == 0));
     let ZeroCopyCounts { bytes, copied, lost } = counts();
     assert!(bytes >= 8 << 20 && copied == 0 && lost == 0, "{:?}", counts());
     runtime.block_on(within("close", server.close()));

@@ -45,7 +45,7 @@ pub enum Op {
     /// everything below it.
     Refresh = 13,
     /// Attributes of a path, and with them the bytes of a small file. Body: the path. The length is the most bytes that the caller
-    /// has room for; with [`Flags::CACHED`], he wants none that would have to be fetched. Body of the reply:
+    /// has room for; with [`Flags::CACHED`], it wants none that would have to be fetched. Body of the reply:
     /// [`crate::message::StatReadReply`]; payload: the whole file, or nothing.
     StatRead = 14,
 }

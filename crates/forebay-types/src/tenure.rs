@@ -1,8 +1,8 @@
-//! For how long the others take somebody for the owner of what he owns, as he knows by his own clock.
+//! For how long the others take a process for the owner of what it owns, as far as it can tell by its own clock.
 //!
-//! Who holds a lease is its owner for as long as he renewed it. When that time is over, or was over while his process was
-//! stopped, others may own what was his, and have changed it. Nothing runs when the time is over: whoever needs to know compares
-//! it with the time that it is now, so that there is no moment in which it is over and not known to be.
+//! A process owns what its lease covers for as long as it has renewed the lease. When that time is over, or ended while the process was
+//! stopped, others may own it now, and may have changed it. No task runs when the time is over: a caller that needs to know compares
+//! the end with the present time, so there is no moment at which it is over and not known to be.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

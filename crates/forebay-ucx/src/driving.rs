@@ -1,4 +1,4 @@
-//! Driving a worker: progress until there is none, wait awake for a while, arm, and sleep until the event descriptor or a new
+//! Driving a worker: progress until there is none, busy-poll for a while, arm, and sleep until the event descriptor or a new
 //! operation calls.
 
 use std::convert::Infallible;
@@ -21,14 +21,14 @@ const BUSY_ROUNDS: u32 = 1024;
 /// A polled worker that had nothing to do for so long sleeps between its rounds, so long.
 const IDLE: Duration = Duration::from_millis(5);
 pub(crate) const NAP: Duration = Duration::from_millis(1);
-/// After how many rounds for nothing a thread that waits awake gives way. A round takes 0.1 µs over shared memory and 0.5 over
+/// After how many rounds for nothing a thread that busy-polls gives way. A round takes 0.1 µs over shared memory and 0.5 over
 /// sockets.
 const GIVE_WAY_ROUNDS: u32 = 16;
 
 /// Nothing to do.
 struct Wait {
     since: Instant,
-    /// For how long it was waited for awake, once that is over.
+    /// For how long the thread busy-polled, once that is over.
     awake: Option<Duration>,
 }
 
@@ -42,7 +42,7 @@ impl Worker {
         self.drive_with(&Spin::off()).await
     }
 
-    /// The same, but waits awake for a while, as `spin` allows.
+    /// The same, but busy-polls for a while, as `spin` allows.
     ///
     /// # Errors
     /// As for [`Worker::drive`].

@@ -1,11 +1,11 @@
-//! Waiting awake: how long a thread that waits for a message goes on asking before it sleeps.
+//! Busy-polling: how long a thread that waits for a message goes on asking before it sleeps.
 //!
 //! To be woken costs more than a small message does: on two virtual cores 10 to 20 µs for each thread that sleeps, with three
 //! of them in a round trip that takes UCX one. So a thread that waits asks again for a while. Three rules keep that from costing
 //! others anything:
 //!
 //! * a thread that waits gives the core to others that want it, every few rounds ([`Spin::give_way`]);
-//! * when somebody kept it for long, the machine has too much to do, and nobody waits awake for a hundred times as long: a
+//! * when somebody kept it for long, the machine has too much to do, and nobody busy-polls for a hundred times as long: a
 //!   thread that gives way is overtaken for a whole time slice by threads that do not, where one that was asleep is let in at
 //!   once. With a busy loop on each core a read of 4 KiB took 4 ms instead of 40 µs;
 //! * where that takes more of the processor than sleeping and waking does, because messages come too seldom, it is left
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 /// A thread that hands over a call or takes an answer keeps the core for less, one that computes for more: time slices are
 /// milliseconds.
 const CROWDED: Duration = Duration::from_micros(50);
-/// How many times as long as somebody kept the core nobody waits awake: 1 % of the time is lost at most, for each thread.
+/// How many times as long as somebody kept the core nobody busy-polls: 1 % of the time is lost at most, for each thread.
 const CROWDED_FACTOR: u64 = 100;
 /// What it costs to sleep and to be woken, in processor time of both threads. Measured on two virtual cores: a read of 4 KiB over
 /// shared memory takes 73 µs of both processes together with three sleeps, and 20 without.
 const SLEEP: Duration = Duration::from_micros(25);
-/// Every so many sleeps it is tried again: while both ends sleep, each takes too long for the other to wait awake.
+/// Every so many sleeps it is tried again: while both ends sleep, each takes too long for the other to busy-poll.
 const AGAIN: u32 = 64;
 
-/// How long threads that work together may wait awake, and whether they should now. Shared between them.
+/// How long threads that work together may busy-poll, and whether they should now. Shared between them.
 #[derive(Debug)]
 pub struct Spin {
     most: Duration,
@@ -55,7 +55,7 @@ impl Spin {
         self.most
     }
 
-    /// Whether to wait awake at all.
+    /// Whether to busy-poll at all.
     #[must_use]
     pub fn is_welcome(&self, now: Instant) -> bool {
         !self.most.is_zero() && self.since_began(now) >= self.crowded_until.load(Ordering::Relaxed)
@@ -83,11 +83,11 @@ impl Spin {
     }
 }
 
-/// Whether it pays for one thread to wait awake: only for as long as that takes no more of the processor than sleeping does.
+/// Whether it pays for one thread to busy-poll: only for as long as that takes no more of the processor than sleeping does.
 #[derive(Debug)]
 pub struct Patience {
     most: Duration,
-    /// What may still be lost by waiting awake; at most twice the longest wait.
+    /// What may still be lost by busy-polling; at most twice the longest wait.
     credit: Duration,
     sleeps: u32,
 }
@@ -99,7 +99,7 @@ impl Patience {
         Self { most: spin.most, credit: 2 * spin.most, sleeps: 0 }
     }
 
-    /// How long to wait awake.
+    /// How long to busy-poll.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.most.min(self.credit)
@@ -113,7 +113,7 @@ impl Patience {
     /// It came after `waited`, of which the thread was awake for the first `awake`.
     pub fn slept(&mut self, waited: Duration, awake: Duration) {
         self.sleeps = self.sleeps.wrapping_add(1);
-        // What waiting awake for all of it would have saved.
+        // What busy-polling for all of it would have saved.
         let missed = SLEEP.saturating_sub(waited);
         self.credit = (self.credit.saturating_sub(awake) + missed).min(2 * self.most);
         if self.sleeps.is_multiple_of(AGAIN) {
@@ -132,7 +132,7 @@ mod tests {
         Spin { most: MAX, began: Instant::now(), crowded_until: AtomicU64::new(0) }
     }
 
-    /// What is lost to waiting awake when each message comes `gap` after the one before, in proportion to the sleeps that
+    /// What is lost to busy-polling when each message comes `gap` after the one before, in proportion to the sleeps that
     /// it would have taken otherwise.
     fn overhead(gap: Duration) -> f64 {
         let mut patience = Patience::new(&spin());

@@ -1,7 +1,7 @@
 //! Small files: what a name is and the bytes of its file in one answer.
 //!
-//! Whoever opens a small file he has not heard of asks what it is, opens it and reads it: two trips to a worker for bytes that
-//! would have come along with the first. A file beyond what the caller has room for is answered like any name. One that would
+//! A mount that opens a small file it does not know asks what it is, opens it and reads it: two trips to a worker for bytes that
+//! could have come along with the first. A file beyond what the caller has room for is answered like any name. One that would
 //! have to be fetched is waited for a moment only, and not at all when the caller does not want it: in a cluster, the worker
 //! that knows a name rarely owns its bytes, and another one is to fetch and to keep them.
 //!

@@ -378,7 +378,7 @@ async fn an_answer_that_was_under_way_when_a_name_changed_is_not_believed() {
     upload(&worker, "/s3/d/a", None, pattern(2, 1)).await.unwrap();
     let joining = {
         let worker = Arc::clone(&worker);
-        // Asks when the change has been made: the answer that is under way is not for him.
+        // Asks when the change has been made: the answer that is under way is not for this one.
         tokio::spawn(async move { list(&worker, "/s3/d", none).await })
     };
     tokio::task::yield_now().await;

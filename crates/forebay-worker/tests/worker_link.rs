@@ -223,7 +223,7 @@ async fn whoever_waits_for_the_first_question_hears_its_answer_and_does_not_ask_
     let started = tokio::time::Instant::now();
     let reads = futures::future::join_all((0..8).map(|_| scene.read())).await;
     assert!(reads.iter().all(Result::is_err));
-    assert!(started.elapsed() < 11 * SECOND, "each waited for himself: {:?}", started.elapsed());
+    assert!(started.elapsed() < 11 * SECOND, "each waited by itself: {:?}", started.elapsed());
     assert_eq!(scene.tcp.calls(Op::Paths), 1);
 }
 

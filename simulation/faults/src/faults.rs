@@ -1,4 +1,4 @@
-//! What is wrong, and since when: so that it can be told whether an error that somebody got is one that he may get.
+//! What is wrong, and since when: which tells whether an error is one that the caller may get.
 
 use std::cell::RefCell;
 use std::time::Duration;

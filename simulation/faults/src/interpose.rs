@@ -2,7 +2,7 @@
 //!
 //! The standard library, tokio and `rand` ask libc for the time, for random bytes, and to wait. This program defines those three
 //! functions itself, so all of them ask here: in the thread that simulates the time is the simulated one, bytes come from the
-//! seed, and who would wait says how long he would have and returns at once. Every other thread gets what the kernel says. So
+//! seed, and a call that would wait notes for how long and returns at once. Every other thread gets what the kernel says. So
 //! nothing of the product had to be changed to be simulated, and nothing of it can look at a clock that is not simulated.
 //!
 //! What a thread asks is a function of the seed alone only in a process that has done nothing else: tokio counts the runtimes of a
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn getrandom(
 }
 
 /// As libc's, of which tokio's runtimes wait in this one. In a simulation nothing comes from outside of it, so there are no events;
-/// who would have waited is noted, and the future that drives his runtime is woken.
+/// the wait is noted, and the future that drives the runtime is woken.
 ///
 /// # Safety
 /// `events` has room for `most` of them.

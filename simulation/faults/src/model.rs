@@ -113,7 +113,7 @@ pub(crate) struct Get {
 }
 
 impl Get {
-    /// A worker asks for bytes of a version. Nobody asks for what he holds, nor for what he is being sent.
+    /// A worker asks for bytes of a version. No worker asks for what it holds, nor for what it is being sent.
     pub(crate) fn begin(process: Process, version: &FileVersion, range: Range<u64>) -> Self {
         let twice = model(|model| {
             let fetched = model.fetched.get_mut(&process)?;

@@ -1,9 +1,9 @@
 //! The network: links between processes as TCP gives them, over machines that lose each other.
 //!
 //! A message takes a while, and messages overtake each other, as those of several connections do. TCP delivers what it was given or
-//! breaks, so what can be lost is a request or an answer together with its connection: whoever asked learns that the connection is
-//! gone, and not whether his request was acted upon. Where two machines cannot reach each other, in one direction or in both, what
-//! is sent is held until they can; who waits for an answer looks every two seconds whether the peer gives a sign of life, and gives
+//! breaks, so what can be lost is a request or an answer together with its connection: the caller learns that the connection is
+//! gone, and not whether its request was acted upon. Where two machines cannot reach each other, in one direction or in both, what
+//! is sent is held until they can; a caller that waits for an answer looks every two seconds whether the peer gives a sign of life, and gives
 //! the connection up after six, as `forebay-tcp` does by default. A process that is killed resets its connections; one whose machine is off
 //! says nothing.
 //!
@@ -236,7 +236,7 @@ fn watch(id: u64) {
             }
             (!speaks).then(|| now - *call.silent_since.get_or_insert(now))
         });
-        // Who stands still himself gives nothing up.
+        // A process that stands still gives nothing up.
         if silent.is_some_and(|silent| silent + KEEPALIVE >= DEAD_AFTER) && !kernel::is_stopped(from.node) {
             break_link(link);
         } else {

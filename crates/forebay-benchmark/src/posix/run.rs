@@ -12,7 +12,7 @@
 //!
 //! * [`Run`]: what is to be measured;
 //! * [`Fio`]: the program, its engines; [`serve()`]: its server on other machines, [`Host`]: these machines;
-//! * [`Cache`]: the seam to what is measured: fills and empties a cache. [`AnyCache`] knows none;
+//! * [`Cache`]: the interface to what is measured: fills and empties a cache. [`AnyCache`] knows none;
 //! * [`Progress`]: what is shown meanwhile; [`Stop`]: the wish to end it.
 
 mod cache;

@@ -13,7 +13,7 @@ use super::translation::Translation;
 
 /// What a property stands for.
 #[derive(Clone, Copy, Debug)]
-enum Meaning {
+enum Mapping {
     /// One key, with the value written another way.
     Key { key: &'static str, written: Written },
     /// What happens on a write.
@@ -47,15 +47,15 @@ enum Written {
     Duration,
 }
 
-const fn key(key: &'static str, written: Written) -> Meaning {
-    Meaning::Key { key, written }
+const fn key(key: &'static str, written: Written) -> Mapping {
+    Mapping::Key { key, written }
 }
 
-const PROPERTIES: &[(&str, Meaning)] = {
+const PROPERTIES: &[(&str, Mapping)] = {
     use Written::{Alike, Boolean, CountOrOff, Devices, Duration, One, Size, SizeOrOff};
     &[
         ("alluxio.coordinator.hostname", key("coordinator.hostname", One)),
-        ("alluxio.fuse.mount.options", Meaning::MountOptions),
+        ("alluxio.fuse.mount.options", Mapping::MountOptions),
         ("alluxio.fuse.open.read.status.cache.enabled", key("client.open_status_cache.enabled", Boolean)),
         ("alluxio.network.rdma.data.bind.device", key("network.rdma.data.bind.device", Devices)),
         ("alluxio.network.rdma.data.bind.host", key("network.rdma.data.bind.host", One)),
@@ -73,7 +73,7 @@ const PROPERTIES: &[(&str, Meaning)] = {
         ("alluxio.network.rdma.metadata.gid.index", key("network.rdma.metadata.gid_index", Alike)),
         ("alluxio.network.rdma.metadata.ib.port", key("network.rdma.metadata.ib_port", Alike)),
         ("alluxio.network.rdma.metadata.port", key("network.rdma.metadata.port", Alike)),
-        ("alluxio.user.file.writetype.default", Meaning::WriteType),
+        ("alluxio.user.file.writetype.default", Mapping::WriteType),
         ("alluxio.user.network.data.bind.device", key("client.network.data.bind.device", One)),
         (
             "alluxio.user.position.reader.streaming.async.prefetch.file.length.threshold",
@@ -90,31 +90,31 @@ const PROPERTIES: &[(&str, Meaning)] = {
         ("alluxio.worker.rpc.port", key("worker.rpc.port", Alike)),
         ("alluxio.worker.web.bind.device", key("worker.web.bind.device", One)),
         // Of the study that read over RDMA first, which `forebay bench read` repeats.
-        ("tachyon.user.remote.block.reader.class", Meaning::TransportClass),
+        ("tachyon.user.remote.block.reader.class", Mapping::TransportClass),
         (
             "tachyon.user.remote.read.buffer.size.byte",
-            Meaning::Needless("a read asks for the blocks that it needs, so there is no buffer of a whole file"),
+            Mapping::Needless("a read asks for the blocks that it needs, so there is no buffer of a whole file"),
         ),
-        ("tachyon.worker.data.server.class", Meaning::TransportClass),
+        ("tachyon.worker.data.server.class", Mapping::TransportClass),
     ]
 };
 
 /// The property that stands for `key`.
 pub(super) fn property_of(key: &str) -> Option<&'static str> {
-    let stands = |meaning: &Meaning| matches!(meaning, Meaning::Key { key: of, .. } if *of == key);
-    PROPERTIES.iter().find(|(_, meaning)| stands(meaning)).map(|(name, _)| *name)
+    let stands = |mapping: &Mapping| matches!(mapping, Mapping::Key { key: of, .. } if *of == key);
+    PROPERTIES.iter().find(|(_, mapping)| stands(mapping)).map(|(name, _)| *name)
 }
 
 /// Every property, and what becomes of it.
 pub(super) fn documented() -> Vec<(&'static str, String)> {
-    let of = |meaning: Meaning| match meaning {
-        Meaning::Key { key, .. } => format!("`{key}`"),
-        Meaning::WriteType => "`write.mode`; what caches writes is `through` with a remark".to_owned(),
-        Meaning::MountOptions => "`fuse.…`, `posix.…`, as they are called there".to_owned(),
-        Meaning::TransportClass => "`network.rdma.data.enabled`, if it is the class for RDMA".to_owned(),
-        Meaning::Needless(why) => format!("needless: {why}"),
+    let of = |mapping: Mapping| match mapping {
+        Mapping::Key { key, .. } => format!("`{key}`"),
+        Mapping::WriteType => "`write.mode`; what caches writes is `through` with a remark".to_owned(),
+        Mapping::MountOptions => "`fuse.…`, `posix.…`, as they are called there".to_owned(),
+        Mapping::TransportClass => "`network.rdma.data.enabled`, if it is the class for RDMA".to_owned(),
+        Mapping::Needless(why) => format!("needless: {why}"),
     };
-    PROPERTIES.iter().map(|(name, meaning)| (*name, of(*meaning))).collect()
+    PROPERTIES.iter().map(|(name, mapping)| (*name, of(*mapping))).collect()
 }
 
 /// Takes over `properties`.
@@ -138,7 +138,7 @@ pub(super) fn translate(translation: &mut Translation<'_>, properties: &[Propert
 }
 
 fn of_property(translation: &mut Translation<'_>, Property { line, name, value }: &Property) {
-    let Some((known, meaning)) = PROPERTIES.iter().find(|(known, _)| known == name) else {
+    let Some((known, mapping)) = PROPERTIES.iter().find(|(known, _)| known == name) else {
         return translation.unknown(*line, name, PROPERTIES.iter().map(|(name, _)| *name));
     };
     let value = value.trim();
@@ -150,15 +150,15 @@ fn of_property(translation: &mut Translation<'_>, Property { line, name, value }
         return translation.problem(*line, why);
     }
     let source = (*known, value);
-    match meaning {
-        Meaning::Key { key, written } => translation.set(*line, source, key, written.translate(value)),
-        Meaning::WriteType => of_write_type(translation, *line, source),
-        Meaning::MountOptions => of_mount_options(translation, *line, source),
-        Meaning::TransportClass => {
+    match mapping {
+        Mapping::Key { key, written } => translation.set(*line, source, key, written.translate(value)),
+        Mapping::WriteType => of_write_type(translation, *line, source),
+        Mapping::MountOptions => of_mount_options(translation, *line, source),
+        Mapping::TransportClass => {
             let rdma = value.to_ascii_lowercase().contains("rdma");
             translation.set(*line, source, "network.rdma.data.enabled", Ok(rdma.to_string()));
         }
-        Meaning::Needless(why) => translation.note(*line, format!("{known} is needless: {why}")),
+        Mapping::Needless(why) => translation.note(*line, format!("{known} is needless: {why}")),
     }
 }
 
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn every_key_that_a_property_stands_for_exists() {
-        for (property, meaning) in PROPERTIES {
-            if let Meaning::Key { key, .. } = meaning {
+        for (property, mapping) in PROPERTIES {
+            if let Mapping::Key { key, .. } = mapping {
                 assert!(crate::Key::find(key).is_some(), "{property} stands for {key}");
             }
         }

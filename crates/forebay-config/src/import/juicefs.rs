@@ -11,7 +11,7 @@ use super::translation::Translation;
 
 /// What becomes of an option.
 #[derive(Clone, Copy, Debug)]
-enum Meaning {
+enum Mapping {
     /// A key, with the value written another way.
     Key(&'static str, Value),
     /// An option without a value that sets a key.
@@ -54,8 +54,8 @@ enum Value {
     Blocks,
 }
 
-const OPTIONS: &[(&str, Meaning)] = {
-    use Meaning::{
+const OPTIONS: &[(&str, Mapping)] = {
+    use Mapping::{
         BufferSize, CacheDir, CacheSize, Flag, FreeSpace, FuseOptions, Key, MaxDownloads, Metrics, NoSharing,
         RdmaNetwork, Remark, RemarkOnSwitch, ServeMode, Switch,
     };
@@ -125,10 +125,10 @@ const CACHE_SIZE: &str = "100GiB";
 
 /// Every option, and what becomes of it.
 pub(super) fn documented() -> Vec<(&'static str, String)> {
-    OPTIONS.iter().map(|(name, meaning)| (*name, meaning.documented())).collect()
+    OPTIONS.iter().map(|(name, mapping)| (*name, mapping.documented())).collect()
 }
 
-impl Meaning {
+impl Mapping {
     fn documented(self) -> String {
         match self {
             Self::Key(key, _) => format!("`{key}`"),
@@ -199,22 +199,22 @@ pub(super) fn translate(translation: &mut Translation<'_>, mounts: &[Line]) {
             Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
             None => (word, None),
         };
-        let Some((known, meaning)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
+        let Some((known, mapping)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
             translation.unknown(line, &name, OPTIONS.iter().map(|(name, _)| *name));
             continue;
         };
-        if meaning.takes_a_value() && value.is_none() {
+        if mapping.takes_a_value() && value.is_none() {
             value = words.pop_front();
         }
         match value {
-            None if meaning.takes_a_value() => translation.problem(line, format!("{known} has no value")),
+            None if mapping.takes_a_value() => translation.problem(line, format!("{known} has no value")),
             // `--writeback=false`.
-            Some(off) if !meaning.takes_a_value() && off == "false" => {}
+            Some(off) if !mapping.takes_a_value() && off == "false" => {}
             value => apply(
                 translation,
                 line,
                 (known, value.as_deref().unwrap_or_default()),
-                *meaning,
+                *mapping,
                 &mut cache,
                 &mut flags,
             ),
@@ -238,47 +238,47 @@ fn apply(
     translation: &mut Translation<'_>,
     line: usize,
     source: (&'static str, &str),
-    meaning: Meaning,
+    mapping: Mapping,
     cache: &mut Cache,
     flags: &mut Vec<&'static str>,
 ) {
     let (name, value) = source;
-    match meaning {
-        Meaning::Key(key, written) => translation.set(line, source, key, written.translate(value)),
-        Meaning::Switch(key, ours) => translation.set(line, source, key, Ok(ours.to_owned())),
-        Meaning::CacheDir => cache.directories = Some((line, value.split(':').map(str::to_owned).collect())),
-        Meaning::CacheSize if value.trim() == "-1" => cache.size = Some((line, value.to_owned(), None)),
-        Meaning::CacheSize => match mebibytes(value) {
+    match mapping {
+        Mapping::Key(key, written) => translation.set(line, source, key, written.translate(value)),
+        Mapping::Switch(key, ours) => translation.set(line, source, key, Ok(ours.to_owned())),
+        Mapping::CacheDir => cache.directories = Some((line, value.split(':').map(str::to_owned).collect())),
+        Mapping::CacheSize if value.trim() == "-1" => cache.size = Some((line, value.to_owned(), None)),
+        Mapping::CacheSize => match mebibytes(value) {
             Ok(size) => cache.size = Some((line, value.to_owned(), Some(size))),
             Err(why) => translation.problem(line, format!("bad value for {name}: {why}")),
         },
-        Meaning::FreeSpace => match value.parse::<f64>().ok().filter(|ratio| (0.0..1.0).contains(ratio)) {
+        Mapping::FreeSpace => match value.parse::<f64>().ok().filter(|ratio| (0.0..1.0).contains(ratio)) {
             Some(ratio) => cache.free_space = Some(ratio),
             None => translation.problem(line, format!("bad value for {name}: `{value}` is not a ratio, as in `0.1`")),
         },
-        Meaning::RdmaNetwork => {
+        Mapping::RdmaNetwork => {
             translation.set(line, source, "network.rdma.data.enabled", Ok("true".to_owned()));
             translation.set(line, source, "network.rdma.data.network", Ok(value.replace(':', ",")));
         }
-        Meaning::BufferSize => {
+        Mapping::BufferSize => {
             let size = mebibytes(value);
             cache.buffer = size.as_ref().ok().map(|size| (value.to_owned(), *size));
             translation.set(line, source, "client.memory.size", size.map(|size| size.to_string()));
         }
-        Meaning::ServeMode if value == "disable" => cache.no_sharing = true,
-        Meaning::ServeMode => translation.set(line, source, "worker.disk.serve", Ok(value.to_owned())),
-        Meaning::MaxDownloads => cache.downloads = Some(value.to_owned()),
-        Meaning::Metrics => match value.rsplit_once(':') {
+        Mapping::ServeMode if value == "disable" => cache.no_sharing = true,
+        Mapping::ServeMode => translation.set(line, source, "worker.disk.serve", Ok(value.to_owned())),
+        Mapping::MaxDownloads => cache.downloads = Some(value.to_owned()),
+        Mapping::Metrics => match value.rsplit_once(':') {
             Some((host, port)) => {
                 translation.set(line, source, "client.web.bind.host", Ok(host.trim_matches(['[', ']']).to_owned()));
                 translation.set(line, source, "client.web.port", Ok(port.to_owned()));
             }
             None => translation.problem(line, format!("bad value for {name}: `{value}` is not HOST:PORT")),
         },
-        Meaning::FuseOptions => of_fuse(translation, line, value),
-        Meaning::NoSharing => cache.no_sharing = true,
-        Meaning::Flag(flag) => flags.push(flag),
-        Meaning::Remark(why) | Meaning::RemarkOnSwitch(why) => translation.note(line, format!("{name}: {why}")),
+        Mapping::FuseOptions => of_fuse(translation, line, value),
+        Mapping::NoSharing => cache.no_sharing = true,
+        Mapping::Flag(flag) => flags.push(flag),
+        Mapping::Remark(why) | Mapping::RemarkOnSwitch(why) => translation.note(line, format!("{name}: {why}")),
     }
 }
 
@@ -431,8 +431,8 @@ mod tests {
 
     #[test]
     fn every_key_that_an_option_stands_for_exists() {
-        for (option, meaning) in OPTIONS {
-            if let Meaning::Key(key, _) | Meaning::Switch(key, _) = meaning {
+        for (option, mapping) in OPTIONS {
+            if let Mapping::Key(key, _) | Mapping::Switch(key, _) = mapping {
                 assert!(crate::Key::find(key).is_some(), "{option} stands for {key}");
             }
         }

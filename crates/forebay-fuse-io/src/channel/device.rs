@@ -1,6 +1,6 @@
 //! The classic channel: threads that read requests from `/dev/fuse`, one after the other.
 //!
-//! After a short read a thread may wait awake for the next (`awake.rs`); long ones it may answer through a pipe (`pipe.rs`).
+//! After a short read a thread may busy-poll for the next (`busy_poll.rs`); long ones it may answer through a pipe (`pipe.rs`).
 //!
 //! Where rings are live one such thread stays, for what a ring does not carry: references given back, interrupts, and what the
 //! kernel sends before the rings are ready.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::io::Errno as SystemErrno;
 use tracing::{debug, error};
 
-use crate::channel::awake::{Awake, SHORT};
+use crate::channel::busy_poll::{BusyPoll, SHORT};
 use crate::channel::descriptor::Descriptor;
 use crate::channel::pipe::Pipe;
 use crate::errno::Errno;
@@ -41,7 +41,7 @@ enum Was {
 /// When the device cannot be read though the mount is there.
 pub(crate) fn serve<D: Dispatch>(
     descriptor: &Arc<Descriptor>,
-    awake: Option<&Awake>,
+    awake: Option<&BusyPoll>,
     pipe: Option<&Pipe>,
     dispatch: &D,
     max_write: u32,

@@ -7,8 +7,8 @@
 //! Both end when the kernel ends the mount, and contain panics: a request that panicked is answered `EIO`, and the next one is
 //! taken.
 
-pub(crate) mod awake;
 pub(crate) mod batch;
+pub(crate) mod busy_poll;
 pub(crate) mod descriptor;
 pub(crate) mod device;
 pub(crate) mod pipe;

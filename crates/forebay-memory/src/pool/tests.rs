@@ -165,7 +165,7 @@ async fn one_whose_read_is_given_up_lets_those_behind_him_through() {
     }
     first.abort();
     let given_up = tokio::time::Instant::now();
-    assert!(behind.await.unwrap().is_ok(), "there was room for him all the time");
+    assert!(behind.await.unwrap().is_ok(), "there was room for it all the time");
     assert_eq!(given_up.elapsed(), Duration::ZERO);
     drop(small);
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::link::seam::{Connector, Link, Operation, Patience};
+use crate::link::traits::{Connector, Link, Operation, Patience};
 use crate::memory::Buffer;
 use crate::plan::OPERATION_DEADLINE;
 use crate::wire::BENCH_FILE;

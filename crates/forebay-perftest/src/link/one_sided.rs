@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::link::seam::{Connector, Link, Operation, Patience};
+use crate::link::traits::{Connector, Link, Operation, Patience};
 use crate::memory::Buffer;
 use crate::plan::{CONNECT_DEADLINE, OPERATION_DEADLINE};
 use crate::wire::{GREETING, Region, UcxOffer, WELCOME};

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control;
 use crate::error::Error;
-use crate::link::seam::{Connector, Link, Operation, Patience};
+use crate::link::traits::{Connector, Link, Operation, Patience};
 use crate::memory::Buffer;
 use crate::plan::{AREA_FRAMES, OPERATION_DEADLINE};
 use crate::wire::{self, Region, Request, StreamRequest};

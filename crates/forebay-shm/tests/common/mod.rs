@@ -86,13 +86,13 @@ pub(crate) async fn until_open(near: &NearTransport) {
 }
 
 /// A worker: blocks of one file, where the test put them.
-pub(crate) struct Shelf {
+pub(crate) struct BlockService {
     blocks: Mutex<HashMap<u64, Spans>>,
     /// Which worker it says that it is; zero to say nothing.
     pub(crate) instance: AtomicU64,
 }
 
-impl Shelf {
+impl BlockService {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { blocks: Mutex::default(), instance: AtomicU64::new(0) })
     }
@@ -117,7 +117,7 @@ impl Shelf {
 }
 
 #[async_trait::async_trait]
-impl Service for Shelf {
+impl Service for BlockService {
     fn try_handle(&self, request: &Request) -> Option<Response> {
         let blocks = self.blocks.lock();
         let spans = blocks.get(&request.block.index)?;

@@ -31,7 +31,7 @@ pub(crate) struct Space {
 struct State {
     frames: Frames,
     leftovers: Leftovers,
-    /// Extents that were given to somebody else while their last holder was letting go: he is not to free them, but whoever lets go
+    /// Extents that were given to somebody else while their last holder was letting go: it must not free them, the holder that lets go
     /// later. That the two may come in the other order does not matter.
     passed_on: HashSet<Slot>,
 }

@@ -234,7 +234,7 @@ pub async fn nobody_sees_the_buffer_of_a_timed_out_call_while_it_may_be_written<
 }
 
 /// Begins a read into all the memory that there is, leaves it, and looks whether whoever gets that memory next keeps it
-/// to himself while the service answers.
+/// to itself while the service answers.
 async fn abandoned_buffer(service: &Arc<Scripted>, transport: &Arc<dyn Transport>, deadline: Duration) {
     const WHOLE: usize = 4 << 20;
     let memory = pool(1);
@@ -267,7 +267,7 @@ async fn abandoned_buffer(service: &Arc<Scripted>, transport: &Arc<dyn Transport
         let request = read(Behaviour::AtOnce, index, 0, 1000, LONG);
         assert_bytes(&answer(transport, request.clone()).await.unwrap(), &request, 1000);
     }
-    assert!(next.iter().all(|byte| *byte == 0xee), "somebody wrote to memory that was not his any more");
+    assert!(next.iter().all(|byte| *byte == 0xee), "the transport wrote to memory that it did not own any more");
 }
 
 /// The same under load: buffers change hands at once, and every answer is checked to the last byte.

@@ -145,7 +145,7 @@ pub(super) mod fuse_session {
     use super::*;
 
     /// Most messages of one mount.
-    const MOST: usize = 32;
+    const MAX: usize = 32;
     /// No message is longer.
     const LONGEST: usize = 8192;
 
@@ -178,7 +178,7 @@ pub(super) mod fuse_session {
         assert!(begun, "the first request is answered");
         let serving = thread::spawn(move || session.run());
         let (mut unique, mut asked) = (2, Vec::new());
-        while !input.is_empty() && asked.len() < MOST {
+        while !input.is_empty() && asked.len() < MAX {
             unique += 2;
             let (operation, node) = (u32::from(input.u8()), u64::from(input.u8() % 4));
             let body = input.piece();

@@ -12,7 +12,7 @@ pub(super) mod rest {
     use super::*;
 
     /// Most requests of an input.
-    const MOST: usize = 8;
+    const MAX: usize = 8;
 
     const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "PATCH"];
     /// Where requests go. One that is not here begins with 255.
@@ -41,7 +41,7 @@ pub(super) mod rest {
         block_on(async {
             let store = FileStore::open(dir.path(), FileOptions::default()).await.expect("a new store is made");
             let rest = Rest::new(Arc::new(store));
-            for _ in 0..MOST {
+            for _ in 0..MAX {
                 if input.is_empty() {
                     break;
                 }

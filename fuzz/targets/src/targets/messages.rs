@@ -31,7 +31,7 @@ pub(super) mod hello {
         let mut input = Input::new(bytes);
         let flags = input.u8();
         let (ours, theirs) = (member(&mut input), member(&mut input));
-        // Whoever would have the other is had by him.
+        // Acceptance is mutual.
         let taken = ours.check(&theirs.encode());
         assert_eq!(taken.is_ok(), theirs.check(&ours.encode()).is_ok());
         if let Ok(theirs) = taken {

@@ -103,12 +103,12 @@ pub(super) mod slab_recovery {
     use super::*;
 
     /// Most changes of a slab.
-    const MOST: usize = 16;
+    const MAX: usize = 16;
 
     /// Changes the slab as the input says. Says whether checksums were put right, so that a header may tell anything.
     fn damage(slab: &mut Vec<u8>, mut input: Input<'_>) -> bool {
         let mut is_forged = false;
-        for _ in 0..MOST {
+        for _ in 0..MAX {
             if input.is_empty() {
                 break;
             }

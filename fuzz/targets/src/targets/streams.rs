@@ -8,7 +8,7 @@ use crate::support::pool;
 use crate::targets::Seed;
 
 /// Most of a stream that is taken: several times what a connection holds back of headers.
-const MOST: usize = 256 << 10;
+const MAX: usize = 256 << 10;
 
 thread_local! {
     static POOL: Pool = pool(ByteSize::mib(16));
@@ -38,7 +38,7 @@ pub(super) mod tcp_requests {
     pub(crate) fn run(bytes: &[u8]) {
         let mut input = Input::new(bytes);
         let (puts_right, cuts) = cut(&mut input);
-        let mut stream = input.take(MOST).to_vec();
+        let mut stream = input.take(MAX).to_vec();
         if puts_right {
             crate::seal::requests(&mut stream);
         }
@@ -76,7 +76,7 @@ pub(super) mod tcp_replies {
         let mut input = Input::new(bytes);
         let (puts_right, cuts) = cut(&mut input);
         let calls: Vec<_> = (0..input.u8() % 8).map(|_| (input.u16(), input.u8() & 1 != 0)).collect();
-        let mut stream = input.take(MOST).to_vec();
+        let mut stream = input.take(MAX).to_vec();
         if puts_right {
             crate::seal::replies(&mut stream);
         }

@@ -41,7 +41,7 @@ pub(super) mod worker_requests {
     use super::*;
 
     /// Most requests of an input.
-    const MOST: usize = 12;
+    const MAX: usize = 12;
     /// Longer than an answer can take, where nothing is slow.
     const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -51,7 +51,7 @@ pub(super) mod worker_requests {
             let origin = Arc::new(FakeOrigin::new("s3://b"));
             let version = origin.put(FILE, CONTENT.to_vec());
             let worker = worker(&origin).await;
-            for _ in 0..MOST {
+            for _ in 0..MAX {
                 if input.is_empty() {
                     break;
                 }

@@ -59,7 +59,7 @@ fn put(cell: &UnsafeCell<u32>, value: u32) {
     cell.with_mut(|place| unsafe { *place = value });
 }
 
-/// What an eventfd is to a ring: whoever waits goes on when it was rung since he last did.
+/// What an eventfd is to a ring: a waiter goes on if it was rung since the waiter last did.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<u32>,

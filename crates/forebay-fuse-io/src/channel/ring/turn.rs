@@ -61,7 +61,7 @@ impl<L> Turn<L> {
     /// Leaves an answer beside it.
     ///
     /// # Safety
-    /// Only for the one who answers, while he has his hold.
+    /// Only for the thread that answers, while it has its hold.
     pub(crate) unsafe fn leave(&self, late: L) {
         // SAFETY: the owner thread does not look while there is a hold, and nobody else leaves anything.
         self.late.with_mut(|place| unsafe { *place = Some(late) });

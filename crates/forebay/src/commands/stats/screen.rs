@@ -148,6 +148,6 @@ mod tests {
         assert!(screen.row(vec![Some(1.0); count], &counted, WIDE).contains("object"));
         counted.fill(Counted::Nowhere);
         let away = screen.row(vec![None; count], &counted, WIDE);
-        assert!(!away.contains("usage"), "who does not answer for once keeps his place: {away}");
+        assert!(!away.contains("usage"), "a process that does not answer for once keeps its place: {away}");
     }
 }

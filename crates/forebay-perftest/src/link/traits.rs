@@ -1,4 +1,4 @@
-//! The seam: one job's way to the server. What measures knows nothing of what carries the bytes.
+//! The interface: one job's way to the server. What measures knows nothing of what carries the bytes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

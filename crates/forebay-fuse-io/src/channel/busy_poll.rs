@@ -1,8 +1,8 @@
-//! A thread that waits awake: it asks `/dev/fuse` again and again for a moment before it sleeps.
+//! A thread that busy-polls: it asks `/dev/fuse` again and again for a moment before it sleeps.
 //!
-//! One who reads a little at a time asks again a few microseconds after his answer. Most of what he waits for otherwise is that
-//! a thread falls asleep and is woken. So after a short read a thread goes on asking, one in a mount at a time: more of them would
-//! keep processors from those who read.
+//! A program that reads a little at a time asks again a few microseconds after its answer. Otherwise most of its wait is a thread
+//! that falls asleep and is woken. So after a short read a thread goes on asking, one in a mount at a time: more of them would
+//! take processors from the programs that read.
 
 use std::io;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ impl Turn {
     }
 }
 
-/// What one thread waits awake with.
+/// What one thread busy-polls with.
 #[derive(Debug)]
-pub(crate) struct Awake {
+pub(crate) struct BusyPoll {
     turn: Arc<Turn>,
     /// One of the mount that does not wait.
     descriptor: Arc<Descriptor>,
 }
 
-impl Awake {
-    /// For a thread that reads `descriptor` otherwise. `None` when no thread is to wait awake, or it cannot have a descriptor of its
+impl BusyPoll {
+    /// For a thread that reads `descriptor` otherwise. `None` when no thread is to busy-poll, or it cannot have a descriptor of its
     /// own for that.
     pub(crate) fn new(turn: &Arc<Turn>, descriptor: &Descriptor) -> Option<Self> {
         if turn.within.is_zero() {
@@ -52,7 +52,7 @@ impl Awake {
         &self.descriptor
     }
 
-    /// The next message, as [`Descriptor::read`] has it, if one comes in time and nobody else waits awake.
+    /// The next message, as [`Descriptor::read`] has it, if one comes in time and nobody else busy-polls.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         if self.turn.is_taken.swap(true, Ordering::Relaxed) {
             return None;
@@ -87,11 +87,11 @@ mod tests {
     use super::*;
 
     /// One that reads a socket, in the place of the device.
-    fn awake(within: Duration) -> (Awake, OwnedFd) {
+    fn awake(within: Duration) -> (BusyPoll, OwnedFd) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, kernel) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let (turn, descriptor) = (Arc::new(Turn::new(within)), Arc::new(Descriptor::new(ours)));
-        (Awake { turn, descriptor }, kernel)
+        (BusyPoll { turn, descriptor }, kernel)
     }
 
     #[test]
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn nobody_does_where_it_is_not_wanted_or_cannot_be_had() {
         let (awake, kernel) = awake(Duration::from_micros(1));
-        assert!(Awake::new(&Arc::new(Turn::new(Duration::ZERO)), &awake.descriptor).is_none());
-        assert!(Awake::new(&awake.turn, &awake.descriptor).is_none(), "a socket is no device");
+        assert!(BusyPoll::new(&Arc::new(Turn::new(Duration::ZERO)), &awake.descriptor).is_none());
+        assert!(BusyPoll::new(&awake.turn, &awake.descriptor).is_none(), "a socket is no device");
         drop(kernel);
     }
 }
