@@ -176,8 +176,8 @@ impl OpenFile {
         let (mut look, mut looked) = (Some(look), None);
         let mut once = |bytes: &[&[u8]]| looked = look.take().map(|look| look(bytes));
         let routes = self.client.router.routes_seen();
-        let local = routes.local.as_ref();
-        let source = if local.is_some_and(|link| link.transport.try_look(&key, piece.offset, piece.length, &mut once)) {
+        let local = routes.local.as_ref().and_then(|link| link.transport.memory());
+        let source = if local.is_some_and(|memory| memory.try_look(&key, piece.offset, piece.length, &mut once)) {
             ReadSource::LocalMemory
         } else if let Some(spans) = self.client.views.get(&key, piece.offset, piece.length) {
             once(&spans.iter().map(|span| &**span).collect::<SmallVec<[&[u8]; 2]>>());
@@ -194,8 +194,8 @@ impl OpenFile {
     fn try_piece(&self, routes: &Routes, piece: Piece) -> Option<(Spans, ReadSource)> {
         let key = BlockKey { file: self.id, index: piece.index };
         // Whichever worker owns the block: what the worker in this process holds is nearest.
-        if let Some(link) = &routes.local
-            && let Some(spans) = link.transport.try_read(&key, piece.offset, piece.length)
+        if let Some(memory) = routes.local.as_ref().and_then(|link| link.transport.memory())
+            && let Some(spans) = memory.try_read(&key, piece.offset, piece.length)
         {
             return Some((spans, ReadSource::LocalMemory));
         }
@@ -342,7 +342,8 @@ impl OpenFile {
     fn is_here(&self, piece: &Piece) -> bool {
         let key = BlockKey { file: self.id, index: piece.index };
         let routes = self.client.router.routes_seen();
-        routes.local.as_ref().is_some_and(|link| link.transport.holds(&key, piece.offset, piece.length))
+        let local = routes.local.as_ref().and_then(|link| link.transport.memory());
+        local.is_some_and(|memory| memory.holds(&key, piece.offset, piece.length))
             || self.client.views.has(&key, piece.offset, piece.length)
             || self.client.engine.store().is_in_memory(&key, piece.offset, piece.length)
     }

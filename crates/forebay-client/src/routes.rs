@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_cluster::{LatencyRecord, Member, PlacementKey, Ranked, Topology, favour};
-use forebay_transport::{Transport, TransportKind};
+use forebay_transport::{PeerMemory, Transport, TransportKind};
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
@@ -59,7 +59,7 @@ impl Link {
     /// Whether what it reads is shown where the worker has it, so that it needs no buffer here: now, it may change.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
-        self.transport.shares_memory()
+        self.transport.memory().is_some_and(PeerMemory::is_open)
     }
 
     pub(crate) async fn close(&self) {
@@ -116,7 +116,7 @@ impl Routes {
         let leaving: Vec<_> = topology.leaving.iter().map(link).collect();
         let damped: Vec<_> = topology.damped.iter().map(link).collect();
         let local = links.iter().chain(&leaving).chain(&damped).find(|link| link.is_local).map(Arc::clone);
-        let may_be_near = links.iter().any(|link| link.transport.may_share_memory());
+        let may_be_near = links.iter().any(|link| link.transport.memory().is_some_and(PeerMemory::may_open));
         Self { topology: Arc::clone(topology), links, leaving, damped, local, may_be_near }
     }
 
@@ -163,7 +163,8 @@ impl Routes {
 
     /// Of each worker in another process whose memory is seen here, how much that is.
     fn seen(&self) -> impl Iterator<Item = u64> {
-        self.links.iter().filter(|link| !link.is_local && link.is_near()).map(|link| link.transport.memory_seen())
+        let near = self.links.iter().filter(|link| !link.is_local && link.is_near());
+        near.map(|link| link.transport.memory().map_or(0, PeerMemory::visible_bytes))
     }
 
     /// Which workers to ask about `key`, best first; `turn` counts requests.

@@ -11,7 +11,8 @@ use forebay_memory::{Pool, PoolOptions, Span, SpanMut, Spans};
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::fake::FakeTransport;
 use forebay_transport::{
-    CallError, LinkError, LocalTransport, Op, Provenance, Reply, Request, Response, Service, Transport, TransportKind,
+    CallError, LinkError, LocalTransport, Op, PeerMemory, Provenance, Reply, Request, Response, Service, Transport,
+    TransportKind,
 };
 use forebay_types::{ByteSize, Failure, FileVersion, VersionTag};
 
@@ -97,6 +98,20 @@ impl Near {
     }
 }
 
+impl PeerMemory for Near {
+    fn is_open(&self) -> bool {
+        self.shows == Shows::Never || self.shows_now()
+    }
+
+    fn may_open(&self) -> bool {
+        true
+    }
+
+    fn visible_bytes(&self) -> u64 {
+        1 << 30
+    }
+}
+
 #[async_trait::async_trait]
 impl Transport for Near {
     async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
@@ -110,16 +125,8 @@ impl Transport for Near {
         Err(LinkError::OtherPath { peer: self.peer().to_owned(), reason: "the window is closed".to_owned() }.into())
     }
 
-    fn shares_memory(&self) -> bool {
-        self.shows == Shows::Never || self.shows_now()
-    }
-
-    fn may_share_memory(&self) -> bool {
-        true
-    }
-
-    fn memory_seen(&self) -> u64 {
-        1 << 30
+    fn memory(&self) -> Option<&dyn PeerMemory> {
+        Some(self)
     }
 
     fn kind(&self) -> TransportKind {
@@ -217,7 +224,7 @@ async fn nearness_that_ends_between_the_question_and_the_call_is_no_error_and_no
                     at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     // Others ask, too, so that a read meets its turns in any order.
                     if (at >> 40).is_multiple_of(3) {
-                        link.shares_memory();
+                        link.is_open();
                     }
                     // Half of them jump about, some across blocks; the others go on.
                     let jump = (at >> 16) % SIZE;

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use forebay_memory::{SpanMut, Spans};
+use forebay_memory::SpanMut;
 use forebay_transport::wire::{MAX_PAYLOAD, MAX_REQUEST_BODY};
-use forebay_transport::{CallError, LinkError, Look, Op, Payload, Reply, Request, Transport, TransportKind};
-use forebay_types::{BlockKey, Failure, FailureKind};
+use forebay_transport::{CallError, LinkError, Op, Payload, PeerMemory, Reply, Request, Transport, TransportKind};
+use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -279,6 +279,21 @@ impl Near {
     }
 }
 
+impl PeerMemory for NearTransport {
+    fn is_open(&self) -> bool {
+        self.near.is_open.load(Ordering::Relaxed)
+    }
+
+    fn may_open(&self) -> bool {
+        self.near.may_open.load(Ordering::Relaxed)
+    }
+
+    fn visible_bytes(&self) -> u64 {
+        let session = self.near.session.load();
+        session.as_ref().filter(|session| session.is_open()).map_or(0, |session| session.memory())
+    }
+}
+
 #[async_trait::async_trait]
 impl Transport for NearTransport {
     async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
@@ -294,29 +309,8 @@ impl Transport for NearTransport {
         }
     }
 
-    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        self.near.other.try_read(block, offset, length)
-    }
-
-    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        self.near.other.try_look(block, offset, length, look)
-    }
-
-    fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
-        self.near.other.holds(block, offset, length)
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.near.is_open.load(Ordering::Relaxed)
-    }
-
-    fn may_share_memory(&self) -> bool {
-        self.near.may_open.load(Ordering::Relaxed)
-    }
-
-    fn memory_seen(&self) -> u64 {
-        let session = self.near.session.load();
-        session.as_ref().filter(|session| session.is_open()).map_or(0, |session| session.memory())
+    fn memory(&self) -> Option<&dyn PeerMemory> {
+        Some(self)
     }
 
     fn kind(&self) -> TransportKind {

@@ -10,7 +10,7 @@ use common::*;
 use forebay_memory::Pool;
 use forebay_shm::{ServerOptions, name_of};
 use forebay_transport::conformance::{pattern, pool as private_pool, until, within};
-use forebay_transport::{CallError, LinkError, Op, Payload, Reply, Request, Transport};
+use forebay_transport::{CallError, LinkError, Op, Payload, PeerMemory as _, Reply, Request, Transport};
 
 fn is_other_path(result: &Result<Reply, CallError>) -> bool {
     matches!(result, Err(CallError::Link(LinkError::OtherPath { .. })))
@@ -180,7 +180,7 @@ async fn a_worker_here_is_not_taken_for_the_one_that_the_address_leads_to() {
         } else {
             until("the attempt fails", || near.report().why.is_some()).await;
             let why = near.report().why.unwrap();
-            assert!(why.contains("another worker") && !near.shares_memory(), "{why}");
+            assert!(why.contains("another worker") && !near.is_open(), "{why}");
         }
         within("the close", near.close()).await;
     }

@@ -11,7 +11,7 @@ use forebay_memory::Pool;
 use forebay_shm::{WindowServer, name_of};
 use forebay_tcp::TcpServer;
 use forebay_transport::conformance::Fixture;
-use forebay_transport::{Service, Transport};
+use forebay_transport::{PeerMemory as _, Service, Transport};
 use tokio::sync::Mutex;
 
 struct Near {
@@ -33,7 +33,7 @@ impl Fixture for Near {
         let client = AsClient::new(near(address));
         // Nothing is asked of the service that the suite counts.
         let _ = client.near.call(read(0, 0, 1, LONG), None).await;
-        forebay_transport::conformance::until("the window is open", || client.near.shares_memory()).await;
+        forebay_transport::conformance::until("the window is open", || client.near.is_open()).await;
         Self {
             service,
             pool,

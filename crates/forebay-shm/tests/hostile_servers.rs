@@ -11,7 +11,7 @@ use common::*;
 use forebay_shm::{NearTransport, name_of};
 use forebay_transport::conformance::{Scripted, until, within};
 use forebay_transport::wire::{HELLO_LEN, Hello, ReplyHeader};
-use forebay_transport::{CallError, LinkError, Op, Provenance, Request, Transport};
+use forebay_transport::{CallError, LinkError, Op, PeerMemory as _, Provenance, Request, Transport};
 use forebay_types::FailureKind;
 use rustix::fs::MemfdFlags;
 
@@ -66,7 +66,7 @@ async fn why(near: &NearTransport) -> String {
     // Nobody answers the ping, but it makes the attempt begin.
     let _ = ping(near).await;
     until("the attempt fails", || near.report().why.is_some()).await;
-    assert!(!near.shares_memory());
+    assert!(!near.is_open());
     near.report().why.unwrap()
 }
 
@@ -175,7 +175,7 @@ async fn a_reply_that_is_wrong_in_any_way_ends_the_session_and_the_read_goes_ano
             panic!("{result:?} for {words}")
         };
         assert!(reason.contains(words), "{reason} for {words}");
-        assert!(!near.shares_memory());
+        assert!(!near.is_open());
         let into = forebay_transport::conformance::pool(1).try_alloc(1000);
         assert!(within("the other way", near.call(asked, into)).await.is_ok());
         within("the server sees the end", speaking).await.unwrap();
@@ -198,10 +198,10 @@ async fn a_server_that_hangs_costs_each_call_its_deadline_and_one_that_dies_cost
         session
     });
     let _ = ping(&near).await;
-    until("it is open", || near.shares_memory()).await;
+    until("it is open", || near.is_open()).await;
     let late = within("a deadline", near.call(read(1, 0, 10, Duration::from_millis(50)), None)).await;
     assert!(matches!(late, Err(CallError::Link(LinkError::TimedOut { .. }))), "{late:?}");
-    assert!(near.shares_memory());
+    assert!(near.is_open());
     let waiting = tokio::spawn({
         let near = Arc::clone(&near);
         async move { near.call(read(1, 0, 10, LONG), None).await }
@@ -212,5 +212,5 @@ async fn a_server_that_hangs_costs_each_call_its_deadline_and_one_that_dies_cost
     drop(session);
     let lost = within("the loss", waiting).await.unwrap();
     assert!(matches!(lost, Err(CallError::Link(LinkError::OtherPath { .. }))), "{lost:?}");
-    assert!(!near.shares_memory());
+    assert!(!near.is_open());
 }

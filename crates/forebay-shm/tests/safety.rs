@@ -11,7 +11,7 @@ use common::*;
 use forebay_memory::Spans;
 use forebay_shm::{ServerOptions, WindowError, WindowServer, name_of};
 use forebay_transport::conformance::{Behaviour, Scripted, until, within};
-use forebay_transport::{CallError, LinkError, Op, Payload, Request, Transport};
+use forebay_transport::{CallError, LinkError, Op, Payload, PeerMemory as _, Request, Transport};
 use forebay_types::FailureKind;
 
 const BRIEF: Duration = Duration::from_millis(100);
@@ -91,14 +91,14 @@ async fn a_server_that_is_dropped_gives_nothing_away_and_one_that_is_closed_wait
     service.remove(5);
     let Worker { pool, window, tcp: _tcp } = worker;
     drop(window);
-    until("the session is lost", || !near.shares_memory()).await;
+    until("the session is lost", || !near.is_open()).await;
     assert_eq!((fill(&pool).len(), is_right(&seen, 5, 0)), (1, true));
 
     let (worker, service, near) = start(2, &[5]).await;
     let seen = view(&near, 5, 0, WHOLE).await;
     service.remove(5);
     let closing = async {
-        until("the client knows", || !near.shares_memory()).await;
+        until("the client knows", || !near.is_open()).await;
         drop(seen);
     };
     within("the close", async { tokio::join!(worker.window.close(), closing) }).await;
@@ -230,7 +230,7 @@ async fn bytes_that_cannot_be_shown_are_read_another_way_and_the_next_are_seen_a
     for (index, length) in [(2, 20_000), (3, 5000)] {
         until_open(&near).await;
         let result = near.call(read(index, 0, length, LONG), None).await;
-        assert!(is_other_path(&result) && !near.shares_memory(), "{result:?}");
+        assert!(is_other_path(&result) && !near.is_open(), "{result:?}");
         assert!(is_other_path(&near.call(read(index, 0, length, LONG), None).await));
         let reply = near.call(read(index, 0, length, LONG), private.try_alloc(length as usize)).await.unwrap();
         assert!(matches!(reply.payload, Payload::Landed(span) if span.len() == length as usize));
@@ -256,7 +256,7 @@ async fn only_reads_without_a_buffer_go_by_the_window_and_failures_arrive_as_the
     let huge = near.call(read(1, 0, u32::MAX, LONG), None).await;
     assert!(matches!(&huge, Err(CallError::Service(why)) if why.kind() == FailureKind::InvalidArgument), "{huge:?}");
     assert_eq!(near.report().reads, reads);
-    assert!(near.may_share_memory() && near.kind() == forebay_transport::TransportKind::Tcp);
+    assert!(near.may_open() && near.kind() == forebay_transport::TransportKind::Tcp);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -285,7 +285,7 @@ async fn a_worker_that_is_there_again_is_seen_again() {
     let (worker, _shelf, near) = start(4, &[1]).await;
     let held = view(&near, 1, 0, 100).await;
     within("the close", worker.window.close()).await;
-    until("the loss is known", || !near.shares_memory()).await;
+    until("the loss is known", || !near.is_open()).await;
     let service = BlockService::new();
     service.put(&worker.pool, 8, 1000);
     let name = name_of(worker.tcp.local_addr());

@@ -30,6 +30,6 @@ pub use file_slice::FileSlice;
 pub use local::LocalTransport;
 pub use look::Look;
 pub use traits::{
-    CallError, Flags, LinkError, Op, Payload, Provenance, Reply, Request, Response, ResponsePayload, Service,
-    Transport, TransportKind,
+    CallError, Flags, LinkError, Op, Payload, PeerMemory, Provenance, Reply, Request, Response, ResponsePayload,
+    Service, Transport, TransportKind,
 };

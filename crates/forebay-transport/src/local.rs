@@ -8,7 +8,8 @@ use forebay_types::{BlockKey, Failure, FailureKind};
 
 use crate::look::Look;
 use crate::traits::{
-    CallError, LinkError, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
+    CallError, LinkError, Payload, PeerMemory, Reply, Request, Response, ResponsePayload, Service, Transport,
+    TransportKind,
 };
 
 const PEER: &str = "local";
@@ -41,6 +42,24 @@ fn reply_of(response: Response, request: &Request) -> Result<Reply, CallError> {
     Ok(Reply { provenance: response.provenance, body: response.body, payload })
 }
 
+impl PeerMemory for LocalTransport {
+    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+        self.service.try_read(block, offset, length)
+    }
+
+    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
+        self.service.try_look(block, offset, length, look)
+    }
+
+    fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
+        self.service.holds(block, offset, length)
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
 #[async_trait::async_trait]
 impl Transport for LocalTransport {
     async fn call(&self, request: Request, _into: Option<SpanMut>) -> Result<Reply, CallError> {
@@ -58,20 +77,8 @@ impl Transport for LocalTransport {
         }
     }
 
-    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        self.service.try_read(block, offset, length)
-    }
-
-    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        self.service.try_look(block, offset, length, look)
-    }
-
-    fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
-        self.service.holds(block, offset, length)
-    }
-
-    fn shares_memory(&self) -> bool {
-        true
+    fn memory(&self) -> Option<&dyn PeerMemory> {
+        Some(self)
     }
 
     fn kind(&self) -> TransportKind {

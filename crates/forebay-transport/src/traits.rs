@@ -360,6 +360,40 @@ impl fmt::Display for TransportKind {
     }
 }
 
+/// The memory of a peer, as far as this process sees it.
+pub trait PeerMemory: Send + Sync {
+    /// The bytes of a read that lie in memory which this process sees: without waiting, without copying.
+    fn try_read(&self, _block: &BlockKey, _offset: u32, _length: u32) -> Option<Spans> {
+        None
+    }
+
+    /// The same where they lie: calls `look` with them, in order, once, and says whether it did.
+    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
+        look_at(self.try_read(block, offset, length), look)
+    }
+
+    /// Whether [`PeerMemory::try_read`] would have the bytes now, as far as can be told without checking them.
+    fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
+        false
+    }
+
+    /// Whether the bytes of reads come as views of the peer's memory ([`Payload::Shared`]), so that a caller needs no buffer for
+    /// them and gains nothing by copying them. The peer cannot use those bytes for anything else while there is a view: a caller
+    /// that keeps some for readers to come keeps few, and not for long. It may change at any time, and may not be so for one read: a
+    /// caller that was told yes and brought no buffer gets [`LinkError::OtherPath`] then, and asks again with one.
+    fn is_open(&self) -> bool;
+
+    /// Whether that can ever be so, as far as is known. A caller that keeps the answer asks again when the members change.
+    fn may_open(&self) -> bool {
+        self.is_open()
+    }
+
+    /// How many bytes of it are seen now; what a reader looks at, the peer cannot use for anything else.
+    fn visible_bytes(&self) -> u64 {
+        0
+    }
+}
+
 /// A link to one worker.
 ///
 /// The contract, which [`crate::conformance`] tests:
@@ -379,37 +413,9 @@ pub trait Transport: Send + Sync + 'static {
     /// [`CallError::Service`] is the peer's answer, [`CallError::Link`] that there was none.
     async fn call(&self, request: Request, into: Option<SpanMut>) -> Result<Reply, CallError>;
 
-    /// The bytes of a read that the peer holds in memory which this process can see: without waiting, without copying.
-    fn try_read(&self, _block: &BlockKey, _offset: u32, _length: u32) -> Option<Spans> {
+    /// The peer's memory, if this kind of link can ever see it.
+    fn memory(&self) -> Option<&dyn PeerMemory> {
         None
-    }
-
-    /// The same where they lie: calls `look` with them, in order, once, and says whether it did.
-    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        look_at(self.try_read(block, offset, length), look)
-    }
-
-    /// Whether [`Transport::try_read`] would have the bytes now, as far as can be told without checking them.
-    fn holds(&self, _block: &BlockKey, _offset: u32, _length: u32) -> bool {
-        false
-    }
-
-    /// Whether the bytes of reads come as views of the peer's memory ([`Payload::Shared`]), so that a caller needs no buffer for
-    /// them and gains nothing by copying them. The peer cannot use those bytes for anything else while there is a view: a caller who
-    /// keeps some for readers to come keeps few, and not for long. It may change at any time, and may not be so for one read: a
-    /// caller who was told yes and brought no buffer gets [`LinkError::OtherPath`] then, and asks again with one.
-    fn shares_memory(&self) -> bool {
-        false
-    }
-
-    /// Whether that can ever be so, as far as is known. Whoever keeps the answer asks again when the members change.
-    fn may_share_memory(&self) -> bool {
-        self.shares_memory()
-    }
-
-    /// Bytes of the peer's memory that this process sees now; what it looks at, the peer cannot use for anything else.
-    fn memory_seen(&self) -> u64 {
-        0
     }
 
     /// Which implementation this is.

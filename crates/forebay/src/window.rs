@@ -15,10 +15,9 @@ use bytes::Bytes;
 use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_config::{Config, SharedMemory};
-use forebay_memory::{Pool, Sharing, SpanMut, Spans};
+use forebay_memory::{Pool, Sharing, SpanMut};
 use forebay_shm::{ClientOptions, NearTransport, ServerOptions, WindowReport, WindowServer, name_of};
-use forebay_transport::{CallError, Look, Op, Reply, Request, Service, Transport, TransportKind};
-use forebay_types::BlockKey;
+use forebay_transport::{CallError, Op, PeerMemory, Reply, Request, Service, Transport, TransportKind};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -230,28 +229,8 @@ impl Transport for Watched {
         }
     }
 
-    fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        self.near.try_read(block, offset, length)
-    }
-
-    fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        self.near.try_look(block, offset, length, look)
-    }
-
-    fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
-        self.near.holds(block, offset, length)
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.near.shares_memory()
-    }
-
-    fn may_share_memory(&self) -> bool {
-        self.near.may_share_memory()
-    }
-
-    fn memory_seen(&self) -> u64 {
-        self.near.memory_seen()
+    fn memory(&self) -> Option<&dyn PeerMemory> {
+        self.near.memory()
     }
 
     fn kind(&self) -> TransportKind {
@@ -285,7 +264,7 @@ mod tests {
     use super::*;
     use forebay_transport::fake::FakeTransport;
     use forebay_transport::{LinkError, Response};
-    use forebay_types::{Failure, FileId};
+    use forebay_types::{BlockKey, Failure, FileId};
 
     const PATIENCE: Patience = Patience { silence: Duration::from_millis(20), answer: Duration::from_millis(60) };
     const SLOW: Duration = Duration::from_millis(200);

@@ -19,7 +19,8 @@ use forebay_tcp::{TcpServer, TcpTransport};
 use forebay_transport::conformance::{pattern, until};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
 use forebay_transport::{
-    CallError, LinkError, Op, Provenance, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
+    CallError, LinkError, Op, PeerMemory as _, Provenance, Reply, Request, Response, ResponsePayload, Service,
+    Transport, TransportKind,
 };
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
 use parking_lot::Mutex;
@@ -78,7 +79,7 @@ pub(crate) async fn open(address: SocketAddr) -> Arc<NearTransport> {
 /// Waits until reads go by the window.
 pub(crate) async fn until_open(near: &NearTransport) {
     let start = std::time::Instant::now();
-    while !near.shares_memory() {
+    while !near.is_open() {
         assert!(start.elapsed() < LONG, "waited in vain: {:?}", near.report());
         let _ = near.call(Request::on_path(Op::Ping, Default::default(), LONG), None).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -278,7 +279,7 @@ impl Transport for AsClient {
         // Dropped before the call counts as ended.
         let mut buffer = into;
         let mut result = Err(LinkError::OtherPath { peer: String::new(), reason: String::new() }.into());
-        if request.op == Op::Read && self.near.shares_memory() {
+        if request.op == Op::Read && self.near.is_open() {
             result = self.near.call(request.clone(), None).await;
         }
         let is_read = request.op == Op::Read;
