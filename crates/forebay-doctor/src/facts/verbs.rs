@@ -2,18 +2,14 @@
 //! RDMA needs anyway; where it is missing these stay unknown.
 //!
 //! Why not the kernel's own interface: before it tells anything it wants a context opened with data that each driver
-//! defines for its own library. libibverbs is loaded at run time, as libucp is, and the layouts here are those of its stable
-//! ABI (`IBVERBS_1.1`, in use since 2006): the beginnings of `ibv_device_attr` and of the `ibv_port_attr` of that time.
+//! defines for its own library.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::CStr;
 
-use libloading::Library;
+use forebay_verbs_sys::{Ibverbs, ibv_context, ibv_device, ibv_device_attr, ibv_port_attr};
 use serde::{Deserialize, Serialize};
 
 use crate::facts::rdma::Rdma;
-
-/// The library's soname.
-const LIBRARY: &str = "libibverbs.so.1";
 
 /// What libibverbs says of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,46 +26,9 @@ pub struct VerbsDevice {
     pub ports: Vec<(u32, Option<u32>, Option<u32>)>,
 }
 
-/// The beginning of `struct ibv_device_attr`, and more than the rest of it.
-#[repr(C)]
-struct DeviceAttributes {
-    firmware: [u8; 64],
-    node_guid: u64,
-    system_guid: u64,
-    largest_region: u64,
-    page_sizes: u64,
-    vendor_id: u32,
-    part_id: u32,
-    hardware: u32,
-    rest: [u8; 1024],
-}
-
-/// The beginning of `struct ibv_port_attr`, and more than the rest of it.
-#[repr(C)]
-struct PortAttributes {
-    state: u32,
-    max_mtu: u32,
-    active_mtu: u32,
-    rest: [u8; 512],
-}
-
-type GetDeviceList = unsafe extern "C" fn(*mut c_int) -> *mut *mut c_void;
-type FreeDeviceList = unsafe extern "C" fn(*mut *mut c_void);
-type GetDeviceName = unsafe extern "C" fn(*mut c_void) -> *const c_char;
-type OpenDevice = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
-type CloseDevice = unsafe extern "C" fn(*mut c_void) -> c_int;
-type QueryDevice = unsafe extern "C" fn(*mut c_void, *mut DeviceAttributes) -> c_int;
-type QueryPort = unsafe extern "C" fn(*mut c_void, u8, *mut PortAttributes) -> c_int;
-
-struct Verbs {
-    get_device_list: GetDeviceList,
-    free_device_list: FreeDeviceList,
-    get_device_name: GetDeviceName,
-    open_device: OpenDevice,
-    close_device: CloseDevice,
-    query_device: QueryDevice,
-    query_port: QueryPort,
-}
+/// The library of this machine.
+#[derive(Clone, Copy)]
+struct Verbs(&'static Ibverbs);
 
 impl VerbsDevice {
     /// Asks libibverbs for the devices of this machine that are in `rdma`. Without any the library is not even loaded.
@@ -78,7 +37,7 @@ impl VerbsDevice {
         if rdma.devices.is_empty() {
             return Vec::new();
         }
-        Verbs::load().map_or_else(Vec::new, |verbs| verbs.devices(rdma))
+        forebay_verbs_sys::load().map_or_else(Vec::new, |verbs| Verbs(verbs).devices(rdma))
     }
 }
 
@@ -102,28 +61,10 @@ impl Rdma {
 }
 
 impl Verbs {
-    /// The library's functions; it stays loaded, as its providers have threads and handlers of their own.
-    fn load() -> Option<Self> {
-        // SAFETY: libibverbs runs no code of ours when it is loaded, and none of its own that needs more than its libraries.
-        let library: &'static Library = Box::leak(Box::new(unsafe { Library::new(LIBRARY) }.ok()?));
-        // SAFETY: the types are those of `infiniband/verbs.h`, for the symbols' default version.
-        unsafe {
-            Some(Self {
-                get_device_list: *library.get::<GetDeviceList>(b"ibv_get_device_list\0").ok()?,
-                free_device_list: *library.get::<FreeDeviceList>(b"ibv_free_device_list\0").ok()?,
-                get_device_name: *library.get::<GetDeviceName>(b"ibv_get_device_name\0").ok()?,
-                open_device: *library.get::<OpenDevice>(b"ibv_open_device\0").ok()?,
-                close_device: *library.get::<CloseDevice>(b"ibv_close_device\0").ok()?,
-                query_device: *library.get::<QueryDevice>(b"ibv_query_device\0").ok()?,
-                query_port: *library.get::<QueryPort>(b"ibv_query_port\0").ok()?,
-            })
-        }
-    }
-
-    fn devices(&self, rdma: &Rdma) -> Vec<VerbsDevice> {
+    fn devices(self, rdma: &Rdma) -> Vec<VerbsDevice> {
         let mut count = 0;
         // SAFETY: the count is ours to be written to.
-        let list = unsafe { (self.get_device_list)(&raw mut count) };
+        let list = unsafe { (self.0.ibv_get_device_list)(&raw mut count) };
         if list.is_null() {
             return Vec::new();
         }
@@ -136,37 +77,37 @@ impl Verbs {
             }
         }
         // SAFETY: the library's own list, freed once; no device of it is used after this.
-        unsafe { (self.free_device_list)(list) };
+        unsafe { (self.0.ibv_free_device_list)(list) };
         found
     }
 
     /// What `device`, an entry of the library's list, says.
-    fn device(&self, device: *mut c_void, rdma: &Rdma) -> Option<VerbsDevice> {
+    fn device(self, device: *mut ibv_device, rdma: &Rdma) -> Option<VerbsDevice> {
         // SAFETY: the name belongs to the device, which lives as long as the list; it is copied.
-        let name = unsafe { CStr::from_ptr((self.get_device_name)(device)) }.to_string_lossy().into_owned();
+        let name = unsafe { CStr::from_ptr((self.0.ibv_get_device_name)(device)) }.to_string_lossy().into_owned();
         let known = rdma.devices.iter().find(|known| known.name == name)?;
         // SAFETY: an entry of the list.
-        let context = unsafe { (self.open_device)(device) };
+        let context = unsafe { (self.0.ibv_open_device)(device) };
         if context.is_null() {
             return None;
         }
         let numbers = known.ports.iter().map(|port| port.number);
         let ports = numbers.filter_map(|number| self.port(context, number)).collect();
         // SAFETY: zeroes are a value of each field.
-        let mut attributes: DeviceAttributes = unsafe { std::mem::zeroed() };
+        let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and there is room for all of the structure.
-        let result = unsafe { (self.query_device)(context, &raw mut attributes) };
+        let result = unsafe { (self.0.ibv_query_device)(context, &raw mut attributes) };
         // SAFETY: the context is open, and not used after this.
-        unsafe { (self.close_device)(context) };
-        let DeviceAttributes { vendor_id, part_id, hardware, .. } = attributes;
+        unsafe { (self.0.ibv_close_device)(context) };
+        let ibv_device_attr { vendor_id, vendor_part_id: part_id, hw_ver: hardware, .. } = attributes;
         (result == 0).then_some(VerbsDevice { name, vendor_id, part_id, hardware, ports })
     }
 
-    fn port(&self, context: *mut c_void, number: u32) -> Option<(u32, Option<u32>, Option<u32>)> {
+    fn port(self, context: *mut ibv_context, number: u32) -> Option<(u32, Option<u32>, Option<u32>)> {
         // SAFETY: zeroes are a value of each field.
-        let mut attributes: PortAttributes = unsafe { std::mem::zeroed() };
+        let mut attributes: ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, and there is room for all of the structure.
-        let result = unsafe { (self.query_port)(context, u8::try_from(number).ok()?, &raw mut attributes) };
+        let result = unsafe { (self.0.ibv_query_port)(context, u8::try_from(number).ok()?, &raw mut attributes) };
         (result == 0).then(|| (number, bytes(attributes.max_mtu), bytes(attributes.active_mtu)))
     }
 }
@@ -190,8 +131,8 @@ mod tests {
     fn asking_does_no_harm_whatever_this_machine_has() {
         let rdma = Rdma::read(&Root::default());
         assert!(VerbsDevice::of_this_machine(&rdma).len() <= rdma.devices.len());
-        if let Some(verbs) = Verbs::load() {
-            assert!(verbs.devices(&rdma).len() <= rdma.devices.len());
+        if let Some(verbs) = forebay_verbs_sys::load() {
+            assert!(Verbs(verbs).devices(&rdma).len() <= rdma.devices.len());
         }
     }
 }
