@@ -23,7 +23,7 @@ use crate::options::{ClientOptions, Kind, TransportChoice};
 use crate::plan::{self, CONNECT_DEADLINE, OPERATION_DEADLINE, WINDOWS_A_ROW};
 use crate::report::{BandwidthResult, LatencyResult, Report, ServerReport, UcxReport, Verified};
 use crate::statistics::{Bandwidth, Counted, Latency, rate};
-use crate::ucx::{context, lane};
+use crate::ucx::{context, io_thread};
 use crate::wire::{BENCH_CLUSTER, Offer};
 use crate::{memory, text, usage};
 
@@ -54,7 +54,7 @@ pub fn run(
     let version = ucx.map(|library| library.version().to_string());
     let (control, offer) = Control::open(options.server, options.bind, version)?;
     let pool = memory::pool(buffers)?;
-    let lane = ucx.map(|library| lane(library, &options.ucx, &pool)).transpose()?.map(Arc::new);
+    let io_thread = ucx.map(|library| io_thread(library, &options.ucx, &pool)).transpose()?.map(Arc::new);
     let one_sided = ucx
         .map(|library| {
             let context = context(library, &options.ucx)?;
@@ -65,7 +65,7 @@ pub fn run(
     let connector = Arc::new(Connector {
         server: options.server,
         bind: options.bind,
-        cache: cache(options, &offer, lane.clone()),
+        cache: cache(options, &offer, io_thread.clone()),
         offer,
         pool,
         ucx: one_sided,
@@ -103,8 +103,8 @@ pub fn run(
     runtime.block_on(async {
         let close = async {
             cache.close().await;
-            if let Some(lane) = &lane {
-                lane.close().await;
+            if let Some(io_thread) = &io_thread {
+                io_thread.close().await;
             }
         };
         if tokio::time::timeout(CLOSE_WITHIN, close).await.is_err() {
@@ -115,12 +115,12 @@ pub fn run(
 }
 
 /// The way of the cache. Patient: an emulated card answers late, and whether it answers is not what is measured.
-fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<IoThread>>) -> Arc<dyn Transport> {
+fn cache(options: &ClientOptions, offer: &Offer, io_thread: Option<Arc<IoThread>>) -> Arc<dyn Transport> {
     let address = SocketAddr::new(options.server.ip(), offer.cache_port).to_string();
     let (keepalive, dead_after) = (OPERATION_DEADLINE / 6, OPERATION_DEADLINE / 2);
     let max_outstanding = 2 * plan::MAX_OPERATIONS as usize;
-    match lane {
-        Some(lane) => {
+    match io_thread {
+        Some(io_thread) => {
             let options = forebay_rdma::ClientOptions {
                 connect_timeout: CONNECT_DEADLINE,
                 keepalive,
@@ -129,7 +129,7 @@ fn cache(options: &ClientOptions, offer: &Offer, lane: Option<Arc<IoThread>>) ->
                 bind: options.bind,
                 ..forebay_rdma::ClientOptions::new(BENCH_CLUSTER, MAX_BLOCK_SIZE)
             };
-            Arc::new(RdmaTransport::new(address, lane, options))
+            Arc::new(RdmaTransport::new(address, io_thread, options))
         }
         None => Arc::new(TcpTransport::new(
             address,

@@ -40,7 +40,7 @@ use crate::server::one_sided::OneSided;
 use crate::server::service::Blocks;
 use crate::server::sessions::Sessions;
 use crate::server::shared::{ServerShared, UcxPorts};
-use crate::ucx::{context, lane};
+use crate::ucx::{context, io_thread};
 use crate::wire::BENCH_CLUSTER;
 
 /// Connections at once, those included that have not yet said what they are for.
@@ -66,7 +66,7 @@ pub struct Server {
 /// What needs UCX.
 struct Ucx {
     one_sided: OneSided,
-    lane: Arc<IoThread>,
+    io_thread: Arc<IoThread>,
     server: RdmaServer,
 }
 
@@ -96,19 +96,22 @@ impl Server {
                 let starting = tokio::task::spawn_blocking({
                     let (pool, ucx, sessions) = (pool.clone(), options.ucx.clone(), Arc::clone(&sessions));
                     move || {
-                        let lane = lane(library, &ucx, &pool)?;
-                        Ok::<_, Error>((lane, OneSided::start(&context(library, &ucx)?, one_sided_port, sessions)?))
+                        let io_thread = io_thread(library, &ucx, &pool)?;
+                        Ok::<_, Error>((
+                            io_thread,
+                            OneSided::start(&context(library, &ucx)?, one_sided_port, sessions)?,
+                        ))
                     }
                 });
-                let (lane, (one_sided, memory)) = starting.await.map_err(io::Error::other)??;
-                let lane = Arc::new(lane);
+                let (io_thread, (one_sided, memory)) = starting.await.map_err(io::Error::other)??;
+                let io_thread = Arc::new(io_thread);
                 let cache = forebay_rdma::ServerOptions {
                     max_requests_per_connection: requests,
                     hello_timeout: CONNECT_DEADLINE,
                     stall_timeout: OPERATION_DEADLINE,
                     ..forebay_rdma::ServerOptions::new(port(2), BENCH_CLUSTER, MAX_BLOCK_SIZE)
                 };
-                let server = RdmaServer::bind(Arc::clone(&lane), cache, Arc::clone(&service)).await?;
+                let server = RdmaServer::bind(Arc::clone(&io_thread), cache, Arc::clone(&service)).await?;
                 let ports = UcxPorts {
                     version: library.version().to_string(),
                     port: memory.port,
@@ -116,7 +119,7 @@ impl Server {
                     blocks: memory.blocks,
                     areas: memory.areas,
                 };
-                (Some(Ucx { one_sided, lane, server }), Some(ports))
+                (Some(Ucx { one_sided, io_thread, server }), Some(ports))
             }
         };
         let tcp = TcpServer::bind(
@@ -165,7 +168,7 @@ impl Server {
     /// Whether UCX has RDMA here.
     #[must_use]
     pub fn has_rdma(&self) -> bool {
-        self.ucx.as_ref().is_some_and(|ucx| ucx.lane.resources().iter().any(Resource::is_rdma))
+        self.ucx.as_ref().is_some_and(|ucx| ucx.io_thread.resources().iter().any(Resource::is_rdma))
     }
 
     /// The memory that clients may access, over UCX.
@@ -183,7 +186,7 @@ impl Server {
             self.tcp.close().await;
             if let Some(ucx) = &self.ucx {
                 ucx.server.close().await;
-                ucx.lane.close().await;
+                ucx.io_thread.close().await;
                 ucx.one_sided.close().await;
             }
         };

@@ -22,7 +22,7 @@ pub(crate) fn context(library: &'static Library, ucx: &UcxOptions) -> Result<Con
 }
 
 /// An I/O thread of the cache.
-pub(crate) fn lane(library: &'static Library, ucx: &UcxOptions, pool: &Pool) -> Result<IoThread, Error> {
+pub(crate) fn io_thread(library: &'static Library, ucx: &UcxOptions, pool: &Pool) -> Result<IoThread, Error> {
     let options = IoThreadOptions {
         devices: ucx.devices.clone(),
         transports: ucx.transports.clone(),

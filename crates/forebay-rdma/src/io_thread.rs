@@ -474,14 +474,14 @@ fn run(
             () = stop.cancelled() => {}
             () = jobs => {}
             // Infallible, so what comes back is the reason why it could not go on.
-            Ok(Err(error)) = &mut driver => tracing::error!(%error, "an RDMA lane has ended"),
+            Ok(Err(error)) = &mut driver => tracing::error!(%error, "an RDMA I/O thread has ended"),
         }
         queue.close();
         driver.abort();
         let _ = driver.await;
         // Tasks that wait for the end of their connections see it now.
         if !core.worker.close(CLOSE_WITHIN).await {
-            tracing::error!("operations of an RDMA lane did not end; their memory is kept");
+            tracing::error!("operations of an RDMA I/O thread did not end; their memory is kept");
         }
     });
     drop(local);

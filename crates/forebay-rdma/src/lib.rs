@@ -48,7 +48,7 @@ pub enum RdmaError {
     #[error(transparent)]
     Ucx(#[from] forebay_ucx::Error),
     /// The I/O thread did not start, or has ended.
-    #[error("cannot start the thread of an RDMA lane: {0}")]
+    #[error("cannot start an RDMA I/O thread: {0}")]
     Thread(String),
     /// UCX has nothing by which another process could be reached.
     #[error(

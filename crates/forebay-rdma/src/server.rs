@@ -65,7 +65,7 @@ impl RdmaServer {
             let (options, service) = (options.clone(), Arc::clone(&service));
             let (address, runtime, counted) = (options.address, runtime.clone(), Arc::clone(&counts));
             let listening = io_thread.ask(move |core| listen(core, options, service, runtime, counted)).await;
-            match listening.unwrap_or_else(|| Err(RdmaError::Thread("the lane has ended".to_owned()))) {
+            match listening.unwrap_or_else(|| Err(RdmaError::Thread("the I/O thread has ended".to_owned()))) {
                 Ok(address) => {
                     tracing::info!(%address, card = io_thread.name(), "RDMA server listening");
                     return Ok(Self { address, io_thread, counts });
