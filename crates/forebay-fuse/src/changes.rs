@@ -11,7 +11,7 @@ use forebay_fuse_io::{Answer, CopyRange, Errno, Operation as Asked, Reply, Reque
 use forebay_types::{Failure, FailureKind};
 
 use crate::access_log::{Seen, What};
-use crate::dispatch::{Dispatcher, opened_as};
+use crate::dispatcher::{Dispatcher, opened_as};
 use crate::failures::read_only;
 use crate::serving::tell;
 use crate::stats::Operation;

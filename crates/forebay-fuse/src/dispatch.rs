@@ -5,49 +5,26 @@
 //! something are in [`crate::changes`].
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_fuse_io::{
-    Answer, Dispatch, Errno, Header, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request,
-};
+use forebay_fuse_io::{Answer, Dispatch, Errno, Kind, Opened as OpenedAs, OpenedFlags, Operation as Asked, Request};
 use forebay_types::FsPath;
 use tracing::debug;
 
-use crate::access_log::{Seen, What};
+use crate::access_log::What;
 use crate::described::Found;
 use crate::directories::{Listed, Lookups};
+use crate::dispatcher::{Dispatcher, opened_as};
 use crate::failures::not_open;
 use crate::filesystem::Attempt;
 use crate::inodes::ROOT;
 use crate::interrupts::Waiter;
-use crate::opening::writes;
-use crate::pinned::{How, Pinned};
 use crate::room::{Seen as SeenRoom, WAITS, shown};
-use crate::serving::{MountShared, send, send_bytes, tell};
+use crate::serving::{send, send_bytes, tell};
 use crate::stats::Operation;
 use crate::virtual_files::{FOR_EVER, Opened, VirtualFile, part};
 
-/// What the kernel's requests are handed to.
-pub(crate) struct Dispatcher {
-    pub(crate) shared: Arc<MountShared>,
-}
-
 impl Dispatcher {
-    pub(crate) fn new(shared: Arc<MountShared>) -> Self {
-        Self { shared }
-    }
-
-    pub(crate) fn shared(&self) -> Arc<MountShared> {
-        Arc::clone(&self.shared)
-    }
-
-    /// What the access log is to say of a request, if anybody reads it.
-    #[inline]
-    pub(crate) fn seen(&self, header: &Header, what: impl FnOnce() -> What) -> Option<Seen> {
-        self.shared.virtual_files.log().seen(header, what)
-    }
-
     fn lookup(&self, request: Request<'_>, name: Box<[u8]>) {
         let header = *request.header();
         let parent = header.node;
@@ -401,18 +378,4 @@ impl Dispatch for Dispatcher {
     fn ended(&self, error: Option<&io::Error>) {
         self.shared.end(error);
     }
-}
-
-/// What the kernel is told of a handle. Its pages stay right: an inode is one version, or what is being written, which comes
-/// through the kernel. `O_DIRECT` needs no flag of ours: the kernel honours it.
-pub(crate) fn opened_as(handle: u64, flags: i32, how: &How) -> OpenedAs<'_> {
-    let cached = match how {
-        How::Cached => OpenedFlags::KEEP_CACHE,
-        // There is nothing in a cache that could be kept, and the kernel takes this flag for a mistake.
-        How::Passed(_) => OpenedFlags::empty(),
-        How::Direct(_) => OpenedFlags::DIRECT_IO,
-    };
-    // What is only read has nothing to flush: close(2) costs no round trip.
-    let flushed = if writes(flags) { OpenedFlags::empty() } else { OpenedFlags::NOFLUSH };
-    OpenedAs { handle, flags: cached | flushed, backing: how.backing().map(|pinned| Pinned::backing(pinned)) }
 }

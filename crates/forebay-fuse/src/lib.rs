@@ -27,6 +27,7 @@ mod described;
 mod detach;
 mod directories;
 mod dispatch;
+mod dispatcher;
 mod error;
 mod failures;
 mod filesystem;

@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use crate::attach::attach;
 use crate::detach::{Detach, detach};
-use crate::dispatch::Dispatcher;
+use crate::dispatcher::Dispatcher;
 use crate::error::MountError;
 use crate::filesystem::FileSystem;
 use crate::local_files::LocalFiles;
