@@ -11,7 +11,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::MemfdFlags;
 
 use crate::backing::Backings;
-use crate::channel::ring::{Counters, RingShape};
+use crate::channel::ring::counters::Counters;
+use crate::channel::ring::shape::RingShape;
 use crate::protocol::init::Negotiated;
 
 /// How a session is served. Shared with whoever wants to show it.

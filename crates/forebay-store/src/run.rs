@@ -13,7 +13,7 @@ use crate::Keep;
 use crate::disk::DiskExtent;
 use crate::place::Place;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::verify::Checked;
+use crate::verify::checked::Checked;
 
 /// Which bytes a run has, and their checksums.
 #[derive(Debug, PartialEq, Eq)]

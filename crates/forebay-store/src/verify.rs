@@ -6,7 +6,7 @@
 //! and ended in the next counts for neither. Nothing but a check writes to the words, so that readers of a hot run share them
 //! without a cache line going back and forth.
 
-mod checked;
+pub(crate) mod checked;
 #[cfg(test)]
 mod model;
 
@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::checked::Checked;
 use crate::run::MemoryRun;
 
 /// What `checked` needs of threads.
@@ -93,7 +92,7 @@ impl Verify {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::checked::Checked;
     use forebay_types::MAX_SECTORS;
     use proptest::prelude::*;
 

@@ -165,7 +165,9 @@ async fn eviction_keeps_a_disk_below_its_watermark_and_what_is_left_is_right() {
         hits += usize::from(check(&store, &key(1, index), 0, end * S).await.is_some());
     }
     // About 29. Where a write had to wait, because eviction ran late, the frame that holds least was emptied: of some ten small runs.
-    assert!(hits > 10, "{hits}");
+    // On a machine that does nothing else none has to.
+    let is_quiet = std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1");
+    assert!(hits > if is_quiet { 20 } else { 10 }, "{hits}");
     assert_eq!(store.stats().memory.corrupt_sectors, 0);
 }
 

@@ -19,7 +19,7 @@
 //! ever.
 
 mod answered;
-mod counters;
+pub(crate) mod counters;
 pub(crate) mod cpus;
 pub(crate) mod entry;
 mod headers;
@@ -27,7 +27,7 @@ mod headers;
 mod model;
 pub(crate) mod queue;
 mod ready;
-mod shape;
+pub(crate) mod shape;
 pub(crate) mod submit;
 mod sync;
 #[cfg(test)]
@@ -46,7 +46,7 @@ use forebay_memory::{Pool, PoolOptions};
 use forebay_types::ByteSize;
 use tracing::{debug, warn};
 
-pub(crate) use self::counters::Counters;
+use self::counters::Counters;
 use self::cpus::{Cpus, FOREIGN_DEPTH, MIN_DEPTH, ThreadPlan, share_queues, stay_on};
 use self::entry::Entries;
 use self::queue::Machine;
