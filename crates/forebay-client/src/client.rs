@@ -164,6 +164,13 @@ impl Client {
         Arc::clone(&self.shared.router.routes().topology)
     }
 
+    /// How often blocks have come to have other owners, as far as the client knows: what was loaded before that may be on workers
+    /// that are not asked for it any more.
+    #[must_use]
+    pub fn placement(&self) -> u64 {
+        self.shared.router.routes().placement
+    }
+
     /// The client's counters.
     #[must_use]
     pub fn stats(&self) -> &ClientStats {

@@ -80,6 +80,8 @@ impl Drop for Link {
 /// The members as they are, and a link to each.
 pub(crate) struct Routes {
     pub(crate) topology: Arc<Topology>,
+    /// How often blocks came to have other owners.
+    pub(crate) placement: u64,
     /// In step with the members of the ring.
     pub(crate) links: Vec<Arc<Link>>,
     /// Links to those that are leaving.
@@ -95,7 +97,7 @@ pub(crate) struct Routes {
 impl Routes {
     pub(crate) fn none() -> Self {
         let (links, leaving, damped) = (Vec::new(), Vec::new(), Vec::new());
-        Self { topology: Arc::default(), links, leaving, damped, local: None, may_be_near: false }
+        Self { topology: Arc::default(), placement: 0, links, leaving, damped, local: None, may_be_near: false }
     }
 
     /// Routes to the members of `topology`, with the links of these routes where they lead to the same address.
@@ -117,7 +119,8 @@ impl Routes {
         let damped: Vec<_> = topology.damped.iter().map(link).collect();
         let local = links.iter().chain(&leaving).chain(&damped).find(|link| link.is_local).map(Arc::clone);
         let may_be_near = links.iter().any(|link| link.transport.memory().is_some_and(PeerMemory::may_open));
-        Self { topology: Arc::clone(topology), links, leaving, damped, local, may_be_near }
+        let placement = self.placement + u64::from(self.topology.ring != topology.ring);
+        Self { topology: Arc::clone(topology), placement, links, leaving, damped, local, may_be_near }
     }
 
     /// Every link, of those that own nothing too.

@@ -78,6 +78,10 @@ pub trait CacheAccess: Send + Sync + 'static {
     /// What a read fails with.
     async fn read(&self, version: &FileVersion, offset: u64, length: u32) -> Result<Bytes, Failure>;
 
+    /// A number that changes whenever blocks come to have other owners. What was loaded before that may be on workers that
+    /// [`CacheAccess::coverage`] does not ask any more.
+    fn placement(&self) -> u64;
+
     /// The counters of each worker, by name: what `Op::Stats` answers.
     async fn worker_stats(&self) -> Vec<(Arc<str>, Result<serde_json::Value, Failure>)>;
 }

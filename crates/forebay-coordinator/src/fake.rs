@@ -64,6 +64,7 @@ struct FakeCacheState {
     faults: Vec<Fault>,
     delay: Duration,
     calls: Calls,
+    placement: u64,
     /// One, if nobody says otherwise.
     workers: Option<Vec<Answered>>,
 }
@@ -117,6 +118,14 @@ impl FakeCache {
         if let Some(file) = state.files.get(&path_of(path)).map(|file| file.version.id()) {
             state.cached.retain(|block, _| block.file != file);
         }
+    }
+
+    /// All blocks have other owners from now on, who hold none of them.
+    pub fn reassign(&self) {
+        let mut state = self.state.lock();
+        state.placement += 1;
+        state.cached.clear();
+        state.order.clear();
     }
 
     /// Holds no more than so many blocks from now on; the oldest go first.
@@ -328,6 +337,10 @@ impl CacheAccess for FakeCache {
         let content = state.files.get(&path).and_then(|file| file.content.clone()).unwrap_or_default();
         let start = content.len().min(offset as usize);
         Ok(content.slice(start..content.len().min(start + length as usize)))
+    }
+
+    fn placement(&self) -> u64 {
+        self.state.lock().placement
     }
 
     async fn worker_stats(&self) -> Vec<(Arc<str>, Result<serde_json::Value, Failure>)> {

@@ -241,6 +241,10 @@ impl CacheAccess for Cache {
         Ok(bytes.into())
     }
 
+    fn placement(&self) -> u64 {
+        self.client.placement()
+    }
+
     async fn worker_stats(&self) -> Vec<(Arc<str>, Result<Value, Failure>)> {
         let parse = |text: String| {
             serde_json::from_str(&text).map_err(|error| Failure::new(FailureKind::Internal, error.to_string()))

@@ -163,6 +163,10 @@ impl CacheAccess for Cache {
         Ok(spans.iter().flat_map(|span| span.iter().copied()).collect::<Vec<u8>>().into())
     }
 
+    fn placement(&self) -> u64 {
+        self.0.placement()
+    }
+
     async fn worker_stats(&self) -> Vec<(Arc<str>, Result<serde_json::Value, Failure>)> {
         Vec::new()
     }

@@ -1,10 +1,10 @@
 //! The course of a job: a state machine without I/O and without a clock.
 //!
-//! [`Job::next`] says what to ask the cache, [`Job::answer`] takes what came of it. A load walks its path two or three
-//! times: to count (not with `partial_listing`), to load, and to audit, that is to have the workers check what they
-//! hold. What an audit finds missing is reported or, with `verify`, loaded again and audited again. With `to_clients` mounts
-//! are asked in the end to keep it. A job holds a few pages of listings and a window of items, however many files there are;
-//! [`Job::record`] is what a successor needs to go on.
+//! [`Job::next`] says what to ask the cache, [`Job::answer`] takes what came of it. A load walks its path two or three times: to
+//! count (not with `partial_listing`), to load, and to audit, that is to have the workers check what they hold. What an audit finds
+//! missing is reported. With `verify`, and where blocks came to have other owners meanwhile, it is loaded again and audited again. With
+//! `to_clients` mounts are asked in the end to keep it. A job holds a few pages of listings and a window of items, however many files
+//! there are; [`Job::record`] is what a successor needs to go on.
 //!
 //! Files that fail do not end a job: everything else is tried first.
 
@@ -201,6 +201,10 @@ pub struct Job {
     is_writing: bool,
     stopping: bool,
     fatal: Option<Failure>,
+    /// Of the cache, when it was last looked at.
+    placement: Option<u64>,
+    /// Blocks came to have other owners while the job ran, or may have while no coordinator ran it.
+    has_moved: bool,
     /// Mounts were asked to keep what was loaded.
     is_ordered: bool,
     /// Workers were asked to free what they hold of files that are gone.
@@ -237,6 +241,8 @@ impl Job {
         };
         Self {
             live: record.ledger.clone(),
+            has_moved: record.started.is_some(),
+            placement: None,
             stopping: record.stop_asked,
             record,
             limits,
@@ -271,6 +277,13 @@ impl Job {
         }
         coordinator.clone_into(&mut self.record.coordinator);
         self.record.started.get_or_insert(wall);
+    }
+
+    /// The cache's `placement` is this now. What an audit misses after a change was
+    /// not evicted: it is loaded where it is looked for.
+    pub fn placed(&mut self, placement: u64) {
+        let before = self.placement.replace(placement);
+        self.has_moved |= before.is_some_and(|before| before != placement);
     }
 
     /// Ends it at the next step. What is under way is given up.

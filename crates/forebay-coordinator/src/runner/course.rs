@@ -47,7 +47,11 @@ async fn work(shared: &RunnerShared, entry: &Entry) {
     let mut asked = FuturesUnordered::new();
     let mut writing = FuturesUnordered::new();
     loop {
-        let step = entry.job.lock().next(now());
+        let step = {
+            let mut job = entry.job.lock();
+            job.placed(shared.cache.placement());
+            job.next(now())
+        };
         match step {
             Step::Ended => break,
             Step::Ask(id, question) => asked.push(async move { (id, ask(shared, entry, question).await) }),

@@ -80,8 +80,8 @@ impl Job {
 
     pub(super) fn held(&mut self, now: Instant, block: Block, held: HeldBytes) {
         let audits = self.limits.audits;
-        let (verify, round) = match (self.load(), self.record.pass) {
-            (Some(load), Pass::Audit(round)) => (load.verify, round),
+        let (repairs, round) = match (self.load(), self.record.pass) {
+            (Some(load), Pass::Audit(round)) => (load.verify || self.has_moved, round),
             _ => (false, 0),
         };
         let started_nanos = (self.record.started.unwrap_or_default() as i64).saturating_mul(1_000_000);
@@ -109,7 +109,7 @@ impl Job {
             let audited = FileCounts { files: 0, bytes: u64::from(length - missing) };
             self.count(block.item, &Counts { audited, ..Counts::default() });
             self.rate.add(now, audited);
-        } else if verify && round + 1 < audits {
+        } else if repairs && round + 1 < audits {
             self.urgent.push_back(Block { purpose: Purpose::Repair(missing), ..block });
         } else if catches_up {
             self.urgent.push_back(Block { purpose: Purpose::CatchUp, ..block });

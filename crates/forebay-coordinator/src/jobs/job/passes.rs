@@ -219,6 +219,9 @@ impl Job {
             }
             return if self.is_for_clients() { self.next_is_clients(now) } else { self.conclude() };
         };
+        if matches!(self.record.pass, Pass::Audit(_)) {
+            self.has_moved = false;
+        }
         self.record.pass = pass;
         (self.walk, self.walk_ended) = (Walk::new(self.record.spec.path(), self.record.spec.index_file()), false);
         self.place = Place::start();

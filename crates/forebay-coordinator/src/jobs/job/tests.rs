@@ -63,6 +63,7 @@ impl<'a> Course<'a> {
 
     /// One step; false at the end. Answers come in any order, and late.
     fn step(&mut self) -> bool {
+        self.job.placed(self.cache.placement());
         match self.job.next(self.now) {
             Step::Ended => return false,
             Step::Checkpoint => {
@@ -211,6 +212,42 @@ fn what_was_evicted_meanwhile_is_reported_with_its_first_paths() {
     assert_eq!(missing.bytes, ALL.bytes - cache.cached_bytes());
     assert_eq!(record.ledger.counts.audited.bytes, cache.cached_bytes());
     assert_eq!(record.ledger.missing_paths.len(), 10);
+}
+
+#[test]
+fn what_has_other_owners_by_then_is_loaded_there_and_not_reported_as_evicted() {
+    let cache = cluster();
+    let mut course = Course::new(&cache, load(|_| ()));
+    course.run_until(|job| job.live.counts.done.bytes > ALL.bytes / 2);
+    cache.reassign();
+    let record = course.run();
+    let counts = record.ledger.counts;
+    assert_eq!(record.state, JobState::Succeeded);
+    assert_eq!((counts.audited, counts.missing), (ALL, FileCounts::default()));
+    assert_eq!(cache.cached_bytes(), ALL.bytes);
+}
+
+#[test]
+fn a_successor_does_not_know_who_the_owners_were() {
+    let cache = cluster();
+    let mut course = Course::new(&cache, load(|_| ()));
+    course.run_until(|job| matches!(job.record.pass, Pass::Audit(0)));
+    let left = course.job.record(0);
+    cache.reassign();
+    let record = Course::resume(&cache, left).run();
+    assert_eq!(record.ledger.counts.missing, FileCounts::default());
+    assert_eq!(cache.cached_bytes(), ALL.bytes);
+}
+
+#[test]
+fn what_the_new_owners_have_no_room_for_was_evicted() {
+    let cache = cluster();
+    let mut course = Course::new(&cache, load(|_| ()));
+    course.run_until(|job| matches!(job.record.pass, Pass::Audit(0)));
+    cache.reassign();
+    cache.limit(40);
+    let record = course.run();
+    assert!(record.ledger.counts.missing.files > 10, "{:?}", record.ledger.counts.missing);
 }
 
 #[test]
