@@ -12,7 +12,7 @@ use forebay_cluster::records::members::{Addresses, Capacity, WorkerRecord};
 use forebay_cluster::{Backoff, Membership as _};
 use forebay_config::{Config, Host, Loaded};
 use forebay_memory::Sharing;
-use forebay_node::{JoinOptions, Joined};
+use forebay_peering::{JoinOptions, Joined};
 use forebay_state::membership::RegisteredOptions;
 use forebay_store::Store;
 use forebay_tcp::{TcpError, TcpServer};

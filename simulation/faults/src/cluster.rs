@@ -12,7 +12,7 @@ use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
 use forebay_cluster::{Backoff, Membership as _, Reach, Topology};
 use forebay_engine::FetchPolicy;
 use forebay_memory::{Pool, PoolOptions, Sharing};
-use forebay_node::{JoinOptions, Joined};
+use forebay_peering::{JoinOptions, Joined};
 use forebay_origin::Origin;
 use forebay_state::StateStore;
 use forebay_state::membership::{Members, MembersOptions, RegisteredOptions, Table};
