@@ -159,6 +159,14 @@ impl Coordinator {
         let _ = self.service.runner.subscribe().wait_for(Option::is_some).await;
     }
 
+    /// The coordinator that leads, if one does.
+    ///
+    /// # Errors
+    /// When the cluster's state does not answer.
+    pub async fn leader(&self) -> Result<Option<LeaderRecord>, StateError> {
+        self.service.leader().await
+    }
+
     /// The jobs that it runs or ran, if it leads.
     #[must_use]
     pub fn reports(&self) -> Vec<JobReport> {

@@ -7,7 +7,8 @@ use forebay_coordinator::ApiClient;
 
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
-use crate::{binding, logging, state};
+use crate::logging;
+use forebay_node::{binding, state};
 
 /// Which coordinator to ask.
 #[derive(Clone, Debug, clap::Args)]

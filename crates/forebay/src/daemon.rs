@@ -18,7 +18,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Exit, Fault, UserError};
-use crate::{logging, process};
+use crate::logging;
+use forebay_node::process;
 
 /// What the child is started with besides the arguments of its parent.
 const CHILD_FLAG: &str = "--background-child";
@@ -63,7 +64,7 @@ pub(crate) fn start<T: DeserializeOwned + Send + 'static>(log: &Path, doing: &st
         Heard::Word(Word::Failed(user_error)) => {
             // Its error is the answer; it ends now, so that a second attempt does not find it still there.
             process::wait_for_end(child.id(), END_WITHIN);
-            Err(user_error.into_error())
+            Err(anyhow::Error::new(user_error))
         }
         Heard::End => {
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());

@@ -1,45 +1,20 @@
-//! The one binary. `cli.rs` has the tree of commands, `commands/` a file for each; `assembly.rs` makes the parts from
-//! the configuration, and `binding.rs` says at which addresses; `mounted.rs`, `daemon.rs` and `state.rs` keep a mounting
-//! process; `exit.rs` says how it ended.
+//! The one binary: commands, and what they print. What they run is a node of `forebay-node`. `cli.rs` has the tree of commands,
+//! `commands/` a file for each; `mounting.rs` and `daemon.rs` keep a process that mounts; `exit.rs` says how it ended.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
-mod assembly;
-mod binding;
-mod block_size;
 mod cli;
-mod cluster;
 mod commands;
 mod config_args;
-mod control;
-mod coordinating;
 mod coordinator_args;
 mod daemon;
-mod direct;
-mod disks;
-mod elsewhere;
 mod exit;
 mod holders;
-mod hot;
-mod local;
 mod logging;
-mod materialise_requests;
-mod measured;
-mod memory;
-mod metrics;
-mod mounted;
-mod namespaces;
-mod node;
+mod mounting;
 mod output;
-mod process;
-mod rdma;
-mod report;
 mod runtime;
 mod signals;
-mod staged;
-mod state;
-mod web;
-mod window;
 
 use std::process::ExitCode;
 
@@ -60,7 +35,7 @@ fn main() -> ExitCode {
         tracing::error!("{}", user_error.what);
         daemon::failed(&user_error);
     } else {
-        user_error.print();
+        exit::print(&user_error);
     }
     ExitCode::from(user_error.exit as u8)
 }

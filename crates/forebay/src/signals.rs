@@ -3,7 +3,9 @@
 use std::future::Future;
 
 use anyhow::Context as _;
+use forebay_node::{Node, NodeBuilder};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::exit::Fault;
 
@@ -46,6 +48,25 @@ impl Signals {
         tokio::select! {
             done = work => done,
             signal = self.next() => Err(Fault::interrupted(signal).into()),
+        }
+    }
+}
+
+/// Starts a node, unless a signal comes first; then what was started is ended, in order.
+///
+/// # Errors
+/// Those of the node, and the interruption.
+pub(crate) async fn start(signals: &mut Signals, node: NodeBuilder) -> anyhow::Result<Node> {
+    let cancelled = CancellationToken::new();
+    let mut starting = std::pin::pin!(node.cancelled_by(cancelled.clone()).start());
+    tokio::select! {
+        started = &mut starting => Ok(started?),
+        signal = signals.next() => {
+            cancelled.cancel();
+            if let Ok(node) = starting.await {
+                let _ = node.shutdown().await;
+            }
+            Err(Fault::interrupted(signal).into())
         }
     }
 }

@@ -75,7 +75,7 @@ pub(crate) fn over_each_fabric<F: Future<Output = ()>>(test: impl Fn(Context) ->
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < DEADLINE / 4, "waited in vain until {what}");
+        assert!(start.elapsed() < DEADLINE / 2, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -16,7 +16,8 @@ use crate::commands::fs::target::names_below;
 use crate::coordinator_args::CoordinatorArgs;
 use crate::exit::{Exit, Fault};
 use crate::signals::Signals;
-use crate::{output, runtime, state};
+use crate::{output, runtime};
+use forebay_node::state;
 
 /// Load files into the cache, free them from it, and list such jobs
 ///

@@ -14,8 +14,8 @@ use rustix::process::{Pid, Signal};
 use crate::exit::{Exit, Fault};
 use crate::holders::Holders;
 use crate::output;
-use crate::state::{self, Claim, RunState};
-use crate::{mounted, process, staged};
+use forebay_node::state::{self, Claim, RunState};
+use forebay_node::{mountpoint, process, staged};
 
 /// Longer than the process takes to write what is queued for its disks.
 const END_WITHIN: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if looked.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Err(MountError::NotMounted(args.mountpoint.clone()).into());
     }
-    let mountpoint = mounted::resolve(&args.mountpoint)?;
+    let mountpoint = mountpoint::resolve(&args.mountpoint)?;
     let found = state::find(&mountpoint);
     let state = found.clone().filter(RunState::is_alive);
     let must_be_asked = match mount_table::inspect(&mountpoint)? {

@@ -17,13 +17,13 @@ use forebay_rdma::Library;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
-use crate::binding::{check_own_address, first_address};
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault, UserError};
 use crate::output::{self, JsonArg};
-use crate::rdma::cards::Machine;
 use crate::signals::Signals;
 use crate::{logging, runtime};
+use forebay_node::binding::{check_own_address, first_address};
+use forebay_node::rdma::cards::Machine;
 
 /// How long a run that was interrupted may take to end.
 const END_WITHIN: Duration = Duration::from_secs(3);
@@ -219,7 +219,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let rdma = rdma.with_verbs(&verbs);
     let ucx = ucx(&args, &loaded.config, &rdma)?;
     if matches!(args.transport, TransportArg::Ucx) {
-        // While the process has one thread; see `crate::rdma::load_early`. What is wrong is told when it is needed.
+        // While the process has one thread; see `forebay_node::rdma::load_early`. What is wrong is told when it is needed.
         let _ = Library::load(ucx.library.as_deref());
     }
     match mode {

@@ -13,8 +13,8 @@ use forebay_perftest::options::Kind;
 use forebay_perftest::{CardNames, Case, ClientOptions, Report, TransportChoice, UcxOptions, client};
 use tokio_util::sync::CancellationToken;
 
-use crate::binding::first_address;
-use crate::rdma as configured;
+use forebay_node::binding::first_address;
+use forebay_node::rdma as configured;
 
 /// How long each test may take: there are some twenty.
 const TEST: Duration = Duration::from_millis(250);

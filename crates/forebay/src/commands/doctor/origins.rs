@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay_config::Loaded;
 use forebay_doctor::facts::{OriginProbe, seconds_of_date};
 
-use crate::assembly;
 use crate::exit::{Exit, Fault, UserError};
+use forebay_node::assembly;
 
 /// How long an origin may take to answer, retries included.
 const ORIGIN_WITHIN: Duration = Duration::from_secs(20);

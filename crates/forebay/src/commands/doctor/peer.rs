@@ -9,7 +9,8 @@ use forebay_doctor::facts::{PathMtu, PeerPort, PeerProbe, Rdma, Reached, Route, 
 use tokio::net::{TcpSocket, lookup_host};
 
 use super::{measure, worker};
-use crate::{binding, output};
+use crate::output;
+use forebay_node::binding;
 
 /// How long a connection may take: longer than a first packet that was lost and sent again.
 const CONNECT_WITHIN: Duration = Duration::from_secs(4);

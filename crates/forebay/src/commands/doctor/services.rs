@@ -11,10 +11,10 @@ use forebay_doctor::Root;
 use forebay_doctor::facts::{CoordinatorProbe, EtcdProbe, Fuse, MountProbe, WindowProbe, micros};
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
 use crate::exit::UserError;
-use crate::report::{Report, Window, WorkerPaths};
-use crate::{binding, control, state, window};
+use forebay_node::cluster::Cluster;
+use forebay_node::report::{Report, Window, WorkerPaths};
+use forebay_node::{binding, control, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
 const PAGE_WITHIN: Duration = Duration::from_secs(3);

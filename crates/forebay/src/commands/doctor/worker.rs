@@ -17,9 +17,9 @@ use forebay_transport::{Op, Request, Transport};
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
 
-use crate::block_size::block_size;
-use crate::rdma as configured;
-use crate::rdma::cards::{Card, Machine};
+use forebay_node::block_size::block_size;
+use forebay_node::rdma as configured;
+use forebay_node::rdma::cards::{Card, Machine};
 
 /// How long a question may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

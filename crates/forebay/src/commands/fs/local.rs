@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::commands::fs::target::mount_of;
 use crate::exit::{Exit, Failures, Fault};
-use crate::local::Question;
 use crate::output::{self, JsonArg, Names, Table};
-use crate::{control, local, state};
+use forebay_node::local::Question;
+use forebay_node::{control, local, state};
 
 /// How often the progress of a request is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(200);

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 
 use crate::commands::fs::target::{Target, Targets, WorkersArgs};
-use crate::control;
 use crate::exit::{Exit, Failures, Fault};
 use crate::output::{self, JsonArg, Names};
+use forebay_node::control;
 
 /// Have what is remembered of a path forgotten, so that the origin is asked again
 ///

@@ -18,11 +18,12 @@ use forebay_coordinator::ApiClient;
 use forebay_fuse::mount_table::{self, MountState};
 use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
 
-use crate::cluster::Cluster;
 use crate::config_args::ConfigArgs;
 use crate::coordinator_args::Known;
 use crate::exit::{Exit, Fault};
-use crate::{assembly, binding, control, logging, state};
+use crate::logging;
+use forebay_node::cluster::Cluster;
+use forebay_node::{assembly, binding, control, state};
 
 /// What is registered at start by a command that must use RDMA.
 const REGISTERED: ByteSize = ByteSize::mib(64);

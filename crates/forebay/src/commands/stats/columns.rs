@@ -11,7 +11,7 @@ use super::counts::{
     buffers, evicted, fuse, gets, listeners, lists, meta, passed, puts, rdma_read, rdma_received, rdma_write, read,
     received, remote, removals, retries, sent,
 };
-use crate::report::Report;
+use forebay_node::report::Report;
 
 /// A group of columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -330,7 +330,7 @@ pub(super) fn json(columns: &[Column], interval: &Interval<'_>, time: &str) -> V
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::metrics::tests::everything;
+    use forebay_node::report::sample::everything;
 
     pub(crate) fn reports(of: Value) -> Vec<(String, Report)> {
         vec![("a".to_owned(), Report::of(&of).unwrap())]

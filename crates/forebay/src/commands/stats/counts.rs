@@ -2,7 +2,7 @@
 
 use forebay_metrics::LatencySnapshot;
 
-use crate::report::{Listener, OriginCounts, OriginOperation, Paths, Report};
+use forebay_node::report::{Listener, OriginCounts, OriginOperation, Paths, Report};
 
 fn all<'a>(latencies: impl IntoIterator<Item = &'a LatencySnapshot>) -> LatencySnapshot {
     latencies.into_iter().fold(LatencySnapshot::default(), |sum, latency| sum.and(latency))

@@ -168,8 +168,8 @@ impl Layout {
 mod tests {
     use super::*;
     use crate::commands::stats::columns::{chosen, counted, tests::reports};
-    use crate::metrics::tests::everything;
-    use crate::report::Report;
+    use forebay_node::report::Report;
+    use forebay_node::report::sample::everything;
 
     fn of(letters: &str) -> Vec<Section> {
         letters.chars().filter_map(Section::of).collect()

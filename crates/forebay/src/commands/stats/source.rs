@@ -8,9 +8,9 @@ use forebay_client::Client;
 use serde_json::Value;
 
 use crate::commands::fs::target::{Targets, WorkersArgs, mount_of};
-use crate::control;
 use crate::exit::{Exit, Fault};
-use crate::state::{Role, RunState};
+use forebay_node::control;
+use forebay_node::state::{Role, RunState};
 
 /// The counters of a mount, as a file in it.
 const STATS_FILE: &str = ".stats.json";

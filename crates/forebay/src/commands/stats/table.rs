@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
     use crate::commands::stats::columns::{Interval, Section, chosen, counted, tests::reports};
-    use crate::metrics::tests::everything;
+    use forebay_node::report::sample::everything;
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {

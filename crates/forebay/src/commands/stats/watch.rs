@@ -10,7 +10,7 @@ use super::columns::{self, Column, Interval};
 use super::screen::{Screen, Size};
 use super::source::Source;
 use crate::output;
-use crate::report::Report;
+use forebay_node::report::Report;
 
 /// What is watched, and how it is shown.
 pub(super) struct Watch {

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::cache::in_namespace;
 use super::unfinished::{self, Unfinished};
 use super::workers::Workers;
-use crate::state::{Role, RunState};
+use forebay_node::state::{Role, RunState};
 
 /// What stays of a tier whatever comes: eviction starts above its high watermark, and goes on to the low one.
 const STAYS: f64 = 0.8;

@@ -11,9 +11,9 @@ use tokio::runtime::Handle;
 
 use super::cache::Coordinated;
 use super::mounted::Mounted;
-use crate::binding;
 use crate::exit::{Exit, Fault};
-use crate::state::{self, RunState};
+use forebay_node::binding;
+use forebay_node::state::{self, RunState};
 
 /// The kind of file system that a Forebay mount is.
 const FOREBAY: &str = "fuse.forebay";

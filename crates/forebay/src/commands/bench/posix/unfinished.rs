@@ -10,8 +10,9 @@ use forebay_staging::{Staged, StagedState};
 use forebay_types::FsPath;
 
 use super::workers::Workers;
-use crate::state::RunState;
-use crate::{output, staged};
+use crate::output;
+use forebay_node::staged;
+use forebay_node::state::RunState;
 
 /// How long a mount may take to give up what it is at.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 
 use crate::commands::fs::target::Targets;
-use crate::state::RunState;
+use forebay_node::state::RunState;
 
 /// How long all workers together may take to say what they count.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

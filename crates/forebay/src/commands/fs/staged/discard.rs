@@ -80,7 +80,7 @@ async fn discard(args: &Args, targets: &mut Targets, entry: &Entry) -> anyhow::R
             user_error.what = format!("{id}, {}, was not dropped: {}", entry.staged.path, user_error.what);
             let force = "`--force` drops it all the same";
             user_error.next = Some(user_error.next.map_or_else(|| force.to_owned(), |next| format!("{next}; {force}")));
-            Err(user_error.into_error())
+            Err(user_error.into())
         }
         Ok(()) => Ok(()),
     }

@@ -13,7 +13,7 @@ use forebay_fuse::mount_table::{self, MountState};
 use forebay_staging::{Staged, StagingError};
 use tracing::debug;
 
-use crate::{mounted, staged, state};
+use forebay_node::{mountpoint, staged, state};
 
 /// A staged file, and the directory that it is in.
 pub(super) struct Entry {
@@ -45,7 +45,7 @@ impl Places {
         };
         let mut mountpoint = None;
         if let Some(place) = place {
-            let place = mounted::resolve(place)?;
+            let place = mountpoint::resolve(place)?;
             // A dead mount cannot be read, and a live one need not be.
             let is_mount =
                 matches!(mount_table::inspect(&place)?, MountState::Forebay { .. } | MountState::Dead { .. });

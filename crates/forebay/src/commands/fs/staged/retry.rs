@@ -16,7 +16,7 @@ use super::found::Entry;
 use crate::commands::fs::target::{Targets, WorkersArgs};
 use crate::exit::{Exit, Failures, Fault};
 use crate::output::{self, JsonArg, Names};
-use crate::{staged, state};
+use forebay_node::{staged, state};
 
 /// Upload them, and remove them here
 ///

@@ -1,0 +1,426 @@
+//! From a configuration to the parts: which setting goes where. Nothing here decides anything else.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use forebay_client::{Away, Client, ClientOptions, Connector, PrefetchOptions};
+use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
+use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
+use forebay_engine::FetchPolicy;
+use forebay_fuse::{FuseIo, MountOptions, WritingOptions, largest_read};
+use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
+use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
+use forebay_staging::StagingOptions;
+use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
+use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport, ZeroCopy};
+use forebay_transport::{LocalTransport, Service, Transport};
+use forebay_types::{ByteSize, FsPath};
+use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
+use tokio_util::sync::CancellationToken;
+
+use crate::binding;
+use crate::block_size::block_size;
+use crate::window::NearConnector;
+
+/// The name of the worker in this process.
+const LOCAL: &str = "local";
+/// Attempts at an origin when something starts: about 3 s of them if it refuses connections.
+const PROBE_ATTEMPTS: u32 = 6;
+/// A reader stands in line for a client's buffer for this part of what it may wait in all. Nobody holds one while it waits for another, so
+/// the line moves, and a reader that left it early would only stand at its end again: at 1 s, readers of a small pool and a slow
+/// origin starved.
+const BUFFERS_WITHIN: u32 = 3;
+/// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
+/// several writers would go up more than once.
+const QUIET: Duration = Duration::from_millis(200);
+/// Memory of a worker that caches on disks alone, for blocks on their way: the documentation of `worker.memory.size` names it.
+const ON_THEIR_WAY: ByteSize = ByteSize::mib(64);
+/// How far the kernel reads ahead unless it is told, as root may.
+const KERNELS_READ_AHEAD: ByteSize = ByteSize::kib(128);
+/// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
+const MIN_POOL: ByteSize = ByteSize::mib(8);
+
+fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, PoolError> {
+    Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(MIN_POOL)) })
+}
+
+/// The worker's block store on `disks`; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host
+/// may look at that.
+///
+/// # Errors
+/// When memory cannot be had or a disk not be used.
+pub async fn worker_store(
+    config: &Config,
+    disks: Vec<DiskOptions>,
+    prewarm: bool,
+    sharing: Sharing,
+) -> anyhow::Result<Store> {
+    let size = Some(config.worker_memory_size).filter(|size| size.as_u64() > 0).unwrap_or(ON_THEIR_WAY);
+    let memory = pool(size, config.worker_memory_huge_pages, sharing)?;
+    // Percentages between 1 and 100, as the table of keys says.
+    let percent = |value: u32| u8::try_from(value).unwrap_or(100);
+    let options = StoreOptions {
+        disks,
+        block_size: block_size(config),
+        io: match config.worker_disk_io {
+            DiskIo::Auto => IoBackend::Auto,
+            DiskIo::Uring => IoBackend::Uring,
+            DiskIo::Threads => IoBackend::Threads,
+        },
+        serve: match config.worker_disk_serve {
+            DiskServe::Dio => ServeMode::Dio,
+            DiskServe::PageCache => ServeMode::PageCache,
+            DiskServe::Splice => ServeMode::Splice,
+        },
+        prewarm,
+        verify_reads: config.worker_memory_verify_reads,
+        verify_interval: config.worker_memory_verify_interval,
+        high_watermark: percent(config.worker_eviction_high_watermark),
+        low_watermark: percent(config.worker_eviction_low_watermark),
+        ..StoreOptions::in_memory(memory)
+    };
+    Ok(Store::open(options).await?)
+}
+
+/// How an origin is talked to when its mount says nothing else.
+pub fn origin_options(loaded: &Loaded) -> OriginOptions {
+    let config = &loaded.config;
+    let path_style = (loaded.origin("origin.s3.path_style") != Source::Default).then_some(config.origin_s3_path_style);
+    OriginOptions {
+        max_concurrency: config.origin_max_concurrency as usize,
+        request_timeout: config.origin_request_timeout,
+        stall_timeout: OriginOptions::default().stall_timeout.min(config.origin_request_timeout),
+        connect_timeout: config.origin_connect_timeout,
+        retry_deadline: config.origin_retry_deadline,
+        max_attempts: config.origin_retry_max_attempts,
+        s3: S3Options {
+            endpoint: config.origin_s3_endpoint.clone(),
+            region: config.origin_s3_region.clone(),
+            profile: config.origin_s3_profile.clone(),
+            path_style,
+            anonymous: config.origin_s3_anonymous,
+            checksum: match config.origin_s3_checksum {
+                config::S3Checksum::Auto => None,
+                config::S3Checksum::Sha256 => Some(S3Checksum::Sha256),
+                config::S3Checksum::Crc64Nvme => Some(S3Checksum::Crc64Nvme),
+            },
+            keys: None,
+        },
+        allow_http: config.origin_allow_http,
+    }
+}
+
+/// The origin at `url`.
+///
+/// # Errors
+/// When URL or settings make no sense. The origin is not asked anything.
+pub fn open_origin(loaded: &Loaded, url: &str) -> anyhow::Result<Arc<dyn Origin>> {
+    Ok(forebay_origin::open(url, &origin_options(loaded))?)
+}
+
+/// Asks the origin at `url` for its root, with few retries: whoever starts something wants to know soon.
+///
+/// # Errors
+/// What the origin refused with, or why it did not answer.
+pub async fn probe_origin(loaded: &Loaded, url: &str) -> anyhow::Result<()> {
+    let options = origin_options(loaded);
+    let options = OriginOptions { max_attempts: options.max_attempts.min(PROBE_ATTEMPTS), ..options };
+    let root = forebay_origin::open(url, &options)?.list(b"", None, 1).await;
+    root.map_err(|failure| failure.context("cannot list the root"))?;
+    Ok(())
+}
+
+/// A worker that caches what `mounts` show, in `store`.
+///
+/// # Errors
+/// When two mounts are at one path.
+pub fn worker(
+    config: &Config,
+    store: Store,
+    mounts: Vec<(FsPath, Arc<dyn Origin>)>,
+    others: bool,
+) -> anyhow::Result<Arc<Worker>> {
+    let namespace = Namespace::new(mounts)?;
+    let namespace = if others { namespace.and_others() } else { namespace };
+    let options = WorkerOptions {
+        block_size: block_size(config),
+        fetch: FetchPolicy::origin(config.origin_min_get_size.as_u64(), config.origin_max_get_size.as_u64()),
+        deadline: config.origin_retry_deadline,
+        takes_changes: config.write_mode == WriteMode::Through,
+        metadata: MetadataOptions { ttl: config.metadata_ttl, entries: u64::from(config.metadata_cache_entries) },
+    };
+    Ok(Arc::new(Worker::new(store, namespace, options)))
+}
+
+/// A server for `service` at `address`. One that is not `shared` is asked so little that it gets threads only when they are asked for.
+///
+/// # Errors
+/// When it cannot listen there.
+pub fn server(
+    config: &Config,
+    address: SocketAddr,
+    service: Arc<dyn Service>,
+    shared: bool,
+) -> Result<TcpServer, TcpError> {
+    let defaults = ServerOptions::new(address, config.cluster_name.as_str(), block_size(config));
+    let options = ServerOptions {
+        max_connections: config.worker_max_connections as usize,
+        max_requests: config.worker_max_requests as usize,
+        keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
+        takes_files: config.worker_disk_serve == DiskServe::Splice,
+        body_memory: config.worker_write_memory,
+        io_threads: config.network_tcp_lanes.map(|threads| threads as usize).or((!shared).then_some(0)),
+        zero_copy: match config.network_tcp_zero_copy {
+            forebay_config::TcpZeroCopy::Auto => ZeroCopy::Auto,
+            forebay_config::TcpZeroCopy::On => ZeroCopy::On,
+            forebay_config::TcpZeroCopy::Off => ZeroCopy::Off,
+        },
+        ..defaults
+    };
+    TcpServer::bind(options, service)
+}
+
+/// Connects to workers over TCP.
+pub struct TcpConnector {
+    options: forebay_tcp::ClientOptions,
+}
+
+impl TcpConnector {
+    /// Links of a worker to the others, as the configuration wants them.
+    ///
+    /// # Errors
+    /// When the interface that they are to leave by has no address.
+    pub fn of_worker(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self { options: tcp_options(config, binding::worker_source(config)?) })
+    }
+
+    /// Links of a process that only asks workers things, as a coordinator does.
+    ///
+    /// # Errors
+    /// When the interface that they are to leave by has no address.
+    pub fn of_asker(config: &Config) -> anyhow::Result<Self> {
+        Ok(Self { options: tcp_options(config, binding::source_for(config, Reach::Requests)?) })
+    }
+}
+
+impl Connector for TcpConnector {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        Arc::new(TcpTransport::new(Arc::clone(&member.address), self.options.clone()))
+    }
+}
+
+fn tcp_options(config: &Config, source: Option<IpAddr>) -> forebay_tcp::ClientOptions {
+    let defaults = forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config));
+    forebay_tcp::ClientOptions {
+        connections: config.client_connections_per_worker as usize,
+        connect_timeout: defaults.connect_timeout.min(config.client_request_timeout),
+        keepalive: config.network_tcp_keepalive,
+        dead_after: config.network_tcp_dead_after,
+        bind: source,
+        ..defaults
+    }
+}
+
+/// Connects to the worker in this process directly, and to others as `others` does.
+struct MixedConnector {
+    name: Arc<str>,
+    service: Arc<dyn Service>,
+    others: Arc<dyn Connector>,
+}
+
+impl Connector for MixedConnector {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        match member.name == self.name {
+            true => Arc::new(LocalTransport::new(Arc::clone(&self.service))),
+            false => self.others.connect(member),
+        }
+    }
+
+    fn register(&self, memory: &Pool) {
+        self.others.register(memory);
+    }
+
+    fn is_registered(&self, buffer: &[u8]) -> bool {
+        self.others.is_registered(buffer)
+    }
+
+    fn report(&self) -> serde_json::Value {
+        self.others.report()
+    }
+
+    fn window_report(&self) -> serde_json::Value {
+        self.others.window_report()
+    }
+
+    fn close(&self) -> futures::future::BoxFuture<'_, ()> {
+        self.others.close()
+    }
+}
+
+struct LocalConnector {
+    service: Arc<dyn Service>,
+}
+
+impl Connector for LocalConnector {
+    fn connect(&self, _member: &Member) -> Arc<dyn Transport> {
+        Arc::new(LocalTransport::new(Arc::clone(&self.service)))
+    }
+}
+
+async fn client(
+    config: &Config,
+    membership: Arc<dyn Membership>,
+    connector: Arc<dyn Connector>,
+    (buffers, prefetch_budget): (Pool, ByteSize),
+    away: Away,
+) -> anyhow::Result<Client> {
+    let options = ClientOptions {
+        prefetch_budget: prefetch_budget.as_u64(),
+        block_size: block_size(config),
+        max_concurrency: Some(config.client_max_concurrency as usize).filter(|most| *most > 0),
+        request_timeout: config.client_request_timeout,
+        change_timeout: config.write_timeout,
+        backoff: Backoff { initial: config.client_retry_initial_backoff, max: config.client_retry_max_backoff },
+        prefetch: PrefetchOptions {
+            max_part_number: config.prefetch_parts(),
+            far_part_number: config.prefetch_parts_far(),
+            largest_request: u32::try_from(largest_read(config.fuse_max_read).as_u64()).unwrap_or(u32::MAX),
+            read_ahead: u32::try_from(read_ahead(config).as_u64()).unwrap_or(u32::MAX),
+            file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
+        },
+        // At most 1 MiB, as the table of keys says.
+        small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
+        ..ClientOptions::default()
+    };
+    let alloc_deadline = config.client_request_timeout / BUFFERS_WITHIN;
+    let buffers = StoreOptions { eviction: Eviction::Fifo, alloc_deadline, ..StoreOptions::in_memory(buffers) };
+    let buffers = Store::open(buffers).await?;
+    Ok(Client::with_resort(membership, connector, buffers, options, away, tokio::runtime::Handle::current()))
+}
+
+/// How far the kernel reads ahead on a mount of this process.
+fn read_ahead(config: &Config) -> ByteSize {
+    // Only root can raise it.
+    if rustix::process::geteuid().is_root() {
+        config.fuse_read_ahead
+    } else {
+        config.fuse_read_ahead.min(KERNELS_READ_AHEAD)
+    }
+}
+
+/// The worker in this process that a client reads from directly, and its name.
+pub type Own = (Arc<str>, Arc<dyn Service>);
+
+/// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
+/// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached.
+///
+/// # Errors
+/// When its memory cannot be had or its interface has no address.
+pub async fn remote_client(
+    config: &Config,
+    reach: Reach,
+    membership: Arc<dyn Membership>,
+    own: Option<Own>,
+    away: Away,
+) -> anyhow::Result<Client> {
+    let options = tcp_options(config, binding::source_for(config, reach)?);
+    let buffers = match crate::rdma::is_wanted_for_data(config) {
+        true => registered_buffers(config).await?,
+        false => pool(config.client_memory_size, config.worker_memory_huge_pages, Sharing::Private)?,
+    };
+    let connector: Arc<dyn Connector> = match crate::rdma::RdmaConnector::start(config, &buffers, &options).await? {
+        Some(rdma) => Arc::new(rdma),
+        None => Arc::new(TcpConnector { options }),
+    };
+    let connector = NearConnector::over(connector, config);
+    let connector = match own {
+        Some((name, service)) => Arc::new(MixedConnector { name, service, others: connector }),
+        None => connector,
+    };
+    // The other half holds what was read and may be read again by others, and what is in flight.
+    let budget = ByteSize::bytes(buffers.capacity().as_u64() / 2);
+    client(config, membership, connector, (buffers, budget), away).await
+}
+
+/// Buffers to be registered. If the future is dropped, the taking of their memory ends.
+async fn registered_buffers(config: &Config) -> anyhow::Result<Pool> {
+    let pool = Pool::new(PoolOptions {
+        initial: config.network_rdma_data_buffer_pool_initial_size,
+        max: config.network_rdma_data_buffer_pool_max_size.max(MIN_POOL),
+        huge_pages: config.worker_memory_huge_pages,
+        sharing: Sharing::Private,
+    })?;
+    let given_up = CancellationToken::new();
+    let _waits = given_up.clone().drop_guard();
+    let (warmed, size) = (pool.clone(), config.network_rdma_data_buffer_pool_prewarm_size);
+    let warming = tokio::task::spawn_blocking(move || warmed.warm_up(size, || !given_up.is_cancelled()));
+    warming.await.context("taking memory panicked")??;
+    Ok(pool)
+}
+
+/// A client of the worker in this process.
+///
+/// # Errors
+/// When its memory cannot be had.
+pub async fn local_client(config: &Config, service: Arc<dyn Service>) -> anyhow::Result<Client> {
+    let membership = Arc::new(StaticMembership::new([LOCAL]));
+    // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
+    let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
+    let buffers = pool(MIN_POOL, config.worker_memory_huge_pages, Sharing::Private)?;
+    client(config, membership, Arc::new(LocalConnector { service }), (buffers, budget), Away::Fail).await
+}
+
+/// How the kernel mounts what `source` names.
+pub fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
+    let config = &loaded.config;
+    let defaults = MountOptions::default();
+    MountOptions {
+        source,
+        allow_other: config.fuse_allow_other.unwrap_or(defaults.allow_other),
+        open_status_cache: config.client_open_status_cache_enabled,
+        max_read: config.fuse_max_read,
+        io: match config.fuse_io {
+            forebay_config::FuseIo::Auto => FuseIo::Auto,
+            forebay_config::FuseIo::Uring => FuseIo::Uring,
+            forebay_config::FuseIo::Device => FuseIo::Device,
+        },
+        ring_depth: config.fuse_uring_depth,
+        ring_memory: config.fuse_uring_memory,
+        interrupts: config.fuse_interrupts,
+        threads: config.fuse_threads as usize,
+        spin: config.fuse_spin,
+        splice: config.fuse_splice,
+        // At most 65 535, as the table of keys says.
+        max_background: u16::try_from(config.fuse_max_background).unwrap_or(u16::MAX),
+        read_ahead: config.fuse_read_ahead,
+        // Names that are not there are names, too: with a time of zero, the kernel shall always ask.
+        negative_ttl: defaults.negative_ttl.min(config.metadata_ttl),
+        uid: config.posix_uid,
+        gid: config.posix_gid,
+        file_mode: config.posix_file_mode.bits(),
+        directory_mode: config.posix_dir_mode.bits(),
+        ..defaults
+    }
+}
+
+/// How a mount writes that stages in `directory` as `owner`.
+pub fn writing_options(config: &Config, directory: PathBuf, owner: String) -> WritingOptions {
+    let staging = staging_options(config, directory, owner);
+    WritingOptions { staging, ignore_mode: config.posix_ignore_mode }
+}
+
+/// How what is written is staged and uploaded.
+pub fn staging_options(config: &Config, directory: PathBuf, owner: String) -> StagingOptions {
+    StagingOptions {
+        dir: directory,
+        size: config.write_staging_size,
+        part_size: config.write_part_size,
+        memory: config.write_memory,
+        timeout: config.write_timeout,
+        quiet: QUIET,
+        owner,
+    }
+}

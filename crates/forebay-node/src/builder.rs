@@ -1,0 +1,221 @@
+//! What a node is to run, and whether this machine and its configuration allow it.
+
+use std::path::PathBuf;
+
+use forebay_config::{Config, Loaded, Origin, Sources};
+use tokio_util::sync::CancellationToken;
+
+use crate::binding::{self, Part};
+use crate::error::{Exit, Fault, UserError};
+use crate::memory::{self, Takes};
+use crate::node::Node;
+use crate::rdma;
+use crate::start::{self, Plan};
+
+/// What is to run in this process, and with which configuration. Made by [`Node::builder`].
+///
+/// Of [`worker`](Self::worker), [`client`](Self::client), [`mount`](Self::mount) and [`coordinator`](Self::coordinator) any may be
+/// together. They find each other, and those of other processes, by `cluster.etcd.endpoints`, or by `cluster.workers`.
+/// [`standalone`](Self::standalone) is a cluster of its own.
+#[derive(Debug, Default)]
+pub struct NodeBuilder {
+    settings: Vec<String>,
+    loaded: Option<Loaded>,
+    worker: bool,
+    client: bool,
+    coordinator: bool,
+    standalone: Option<String>,
+    mountpoint: Option<PathBuf>,
+    log: Option<PathBuf>,
+    cancelled: CancellationToken,
+    is_checked: bool,
+}
+
+impl NodeBuilder {
+    /// The configuration, from its sources. Without it, defaults and [`Self::setting`]s are; the environment and files count only here.
+    #[must_use]
+    pub fn config(mut self, loaded: Loaded) -> Self {
+        self.loaded = Some(loaded);
+        self
+    }
+
+    /// Sets a key of the configuration, as in `worker.memory.size=64GiB`. Not together with [`Self::config`].
+    #[must_use]
+    pub fn setting(mut self, setting: impl Into<String>) -> Self {
+        self.settings.push(setting.into());
+        self
+    }
+
+    /// Runs a worker: it caches what `mounts` and the cluster show, and serves it where `worker.*` says.
+    #[must_use]
+    pub fn worker(mut self) -> Self {
+        self.worker = true;
+        self
+    }
+
+    /// Has a client of the workers, for [`Node::client`]; a mount has one anyway.
+    #[must_use]
+    pub fn client(mut self) -> Self {
+        self.client = true;
+        self
+    }
+
+    /// Mounts what the workers serve at this existing directory.
+    #[must_use]
+    pub fn mount(mut self, mountpoint: impl Into<PathBuf>) -> Self {
+        self.mountpoint = Some(mountpoint.into());
+        self
+    }
+
+    /// Runs a coordinator: jobs, the REST interface and the web page.
+    #[must_use]
+    pub fn coordinator(mut self) -> Self {
+        self.coordinator = true;
+        self
+    }
+
+    /// Runs a worker of the origin at this URL, a client of it and a coordinator for this machine alone: all listen on its loopback
+    /// interface, at free ports where the configured ones are taken.
+    #[must_use]
+    pub fn standalone(mut self, origin: impl Into<String>) -> Self {
+        self.standalone = Some(origin.into());
+        self
+    }
+
+    /// Where the process logs: commands that look for the mount tell it.
+    #[must_use]
+    pub fn logs_to(mut self, log: Option<PathBuf>) -> Self {
+        self.log = log;
+        self
+    }
+
+    /// Gives up starting once this token is cancelled: what was started is ended in order.
+    #[must_use]
+    pub fn cancelled_by(mut self, token: CancellationToken) -> Self {
+        self.cancelled = token;
+        self
+    }
+
+    /// Checks what can be checked without starting anything: the configuration, that it names workers or origins, interfaces, and
+    /// memory. [`Self::start`] does so, too; a program that goes to the background wants to know before.
+    ///
+    /// # Errors
+    /// What is wrong, with the setting that is about it.
+    pub fn check(&mut self) -> Result<(), UserError> {
+        self.check_all().map_err(|error| UserError::from(&error))
+    }
+
+    fn check_all(&mut self) -> anyhow::Result<()> {
+        if self.is_checked {
+            return Ok(());
+        }
+        let mut loaded = self.take_loaded()?;
+        if self.standalone.is_none() {
+            self.check_what_is_named(&loaded.config)?;
+        }
+        binding::check(&loaded.config, self.listening_parts())?;
+        let parts = self.memory_of(&loaded);
+        memory::check(&mut loaded, parts)?;
+        (self.loaded, self.is_checked) = (Some(loaded), true);
+        Ok(())
+    }
+
+    /// The configuration; from now on, it is the caller's.
+    fn take_loaded(&mut self) -> anyhow::Result<Loaded> {
+        match self.loaded.take() {
+            Some(_) if !self.settings.is_empty() => {
+                let next = "put the settings among the sources of the configuration, as `Sources::flags`";
+                Err(Fault::new(Exit::Usage, "settings beside a whole configuration", next).into())
+            }
+            Some(loaded) => Ok(loaded),
+            None => Ok(Config::load(&Sources::new().flags(std::mem::take(&mut self.settings)))?),
+        }
+    }
+
+    /// That there is something to read.
+    fn check_what_is_named(&self, config: &Config) -> Result<(), Fault> {
+        let in_cluster = !config.cluster_etcd_endpoints.is_empty();
+        let reads = self.mountpoint.is_some() || self.client;
+        if self.worker && config.mounts.is_empty() && !in_cluster {
+            let what = if self.mountpoint.is_some() { "mount" } else { "worker" };
+            let next = "name one in `forebay.toml` or with `-o mounts=/=s3://bucket/prefix`, the same on all nodes of the group, or the \
+                        cluster with `--etcd`";
+            return Err(Fault::new(Exit::Usage, format!("the {what} has no origin to cache: `mounts` is empty"), next));
+        }
+        if reads && !in_cluster && config.cluster_workers.is_empty() && !(self.worker && self.mountpoint.is_none()) {
+            let next = "name them with `--workers HOST:PORT,...` or as `cluster.workers`, or their cluster with `--etcd URL`; \
+                        to mount an origin without workers, use `forebay up ORIGIN MOUNTPOINT`";
+            return Err(Fault::new(Exit::Usage, "no workers are named", next));
+        }
+        Ok(())
+    }
+
+    /// What listens or connects from an address of the configuration. What stands alone does neither, and a coordinator checks its own.
+    fn listening_parts(&self) -> &'static [Part] {
+        let client = self.mountpoint.is_some() || self.client;
+        match (self.standalone.is_some(), client, self.worker) {
+            (false, true, true) => &[Part::Client, Part::Worker],
+            (false, true, false) => &[Part::Client],
+            (false, false, true) => &[Part::Worker],
+            (true, _, _) | (false, false, false) => &[],
+        }
+    }
+
+    fn memory_of(&self, loaded: &Loaded) -> memory::Parts {
+        match &self.standalone {
+            Some(_) => {
+                let takes = if is_prewarmed_alone(loaded) { Takes::AtStart } else { Takes::AsUsed };
+                memory::Parts { worker: Some(takes), client: false }
+            }
+            None => memory::Parts {
+                worker: self.worker.then(|| Takes::of_shared(loaded)),
+                client: self.mountpoint.is_some() || self.client,
+            },
+        }
+    }
+
+    /// Loads the library for RDMA, where that is going to be needed, and logs the settings that act on nothing. To be called while the
+    /// process has one thread: only then can UCX be told to leave `malloc` alone. A node that nobody did this for loads it later.
+    ///
+    /// # Errors
+    /// Those of [`Self::check`].
+    pub fn load_early(&mut self) -> Result<(), UserError> {
+        self.check()?;
+        let Some(loaded) = &self.loaded else { return Ok(()) };
+        let moves_data = self.worker || self.mountpoint.is_some() || self.client;
+        if self.standalone.is_some() || moves_data {
+            rdma::say_which_are_idle(loaded, self.standalone.is_some());
+        }
+        if self.standalone.is_none() && moves_data {
+            rdma::load_early(&loaded.config);
+        }
+        Ok(())
+    }
+
+    /// Starts all of it. Returns when the worker listens, the mount answers, and the coordinator of a standalone node leads; a node that
+    /// cannot be ends what it has started. [`Node::ready`] waits for what depends on others.
+    ///
+    /// # Errors
+    /// What is wrong, with its remedy; `Interrupted` when it was cancelled.
+    pub async fn start(mut self) -> Result<Node, UserError> {
+        self.check()?;
+        let loaded = self.take_loaded().map_err(|error| UserError::from(&error))?;
+        let plan = Plan {
+            prewarms_alone: is_prewarmed_alone(&loaded),
+            loaded,
+            worker: self.worker,
+            client: self.client,
+            coordinator: self.coordinator,
+            standalone: self.standalone,
+            mountpoint: self.mountpoint,
+            log: self.log,
+        };
+        start::start(plan, &self.cancelled).await.map_err(|error| UserError::from(&error))
+    }
+}
+
+/// On a machine that does other work, memory is taken as it is needed, unless somebody has said otherwise.
+fn is_prewarmed_alone(loaded: &Loaded) -> bool {
+    let is_set = loaded.origin("worker.memory.prewarm") != Origin::Default;
+    is_set && loaded.config.worker_memory_prewarm
+}

@@ -1,0 +1,341 @@
+//! What a process that serves a mount answers on this machine, over a Unix socket beside its run state: a question comes as a
+//! JSON object and the end, and a JSON object and the end go back. An empty question gets the report.
+//!
+//! * the report is the client's side: what it read from where, its buffers, and its paths to workers;
+//! * a refresh makes the mount and the kernel forget names, so that they are asked for again;
+//! * [`mod@local`] has files materialised and dropped, and lists them.
+//!
+//! The socket tells, and forgets only what can be had again, so everybody may ask, as everybody may read the run state; what takes
+//! room, and names in a mount that is for its user alone, only root and that user may ask for. Nobody can keep it busy, for places,
+//! bytes and time are bounded.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use forebay_types::FsPath;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::local;
+
+/// How long an answer may take: it is made of counters.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a refresh may take: the kernel is told of each name.
+const REFRESH_WITHIN: Duration = Duration::from_secs(60);
+/// A client that is silent for this long and does not end asks nothing.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Bytes of an answer that are read, at most.
+const MAX_BYTES: u64 = 4 << 20;
+/// Bytes of a question: a path, each byte of which takes up to four.
+const MAX_ASKED: u64 = 64 << 10;
+/// Answers under way at once. A connection that comes when all are taken is closed.
+const PLACES: usize = 16;
+/// How long nobody is taken after the system refused to take one, as when there are no descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What can be asked.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Question {
+    /// What the process counts.
+    #[default]
+    Report,
+    /// What is asked of its materialised files.
+    Local(local::Question),
+    /// Forget names.
+    Refresh {
+        /// Not text: a name may be none.
+        path: Vec<u8>,
+        /// And what is below it.
+        below: bool,
+    },
+}
+
+/// The socket, while it is served. Dropping it ends it, too, without waiting.
+pub struct Control {
+    stop: CancellationToken,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Serves `report` at `socket`, and `refresh`, which may wait for the kernel, and what is asked of the materialised files; in
+    /// the place of whatever a process that was killed left there.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn serve(
+        socket: &Path,
+        report: impl Fn() -> Value + Send + Sync + 'static,
+        refresh: impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static,
+        local: local::Answerer,
+    ) -> anyhow::Result<Self> {
+        let cannot_make = || format!("cannot listen on {}", socket.display());
+        if let Err(error) = std::fs::remove_file(socket)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).with_context(cannot_make);
+        }
+        let listener = UnixListener::bind(socket).with_context(cannot_make)?;
+        std::fs::set_permissions(socket, Permissions::from_mode(0o666)).with_context(cannot_make)?;
+        let stop = CancellationToken::new();
+        let answerer = Arc::new(Answerer { report: Box::new(report), refresh: Arc::new(refresh), local });
+        let serving = tokio::spawn(serve(listener, answerer, stop.clone()));
+        Ok(Self { stop, serving: Some(serving) })
+    }
+
+    /// Ends it, answers under way included.
+    pub async fn close(mut self) {
+        self.stop.cancel();
+        if let Some(serving) = self.serving.take() {
+            // It does not panic, and if it did that has been told.
+            let _ = serving.await;
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn serve(listener: UnixListener, answerer: Arc<Answerer>, stop: CancellationToken) {
+    let (places, answers) = (Arc::new(Semaphore::new(PLACES)), TaskTracker::new());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let (answerer, stop) = (Arc::clone(&answerer), stop.clone());
+        answers.spawn(async move {
+            let _place = place;
+            tokio::select! {
+                () = answerer.talk(stream) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+    answers.close();
+    answers.wait().await;
+}
+
+struct Answerer {
+    report: Box<Report>,
+    refresh: Arc<RefreshNames>,
+    local: local::Answerer,
+}
+
+type Report = dyn Fn() -> Value + Send + Sync;
+/// Forgets a path, and what is below it; says how many names that were.
+type RefreshNames = dyn Fn(&FsPath, bool) -> u64 + Send + Sync;
+
+impl Answerer {
+    async fn talk(&self, mut stream: UnixStream) {
+        let Ok(question) = tokio::time::timeout(ANSWER_WITHIN, question(&mut stream)).await else { return };
+        // Where the kernel does not say who asks, it is somebody else.
+        let is_trusted = stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()));
+        let answer = match question {
+            Ok(question) => self.answer(question, is_trusted).await,
+            Err(error) => Err(error),
+        };
+        let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
+        let tell = async {
+            // The client may have left.
+            let _ = stream.write_all(answer.to_string().as_bytes()).await;
+            let _ = stream.shutdown().await;
+        };
+        let _ = tokio::time::timeout(ANSWER_WITHIN, tell).await;
+    }
+
+    async fn answer(&self, question: Question, is_trusted: bool) -> anyhow::Result<Value> {
+        match question {
+            Question::Report => Ok((self.report)()),
+            Question::Local(question) => self.local.answer(question, is_trusted).await,
+            Question::Refresh { path, below } => {
+                let (path, refresh) = (FsPath::new(path)?, Arc::clone(&self.refresh));
+                let names = tokio::task::spawn_blocking(move || refresh(&path, below));
+                let names = tokio::time::timeout(REFRESH_WITHIN, names).await.context("it takes too long")?;
+                Ok(json!({ "names": names.context("the mount failed at it")? }))
+            }
+        }
+    }
+}
+
+/// Whether this user may do what the mount's own user may.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
+async fn question(stream: &mut UnixStream) -> anyhow::Result<Question> {
+    let mut text = Vec::new();
+    let mut asked = stream.take(MAX_ASKED);
+    while let Ok(read) = tokio::time::timeout(SILENCE, asked.read_buf(&mut text)).await {
+        if read? == 0 {
+            break;
+        }
+    }
+    if text.is_empty() { Ok(Question::default()) } else { Ok(serde_json::from_slice(&text)?) }
+}
+
+/// What the process behind `socket` reports.
+///
+/// # Errors
+/// When it does not answer in time, or with something else.
+pub async fn ask(socket: &Path) -> anyhow::Result<Value> {
+    put(socket, &Question::Report, ANSWER_WITHIN).await
+}
+
+/// Has the mount of the process behind `socket` forget `path`, and what is below it. How many names that were.
+///
+/// # Errors
+/// As [`ask`]; when the mount fails at it.
+pub async fn refresh(socket: &Path, path: &FsPath, below: bool) -> anyhow::Result<u64> {
+    let question = Question::Refresh { path: path.as_bytes().to_vec(), below };
+    let answer = put(socket, &question, REFRESH_WITHIN + ANSWER_WITHIN).await?;
+    answer["names"].as_u64().with_context(|| match answer["error"].as_str() {
+        Some(error) => format!("the mount did not forget {path}: {error}"),
+        None => format!("the process behind {} is of a version that cannot do that", socket.display()),
+    })
+}
+
+/// What the process behind `socket` answers to a question about materialised files.
+///
+/// # Errors
+/// As [`ask`]; what it says is wrong.
+pub async fn local(socket: &Path, question: local::Question) -> anyhow::Result<Value> {
+    let answer = put(socket, &Question::Local(question), REFRESH_WITHIN + ANSWER_WITHIN).await?;
+    match answer["error"].as_str() {
+        Some(error) => anyhow::bail!("{error}"),
+        None => Ok(answer),
+    }
+}
+
+async fn put(socket: &Path, question: &Question, within: Duration) -> anyhow::Result<Value> {
+    let answer = async {
+        let mut stream = UnixStream::connect(socket).await?;
+        // A process that sends us away because it is busy may have closed its end by now: reading says so.
+        let _ = stream.write_all(&serde_json::to_vec(question)?).await;
+        let _ = stream.shutdown().await;
+        let mut text = Vec::new();
+        stream.take(MAX_BYTES).read_to_end(&mut text).await?;
+        anyhow::ensure!(!text.is_empty(), "it is busy with others; try again");
+        Ok(serde_json::from_slice(&text)?)
+    };
+    let answer = tokio::time::timeout(within, answer).await;
+    let answer = answer.unwrap_or_else(|_| anyhow::bail!("no answer within {within:?}"));
+    answer.with_context(|| format!("the process behind {} does not answer", socket.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A control that only reports.
+    fn reporting(socket: &Path, report: impl Fn() -> Value + Send + Sync + 'static) -> Control {
+        Control::serve(socket, report, |_: &FsPath, _| 0, local::Answerer::none()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_report_is_served_until_it_is_closed_and_a_dead_socket_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        // As a killed process leaves it.
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let control = reporting(&socket, || json!({ "answer": 42 }));
+        for _ in 0..2 {
+            assert_eq!(ask(&socket).await.unwrap(), json!({ "answer": 42 }));
+        }
+        control.close().await;
+        let error = format!("{:#}", ask(&socket).await.unwrap_err());
+        assert!(error.contains("m.sock"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn who_only_listens_is_told_the_report_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        let control = reporting(&socket, || json!(1));
+        let mut text = String::new();
+        UnixStream::connect(&socket).await.unwrap().read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "1");
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_refresh_reaches_the_mount_and_tells_how_many_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        let refresh_mount = |path: &FsPath, below| if below { path.as_bytes().len() as u64 } else { 1 };
+        let control = Control::serve(&socket, || json!({}), refresh_mount, local::Answerer::none()).unwrap();
+        let path = FsPath::new(b"/dir/\xff").unwrap();
+        assert_eq!(refresh(&socket, &path, true).await.unwrap(), 6);
+        assert_eq!(refresh(&socket, &path, false).await.unwrap(), 1);
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn nonsense_is_answered_with_what_is_wrong_about_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        let control = reporting(&socket, || json!({}));
+        for nonsense in ["{", "[1]", r#"{"refresh":{"path":[46],"below":false}}"#] {
+            let mut stream = UnixStream::connect(&socket).await.unwrap();
+            stream.write_all(nonsense.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            assert!(text.contains("\"error\""), "{nonsense}: {text}");
+        }
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_not_answer_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let closes = async { drop(listener.accept().await.unwrap()) };
+        let (asked, ()) = tokio::join!(ask(&socket), closes);
+        assert!(asked.is_err());
+    }
+
+    #[tokio::test]
+    async fn those_who_ask_and_do_not_listen_take_no_more_than_their_places() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("m.sock");
+        // More than a socket's buffer holds.
+        let control = reporting(&socket, || Value::String("x".repeat(2 << 20)));
+        let mut deaf = Vec::new();
+        for _ in 0..3 * PLACES {
+            deaf.push(UnixStream::connect(&socket).await.unwrap());
+        }
+        let error = format!("{:#}", ask(&socket).await.unwrap_err());
+        assert!(error.contains("busy") || error.contains("reset"), "{error}");
+        let files = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        assert!(files < 3 * PLACES + 2 * PLACES + 64, "{files} descriptors");
+        drop(deaf);
+        let patience = tokio::time::Instant::now() + ANSWER_WITHIN;
+        while ask(&socket).await.is_err() {
+            assert!(tokio::time::Instant::now() < patience, "it does not answer any more");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let before_closing = UnixStream::connect(&socket).await.unwrap();
+        control.close().await;
+        drop(before_closing);
+    }
+}

@@ -1,0 +1,148 @@
+//! A node that runs: where it is reached, when it is ready, and how it ends.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use forebay_client::Client;
+use tokio_util::sync::CancellationToken;
+
+use crate::builder::NodeBuilder;
+use crate::cluster::Cluster;
+use crate::coordinating::Coordinating;
+use crate::direct::Direct;
+use crate::error::UserError;
+use crate::mounted::{MountSummary, Mounted};
+use crate::mountpoint::Place;
+use crate::web::Web;
+use crate::worker_node::WorkerNode;
+
+/// What runs in this process. To be ended by [`Node::shutdown`]: dropping it gives no blocks to others and waits for nobody.
+pub struct Node {
+    parts: Parts,
+    at_once: CancellationToken,
+}
+
+/// Where a node is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// Where its worker listens, for requests first.
+    pub worker: Vec<SocketAddr>,
+    /// Where others reach the pages of its worker, such as `/metrics`.
+    pub worker_web: Option<String>,
+    /// Where its coordinator listens.
+    pub coordinator: Option<SocketAddr>,
+    /// Where it is mounted.
+    pub mountpoint: Option<PathBuf>,
+}
+
+impl Node {
+    /// A node that runs nothing yet, with the defaults of the configuration.
+    #[must_use]
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder::default()
+    }
+
+    pub(crate) fn of(parts: Parts) -> Self {
+        Self { parts, at_once: CancellationToken::new() }
+    }
+
+    /// Where it is reached.
+    #[must_use]
+    pub fn addresses(&self) -> NodeAddresses {
+        let Parts { worker, web, coordinating, place, .. } = &self.parts;
+        NodeAddresses {
+            worker: worker.iter().flat_map(WorkerNode::addresses).collect(),
+            worker_web: web.as_ref().map(|web| web.advertised.clone()),
+            coordinator: coordinating.as_ref().map(Coordinating::address),
+            mountpoint: place.as_ref().map(|place| place.mountpoint().to_owned()),
+        }
+    }
+
+    /// Its client, if it has one: with [`NodeBuilder::client`], [`NodeBuilder::mount`], and [`NodeBuilder::standalone`].
+    #[must_use]
+    pub fn client(&self) -> Option<&Client> {
+        self.parts.client.as_ref()
+    }
+
+    /// What is told of its mount.
+    #[must_use]
+    pub fn mount(&self) -> Option<&MountSummary> {
+        self.parts.mounted.as_ref().map(Mounted::summary)
+    }
+
+    /// Waits until its worker is registered in its cluster and shows what is mounted there, and until its coordinator, or another one
+    /// of its cluster, leads. For as long as the cluster's state cannot be reached, that is not so: give it a time limit.
+    pub async fn ready(&self) {
+        if let Some(worker) = &self.parts.worker {
+            worker.standing().await;
+        }
+        if let Some(coordinating) = &self.parts.coordinating {
+            coordinating.is_led().await;
+        }
+    }
+
+    /// Waits until its mount was unmounted from outside; without one, for ever.
+    pub async fn ended(&self) {
+        match &self.parts.mounted {
+            Some(mounted) => mounted.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Once this is cancelled, [`Node::shutdown`] does not wait any more for those who have files open in the mount.
+    #[must_use]
+    pub fn at_once(&self) -> CancellationToken {
+        self.at_once.clone()
+    }
+
+    /// Unmounts, gives jobs and blocks to others, and ends. Those who have files open have 10 s.
+    ///
+    /// # Errors
+    /// When it cannot be unmounted. The rest is ended all the same.
+    pub async fn shutdown(self) -> Result<(), UserError> {
+        self.parts.close(&self.at_once).await.map_err(|error| UserError::from(&error))
+    }
+}
+
+/// What a node is made of, in the order in which it ends.
+#[derive(Default)]
+pub(crate) struct Parts {
+    pub(crate) mounted: Option<Mounted>,
+    pub(crate) coordinating: Option<Coordinating>,
+    pub(crate) client: Option<Client>,
+    pub(crate) direct: Option<Direct>,
+    pub(crate) worker: Option<WorkerNode>,
+    pub(crate) web: Option<Web>,
+    pub(crate) cluster: Option<Cluster>,
+    /// The claim of the mountpoint: somebody else's only after everything has ended.
+    pub(crate) place: Option<Place>,
+}
+
+impl Parts {
+    pub(crate) async fn close(self, at_once: &CancellationToken) -> anyhow::Result<()> {
+        let unmounted = match self.mounted {
+            Some(mounted) => mounted.close(at_once).await,
+            None => Ok(()),
+        };
+        if let Some(coordinating) = self.coordinating {
+            coordinating.close().await;
+        }
+        if let Some(client) = self.client {
+            client.close().await;
+        }
+        if let Some(direct) = self.direct {
+            direct.close().await;
+        }
+        if let Some(worker) = self.worker {
+            worker.close().await;
+        }
+        if let Some(web) = self.web {
+            web.close().await;
+        }
+        if let Some(cluster) = self.cluster {
+            cluster.close().await;
+        }
+        drop(self.place);
+        unmounted
+    }
+}

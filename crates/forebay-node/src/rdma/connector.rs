@@ -1,0 +1,307 @@
+//! A mount's links to workers, over RDMA and TCP.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use forebay_client::Connector;
+use forebay_client::paths::{
+    Fallback, Path, PathKind, PathMaker, PathOptions, PathPolicy, PathStats, WorkerLink, WorkerPaths, WorkerReport,
+};
+use forebay_cluster::Member;
+use forebay_config::{Config, RdmaFallback};
+use forebay_doctor::Root;
+use forebay_memory::Pool;
+use forebay_rdma::{IoThread, RdmaTransport, Trace};
+use forebay_tcp::TcpTransport;
+use forebay_transport::Transport;
+use forebay_transport::message::{PathAddress, PathsReply};
+use forebay_types::ByteSize;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::cards::{Card, Machine, report};
+use super::rails::{self, Rail};
+use super::trace::Tracing;
+use super::{is_wanted, library, metadata_or_tcp, or_tcp};
+use crate::block_size::block_size;
+
+/// How often it is looked whether a pool has grown beyond what is registered.
+const GROWTH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Of several cards each is asked whether it lives when one has been silent for this part of the time after which a silent
+/// link is given up, and is preferred no more after a second such part. So the others are in doubt before the first one is
+/// given up, and still nobody is suspected for the length of a usual pause.
+const SILENCES: u32 = 4;
+
+/// Connects to workers over RDMA and TCP.
+pub struct RdmaConnector {
+    tcp: forebay_tcp::ClientOptions,
+    maker: Arc<Maker>,
+    options: PathOptions,
+    stats: Arc<PathStats>,
+    /// Every link made, while it is used.
+    links: Mutex<Vec<Weak<WorkerLink>>>,
+    /// Grows the registrations with the pool.
+    growing: Vec<tokio::task::JoinHandle<()>>,
+    _tracing: Option<Arc<Tracing>>,
+}
+
+/// An I/O thread, the address to connect from, and where that leads.
+#[derive(Clone)]
+struct Outlet {
+    io_thread: Arc<IoThread>,
+    bind: Option<IpAddr>,
+    rail: Rail,
+    trace: Option<Arc<Trace>>,
+}
+
+impl Outlet {
+    fn new(io_thread: Arc<IoThread>, card: &Card, trace: Option<Arc<Trace>>) -> Self {
+        Self { io_thread, bind: card.address, rail: card.rail(), trace }
+    }
+}
+
+struct Maker {
+    data: Vec<Outlet>,
+    metadata: Option<Outlet>,
+    /// The version of UCX here.
+    ucx: String,
+    options: forebay_rdma::ClientOptions,
+}
+
+impl RdmaConnector {
+    /// I/O threads on every card, if RDMA is asked for. `pool` is the client's. What is wrong with metadata alone costs no more
+    /// than metadata over RDMA.
+    ///
+    /// # Errors
+    /// When it cannot be had for data and must be.
+    pub async fn start(config: &Config, pool: &Pool, tcp: &forebay_tcp::ClientOptions) -> anyhow::Result<Option<Self>> {
+        if !is_wanted(config) {
+            return Ok(None);
+        }
+        let tracing = Tracing::start(config).map(Arc::new);
+        let (mut data, mut metadata) = (Vec::new(), None);
+        if config.network_rdma_data_enabled {
+            data = or_tcp(config, blocking(config, pool, &tracing, data_outlets).await)?.unwrap_or_default();
+        }
+        if config.network_rdma_metadata_enabled {
+            metadata = metadata_or_tcp(blocking(config, pool, &tracing, metadata_outlet).await);
+        }
+        if data.is_empty() && metadata.is_none() {
+            return Ok(None);
+        }
+        Self::over(config, pool, tcp, (data, metadata), tracing).map(Some)
+    }
+
+    fn over(
+        config: &Config,
+        pool: &Pool,
+        tcp: &forebay_tcp::ClientOptions,
+        (data, metadata): (Vec<Outlet>, Option<Outlet>),
+        tracing: Option<Arc<Tracing>>,
+    ) -> anyhow::Result<Self> {
+        let growing =
+            data.iter().map(|outlet| tokio::spawn(grow(Arc::clone(&outlet.io_thread), pool.clone()))).collect();
+        let options = forebay_rdma::ClientOptions {
+            require_rdma: config.network_rdma_data_transports.is_empty(),
+            connect_timeout: config.network_rdma_data_connect_timeout,
+            keepalive: config.network_tcp_keepalive,
+            dead_after: config.network_tcp_dead_after,
+            ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
+        };
+        let ucx = library(config)?.version().to_string();
+        let names: Vec<_> = data.iter().chain(&metadata).map(|outlet| outlet.io_thread.name()).collect();
+        info!(transport = "RDMA", cards = names.join(", "), ucx, "client started");
+        let fallback = match config.network_rdma_data_fallback {
+            RdmaFallback::Never if config.network_rdma_data_enabled => Fallback::Never,
+            _ => Fallback::Auto,
+        };
+        Ok(Self {
+            maker: Arc::new(Maker { data, metadata, ucx, options }),
+            tcp: tcp.clone(),
+            options: PathOptions {
+                policy: PathPolicy {
+                    fallback,
+                    retry_after: config.network_rdma_data_retry_duration,
+                    silence: config.network_tcp_dead_after / SILENCES,
+                },
+                operation_timeout: config.network_rdma_data_operation_timeout,
+            },
+            stats: Arc::default(),
+            links: Mutex::default(),
+            growing,
+            _tracing: tracing,
+        })
+    }
+}
+
+/// What blocks while memory is registered. If the future is dropped, that ends, too.
+async fn blocking<T: Send + 'static>(
+    config: &Config,
+    pool: &Pool,
+    tracing: &Option<Arc<Tracing>>,
+    start: fn(&Config, &Pool, Option<&Tracing>, &CancellationToken) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let (config, pool, tracing) = (config.clone(), pool.clone(), tracing.clone());
+    let given_up = CancellationToken::new();
+    let _waits = given_up.clone().drop_guard();
+    let started = tokio::task::spawn_blocking(move || start(&config, &pool, tracing.as_deref(), &given_up));
+    started.await.context("starting RDMA panicked")?
+}
+
+/// An I/O thread on each card for data, with which the pool's memory is registered.
+fn data_outlets(
+    config: &Config,
+    pool: &Pool,
+    tracing: Option<&Tracing>,
+    given_up: &CancellationToken,
+) -> anyhow::Result<Vec<Outlet>> {
+    let registered = config.network_rdma_data_buffer_pool_initial_size.min(pool.capacity());
+    let outlet = |card: Card| {
+        let trace = tracing.map(|tracing| tracing.of(&card.name));
+        let io_thread = card.io_thread(config, card.name.clone(), pool, registered, trace.as_ref(), given_up)?;
+        Ok(Outlet::new(io_thread, &card, trace))
+    };
+    Machine::look(&Root::default())?.data_cards(config)?.into_iter().map(outlet).collect()
+}
+
+/// An I/O thread for metadata.
+fn metadata_outlet(
+    config: &Config,
+    pool: &Pool,
+    tracing: Option<&Tracing>,
+    given_up: &CancellationToken,
+) -> anyhow::Result<Outlet> {
+    let card = Machine::look(&Root::default())?.metadata_card(config)?;
+    let name = format!("{} metadata", card.name);
+    let trace = tracing.map(|tracing| tracing.of(&name));
+    let io_thread = card.io_thread(config, name, pool, ByteSize::default(), trace.as_ref(), given_up)?;
+    Ok(Outlet::new(io_thread, &card, trace))
+}
+
+impl Drop for RdmaConnector {
+    fn drop(&mut self) {
+        // They hold I/O threads, which end with their last holder.
+        self.growing.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+impl Connector for RdmaConnector {
+    fn connect(&self, member: &Member) -> Arc<dyn Transport> {
+        let tcp = Arc::new(TcpTransport::new(Arc::clone(&member.address), self.tcp.clone()));
+        let maker = Arc::clone(&self.maker) as Arc<dyn PathMaker>;
+        let link = Arc::new(WorkerLink::new(tcp, maker, self.options, Arc::clone(&self.stats)));
+        let mut links = self.links.lock();
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(&link));
+        link
+    }
+
+    fn register(&self, memory: &Pool) {
+        self.maker.data.iter().for_each(|outlet| outlet.io_thread.register(memory));
+    }
+
+    fn is_registered(&self, buffer: &[u8]) -> bool {
+        // A call takes whichever path it likes. So it is registered with all, and where one cannot, no other pins it for nothing.
+        let io_threads = || self.maker.data.iter().map(|outlet| &outlet.io_thread);
+        let registered = io_threads().all(|io_thread| io_thread.is_registered(buffer));
+        if !registered && io_threads().all(|io_thread| io_thread.can_register()) {
+            io_threads().for_each(|io_thread| io_thread.register_frame(buffer));
+        }
+        registered && !self.maker.data.is_empty()
+    }
+
+    fn report(&self) -> Value {
+        let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
+        let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
+        let outlets = self.maker.data.iter().chain(&self.maker.metadata);
+        let cards: Vec<_> = outlets.map(|outlet| report(&outlet.io_thread)).collect();
+        let rdma =
+            || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
+        let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
+        let mut paths = json!(&*self.stats);
+        // As they are now, beside what was counted.
+        paths["paths_up"] = json!(up);
+        paths["paths_down"] = json!(down);
+        json!({ "ucx": self.maker.ucx, "cards": cards, "paths": paths, "workers": workers })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.growing.iter().for_each(tokio::task::JoinHandle::abort);
+            let outlets = self.maker.data.iter().chain(&self.maker.metadata);
+            futures::future::join_all(outlets.map(|outlet| outlet.io_thread.close())).await;
+        })
+    }
+}
+
+impl Maker {
+    /// The path from `here` to the listener `there` of a worker known as `known`.
+    fn path(&self, here: &Outlet, there: &PathAddress, known: &str) -> Path {
+        let host = if there.host.is_empty() { known } else { &there.host };
+        let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
+        let options =
+            forebay_rdma::ClientOptions { bind: here.bind, trace: here.trace.clone(), ..self.options.clone() };
+        let link = RdmaTransport::new(format!("{host}:{}", there.port), Arc::clone(&here.io_thread), options);
+        let name = format!("{} to {}", here.io_thread.name(), there.card);
+        Path { name, kind: PathKind::Rdma, link: Arc::new(link) }
+    }
+}
+
+impl PathMaker for Maker {
+    fn paths(&self, worker: &str, offered: &PathsReply) -> WorkerPaths {
+        let dialect = |version: &str| version.rsplit_once('.').map(|(dialect, _)| dialect.to_owned());
+        let without = |reason: &str| WorkerPaths { data: Err(reason.to_owned()), metadata: Vec::new() };
+        match &offered.ucx {
+            None => {
+                info!(worker, "worker offers no RDMA");
+                return without("the worker offers no RDMA");
+            }
+            Some(theirs) if dialect(theirs) != dialect(&self.ucx) => {
+                let (ours, next) = (&self.ucx, "install the same UCX release on both sides");
+                warn!(worker, theirs, ours, next, "RDMA is not used: the worker's UCX is of another release");
+                return without(&format!("the worker runs UCX {theirs}, we run {ours}; {next}"));
+            }
+            Some(_) => {}
+        }
+        let known = worker.rsplit_once(':').map_or(worker, |(host, _)| host);
+        let rails: Vec<_> = self.data.iter().map(|outlet| outlet.rail).collect();
+        let theirs: Vec<_> = offered.data.iter().map(|address| address.host.parse().ok()).collect();
+        let pairs = rails::pair(&rails, &theirs).into_iter();
+        let data = pairs.map(|(here, there)| self.path(&self.data[here], &offered.data[there], known));
+        if self.metadata.is_some() && offered.metadata.is_none() {
+            let next = "set network.rdma.metadata.enabled = true on the worker, too";
+            info!(worker, next, "worker offers no RDMA for metadata, TCP is used for it");
+        }
+        let metadata = self.metadata.as_ref().zip(offered.metadata.as_ref());
+        let metadata = metadata.map(|(here, there)| self.path(here, there, known));
+        let data = match (self.data.is_empty(), offered.data.is_empty()) {
+            (true, _) => Err("there is no RDMA for data here".to_owned()),
+            (_, true) => Err("the worker offers RDMA for metadata only".to_owned()),
+            (false, false) => Ok(data.collect()),
+        };
+        WorkerPaths { data, metadata: metadata.into_iter().collect() }
+    }
+}
+
+/// Registers what a pool grows by.
+async fn grow(io_thread: Arc<IoThread>, pool: Pool) {
+    loop {
+        tokio::time::sleep(GROWTH_INTERVAL).await;
+        let size = pool.size();
+        if size <= io_thread.registration().size() {
+            continue;
+        }
+        let growing = Arc::clone(&io_thread);
+        let grown = tokio::task::spawn_blocking(move || growing.grow_to(size)).await;
+        if let Ok(Err(error)) = grown {
+            warn!(%error, card = io_thread.name(), "no more memory can be registered; what is beyond costs a copy");
+            return;
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The counters of a process as it reports them, with types: what `forebay stats` reads from `/stats`, from `.stats.json`, from a
+//! mount's socket or from a worker, and what metrics are made of.
+//!
+//! All of it may be missing: a worker has no mount, a mount no origin, and another version of the program counts something
+//! else.
+
+#![expect(
+    missing_docs,
+    reason = "fields are called as in the report, and what they count is said where their metric is described"
+)]
+
+#[cfg(any(test, feature = "sample"))]
+pub mod sample;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use forebay_metrics::{LatencySnapshot, ProcessStats};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What a process reports.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    pub process: Option<ProcessStats>,
+    pub fuse: Option<Fuse>,
+    pub staging: Option<Staging>,
+    /// A mount's materialised files.
+    pub local: Option<Local>,
+    pub client: Option<Client>,
+    /// A client's memory.
+    pub buffers: Option<Memory>,
+    pub rdma: Option<Rdma>,
+    pub window: Option<Window>,
+    pub worker: Option<Worker>,
+    pub store: Option<Store>,
+    pub origins: Vec<Origin>,
+    /// A worker's requests from other processes, by what they asked for.
+    pub requests: BTreeMap<String, LatencySnapshot>,
+    /// Connections of a worker over TCP.
+    pub connections: Option<u64>,
+    /// What a worker sends over TCP without copying it.
+    pub zero_copy: Option<ZeroCopy>,
+    /// What a mount knows of the members of its cluster.
+    pub cluster: Option<Cluster>,
+    /// What a coordinator counts.
+    pub coordinator: Option<Coordinator>,
+    /// The worker in the process of a mount.
+    pub node: Option<Box<Report>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Cluster {
+    pub members: Vec<Value>,
+    /// Where the membership service is out of reach: what is known may be old.
+    pub last_known: Option<LastKnown>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Coordinator {
+    pub leads: bool,
+    /// By their state.
+    pub jobs: BTreeMap<String, u64>,
+    pub bytes_per_second: f64,
+    pub failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LastKnown {
+    pub seconds: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Fuse {
+    pub operations: BTreeMap<String, LatencySnapshot>,
+    pub failures: BTreeMap<String, u64>,
+    pub read_bytes: u64,
+    pub read_hits: u64,
+    pub read_misses: u64,
+    pub written_bytes: u64,
+    pub inodes: u64,
+    /// How requests come from the kernel.
+    pub io: Option<FuseIo>,
+}
+
+/// Of rings only where there are some: their counters stay 0 over `/dev/fuse`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FuseIo {
+    /// `device` or `uring`; empty until that is settled.
+    pub mode: String,
+    pub threads: u64,
+    pub queues: u64,
+    /// Entries of a queue.
+    pub depth: u64,
+    /// Why requests do not come over io_uring although that was wanted.
+    pub why_not_uring: Option<String>,
+    pub passthrough: bool,
+    pub requests: u64,
+    pub kept: u64,
+    pub submits: u64,
+    pub bells: u64,
+    pub starved: u64,
+    pub malformed: u64,
+    pub interrupts: u64,
+}
+
+/// What a mount keeps whole for the kernel to read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Local {
+    pub on: bool,
+    pub capacity_bytes: u64,
+    pub huge_bytes: u64,
+    /// By their state.
+    pub files: BTreeMap<String, u64>,
+    /// By what they are used for.
+    pub bytes: BTreeMap<String, u64>,
+    /// Opens for reading, by what was found.
+    pub opens: BTreeMap<String, u64>,
+    /// Handles for reading, by what serves them.
+    pub handles: BTreeMap<String, u64>,
+    /// Files that were not taken, by the reason.
+    pub refused: BTreeMap<String, u64>,
+    pub refused_by_kernel: u64,
+    pub splits: u64,
+    pub fills: LocalFills,
+    pub evictions: u64,
+    pub corrupt_sectors: u64,
+    pub checked_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LocalFills {
+    pub done: u64,
+    pub changed: u64,
+    pub cancelled: u64,
+    pub no_room: u64,
+    pub corrupt: u64,
+    pub failed: u64,
+    pub bytes: u64,
+    pub seconds_sum: f64,
+}
+
+/// What a mount writes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Staging {
+    pub drafts: Drafts,
+    pub space: StagingSpace,
+    pub uploads: Uploads,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Drafts {
+    pub open: u64,
+    pub dirty: u64,
+    pub failed: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct StagingSpace {
+    pub size: u64,
+    pub used: u64,
+    pub failed: u64,
+    pub writers_waiting: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Uploads {
+    pub bytes_in_flight: u64,
+    pub completed: u64,
+    pub aborted: u64,
+    pub puts: u64,
+    pub parts: u64,
+    pub bytes: u64,
+    pub failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Client {
+    pub local_memory: u64,
+    pub buffered: u64,
+    pub worker_memory: u64,
+    pub worker_disk: u64,
+    pub origin: u64,
+    pub prefetched: u64,
+    pub failovers: u64,
+    pub outages: u64,
+    pub waiting_for_workers: u64,
+    pub direct_requests: u64,
+    pub corrupt_sectors: u64,
+    pub failed_reads: u64,
+    pub uploaded: u64,
+    pub uploads: u64,
+    pub changes: u64,
+    pub data: Calls,
+    pub metadata: Calls,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Calls {
+    pub failures: u64,
+    pub bytes_received: u64,
+    pub latency: LatencySnapshot,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    pub capacity: u64,
+    pub used: u64,
+    pub runs_evicted: u64,
+    pub corrupt_sectors: u64,
+    pub waits: u64,
+    pub failures: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Rdma {
+    /// Of a worker.
+    pub listeners: Vec<Listener>,
+    /// Of a mount.
+    pub paths: Option<Paths>,
+    pub workers: Vec<WorkerPaths>,
+    pub cards: Vec<Card>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Listener {
+    pub card: String,
+    pub registered_bytes: u64,
+    pub connections: u64,
+    pub requests: u64,
+    pub bytes_received: u64,
+    pub replies: u64,
+    pub bytes_sent: u64,
+    pub latency: LatencySnapshot,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Card {
+    pub card: String,
+    pub registered_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Paths {
+    pub fell_back: u64,
+    pub failed_back: u64,
+    pub rdma: Traffic,
+    pub tcp: Traffic,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Traffic {
+    pub bytes_received: u64,
+    pub latency: LatencySnapshot,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct WorkerPaths {
+    pub worker: String,
+    pub data: Vec<Path>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Path {
+    /// `tcp`, or the cards at both ends.
+    pub path: String,
+    pub rdma: bool,
+    pub up: bool,
+    /// Why it is not.
+    pub cause: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ZeroCopy {
+    pub bytes: u64,
+    /// Sends.
+    pub copied: u64,
+    pub lost_bytes: u64,
+}
+
+/// Of a client, or of a worker.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// What a client read where workers have it.
+    pub reads: Option<u64>,
+    pub bytes: Option<u64>,
+    /// The workers that a client may see.
+    pub workers: Vec<WindowWorker>,
+    /// Clients that see a worker's memory.
+    pub connections: Option<u64>,
+    /// What a worker keeps as it is for them.
+    pub pinned_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct WindowWorker {
+    pub worker: String,
+    pub state: String,
+    pub why: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Worker {
+    pub requests: BTreeMap<String, u64>,
+    pub failures: u64,
+    pub bytes_memory: u64,
+    pub bytes_disk: u64,
+    pub bytes_origin: u64,
+    pub bytes_peers: u64,
+    pub bytes_adopted: u64,
+    pub blocks_freed: u64,
+    pub bytes_freed: u64,
+    pub bytes_uploaded: u64,
+    pub fetches: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Store {
+    pub blocks: u64,
+    pub memory: Memory,
+    pub disks: Vec<Disk>,
+    pub disk_queue_bytes: u64,
+    pub disk_write_skipped: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Disk {
+    pub dir: PathBuf,
+    pub capacity: u64,
+    pub used: u64,
+    pub runs_evicted: u64,
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    pub corrupt_sectors: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    pub degraded: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    pub counts: OriginCounts,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct OriginCounts {
+    pub bytes: u64,
+    pub uploaded: u64,
+    pub retries: u64,
+    pub errors: u64,
+    pub operations: Vec<OriginOperation>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct OriginOperation {
+    pub operation: String,
+    pub outcomes: Vec<(String, u64)>,
+    pub latency: LatencySnapshot,
+}
+
+/// For people.
+impl fmt::Display for FuseIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mode, threads, queues, depth, why_not_uring, .. } = self;
+        match &**mode {
+            "uring" => write!(f, "over io_uring: {threads} threads, {queues} queues of {depth} requests"),
+            _ => write!(f, "over /dev/fuse: {threads} threads"),
+        }?;
+        why_not_uring.as_ref().map_or(Ok(()), |why| write!(f, "; not over io_uring: {why}"))
+    }
+}
+
+impl Report {
+    /// What `report` says.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn of(report: &Value) -> Result<Self, serde_json::Error> {
+        Self::deserialize(report)
+    }
+
+    /// It, and that of the worker in the same process.
+    pub fn parts(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.node.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_components_report_is_understood() {
+        let counts = forebay_worker::WorkerCounts { bytes_disk: 5, ..Default::default() };
+        let store = forebay_store::StoreStats::default();
+        let client = forebay_client::ClientStats::default();
+        let paths = forebay_client::paths::PathStats::default();
+        let report = serde_json::json!({
+            "worker": counts, "store": store, "client": client, "rdma": { "paths": paths }, "buffers": store.memory,
+            "process": ProcessStats::now(),
+        });
+        let report = Report::of(&report).unwrap();
+        assert_eq!(report.worker.unwrap().bytes_disk, 5);
+        assert_eq!(report.client.unwrap().data.latency.count(), 0);
+        assert!(report.process.unwrap().threads > 0);
+        assert!(report.rdma.unwrap().paths.is_some());
+    }
+
+    #[test]
+    fn how_a_mount_is_served_is_told_with_what_keeps_io_uring_away() {
+        let rings = FuseIo { mode: "uring".into(), threads: 2, queues: 8, depth: 64, ..FuseIo::default() };
+        assert_eq!(rings.to_string(), "over io_uring: 2 threads, 8 queues of 64 requests");
+        let device = FuseIo { mode: "device".into(), threads: 4, ..FuseIo::default() };
+        assert_eq!(device.to_string(), "over /dev/fuse: 4 threads");
+        let instead = FuseIo { why_not_uring: Some("it is switched off".into()), ..device };
+        assert_eq!(instead.to_string(), "over /dev/fuse: 4 threads; not over io_uring: it is switched off");
+    }
+
+    #[test]
+    fn a_process_without_rdma_or_mount_reports_less() {
+        let report = Report::of(&serde_json::json!({ "rdma": null, "worker": { "news": 1 }, "more": [] })).unwrap();
+        assert!(report.rdma.is_none() && report.fuse.is_none() && report.worker.is_some());
+        assert!(Report::of(&serde_json::json!([1])).is_err());
+    }
+}

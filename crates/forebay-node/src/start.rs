@@ -1,0 +1,339 @@
+//! From a plan to a node that runs: its parts are started from the lowest to the mount, and ended again where one cannot be.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay_client::{Away, Client};
+use forebay_cluster::{Membership, Reach};
+use forebay_config::{Config, Loaded, SharedMemory};
+use forebay_fuse::ReportSource;
+use forebay_metrics::ProcessStats;
+use forebay_transport::Service;
+use forebay_types::FsPath;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::assembly;
+use crate::binding::{self, Ports, WorkerAddresses};
+use crate::cluster::{self, Cluster};
+use crate::coordinating::{Coordinating, Known};
+use crate::direct::Direct;
+use crate::error::{Exit, Fault};
+use crate::mounted::{Mounted, Offer};
+use crate::mountpoint::Place;
+use crate::node::{Node, Parts};
+use crate::state::{self, Role};
+use crate::web::Web;
+use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
+
+/// How long a standalone node waits for its coordinator, which nobody runs against: it leads when the state's files are written.
+const LEADS_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is to run, checked.
+pub(crate) struct Plan {
+    pub(crate) loaded: Loaded,
+    pub(crate) worker: bool,
+    pub(crate) client: bool,
+    pub(crate) coordinator: bool,
+    /// The origin of a node that is a cluster of its own.
+    pub(crate) standalone: Option<String>,
+    /// Whether such a node takes its memory at once.
+    pub(crate) prewarms_alone: bool,
+    pub(crate) mountpoint: Option<PathBuf>,
+    pub(crate) log: Option<PathBuf>,
+}
+
+/// Starts what `plan` names.
+///
+/// # Errors
+/// When a part cannot be had, or `cancelled` is before all of them are there.
+pub(crate) async fn start(plan: Plan, cancelled: &CancellationToken) -> anyhow::Result<Node> {
+    let mut starting = Starting { plan: &plan, cancelled, parts: Parts::default() };
+    let started = match &plan.standalone {
+        Some(origin) => starting.standalone(origin).await,
+        None => starting.of_cluster().await,
+    };
+    let parts = starting.parts;
+    match started {
+        Ok(()) => Ok(Node::of(parts)),
+        Err(error) => {
+            // Nobody can have opened a file that is worth waiting for.
+            cancelled.cancel();
+            let _ = parts.close(cancelled).await;
+            Err(error)
+        }
+    }
+}
+
+struct Starting<'a> {
+    plan: &'a Plan,
+    cancelled: &'a CancellationToken,
+    parts: Parts,
+}
+
+impl Starting<'_> {
+    /// What `work` gives, unless starting is given up first; then `work` is dropped.
+    async fn unless_cancelled<T>(
+        cancelled: &CancellationToken,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled() => Err(Fault::without_remedy(Exit::Interrupted, "starting was given up").into()),
+            done = work => done,
+        }
+    }
+
+    /// A worker of one origin for this machine, and all that uses it.
+    async fn standalone(&mut self, origin: &str) -> anyhow::Result<()> {
+        let loaded = &self.plan.loaded;
+        let directory = self.claim()?.unwrap_or(cluster::state_directory(&loaded.config)?);
+        let cluster = self.parts.cluster.insert(Cluster::in_files(&loaded.config, directory).await?);
+        let options = WorkerNodeOptions {
+            loaded,
+            addresses: WorkerAddresses { rpc: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), data: None },
+            mounts: vec![root(origin)],
+            prewarm: self.plan.prewarms_alone,
+            cluster: Some(cluster),
+            ports: Ports::Stay,
+            shared: false,
+        };
+        let started = async {
+            assembly::probe_origin(loaded, origin).await?;
+            WorkerNode::start(options).await
+        };
+        let worker = self.parts.worker.insert(Self::unless_cancelled(self.cancelled, started).await?);
+        let client = assembly::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
+        self.parts.client = Some(client.clone());
+        self.parts.coordinating = coordinator_of_this_machine(loaded, origin, cluster, &client, worker).await;
+        let offer = Offer {
+            client,
+            source: origin.to_owned(),
+            workers: worker.addresses().map(|address| address.to_string()).collect(),
+            role: Role::Up,
+            node: None,
+            members: None,
+            coordinator: self.parts.coordinating.as_ref().map(|coordinating| coordinating.address().to_string()),
+            state: Some(Arc::clone(cluster.store())),
+            report: worker.measured().source(),
+            log: self.plan.log.clone(),
+        };
+        self.mount(&offer).await
+    }
+
+    /// The parts that were asked for, of the cluster that the configuration names.
+    async fn of_cluster(&mut self) -> anyhow::Result<()> {
+        let plan = self.plan;
+        let loaded = &plan.loaded;
+        self.claim()?;
+        let moves_data = plan.worker || plan.client || plan.mountpoint.is_some();
+        let config = if moves_data { loaded.config.clone() } else { without_data(&loaded.config) };
+        let reach = if moves_data { Reach::Data } else { Reach::Requests };
+        self.parts.cluster = match Cluster::open(&config, reach).await? {
+            None if plan.coordinator => Some(Cluster::in_files(&config, cluster::state_directory(&config)?).await?),
+            cluster => cluster,
+        };
+        let own = if plan.worker { self.worker_of_cluster().await? } else { None };
+        let reads = plan.client || plan.mountpoint.is_some();
+        if reads || plan.coordinator {
+            let client = self.client_of_cluster(&config, reach, own.as_deref()).await?;
+            if plan.coordinator {
+                self.coordinator_of_cluster(client.clone()).await?;
+            }
+            if plan.mountpoint.is_some() {
+                let offer = self.offer_of_cluster(client, own);
+                self.mount(&offer).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the mountpoint. The directory for what a standalone node keeps of it.
+    fn claim(&mut self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(mountpoint) = &self.plan.mountpoint else { return Ok(None) };
+        let place = self.parts.place.insert(Place::take(mountpoint)?);
+        if self.plan.standalone.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(state::mount_state(place.mountpoint())?))
+    }
+
+    /// A worker that others read from. Its name in its group, for a client of this process.
+    async fn worker_of_cluster(&mut self) -> anyhow::Result<Option<String>> {
+        let (plan, config) = (self.plan, &self.plan.loaded.config);
+        let cluster = self.parts.cluster.as_ref();
+        let is_mounted = plan.mountpoint.is_some();
+        let options = WorkerNodeOptions {
+            loaded: &plan.loaded,
+            addresses: WorkerAddresses::of(config)?,
+            mounts: config.mounts.clone(),
+            prewarm: config.worker_memory_prewarm,
+            cluster,
+            // Others find that of a mount by its record; a fixed list names its port.
+            ports: if is_mounted && cluster.is_some() { Ports::Move } else { Ports::Stay },
+            shared: true,
+        };
+        let worker = Self::unless_cancelled(self.cancelled, WorkerNode::start(options)).await?;
+        let worker = self.parts.worker.insert(worker);
+        self.parts.web = Web::of_worker(&plan.loaded, worker).await;
+        for address in worker.addresses() {
+            info!(%address, "worker listening");
+        }
+        let Some(cluster) = cluster else {
+            let address = worker.reached_at(config)?;
+            return if is_mounted { listed(config, &address).map(Some) } else { Ok(Some(address)) };
+        };
+        worker.join(config, cluster, self.parts.web.as_ref().map(|web| web.advertised.clone()))?;
+        if is_mounted || plan.client {
+            Self::unless_cancelled(self.cancelled, worker.registered(cluster)).await?;
+        }
+        Ok(worker.name().map(str::to_owned))
+    }
+
+    async fn client_of_cluster(&mut self, config: &Config, reach: Reach, own: Option<&str>) -> anyhow::Result<Client> {
+        let plan = self.plan;
+        let cluster = self.parts.cluster.as_ref();
+        let reads = plan.client || plan.mountpoint.is_some();
+        let membership: Arc<dyn Membership> = match (cluster, own) {
+            (Some(cluster), _) => Arc::clone(cluster.members()) as Arc<dyn Membership>,
+            // Of no list, it reads from the worker in this process.
+            (None, Some(own)) if config.cluster_workers.is_empty() => {
+                Arc::new(forebay_cluster::StaticMembership::new([own]))
+            }
+            (None, _) => Arc::new(cluster::static_members(config)),
+        };
+        if let (Some(cluster), true, None) = (cluster, reads && !config.cluster_etcd_endpoints.is_empty(), own) {
+            Self::unless_cancelled(self.cancelled, cluster.told()).await?;
+        }
+        if plan.mountpoint.is_some() {
+            let direct = Direct::start(&plan.loaded, cluster);
+            self.parts.direct = Self::unless_cancelled(self.cancelled, direct).await?;
+        }
+        let otherwise = if plan.mountpoint.is_some() { Away::Wait } else { Away::Fail };
+        let away = self.parts.direct.as_ref().map_or(otherwise, Direct::away);
+        let worker = self.parts.worker.as_ref();
+        let own = own.zip(worker).map(|(name, node)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
+        // It may take seconds to have the kernel back its memory.
+        let client = assembly::remote_client(config, reach, membership, own, away);
+        let client = Self::unless_cancelled(self.cancelled, client).await?;
+        Ok(self.parts.client.insert(client).clone())
+    }
+
+    async fn coordinator_of_cluster(&mut self, client: Client) -> anyhow::Result<()> {
+        let loaded = &self.plan.loaded;
+        let address = binding::coordinator_address(&loaded.config)?;
+        let known = Known { mounts: loaded.config.mounts.clone(), own: None };
+        let advertised = advertised(&loaded.config, address)?;
+        // It was opened: a coordinator without etcd keeps its state in files.
+        let Some(cluster) = &self.parts.cluster else { return Ok(()) };
+        let started = Coordinating::start(loaded, cluster, client, known, address, advertised).await?;
+        let address = started.address();
+        info!(%address, state = cluster.store().describe(), "coordinator listening");
+        self.parts.coordinating = Some(started);
+        Ok(())
+    }
+
+    fn offer_of_cluster(&self, client: Client, own: Option<String>) -> Offer {
+        let (config, cluster) = (&self.plan.loaded.config, self.parts.cluster.as_ref());
+        let topology = client.topology();
+        let workers: Vec<String> = topology.ring.members().iter().map(|member| member.address.to_string()).collect();
+        let in_etcd = cluster.filter(|_| !config.cluster_etcd_endpoints.is_empty());
+        let source = match in_etcd {
+            Some(cluster) => format!("forebay://{}", cluster.describe(config)),
+            None => format!("forebay://{}", workers.join(",")),
+        };
+        Offer {
+            client,
+            source,
+            workers,
+            role: Role::Mount,
+            node: own,
+            members: in_etcd.map(|cluster| Arc::clone(cluster.members())),
+            coordinator: self.parts.coordinating.as_ref().map(|coordinating| coordinating.address().to_string()),
+            state: cluster.map(|cluster| Arc::clone(cluster.store())),
+            report: match &self.parts.worker {
+                Some(worker) => worker.measured().source(),
+                None => ReportSource::new(|| serde_json::json!({ "process": ProcessStats::now() })),
+            },
+            log: self.plan.log.clone(),
+        }
+    }
+
+    async fn mount(&mut self, offer: &Offer) -> anyhow::Result<()> {
+        let Some(place) = &self.parts.place else { return Ok(()) };
+        let mounted = Mounted::start(place, offer, &self.plan.loaded);
+        self.parts.mounted = Some(Self::unless_cancelled(self.cancelled, mounted).await?);
+        Ok(())
+    }
+}
+
+/// The configuration of a process that asks workers things, and moves no data itself.
+fn without_data(config: &Config) -> Config {
+    Config {
+        network_rdma_data_enabled: false,
+        network_rdma_metadata_enabled: false,
+        network_shared_memory: SharedMemory::Off,
+        client_prefetch_max_part_number: Some(0),
+        ..config.clone()
+    }
+}
+
+/// What a standalone node shows.
+fn root(origin: &str) -> forebay_config::Mount {
+    forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }
+}
+
+/// The coordinator, for this machine only; at a free port if the configured one is taken. A node without is one, too.
+async fn coordinator_of_this_machine(
+    loaded: &Loaded,
+    origin: &str,
+    cluster: &Cluster,
+    client: &Client,
+    worker: &WorkerNode,
+) -> Option<Coordinating> {
+    let mut problem = None;
+    for port in [loaded.config.coordinator_port, 0] {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
+        match Coordinating::start(loaded, cluster, client.clone(), known, address, None).await {
+            Ok(coordinating) => {
+                if tokio::time::timeout(LEADS_WITHIN, coordinating.leads()).await.is_err() {
+                    let within = LEADS_WITHIN;
+                    warn!(?within, "the coordinator does not lead yet: `forebay job` waits until it does");
+                }
+                return Some(coordinating);
+            }
+            Err(error) => problem = Some(error),
+        }
+    }
+    if let Some(error) = problem {
+        warn!(error = format!("{error:#}"), "there is no coordinator: `forebay job` and the web page do not work");
+    }
+    None
+}
+
+/// Where others reach the coordinator, if that is not where it listens. With port 0 that is known only when it does. Of several
+/// coordinators with one configuration, `coordinator.hostname` is one's.
+fn advertised(config: &Config, address: SocketAddr) -> anyhow::Result<Option<String>> {
+    if !address.ip().is_unspecified() || address.port() == 0 {
+        return Ok(None);
+    }
+    let own = config.coordinator_hostname.as_ref().filter(|host| binding::is_of_this_machine(host));
+    let host = hostname_or(own.or(config.worker_hostname.as_ref()))?;
+    Ok(Some(binding::host_and_port(&host, address.port())))
+}
+
+/// The name of a node that is reached at `address` in a group that is a fixed list.
+fn listed(config: &Config, address: &str) -> anyhow::Result<String> {
+    if config.cluster_workers.iter().any(|worker| worker.to_string() == address) {
+        return Ok(address.to_owned());
+    }
+    let what = format!(
+        "this mount shares its cache at {address}, which is not among `cluster.workers`: nobody would read from it"
+    );
+    let next = "name it in `--workers` on every node of the group, have `worker.hostname` and `--port` say what is named there, or name \
+                an etcd with `--etcd URL`; `--no-sharing` only reads";
+    Err(Fault::new(Exit::Usage, what, next).into())
+}

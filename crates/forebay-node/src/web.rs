@@ -1,0 +1,102 @@
+//! What a process tells of itself over HTTP: `/metrics`, `/healthz`, `/readyz` and `/stats`.
+//!
+//! It is no reason not to do the process's work: where it cannot be had, that is logged, and all else goes on. (A wrong name of
+//! an interface ends the process before: see `binding.rs`.)
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Context as _;
+use forebay_config::{Loaded, Origin as Source};
+use forebay_metrics::{MetricsServer, Readiness, Site, WebError, routes, serve};
+use tracing::{info, warn};
+
+use crate::worker_node::{WorkerNode, hostname_or};
+use crate::{binding, metrics};
+
+/// The servers, and what they say of the process's readiness.
+pub(crate) struct Web {
+    servers: Vec<MetricsServer>,
+    readiness: Readiness,
+    /// Where others reach it.
+    pub(crate) advertised: String,
+}
+
+impl Web {
+    /// That of a worker.
+    pub(crate) async fn of_worker(loaded: &Loaded, node: &WorkerNode) -> Option<Self> {
+        let config = &loaded.config;
+        let addresses = binding::worker_web_addresses(config, node.addresses().next()?.ip());
+        let may_move = loaded.origin("worker.web.port") == Source::Default;
+        let measured = node.measured();
+        let host = config.worker_hostname.as_ref();
+        let readiness = Readiness::new();
+        let site = metrics::site(readiness.clone(), move || measured.report());
+        Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host)).await
+    }
+
+    /// That of a mount that reports `report`.
+    pub(crate) async fn of_mount(
+        loaded: &Loaded,
+        report: impl Fn() -> serde_json::Value + Send + Sync + 'static,
+    ) -> Option<Self> {
+        let config = &loaded.config;
+        let address = binding::mount_web_address(config).map(|address| vec![address.ip()]);
+        let may_move = loaded.origin("client.web.port") == Source::Default;
+        let readiness = Readiness::new();
+        let site = metrics::site(readiness.clone(), report);
+        Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None)).await
+    }
+
+    /// `may_move`: to a free port, if `port` is taken.
+    async fn start(
+        addresses: anyhow::Result<Vec<IpAddr>>,
+        mut port: u16,
+        may_move: bool,
+        readiness: Readiness,
+        site: Site,
+        host: anyhow::Result<String>,
+    ) -> Option<Self> {
+        let started = async {
+            let (addresses, host) = (addresses?, host?);
+            let (pages, mut servers) = (routes(site), Vec::new());
+            for ip in addresses {
+                let server = match serve(SocketAddr::new(ip, port), pages.clone()).await {
+                    Err(WebError::Listen { error, .. })
+                        if may_move && error.kind() == std::io::ErrorKind::AddrInUse =>
+                    {
+                        serve(SocketAddr::new(ip, 0), pages.clone()).await?
+                    }
+                    server => server?,
+                };
+                // At the other addresses the port is the same, where it is free.
+                port = server.local_addr().port();
+                info!(address = %server.local_addr(), "serving /metrics, /healthz, /readyz and /stats");
+                servers.push(server);
+            }
+            let bound =
+                servers.first().map(MetricsServer::local_addr).context("there is no address to serve them at")?;
+            let advertised = match bound.ip().is_unspecified() {
+                true => binding::host_and_port(&host, bound.port()),
+                false => bound.to_string(),
+            };
+            anyhow::Ok(Self { servers, readiness, advertised })
+        };
+        match started.await {
+            Ok(web) => Some(web),
+            Err(error) => {
+                warn!(error = format!("{error:#}"), "there are no metrics of this process");
+                None
+            }
+        }
+    }
+
+    /// `what` is missing from now on: `/readyz` says so.
+    pub(crate) fn missing(&self, what: &str, reason: &str) {
+        self.readiness.missing(what, reason);
+    }
+
+    /// Ends it.
+    pub(crate) async fn close(self) {
+        futures::future::join_all(self.servers.iter().map(MetricsServer::close)).await;
+    }
+}

@@ -1,0 +1,120 @@
+//! A command that mounts, in the life of its process: what `up` and `mount` have in common.
+//!
+//! [`begin`] goes to the background when asked to. In the process that stays, [`serve`] starts the node, says that it is ready, and
+//! serves until a signal comes or somebody unmounts.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use forebay_config::Config;
+use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
+use tracing::{info, warn};
+
+use crate::output::{self, JsonArg};
+use crate::signals::{self, Signals};
+use crate::{daemon, logging};
+
+/// Where a mounting process runs.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StayArgs {
+    /// Stay in the foreground and log to standard error
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonArg,
+    /// Set by the process that starts this one in the background
+    #[arg(long = "background-child", hide = true)]
+    pub(crate) background_child: bool,
+}
+
+/// How this process is to go on.
+pub(crate) enum Begun {
+    /// A process in the background serves the mount: there is nothing left to do here.
+    Done,
+    /// This process is to serve it, logging to this file or, without one, to standard error.
+    Stay {
+        /// The log.
+        log: Option<PathBuf>,
+    },
+}
+
+/// Goes to the background, or starts logging in the process that stays.
+///
+/// # Errors
+/// Those of the process in the background, as its own.
+pub(crate) fn begin(stay: &StayArgs, config: &Config, at: &Path, doing: &str) -> anyhow::Result<Begun> {
+    if stay.foreground {
+        logging::start(config)?;
+        return Ok(Begun::Stay { log: config.log_file.clone() });
+    }
+    let log = match &config.log_file {
+        Some(path) => std::path::absolute(path).with_context(|| format!("cannot resolve {}", path.display()))?,
+        None => state::default_log(&mountpoint::resolve(at)?)?,
+    };
+    if stay.background_child {
+        // Standard error is the log: the parent opened it.
+        logging::to_stderr(config, config.log_level)?;
+        return Ok(Begun::Stay { log: Some(log) });
+    }
+    let summary: MountSummary = daemon::start(&log, doing)?;
+    summary.notes.iter().for_each(|note| output::say(note));
+    print(&summary, stay.json.json)?;
+    Ok(Begun::Done)
+}
+
+fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
+    let mut out = output::stdout();
+    if json {
+        output::json_line(&mut out, &serde_json::to_value(summary)?)?;
+    } else {
+        writeln!(out, "{} is mounted at {}", summary.source, summary.mountpoint)?;
+        writeln!(out, "  process  {} (pid file {})", summary.pid, summary.pid_file.display())?;
+        if let Some(io) = &summary.io {
+            writeln!(out, "  served   {io}")?;
+        }
+        if let Some(rdma) = &summary.rdma {
+            writeln!(out, "  RDMA     {rdma}")?;
+        }
+        if let Some(log) = &summary.log {
+            writeln!(out, "  log      {}", log.display())?;
+        }
+        if let Some(coordinator) = &summary.coordinator {
+            writeln!(out, "  web page http://{coordinator}/")?;
+        }
+        writeln!(out, "  unmount  forebay umount {}", summary.mountpoint)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Starts the node, tells the process that waits for us, and serves until the mount has ended.
+///
+/// # Errors
+/// When it cannot be mounted, or not be unmounted.
+pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<()> {
+    let mut signals = Signals::take()?;
+    let node = signals::start(&mut signals, node).await?;
+    if let Some(summary) = node.mount().filter(|_| stay.background_child) {
+        let told = daemon::ready(summary);
+        if let Err(error) = told {
+            // That nobody knows of the mount is what is told.
+            let _ = node.shutdown().await;
+            return Err(error);
+        }
+    }
+    tokio::select! {
+        () = node.ended() => info!("unmounted from outside"),
+        signal = signals.next() => info!(signal, "unmounting"),
+    }
+    let at_once = node.at_once();
+    let mut ending = std::pin::pin!(node.shutdown());
+    loop {
+        tokio::select! {
+            ended = &mut ending => return Ok(ended?),
+            signal = signals.next() => {
+                warn!(signal, "ending at once");
+                at_once.cancel();
+            }
+        }
+    }
+}
