@@ -31,6 +31,14 @@ pub struct NodeBuilder {
     is_checked: bool,
 }
 
+impl Node {
+    /// A node that runs nothing yet, with the defaults of the configuration.
+    #[must_use]
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder::default()
+    }
+}
+
 impl NodeBuilder {
     /// The configuration, from its sources. Without it, defaults and [`Self::setting`]s are; the environment and files count only here.
     #[must_use]

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use forebay_client::Client;
 use tokio_util::sync::CancellationToken;
 
-use crate::builder::NodeBuilder;
 use crate::cluster::Cluster;
 use crate::coordinating::Coordinating;
 use crate::direct::Direct;
@@ -36,12 +35,6 @@ pub struct NodeAddresses {
 }
 
 impl Node {
-    /// A node that runs nothing yet, with the defaults of the configuration.
-    #[must_use]
-    pub fn builder() -> NodeBuilder {
-        NodeBuilder::default()
-    }
-
     pub(crate) fn of(parts: Parts) -> Self {
         Self { parts, at_once: CancellationToken::new() }
     }
@@ -58,7 +51,7 @@ impl Node {
         }
     }
 
-    /// Its client, if it has one: with [`NodeBuilder::client`], [`NodeBuilder::mount`], and [`NodeBuilder::standalone`].
+    /// Its client, if it has one: with [`client`](crate::NodeBuilder::client), [`mount`](crate::NodeBuilder::mount), and [`standalone`](crate::NodeBuilder::standalone).
     #[must_use]
     pub fn client(&self) -> Option<&Client> {
         self.parts.client.as_ref()
