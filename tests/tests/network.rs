@@ -326,7 +326,7 @@ struct After {
 }
 
 impl Before {
-    /// Lets the readers come by every block, and sums up.
+    /// Lets the readers come by every block, and adds up.
     fn after(self, cluster: &Cluster, load: &Load) -> After {
         let owners = cluster.owners();
         let target = load.reads.load(Ordering::Relaxed) + 4 * FILES as u64 * (SIZE / BLOCK) * 2;

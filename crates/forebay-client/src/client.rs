@@ -20,7 +20,7 @@ use crate::open_file::OpenFile;
 use crate::options::ClientOptions;
 use crate::prefetch_budget::PrefetchBudget;
 use crate::router::{Away, Router};
-use crate::shared::Shared;
+use crate::shared::ClientShared;
 use crate::small::SmallFiles;
 use crate::source::Workers;
 use crate::stats::ClientStats;
@@ -29,7 +29,7 @@ use crate::views::Views;
 /// The client. Clones are the same client.
 #[derive(Clone)]
 pub struct Client {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ClientShared>,
 }
 
 /// What is cached of a block, and by which worker.
@@ -84,7 +84,7 @@ impl Client {
         let fills = Semaphore::new((options.max_prefetches / 4).max(1));
         let tasks = TaskTracker::new();
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClientShared {
                 router,
                 engine,
                 options,

@@ -5,7 +5,7 @@
 //! * [`OpenFile`] is a handle pinned to one file version: every byte it ever returns is of that version (invariant 1);
 //! * [`Streams`] recognises sequential readers of a handle and says what to fetch ahead for them;
 //! * [`Peers`] are the links of a worker to the others, which it asks for blocks before the origin;
-//! * as the [`Source`](forebay_materialise::Source) of materialised files it reads whole blocks with their sums;
+//! * as the [`Source`](forebay_materialise::Source) of materialised files it reads whole blocks with their checksums;
 //! * [`Connector`] makes links to workers, so that the client knows no transport by name.
 //!
 //! A read of a block goes to the worker that owns it. When that one cannot be reached, it goes to the next in
@@ -21,7 +21,6 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod attempts;
-mod changes;
 mod client;
 mod connector;
 mod crossing;
@@ -51,8 +50,8 @@ mod source;
 mod staging;
 mod stats;
 mod views;
+mod writes;
 
-pub use changes::Refreshed;
 pub use client::{BlockLocation, Client};
 pub use connector::Connector;
 pub use landing::CallerBuffer;
@@ -63,3 +62,4 @@ pub use peers::Peers;
 pub use prefetch::{Ahead, PrefetchOptions, Streams};
 pub use router::Away;
 pub use stats::{ClientStats, ReadSource};
+pub use writes::Refreshed;

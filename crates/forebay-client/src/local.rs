@@ -1,4 +1,4 @@
-//! The client as the source of materialised files: whole blocks with the sums of their sectors.
+//! The client as the source of materialised files: whole blocks with the checksums of their sectors.
 //!
 //! What a worker owns whose memory this process sees comes as it lies there. Everything else goes through the client's own
 //! engine, so that a fill and the readers of a file share what is fetched: whichever asks first, the other joins. Fills have a
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::PlacementKey;
-use forebay_materialise::{Blocks, Source, Summed};
+use forebay_materialise::{Blocks, Checksummed, Source};
 use forebay_memory::Spans;
 use forebay_transport::{Flags, Payload, Reply};
-use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SectorSums};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SectorChecksums};
 use tokio::time::Instant;
 
 use crate::client::Client;
-use crate::shared::Shared;
+use crate::shared::ClientShared;
 
 /// How long a fill that found no buffers leaves them to others.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ impl Source for Client {
 
 /// One version, while it is being materialised.
 struct Version {
-    client: Arc<Shared>,
+    client: Arc<ClientShared>,
     version: Arc<FileVersion>,
     id: FileId,
     layout: BlockLayout,
@@ -45,7 +45,7 @@ impl Blocks for Version {
         self.layout
     }
 
-    async fn read(&self, index: u64, scrub: bool) -> Result<Summed, Failure> {
+    async fn read(&self, index: u64, scrub: bool) -> Result<Checksummed, Failure> {
         let deadline = Instant::now() + self.client.options.request_timeout;
         loop {
             let Ok(place) = self.client.fills.acquire().await else {
@@ -66,39 +66,39 @@ impl Blocks for Version {
 }
 
 impl Version {
-    async fn read_block(&self, index: u64, scrub: bool) -> Result<Summed, Failure> {
+    async fn read_block(&self, index: u64, scrub: bool) -> Result<Checksummed, Failure> {
         let key = BlockKey { file: self.id, index };
         let length = self.layout.block_len(index);
         let (client, buffers) = (&self.client, self.client.engine.store());
         let is_near = client.router.routes().is_near(PlacementKey::from(&key), 1);
         if scrub || is_near {
-            let flags = if scrub { Flags::SUMS.and(Flags::SCRUB) } else { Flags::SUMS };
+            let flags = if scrub { Flags::CHECKSUMS.and(Flags::SCRUB) } else { Flags::CHECKSUMS };
             let reply = client.router.read(&self.version, key, 0, length, flags, buffers).await?;
             client.stats.delivered(reply.provenance);
-            return summed(reply);
+            return checksummed(reply);
         }
         let read = client.engine.read(&self.version, key, self.layout, 0, length).await?;
         // As they came from the origin, if they are still there; the bytes were checked against them a moment ago.
-        let sums = buffers.sums(&key, 0, length).unwrap_or_else(|| sums_of(&read.spans));
-        Ok(Summed { spans: read.spans, sums })
+        let checksums = buffers.checksums(&key, 0, length).unwrap_or_else(|| checksums_of(&read.spans));
+        Ok(Checksummed { spans: read.spans, checksums })
     }
 }
 
-/// What a reply brought. Bytes without sums the worker vouches for.
-fn summed(reply: Reply) -> Result<Summed, Failure> {
+/// What a reply brought. Bytes without checksums the worker vouches for.
+fn checksummed(reply: Reply) -> Result<Checksummed, Failure> {
     let spans = match reply.payload {
         Payload::Shared(spans) => spans,
         Payload::Landed(span) => Spans::from_iter([span.freeze()]),
         Payload::None => return Err(Failure::new(FailureKind::Internal, "a read was answered without bytes")),
     };
-    let sums = SectorSums::from_bytes(reply.body).filter(|sums| !sums.is_empty());
-    let sums = sums.unwrap_or_else(|| sums_of(&spans));
-    Ok(Summed { spans, sums })
+    let checksums = SectorChecksums::from_bytes(reply.body).filter(|checksums| !checksums.is_empty());
+    let checksums = checksums.unwrap_or_else(|| checksums_of(&spans));
+    Ok(Checksummed { spans, checksums })
 }
 
-/// The sums of spans, all but the last of which end where a sector does.
-fn sums_of(spans: &Spans) -> SectorSums {
-    let sums: Vec<u8> = spans.iter().flat_map(|span| SectorSums::of(span).as_bytes().to_vec()).collect();
-    // One whole sum for each sector.
-    SectorSums::from_bytes(sums.into()).unwrap_or_else(|| SectorSums::of(&[]))
+/// The checksums of spans, all but the last of which end where a sector does.
+fn checksums_of(spans: &Spans) -> SectorChecksums {
+    let checksums: Vec<u8> = spans.iter().flat_map(|span| SectorChecksums::of(span).as_bytes().to_vec()).collect();
+    // One whole checksum for each sector.
+    SectorChecksums::from_bytes(checksums.into()).unwrap_or_else(|| SectorChecksums::of(&[]))
 }

@@ -1,7 +1,7 @@
 //! Looking a name up, together with the bytes of a small file where its directory has earned it, and fetching a small file that is
 //! opened ([`crate::small`] says which).
 //!
-//! What comes is checked against its sums and put where the client buffers what it prefetches; the read that follows finds it
+//! What comes is checked against its checksums and put where the client buffers what it prefetches; the read that follows finds it
 //! there. What is there already is not asked for again.
 
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use forebay_engine::Fetched;
 use forebay_memory::SpanMut;
 use forebay_transport::message::{StatReadReply, StatReply};
 use forebay_transport::{Flags, Op, Payload, Request};
-use forebay_types::{BlockKey, BlockLayout, Failure, FileVersion, FsPath, SectorRange, SectorSums};
+use forebay_types::{BlockKey, BlockLayout, Failure, FileVersion, FsPath, SectorChecksums, SectorRange};
 
 use crate::open_file::OpenFile;
-use crate::shared::Shared;
+use crate::shared::ClientShared;
 
 /// What `path` is, asked of the worker that owns its directory.
-pub(crate) async fn stat(shared: &Shared, path: &FsPath, flags: Flags) -> Result<StatReply, Failure> {
+pub(crate) async fn stat(shared: &ClientShared, path: &FsPath, flags: Flags) -> Result<StatReply, Failure> {
     let directory = path.parent();
     // A directory's listing tells the attributes of its names, so one worker is asked about all of them.
     let key = PlacementKey::from(&directory);
@@ -38,17 +38,17 @@ pub(crate) async fn stat(shared: &Shared, path: &FsPath, flags: Flags) -> Result
     };
     // Of several workers, the one that knows the name is rarely the one that is to fetch the bytes.
     let is_alone = shared.router.routes().links.len() == 1;
-    let flags = flags.and(Flags::SUMS).and(if is_alone { Flags::default() } else { Flags::CACHED });
+    let flags = flags.and(Flags::CHECKSUMS).and(if is_alone { Flags::default() } else { Flags::CACHED });
     let mut request = Request::on_path(Op::StatRead, body, shared.options.request_timeout).with_flags(flags);
     // Less than a buffer may have.
     request.length = into.len() as u32;
     let reply = shared.router.call(key, request, Some(into)).await?;
     shared.stats.delivered(reply.provenance);
-    let StatReadReply { stat, sums } = StatReadReply::decode(&reply.body)?;
+    let StatReadReply { stat, checksums } = StatReadReply::decode(&reply.body)?;
     shared.small.learned(&directory, &stat.attr);
     if let Payload::Landed(filled) = reply.payload
         && let Some(version) = stat.attr.version()
-        && keep(shared, version, filled, sums).is_some()
+        && keep(shared, version, filled, checksums).is_some()
     {
         // It is small.
         shared.small.answered(&directory, path, version.id(), version.size as u32);
@@ -58,7 +58,7 @@ pub(crate) async fn stat(shared: &Shared, path: &FsPath, flags: Flags) -> Result
 
 /// Room for the bytes of `path`, if they are worth asking for and there is some now: a question about a name waits for no
 /// memory.
-fn room_for(shared: &Shared, path: &FsPath, directory: &FsPath) -> Option<SpanMut> {
+fn room_for(shared: &ClientShared, path: &FsPath, directory: &FsPath) -> Option<SpanMut> {
     let room = shared.small.wants(directory)?;
     let is_here = |(file, size)| shared.engine.store().is_in_memory(&BlockKey { file, index: 0 }, 0, size);
     if shared.small.came(path).is_some_and(is_here) {
@@ -67,23 +67,23 @@ fn room_for(shared: &Shared, path: &FsPath, directory: &FsPath) -> Option<SpanMu
     shared.engine.store().try_landing(room)
 }
 
-/// Has the reads that follow find the bytes of a file, if they are all there and what their sums say.
-fn keep(shared: &Shared, version: &FileVersion, filled: SpanMut, sums: Bytes) -> Option<()> {
+/// Has the reads that follow find the bytes of a file, if they are all there and what their checksums say.
+fn keep(shared: &ClientShared, version: &FileVersion, filled: SpanMut, checksums: Bytes) -> Option<()> {
     let length = u32::try_from(version.size).ok().filter(|length| filled.len() == *length as usize)?;
     let (key, sectors) = (BlockKey { file: version.id(), index: 0 }, SectorRange::covering(0, length)?);
     if BlockLayout::new(version.size, shared.options.block_size).block_len(0) != length {
         return None;
     }
     let store = shared.engine.store();
-    let Some(sums) = SectorSums::from_bytes(sums).filter(|sums| !sums.is_empty()) else {
+    let Some(checksums) = SectorChecksums::from_bytes(checksums).filter(|checksums| !checksums.is_empty()) else {
         // The worker vouches for them.
         store.publish(key, sectors, length, filled);
         return Some(());
     };
-    let fetched = Fetched { filled, sums: None, from_cache: 0 };
-    match fetched.checked(sectors, length, sums.clone()) {
+    let fetched = Fetched { filled, checksums: None, from_cache: 0 };
+    match fetched.checked(sectors, length, checksums.clone()) {
         Ok(Fetched { filled, .. }) => {
-            store.publish_summed(key, sectors, length, filled, sums);
+            store.publish_checksummed(key, sectors, length, filled, checksums);
             Some(())
         }
         // The read has its worker check it.
@@ -97,7 +97,7 @@ fn keep(shared: &Shared, version: &FileVersion, filled: SpanMut, sums: Bytes) ->
 
 /// Starts fetching a small file that is opened, unless it is here or a worker owns it whose memory this process sees: its
 /// reader is about to ask for all of it.
-pub(crate) fn fetch_small(shared: &Arc<Shared>, file: &OpenFile) {
+pub(crate) fn fetch_small(shared: &Arc<ClientShared>, file: &OpenFile) {
     let version = file.version();
     shared.small.opened(version);
     let key = BlockKey { file: file.id(), index: 0 };

@@ -60,7 +60,7 @@ impl Client {
     }
 
     /// How much of a block is held by that one of its `replicas` owners that holds least of it, in bytes. With `check`, they
-    /// check every byte that they hold against its sum first, and drop what is wrong.
+    /// check every byte that they hold against its checksum first, and drop what is wrong.
     ///
     /// # Errors
     /// When an owner does not say.

@@ -33,11 +33,11 @@ const MAX_GONE: usize = 1024;
 /// What a client has changed, and what each worker missed of it.
 #[derive(Default)]
 pub(crate) struct OwnChanges {
-    state: Mutex<State>,
+    state: Mutex<MissedState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MissedState {
     workers: HashMap<Arc<str>, Arc<Missed>>,
     /// Of whatever this client has changed.
     keys: HashSet<PlacementKey>,
@@ -88,7 +88,7 @@ impl OwnChanges {
     }
 }
 
-impl State {
+impl MissedState {
     fn missed_by(&mut self, name: &Arc<str>) -> Arc<Missed> {
         let forgot = self.forgot;
         let missed = self.workers.entry(Arc::clone(name)).or_insert_with(|| {

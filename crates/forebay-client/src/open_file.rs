@@ -22,7 +22,7 @@ use crate::prefetch::Streams;
 use crate::prefetch_budget::Reservation;
 use crate::routes::Routes;
 use crate::run::Waits;
-use crate::shared::Shared;
+use crate::shared::ClientShared;
 use crate::showing;
 use crate::stats::ReadSource;
 
@@ -92,7 +92,7 @@ impl Drop for Waiting<'_> {
 
 /// A handle pinned to one file version.
 pub struct OpenFile {
-    client: Arc<Shared>,
+    client: Arc<ClientShared>,
     version: Arc<FileVersion>,
     id: FileId,
     layout: BlockLayout,
@@ -109,7 +109,7 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(client: Arc<Shared>, version: FileVersion, replicas: u8) -> Self {
+    pub(crate) fn new(client: Arc<ClientShared>, version: FileVersion, replicas: u8) -> Self {
         let block_size = client.options.block_size;
         let streams = Streams::new(version.size, block_size, client.options.prefetch);
         let layout = BlockLayout::new(version.size, block_size);

@@ -1,7 +1,7 @@
 //! The cluster as one of its workers sees it: which others may hold a block, and which is to have it.
 //!
 //! Bytes that another worker has in its cache are cheaper than those of the origin. They are asked for as cached bytes only:
-//! a worker that is asked fetches nothing, so no chain of workers ever waits for itself. They come with the sums that their holder
+//! a worker that is asked fetches nothing, so no chain of workers ever waits for itself. They come with the checksums that their holder
 //! computed when it got them from the origin, and the worker that asked checks them against these (invariant 2).
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Peers {
         Self { me: me.into(), router, within }
     }
 
-    /// Bytes that another worker has in its cache, of a block that `replicas` workers own, with the sums that it sent; `None`
+    /// Bytes that another worker has in its cache, of a block that `replicas` workers own, with the checksums that it sent; `None`
     /// when none of those worth asking has all of them. A worker that fails is one that has nothing.
     pub async fn cached(&self, fetch: &Fetch, replicas: u8, buffers: &Store) -> Option<Fetched> {
         let routes = Arc::clone(&self.router.routes());
@@ -93,7 +93,7 @@ impl Peers {
         }
         let (offset, length) = (sectors.byte_offset(), sectors.byte_len(block_length));
         let request = Request::on_block(Op::Read, key, offset, length, self.within);
-        let request = request.with_flags(Flags::CACHED.and(Flags::SUMS));
+        let request = request.with_flags(Flags::CACHED.and(Flags::CHECKSUMS));
         let into = match link.is_local {
             true => None,
             false => Some(buffers.landing(length).await?),
@@ -104,8 +104,8 @@ impl Peers {
             Err(failure) if failure.kind() == FailureKind::NotCached => return Ok(None),
             Err(failure) => return Err(failure),
         };
-        let (fetched, sums) = fetched_of(reply, length, buffers).await?;
-        Ok(Some(Fetched { sums, ..fetched }))
+        let (fetched, checksums) = fetched_of(reply, length, buffers).await?;
+        Ok(Some(Fetched { checksums, ..fetched }))
     }
 
     /// Asks the worker that owns a block to take a part of it from this one. Returns how many bytes it took; 0 when it had

@@ -15,7 +15,7 @@ use crate::stats::ClientStats;
 use crate::views::Views;
 
 /// One for each client.
-pub(crate) struct Shared {
+pub(crate) struct ClientShared {
     pub(crate) router: Arc<Router>,
     /// Holds what was prefetched from other processes.
     pub(crate) engine: ReadEngine,

@@ -6,7 +6,7 @@ use forebay_transport::{Flags, Payload, Provenance};
 use forebay_types::{BlockKey, Failure, FileVersion};
 use tokio::time::Instant;
 
-use crate::shared::Shared;
+use crate::shared::ClientShared;
 use crate::views::{Added, STAYS};
 
 /// The part of a worker's memory that one client has it show ahead of its readers, at most.
@@ -21,7 +21,7 @@ const LEEWAY: u64 = 2;
 /// # Errors
 /// When no worker could deliver them.
 pub(crate) async fn show(
-    shared: &Arc<Shared>,
+    shared: &Arc<ClientShared>,
     version: &FileVersion,
     key: BlockKey,
     offset: u32,
@@ -45,11 +45,11 @@ pub(crate) async fn show(
 }
 
 /// How many bytes all readers together may be ahead by.
-pub(crate) fn ahead_at_most(shared: &Shared) -> u64 {
+pub(crate) fn ahead_at_most(shared: &ClientShared) -> u64 {
     shared.options.prefetch_budget.min(shared.router.routes_seen().ahead(PART * LEEWAY))
 }
 
-async fn sweep(shared: &Shared) {
+async fn sweep(shared: &ClientShared) {
     loop {
         // Over when the client is closed.
         let _ = tokio::time::timeout(STAYS, shared.views.cleared()).await;

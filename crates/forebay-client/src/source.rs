@@ -7,13 +7,13 @@ use forebay_engine::{BlockSource, Fetch, Fetched};
 use forebay_memory::{SpanMut, Spans};
 use forebay_store::Store;
 use forebay_transport::{Flags, Payload, Reply};
-use forebay_types::{Failure, FailureKind, SectorRange, SectorSums};
+use forebay_types::{Failure, FailureKind, SectorChecksums, SectorRange};
 
 use crate::router::Router;
 
 /// Fetches blocks from the workers that own them.
 ///
-/// Workers do not check what they send here: they send their sums along, and the bytes are checked where they arrived,
+/// Workers do not check what they send here: they send their checksums along, and the bytes are checked where they arrived,
 /// once, against what the worker computed when it got them from the origin. What is wrong is asked for again, and the worker
 /// checks its own copy first, whatever its settings.
 pub(crate) struct Workers(pub(crate) Arc<Router>);
@@ -21,14 +21,14 @@ pub(crate) struct Workers(pub(crate) Arc<Router>);
 #[async_trait::async_trait]
 impl BlockSource for Workers {
     async fn fetch(&self, fetch: &Fetch, buffers: &Store) -> Result<Fetched, Failure> {
-        let first = self.ask(fetch, Flags::SUMS, buffers).await?;
+        let first = self.ask(fetch, Flags::CHECKSUMS, buffers).await?;
         let wrong = match checked(fetch.sectors, fetch.length(), first) {
             Ok(fetched) => return Ok(fetched),
             Err(sector) => sector,
         };
         self.0.stats.corrupt_sectors.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(block = %fetch.key, sector = wrong, "a sector arrived corrupt, its worker is asked to check it");
-        let second = self.ask(fetch, Flags::SUMS.and(Flags::SCRUB), buffers).await?;
+        let second = self.ask(fetch, Flags::CHECKSUMS.and(Flags::SCRUB), buffers).await?;
         checked(fetch.sectors, fetch.length(), second).map_err(|sector| {
             let message = format!("sector {sector} of block {} arrived corrupt twice", fetch.key);
             Failure::new(FailureKind::Corrupt, message)
@@ -37,7 +37,7 @@ impl BlockSource for Workers {
 }
 
 impl Workers {
-    /// The bytes of `fetch`, and the sums to check them against, if they came along.
+    /// The bytes of `fetch`, and the checksums to check them against, if they came along.
     async fn ask(&self, fetch: &Fetch, flags: Flags, buffers: &Store) -> Result<Answered, Failure> {
         let (offset, length) = (fetch.offset(), fetch.length());
         let reply = self.0.read(&fetch.version, fetch.key, offset, length, flags, buffers).await?;
@@ -46,8 +46,8 @@ impl Workers {
     }
 }
 
-/// Bytes that a worker sent, and their sums, if it sent them along.
-pub(crate) type Answered = (Fetched, Option<SectorSums>);
+/// Bytes that a worker sent, and their checksums, if it sent them along.
+pub(crate) type Answered = (Fetched, Option<SectorChecksums>);
 
 /// What a reply brought.
 ///
@@ -60,15 +60,15 @@ pub(crate) async fn fetched_of(reply: Reply, length: u32, buffers: &Store) -> Re
         Payload::Shared(spans) => copy_of(&spans, length, buffers).await?,
         Payload::None => return Err(Failure::new(FailureKind::Internal, "a read was answered without bytes")),
     };
-    let sums = SectorSums::from_bytes(reply.body).filter(|sums| !sums.is_empty());
-    Ok((Fetched { filled, sums: None, from_cache }, sums))
+    let checksums = SectorChecksums::from_bytes(reply.body).filter(|checksums| !checksums.is_empty());
+    Ok((Fetched { filled, checksums: None, from_cache }, checksums))
 }
 
-/// What was fetched of `sectors`, if it is what the sums say; the sector that is not. Bytes without sums the worker vouches
+/// What was fetched of `sectors`, if it is what the checksums say; the sector that is not. Bytes without checksums the worker vouches
 /// for.
-fn checked(sectors: SectorRange, length: u32, (fetched, sums): Answered) -> Result<Fetched, u32> {
-    match sums {
-        Some(sums) => fetched.checked(sectors, length, sums),
+fn checked(sectors: SectorRange, length: u32, (fetched, checksums): Answered) -> Result<Fetched, u32> {
+    match checksums {
+        Some(checksums) => fetched.checked(sectors, length, checksums),
         None => Ok(fetched),
     }
 }

@@ -38,7 +38,7 @@ pub struct ClientStats {
     pub waiting_for_workers: AtomicU64,
     /// Requests that went to the origin without a worker, since none could be reached.
     pub direct_requests: AtomicU64,
-    /// Sectors that were not what their worker's sums say when they arrived.
+    /// Sectors that were not what their worker's checksums say when they arrived.
     pub corrupt_sectors: AtomicU64,
     /// Reads that failed.
     pub failed_reads: AtomicU64,

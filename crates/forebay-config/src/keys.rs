@@ -278,7 +278,7 @@ keys! {
         network_tcp_dead_after "network.tcp.dead_after": Duration = secs(6), in ms(10)..=HOUR;
         /// Threads of a worker that serve the connections of one address and nothing else; 0: none, the others serve
         /// them, too. Unset: one a processor where there are four or more, else none.
-        network_tcp_lanes "network.tcp.lanes": Option<u32> = None, in Some(0)..=Some(1024), example "16";
+        network_tcp_io_threads "network.tcp.io_threads": Option<u32> = None, in Some(0)..=Some(1024), example "16";
         /// Whether the kernel sends a worker's large replies from where they lie, `MSG_ZEROCOPY`: `auto` where it makes no copy
         /// after all, which each connection finds out (to a peer on the same host it always does); `on` always; `off` never.
         network_tcp_zero_copy "network.tcp.zero_copy": TcpZeroCopy = TcpZeroCopy::Auto;

@@ -20,7 +20,7 @@ const FINE: usize = 180;
 const COARSE_EVERY: u32 = 24;
 /// The coarse ring: a day.
 const COARSE: usize = 720;
-/// Workers that have a series of their own; more are in the sums only.
+/// Workers that have a series of their own; more are in the totals only.
 const MAX_WORKERS: usize = 512;
 
 /// Which ring.

@@ -63,16 +63,16 @@ fn one_worker((name, answer): (Arc<str>, Result<Value, Failure>)) -> OneWorker {
 
 /// Of what each worker says in `hottest`, an array of `{path, bytes_per_minute}`.
 fn hottest(workers: &[OneWorker]) -> Vec<HotFile> {
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
     let told = workers.iter().filter_map(|worker| worker.stats.as_ref()?.get("hottest")?.as_array());
     for file in told.flatten() {
         if let (Some(path), Some(rate)) = (file["path"].as_str(), file["bytes_per_minute"].as_f64()) {
-            let sum = sums.entry(path).or_default();
-            *sum = sum.saturating_add(rate as u64);
+            let total = totals.entry(path).or_default();
+            *total = total.saturating_add(rate as u64);
         }
     }
     let hot = |(path, bytes_per_minute): (&str, u64)| HotFile { path: path.to_owned(), bytes_per_minute };
-    let mut files: Vec<_> = sums.into_iter().map(hot).collect();
+    let mut files: Vec<_> = totals.into_iter().map(hot).collect();
     files.sort_by(|a, b| b.bytes_per_minute.cmp(&a.bytes_per_minute).then_with(|| a.path.cmp(&b.path)));
     files.truncate(HOTTEST);
     files

@@ -58,7 +58,7 @@ fn a_directory_must_be_on_a_disk_of_this_machine() {
         change(&mut directory);
         let facts = machine(|facts| facts.local.directory = Some(directory));
         let config = config(&["client.local.size=1GiB", "client.local.dir=/mnt/a"]);
-        verdict(&facts, &config, "fuse local-ground /mnt/a")
+        verdict(&facts, &config, "fuse local-backend /mnt/a")
     };
     assert_eq!(of(|_| ()), Ok);
     assert_eq!(of(|directory| directory.file_system = Some("overlay".to_owned())), Fail);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_memory::{SpanMut, Spans};
 use forebay_store::{Keep, Store};
 use forebay_types::{
-    BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, MAX_SECTORS, SectorRange, SectorSums,
+    BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, MAX_SECTORS, SectorChecksums, SectorRange,
 };
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
@@ -56,24 +56,24 @@ impl Fetch {
 pub struct Fetched {
     /// A buffer from [`Store::landing`] that starts with exactly the bytes asked for.
     pub filled: SpanMut,
-    /// The sums of their sectors, if the source has checked the bytes against them.
-    pub sums: Option<SectorSums>,
+    /// The checksums of their sectors, if the source has checked the bytes against them.
+    pub checksums: Option<SectorChecksums>,
     /// How many of them the source had in a cache of its own.
     pub from_cache: u32,
 }
 
 impl Fetched {
-    /// The same, when its bytes are what `sums` say, one for each of `sectors`, which have `length` bytes.
+    /// The same, when its bytes are what `checksums` say, one for each of `sectors`, which have `length` bytes.
     ///
     /// # Errors
-    /// The first sector of the block that is not; the first of all when there are not as many sums as sectors.
-    pub fn checked(self, sectors: SectorRange, length: u32, sums: SectorSums) -> Result<Self, u32> {
+    /// The first sector of the block that is not; the first of all when there are not as many checksums as sectors.
+    pub fn checked(self, sectors: SectorRange, length: u32, checksums: SectorChecksums) -> Result<Self, u32> {
         let bytes = self.filled.get(..length as usize).ok_or(sectors.start)?;
-        if sums.len() != sectors.len() as usize {
+        if checksums.len() != sectors.len() as usize {
             return Err(sectors.start);
         }
-        sums.check(bytes).map_err(|sector| sectors.start + sector)?;
-        Ok(Self { sums: Some(sums), ..self })
+        checksums.check(bytes).map_err(|sector| sectors.start + sector)?;
+        Ok(Self { checksums: Some(checksums), ..self })
     }
 }
 
@@ -144,10 +144,10 @@ pub struct EngineFill {
 /// A store that fills itself. Clones are the same engine.
 #[derive(Clone)]
 pub struct ReadEngine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
 }
 
-struct Shared {
+struct EngineShared {
     store: Store,
     source: Arc<dyn BlockSource>,
     options: EngineOptions,
@@ -161,7 +161,7 @@ impl ReadEngine {
     #[must_use]
     pub fn new(store: Store, source: Arc<dyn BlockSource>, options: EngineOptions) -> Self {
         let (in_flight, tasks, stop) = (InFlightFetches::new(), TaskTracker::new(), CancellationToken::new());
-        Self { shared: Arc::new(Shared { store, source, options, in_flight, tasks, stop }) }
+        Self { shared: Arc::new(EngineShared { store, source, options, in_flight, tasks, stop }) }
     }
 
     /// The store.
@@ -436,7 +436,7 @@ impl ReadEngine {
     }
 }
 
-impl Shared {
+impl EngineShared {
     async fn fetch(&self, fetch: &Fetch) -> Result<FetchedSectors, Failure> {
         let length = fetch.length();
         let fetched = self.source.fetch(fetch, &self.store).await?;
@@ -445,9 +445,9 @@ impl Shared {
             return Err(Failure::new(FailureKind::Internal, message));
         }
         let block_length = fetch.layout.block_len(fetch.key.index);
-        let Fetched { filled, sums, from_cache } = fetched;
+        let Fetched { filled, checksums, from_cache } = fetched;
         let bytes = match self.source.keeping(fetch.key.file, &fetch.version) {
-            Keeping::As(keep) => self.store.publish_as(fetch.key, fetch.sectors, block_length, filled, sums, keep),
+            Keeping::As(keep) => self.store.publish_as(fetch.key, fetch.sectors, block_length, filled, checksums, keep),
             Keeping::Not => filled.freeze().slice(0..length as usize),
         };
         Ok(FetchedSectors { bytes, from_cache: from_cache.min(length) })

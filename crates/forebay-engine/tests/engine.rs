@@ -10,7 +10,7 @@ use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_store::{Store, StoreOptions};
 use forebay_types::{
     BlockKey, BlockLayout, ByteSize, Failure, FailureKind, FileId, FileVersion, MAX_BLOCK_SIZE, SECTOR_SIZE,
-    SectorRange, SectorSums, VersionTag,
+    SectorChecksums, SectorRange, VersionTag,
 };
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -47,7 +47,7 @@ impl BlockSource for Source {
             *byte = byte_at(start + at as u64);
         }
         let from_cache = self.from_cache.load(Ordering::SeqCst) as u32;
-        Ok(Fetched { filled, sums: None, from_cache })
+        Ok(Fetched { filled, checksums: None, from_cache })
     }
 
     fn keeping(&self, _file: FileId, _version: &FileVersion) -> Keeping {
@@ -371,10 +371,13 @@ async fn fetched_bytes_are_checked_against_as_many_sums_as_sectors() {
     let sectors = SectorRange { start: 2, end: 4 };
     let fetch = Fetch { version: Arc::clone(&bench.version), key: bench.key(0), sectors, layout: bench.layout };
     let fetched = async || bench.source.fetch(&fetch, bench.engine.store()).await.unwrap();
-    let sums = SectorSums::of(&fetched().await.filled);
-    assert_eq!(fetched().await.checked(sectors, 2 * SECTOR_SIZE, sums.clone()).unwrap().sums, Some(sums.clone()));
+    let checksums = SectorChecksums::of(&fetched().await.filled);
+    assert_eq!(
+        fetched().await.checked(sectors, 2 * SECTOR_SIZE, checksums.clone()).unwrap().checksums,
+        Some(checksums.clone())
+    );
     let mut wrong = fetched().await;
     wrong.filled[SECTOR_SIZE as usize + 5] ^= 1;
-    assert_eq!(wrong.checked(sectors, 2 * SECTOR_SIZE, sums.clone()).unwrap_err(), 3);
-    assert_eq!(fetched().await.checked(sectors, 2 * SECTOR_SIZE, sums.slice(0..1).unwrap()).unwrap_err(), 2);
+    assert_eq!(wrong.checked(sectors, 2 * SECTOR_SIZE, checksums.clone()).unwrap_err(), 3);
+    assert_eq!(fetched().await.checked(sectors, 2 * SECTOR_SIZE, checksums.slice(0..1).unwrap()).unwrap_err(), 2);
 }

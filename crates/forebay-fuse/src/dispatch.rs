@@ -2,7 +2,7 @@
 //!
 //! A read that hits is answered at once, by the thread that took it and from the memory that the bytes lie in: a short one while
 //! they are looked at there, which costs no reference to them. How the others are, is in [`crate::serving`]; those that change
-//! something are in [`crate::changes`].
+//! something are in [`crate::write_requests`].
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! What the kernel's requests are handed to, and what all of its parts need: those that read or ask ([`crate::dispatch`]) and those that
-//! change something ([`crate::changes`]).
+//! change something ([`crate::write_requests`]).
 
 use std::sync::Arc;
 

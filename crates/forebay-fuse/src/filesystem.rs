@@ -14,7 +14,7 @@
 //! * What is written here is in the kernel's pages as it is in the draft ([`crate::inode`]); until it is at the origin, names
 //!   and attributes come from the draft and not from a worker.
 //!
-//! Directories are read in [`crate::directories`]. What changes something is in [`crate::writing`] (bytes), [`crate::changing`]
+//! Directories are read in [`crate::directories`]. What changes something is in [`crate::writing`] (bytes), [`crate::directory_ops`]
 //! (names) and [`crate::renaming`].
 
 use std::collections::BTreeSet;

@@ -21,11 +21,10 @@
 
 mod access_log;
 mod attach;
-mod changes;
-mod changing;
 mod described;
 mod detach;
 mod directories;
+mod directory_ops;
 mod dispatch;
 mod dispatcher;
 mod error;
@@ -52,6 +51,7 @@ mod serving;
 mod stale;
 mod stats;
 mod virtual_files;
+mod write_requests;
 mod writers;
 mod writing;
 

@@ -67,7 +67,7 @@ impl MaterialiseRequests {
         let ended = remembered.iter().filter(|(_, request)| request.has_ended()).count();
         if remembered.len() - ended >= UNDER_WAY {
             request
-                .give_up("too many orders are under way: name a directory above them, or wait until some have ended");
+                .give_up("too many requests are under way: name a directory above them, or wait until some have ended");
         }
         if ended >= REMEMBERED
             && let Some(oldest) = remembered.iter().position(|(_, request)| request.has_ended())

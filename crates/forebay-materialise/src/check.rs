@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use forebay_types::{SECTOR_SIZE, SectorSums};
+use forebay_types::{SECTOR_SIZE, SectorChecksums};
 use tokio::time::Instant;
 
 use crate::backend::View;
@@ -39,9 +39,9 @@ async fn one(shared: &Arc<LocalShared>, name: Name) -> Checked {
     let (start, mut offset) = (Instant::now(), 0);
     while offset < name.size {
         let length = u64::from(PIECE).min(name.size - offset);
-        let sums = sums_of(&record, offset, length);
+        let checksums = checksums_of(&record, offset, length);
         let work = move || {
-            let is_right = is_right(&mut *view, offset, length, sums.as_ref());
+            let is_right = is_right(&mut *view, offset, length, checksums.as_ref());
             is_right.map(|is_right| (view, is_right))
         };
         match shared.blocking(work).await {
@@ -71,13 +71,13 @@ fn wrong(name: Name, why: &dyn std::fmt::Display) -> Checked {
     Checked::Wrong
 }
 
-fn sums_of(record: &Record, offset: u64, length: u64) -> Option<SectorSums> {
+fn checksums_of(record: &Record, offset: u64, length: u64) -> Option<SectorChecksums> {
     let sector = |bytes: u64| u32::try_from(bytes.div_ceil(u64::from(SECTOR_SIZE))).ok();
-    record.sums.slice(sector(offset)?..sector(offset + length)?)
+    record.checksums.slice(sector(offset)?..sector(offset + length)?)
 }
 
-fn is_right(view: &mut dyn View, offset: u64, length: u64, sums: Option<&SectorSums>) -> io::Result<bool> {
+fn is_right(view: &mut dyn View, offset: u64, length: u64, checksums: Option<&SectorChecksums>) -> io::Result<bool> {
     let length = usize::try_from(length).map_err(io::Error::other)?;
     let bytes = view.at(offset, length)?;
-    Ok(sums.is_some_and(|sums| sums.check(bytes).is_ok()))
+    Ok(checksums.is_some_and(|checksums| checksums.check(bytes).is_ok()))
 }

@@ -242,7 +242,7 @@ fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     drop(backend);
     let root = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path().join("v1");
     let path = |name: Name| root.join(name.shard()).join(name.to_string());
-    std::fs::remove_file(root.join(names[0].shard()).join(names[0].sums())).unwrap();
+    std::fs::remove_file(root.join(names[0].shard()).join(names[0].checksums())).unwrap();
     // They are written once, and may be read only.
     std::fs::set_permissions(path(names[1]), Permissions::from_mode(0o600)).unwrap();
     let short = File::options().write(true).open(path(names[1])).unwrap();
@@ -305,7 +305,7 @@ fn a_crash_after_any_step_leaves_only_whole_files() {
             let record = backend.record(name).unwrap().unwrap();
             let mut bytes = Vec::new();
             File::from(backend.open(name).unwrap()).read_to_end(&mut bytes).unwrap();
-            assert_eq!((bytes.len() as u64, record.sums.check(&bytes)), (SIZE, Ok(())), "{step:?}");
+            assert_eq!((bytes.len() as u64, record.checksums.check(&bytes)), (SIZE, Ok(())), "{step:?}");
         }
         let root = std::fs::read_dir(dir.path()).unwrap().next().unwrap().unwrap().path().join("v1");
         assert_eq!(walk(&root).len(), 2 * whole.len(), "{step:?}");

@@ -25,7 +25,7 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
 /// Opens the directory of the mount `owner` in `dir`, and makes what is not there. Fails if another process has it.
 pub(crate) fn open(dir: &Path, owner: &str) -> Result<Tree, LocalError> {
-    // Two owners of one sum are told apart by the lock.
+    // Two owners of one checksum are told apart by the lock.
     let whose = format!("mount-{:08x}", crc32c(owner.as_bytes()));
     let path = dir.join(&whose);
     let ours = ours(&shared(dir)?, &whose, &path)?;

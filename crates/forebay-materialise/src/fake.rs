@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions, Spans};
 use forebay_types::{
-    BlockLayout, ByteSize, Failure, FailureKind, FileId, FileVersion, MIN_BLOCK_SIZE, SectorSums, VersionTag,
+    BlockLayout, ByteSize, Failure, FailureKind, FileId, FileVersion, MIN_BLOCK_SIZE, SectorChecksums, VersionTag,
 };
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::backend::{BackendKind, FileBackend, Found, Part, View};
 use crate::name::Name;
 use crate::record::Record;
-use crate::source::{Blocks, Source, Summed};
+use crate::source::{Blocks, Checksummed, Source};
 use crate::tree::{Tree, TreeOptions};
 
 /// How long anything in a test may take.
@@ -35,7 +35,7 @@ pub(crate) fn bytes_of(version: &FileVersion) -> Vec<u8> {
 }
 
 pub(crate) fn record_of(version: &FileVersion) -> Record {
-    Record { version: version.clone(), sums: SectorSums::of(&bytes_of(version)) }
+    Record { version: version.clone(), checksums: SectorChecksums::of(&bytes_of(version)) }
 }
 
 /// Delivers the bytes of any version, or what it is told to.
@@ -129,7 +129,7 @@ impl Blocks for FakeBlocks {
         BlockLayout::new(self.version.size, BLOCK)
     }
 
-    async fn read(&self, index: u64, scrub: bool) -> Result<Summed, Failure> {
+    async fn read(&self, index: u64, scrub: bool) -> Result<Checksummed, Failure> {
         let _in_flight = {
             let mut state = self.world.state.lock();
             state.reads += 1;
@@ -169,7 +169,7 @@ impl Blocks for FakeBlocks {
         let middle = bytes.len() / 2 / forebay_types::SECTOR_SIZE as usize * forebay_types::SECTOR_SIZE as usize;
         let halves = [0..middle, middle..bytes.len()];
         let spans: Spans = halves.into_iter().filter(|half| !half.is_empty()).map(|half| whole.slice(half)).collect();
-        Ok(Summed { spans, sums: SectorSums::of(bytes) })
+        Ok(Checksummed { spans, checksums: SectorChecksums::of(bytes) })
     }
 }
 

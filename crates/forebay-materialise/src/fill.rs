@@ -1,7 +1,7 @@
 //! One file, from its source to its name.
 //!
 //! Blocks are asked for ahead, a few at a time, and written in order; each is then read back from the backend and compared with
-//! the sums that came along, so that what is checked is what will be read. A block that is wrong is asked for once more, and
+//! the checksums that came along, so that what is checked is what will be read. A block that is wrong is asked for once more, and
 //! the worker that has it checks its copy first. Only a whole file gets its name.
 
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, SECTOR_SIZE, SectorSums};
+use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, SECTOR_SIZE, SectorChecksums};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -18,13 +18,13 @@ use crate::backend::{FileBackend, Part, View};
 use crate::file::NotTaken;
 use crate::name::Name;
 use crate::record::Record;
-use crate::source::{Blocks, Source, Summed};
+use crate::source::{Blocks, Checksummed, Source};
 use crate::stats::Counts;
 
 /// Blocks of one file that are asked for at once: enough to cover the way to a worker, and bounded, since they are buffers that
 /// readers could have.
 const IN_FLIGHT: usize = 4;
-/// Read back at once: it is still in the processor's cache when its sum is computed.
+/// Read back at once: it is still in the processor's cache when its checksum is computed.
 const PIECE: u32 = 8 * SECTOR_SIZE;
 
 /// A fill, and what it needs.
@@ -61,12 +61,13 @@ impl Fill {
         }
         let (backend, name) = (Arc::clone(&self.backend), self.name);
         let mut part = Some(self.blocking(move || backend.begin(name)).await?.map_err(backend_failure)?);
-        let mut sums = BytesMut::new();
-        let written = self.write_all(&mut part, &blocks, layout, &mut sums, progress).await;
+        let mut checksums = BytesMut::new();
+        let written = self.write_all(&mut part, &blocks, layout, &mut checksums, progress).await;
         match (part, written) {
             (Some(part), Ok(())) => {
-                let sums = SectorSums::from_bytes(sums.freeze()).ok_or_else(|| Failed::Other("odd sums".to_owned()))?;
-                let record = Record { version: self.version.clone(), sums };
+                let checksums = SectorChecksums::from_bytes(checksums.freeze())
+                    .ok_or_else(|| Failed::Other("odd checksums".to_owned()))?;
+                let record = Record { version: self.version.clone(), checksums };
                 self.blocking(move || part.publish(&record)).await?.map_err(backend_failure)
             }
             (part, written) => {
@@ -83,7 +84,7 @@ impl Fill {
         part: &mut Option<Box<dyn Part>>,
         blocks: &Arc<dyn Blocks>,
         layout: BlockLayout,
-        sums: &mut BytesMut,
+        checksums: &mut BytesMut,
         progress: impl Fn(u64),
     ) -> Result<(), Failed> {
         let mut asked = VecDeque::with_capacity(IN_FLIGHT);
@@ -98,28 +99,35 @@ impl Fill {
             let offset = index * u64::from(layout.block_size());
             let block = self.arrival(block).await?;
             let block = match self.write(part, offset, layout.block_len(index), block).await? {
-                Ok(sums) => sums,
+                Ok(checksums) => checksums,
                 Err(sector) => {
                     self.found_wrong(index, sector);
                     let again = self.arrival(self.ask(blocks, index, true)).await?;
                     self.write(part, offset, layout.block_len(index), again).await?.map_err(|sector| {
                         self.found_wrong(index, sector);
-                        Failed::Corrupt(format!("sector {sector} of block {index} was not what its sum says, twice"))
+                        Failed::Corrupt(format!(
+                            "sector {sector} of block {index} was not what its checksum says, twice"
+                        ))
                     })?
                 }
             };
-            sums.extend_from_slice(block.as_bytes());
+            checksums.extend_from_slice(block.as_bytes());
             progress(offset + u64::from(layout.block_len(index)));
         }
         Ok(())
     }
 
-    fn ask(&self, blocks: &Arc<dyn Blocks>, index: u64, scrub: bool) -> AbortOnDropHandle<Result<Summed, Failure>> {
+    fn ask(
+        &self,
+        blocks: &Arc<dyn Blocks>,
+        index: u64,
+        scrub: bool,
+    ) -> AbortOnDropHandle<Result<Checksummed, Failure>> {
         let blocks = Arc::clone(blocks);
         AbortOnDropHandle::new(self.tasks.spawn_on(async move { blocks.read(index, scrub).await }, &self.runtime))
     }
 
-    async fn arrival(&self, block: AbortOnDropHandle<Result<Summed, Failure>>) -> Result<Summed, Failed> {
+    async fn arrival(&self, block: AbortOnDropHandle<Result<Checksummed, Failure>>) -> Result<Checksummed, Failed> {
         tokio::select! {
             biased;
             () = self.cancelled.cancelled() => Err(Failed::Cancelled),
@@ -135,34 +143,34 @@ impl Fill {
         }
     }
 
-    /// Writes a block and checks it: its sums, or the sector that is wrong.
+    /// Writes a block and checks it: its checksums, or the sector that is wrong.
     async fn write(
         &self,
         part: &mut Option<Box<dyn Part>>,
         offset: u64,
         length: u32,
-        block: Summed,
-    ) -> Result<Result<SectorSums, u32>, Failed> {
+        block: Checksummed,
+    ) -> Result<Result<SectorChecksums, u32>, Failed> {
         let bytes: usize = block.spans.iter().map(|span| span.len()).sum();
-        if bytes != length as usize || block.sums.len() != length.div_ceil(SECTOR_SIZE) as usize {
+        if bytes != length as usize || block.checksums.len() != length.div_ceil(SECTOR_SIZE) as usize {
             return Err(Failed::Other(format!("a block of {length} bytes came as {bytes}")));
         }
         let (reads_back, Some(mut writing)) = (self.reads_back, part.take()) else {
             return Err(Failed::Other("the part is gone".to_owned()));
         };
-        let sums = block.sums.clone();
+        let checksums = block.checksums.clone();
         let work = move || {
             let wrong = lay(&mut *writing, offset, length, &block, reads_back);
             (writing, wrong)
         };
         let (written, wrong) = self.blocking(work).await?;
         *part = Some(written);
-        Ok(wrong.map_err(backend_failure)?.map_or(Ok(sums), Err))
+        Ok(wrong.map_err(backend_failure)?.map_or(Ok(checksums), Err))
     }
 
     fn found_wrong(&self, index: u64, sector: u32) {
         Counts::add(&self.counts.corrupt_sectors, 1);
-        tracing::warn!(file = %self.name, block = index, sector, "a sector was not what its sum says when it was written");
+        tracing::warn!(file = %self.name, block = index, sector, "a sector was not what its checksum says when it was written");
     }
 
     async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
@@ -190,21 +198,27 @@ fn backend_failure(error: io::Error) -> Failed {
 }
 
 /// Writes a block, and looks at what was written; the first sector that is wrong.
-fn lay(part: &mut dyn Part, offset: u64, length: u32, block: &Summed, reads_back: bool) -> io::Result<Option<u32>> {
+fn lay(
+    part: &mut dyn Part,
+    offset: u64,
+    length: u32,
+    block: &Checksummed,
+    reads_back: bool,
+) -> io::Result<Option<u32>> {
     let mut at = offset;
     for span in &block.spans {
         part.write(at, span)?;
         at += span.len() as u64;
     }
     if reads_back {
-        return check(part.view()?, offset, length, &block.sums);
+        return check(part.view()?, offset, length, &block.checksums);
     }
     let mut first = 0;
     for span in &block.spans {
         // Spans end where sectors do, so each has whole ones.
         let sectors = u32::try_from(span.len()).unwrap_or(u32::MAX).div_ceil(SECTOR_SIZE);
-        let Some(sums) = block.sums.slice(first..first + sectors) else { return Ok(Some(first)) };
-        if let Err(sector) = sums.check(span) {
+        let Some(checksums) = block.checksums.slice(first..first + sectors) else { return Ok(Some(first)) };
+        if let Err(sector) = checksums.check(span) {
             return Ok(Some(first + sector));
         }
         first += sectors;
@@ -212,15 +226,17 @@ fn lay(part: &mut dyn Part, offset: u64, length: u32, block: &Summed, reads_back
     Ok(None)
 }
 
-/// Compares `length` bytes with their sums, a piece at a time: the first sector that is wrong.
-fn check(view: &mut dyn View, offset: u64, length: u32, sums: &SectorSums) -> io::Result<Option<u32>> {
+/// Compares `length` bytes with their checksums, a piece at a time: the first sector that is wrong.
+fn check(view: &mut dyn View, offset: u64, length: u32, checksums: &SectorChecksums) -> io::Result<Option<u32>> {
     let mut at = 0;
     while at < length {
         let piece = PIECE.min(length - at);
         let first = at / SECTOR_SIZE;
         let bytes = view.at(offset + u64::from(at), piece as usize)?;
-        let Some(sums) = sums.slice(first..first + piece.div_ceil(SECTOR_SIZE)) else { return Ok(Some(first)) };
-        if let Err(sector) = sums.check(bytes) {
+        let Some(checksums) = checksums.slice(first..first + piece.div_ceil(SECTOR_SIZE)) else {
+            return Ok(Some(first));
+        };
+        if let Err(sector) = checksums.check(bytes) {
             return Ok(Some(first + sector));
         }
         at += piece;

@@ -7,10 +7,10 @@ use crate::record::{Record, sectors};
 /// Reads `bytes` as what is written down of a file.
 ///
 /// # Panics
-/// When it is not written again as it was, or has no sum for some sector.
+/// When it is not written again as it was, or has no checksum for some sector.
 pub fn record(bytes: &[u8]) {
     let Some(record) = Record::decode(bytes) else { return };
-    assert_eq!(record.sums.len() as u64, sectors(record.version.size));
+    assert_eq!(record.checksums.len() as u64, sectors(record.version.size));
     assert_eq!(record.name().id, record.version.id());
     assert_eq!(record.encode(), bytes);
 }

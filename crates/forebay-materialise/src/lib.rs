@@ -25,7 +25,7 @@
 //!
 //! * `policy`: which files are worth it;
 //! * `index`: the cached files: what is there, what comes, what has to go for it;
-//! * `name`, `record`: how a file and its sums are called and written down.
+//! * `name`, `record`: how a file and its checksums are called and written down.
 //!
 //! The shell around them:
 //!
@@ -72,5 +72,5 @@ pub use file::{LocalFile, NotTaken, Reading, Verdict, Waiting, Why};
 pub use listed::{Listed, LocalState};
 pub use local::Local;
 pub use options::LocalOptions;
-pub use source::{Blocks, Source, Summed};
+pub use source::{Blocks, Checksummed, Source};
 pub use stats::{Bytes, FILL_SECONDS, Files, Fills, LocalStats, Opens, Refused};

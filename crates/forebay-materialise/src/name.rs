@@ -15,15 +15,15 @@ pub(crate) struct Name {
     pub(crate) size: u64,
 }
 
-/// What ends the name of a file of sums.
-const SUMS: &str = ".sums";
+/// What ends the name of a file of checksums.
+const CHECKSUMS: &str = ".sums";
 /// Digits of a [`FileId`].
 const ID: usize = 32;
 
 impl Name {
-    /// The name of the file of its sums.
-    pub(crate) fn sums(&self) -> String {
-        format!("{self}{SUMS}")
+    /// The name of the file of its checksums.
+    pub(crate) fn checksums(&self) -> String {
+        format!("{self}{CHECKSUMS}")
     }
 
     /// The directory that it lies in: one of 256, so that none of them grows too long.
@@ -41,9 +41,9 @@ impl Name {
         (is_hex && name.to_string() == text).then_some(name)
     }
 
-    /// Reads what [`Name::sums`] wrote, and nothing else.
-    pub(crate) fn parse_sums(text: &str) -> Option<Self> {
-        Self::parse(text.strip_suffix(SUMS)?)
+    /// Reads what [`Name::checksums`] wrote, and nothing else.
+    pub(crate) fn parse_checksums(text: &str) -> Option<Self> {
+        Self::parse(text.strip_suffix(CHECKSUMS)?)
     }
 }
 
@@ -63,8 +63,8 @@ mod tests {
         fn a_name_is_read_as_it_was_written(id in any::<[u8; 16]>(), size in any::<u64>()) {
             let name = Name { id: FileId(id), size };
             prop_assert_eq!(Name::parse(&name.to_string()), Some(name));
-            prop_assert_eq!(Name::parse_sums(&name.sums()), Some(name));
-            prop_assert_eq!(Name::parse(&name.sums()), None);
+            prop_assert_eq!(Name::parse_checksums(&name.checksums()), Some(name));
+            prop_assert_eq!(Name::parse(&name.checksums()), None);
             prop_assert!(name.to_string().starts_with(&name.shard()));
         }
 

@@ -1,14 +1,14 @@
 //! What is written down of a file beside its bytes: which version it is, and the sum of each sector. Pure.
 //!
 //! ```text
-//! magic 8 | format 4 | length of the description 4 | description | sums, 4 each | CRC32C of all before it 4
+//! magic 8 | format 4 | length of the description 4 | description | checksums, 4 each | CRC32C of all before it 4
 //! ```
 //!
-//! Little-endian. The sums are those that came with the bytes from the worker, so what is checked against them after a
+//! Little-endian. The checksums are those that came with the bytes from the worker, so what is checked against them after a
 //! restart is checked against what the origin delivered.
 
 use bytes::Bytes;
-use forebay_types::{FileVersion, SECTOR_SIZE, SectorSums, crc32c};
+use forebay_types::{FileVersion, SECTOR_SIZE, SectorChecksums, crc32c};
 
 use crate::name::Name;
 
@@ -16,7 +16,7 @@ const MAGIC: [u8; 8] = *b"fbylocal";
 const FORMAT: u32 = 1;
 /// Bytes before the description.
 const HEAD: usize = 16;
-/// Bytes of a number: a sum, a length, a format.
+/// Bytes of a number: a checksum, a length, a format.
 const WORD: usize = 4;
 
 /// What is known of a file.
@@ -24,7 +24,7 @@ const WORD: usize = 4;
 pub(crate) struct Record {
     pub(crate) version: FileVersion,
     /// Of each sector, in order.
-    pub(crate) sums: SectorSums,
+    pub(crate) checksums: SectorChecksums,
 }
 
 /// How many sectors a file has.
@@ -39,18 +39,18 @@ impl Record {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let description = self.version.encode();
-        let mut out = Vec::with_capacity(HEAD + description.len() + self.sums.as_bytes().len() + WORD);
+        let mut out = Vec::with_capacity(HEAD + description.len() + self.checksums.as_bytes().len() + WORD);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
         // A description is far below 4 GiB; one that is not makes a record that nobody can read.
         out.extend_from_slice(&u32::try_from(description.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&description);
-        out.extend_from_slice(self.sums.as_bytes());
+        out.extend_from_slice(self.checksums.as_bytes());
         out.extend_from_slice(&crc32c(&out).to_le_bytes());
         out
     }
 
-    /// Reads what [`Record::encode`] wrote. `None` for anything else: another format, a torn write, sums that are too few.
+    /// Reads what [`Record::encode`] wrote. `None` for anything else: another format, a torn write, checksums that are too few.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (before, crc) = bytes.split_last_chunk::<WORD>()?;
         if u32::from_le_bytes(*crc) != crc32c(before) {
@@ -62,10 +62,10 @@ impl Record {
         if u32::from_le_bytes(*format) != FORMAT {
             return None;
         }
-        let (description, sums) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let (description, checksums) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
         let version = FileVersion::decode(description).ok()?;
-        let sums = SectorSums::from_bytes(Bytes::copy_from_slice(sums))?;
-        (sums.len() as u64 == sectors(version.size)).then_some(Self { version, sums })
+        let checksums = SectorChecksums::from_bytes(Bytes::copy_from_slice(checksums))?;
+        (checksums.len() as u64 == sectors(version.size)).then_some(Self { version, checksums })
     }
 }
 
@@ -80,8 +80,8 @@ mod tests {
             |(origin, path, size, fill)| {
                 let tag = VersionTag::Etag("\"1\"".into());
                 let version = FileVersion { origin: origin.into(), path: path.into(), size, tag };
-                let sums = SectorSums::of(&vec![fill; usize::try_from(size).unwrap()]);
-                Record { version, sums }
+                let checksums = SectorChecksums::of(&vec![fill; usize::try_from(size).unwrap()]);
+                Record { version, checksums }
             },
         )
     }

@@ -69,7 +69,7 @@ enum Work {
 /// What came of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
-    /// Every sector is what its sum says.
+    /// Every sector is what its checksum says.
     Right(FileVersion),
     /// It is not, or cannot be read.
     Wrong,

@@ -1,9 +1,9 @@
-//! What filling a file needs of the world: whole blocks, with the sums that somebody nearer to the origin computed of them.
+//! What filling a file needs of the world: whole blocks, with the checksums that somebody nearer to the origin computed of them.
 
 use std::sync::Arc;
 
 use forebay_memory::Spans;
-use forebay_types::{BlockLayout, Failure, FileVersion, SectorSums};
+use forebay_types::{BlockLayout, Failure, FileVersion, SectorChecksums};
 
 /// Where files come from: the workers, as a client reaches them.
 pub trait Source: Send + Sync + 'static {
@@ -23,15 +23,15 @@ pub trait Blocks: Send + Sync + 'static {
     /// wrong; a worker that has the bytes checks its copy first.
     ///
     /// `VersionChanged` when the origin has another version by now and the bytes are nowhere any more.
-    async fn read(&self, index: u64, scrub: bool) -> Result<Summed, Failure>;
+    async fn read(&self, index: u64, scrub: bool) -> Result<Checksummed, Failure>;
 }
 
-/// Bytes and their sums.
+/// Bytes and their checksums.
 #[derive(Clone, Debug)]
-pub struct Summed {
+pub struct Checksummed {
     /// The bytes, in order. All but the last of the spans end at the end of a sector.
     pub spans: Spans,
-    /// One sum for each sector, as it was computed when the bytes came from the origin, not of these bytes. They need not have
+    /// One checksum for each sector, as it was computed when the bytes came from the origin, not of these bytes. They need not have
     /// been compared with these bytes: that is done with what was written.
-    pub sums: SectorSums,
+    pub checksums: SectorChecksums,
 }

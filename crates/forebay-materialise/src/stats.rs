@@ -20,7 +20,6 @@ pub struct LocalStats {
     /// Why not, though they were asked for.
     pub why_off: Option<String>,
     /// What stores them.
-    #[serde(rename = "ground")]
     pub backend: Option<BackendKind>,
     /// The most bytes that they may take.
     pub capacity_bytes: u64,
@@ -38,7 +37,7 @@ pub struct LocalStats {
     pub fills: Fills,
     /// Files that had to go for others.
     pub evictions: u64,
-    /// Sectors that were not what their sums say: in what was just written, at rest, or after a restart.
+    /// Sectors that were not what their checksums say: in what was just written, at rest, or after a restart.
     pub corrupt_sectors: u64,
     /// Bytes that were checked again at rest.
     pub checked_bytes: u64,

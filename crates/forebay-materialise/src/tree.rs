@@ -111,7 +111,7 @@ impl Tree {
         let inner = &self.inner;
         let names = inner.names(shard)?;
         let has_record: std::collections::HashSet<Name> =
-            names.iter().filter_map(|name| Name::parse_sums(name)).collect();
+            names.iter().filter_map(|name| Name::parse_checksums(name)).collect();
         let mut whole = std::collections::HashSet::new();
         for text in &names {
             let path = format!("{shard}/{text}");
@@ -127,7 +127,7 @@ impl Tree {
             }
         }
         for text in names {
-            let name = Name::parse(&text).or_else(|| Name::parse_sums(&text));
+            let name = Name::parse(&text).or_else(|| Name::parse_checksums(&text));
             if !name.is_some_and(|name| whole.contains(&name)) {
                 inner.unlink(&format!("{shard}/{text}"))?;
             }
@@ -169,7 +169,7 @@ impl FileBackend for Tree {
     }
 
     fn record(&self, name: Name) -> io::Result<Option<Record>> {
-        let path = format!("{}/{}", name.shard(), name.sums());
+        let path = format!("{}/{}", name.shard(), name.checksums());
         let mut file = self.inner.open(&self.inner.readable, &path, OFlags::RDONLY)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
@@ -189,7 +189,7 @@ impl FileBackend for Tree {
 
     fn remove(&self, name: Name) -> io::Result<()> {
         self.inner.unlink(&path_of(name))?;
-        self.inner.unlink(&format!("{}/{}", name.shard(), name.sums()))
+        self.inner.unlink(&format!("{}/{}", name.shard(), name.checksums()))
     }
 
     fn found(&self) -> io::Result<Vec<Found>> {
@@ -318,7 +318,7 @@ impl TreePart {
         let (inner, shard) = (&self.inner, self.name.shard());
         make(&inner.root, &shard)?;
         inner.sync(&inner.root)?;
-        renameat(&inner.root, self.record_path(), &inner.root, format!("{shard}/{}", self.name.sums()))?;
+        renameat(&inner.root, self.record_path(), &inner.root, format!("{shard}/{}", self.name.checksums()))?;
         inner.step(Step::RecordNamed);
         renameat(&inner.root, &self.path, &inner.root, path_of(self.name))?;
         inner.step(Step::Named);
@@ -373,7 +373,7 @@ impl Part for TreePart {
         self.is_published = named.is_ok();
         named.inspect_err(|_| {
             // Whatever has got its name by now has it no more.
-            for path in [path_of(self.name), format!("{}/{}", self.name.shard(), self.name.sums())] {
+            for path in [path_of(self.name), format!("{}/{}", self.name.shard(), self.name.checksums())] {
                 let _ = self.inner.unlink(&path);
             }
         })

@@ -94,14 +94,14 @@ pub struct Occupancy {
 /// A bounded set of extents. Clones are the same pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolShared {
     mapping: Mapping,
     max_frames: u32,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     used: AtomicUsize,
     waits: AtomicU64,
     failures: AtomicU64,
@@ -109,7 +109,7 @@ struct Shared {
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     frames: Frames,
     waiting: VecDeque<Waiter>,
 }
@@ -125,14 +125,14 @@ struct Waiter {
 struct InLine<'a> {
     granted: oneshot::Receiver<Extent>,
     is_served: bool,
-    pool: &'a Arc<Shared>,
+    pool: &'a Arc<PoolShared>,
 }
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
         if !self.is_served {
             self.granted.close();
-            Shared::serve_waiting(self.pool);
+            PoolShared::serve_waiting(self.pool);
         }
     }
 }
@@ -149,7 +149,7 @@ pub(crate) struct Extent {
 enum Owner {
     Pool {
         slot: Slot,
-        pool: Arc<Shared>,
+        pool: Arc<PoolShared>,
     },
     /// Of another process, through a window.
     Other {
@@ -217,9 +217,9 @@ impl Pool {
         let max_frames = frames(max).map_err(|_| map_error(rustix::io::Errno::OVERFLOW))?;
         let initial_frames = frames(initial).unwrap_or(max_frames).max(1);
         let mapping = Mapping::new(max_frames as usize * FRAME_SIZE, huge_pages, sharing).map_err(map_error)?;
-        let state = State { frames: Frames::new(initial_frames), waiting: VecDeque::new() };
+        let state = PoolState { frames: Frames::new(initial_frames), waiting: VecDeque::new() };
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PoolShared {
                 mapping,
                 max_frames,
                 state: Mutex::new(state),
@@ -242,7 +242,7 @@ impl Pool {
         }
         let slot = self.shared.take(&mut state, class)?;
         drop(state);
-        Some(SpanMut::new(Shared::extent(&self.shared, slot), length))
+        Some(SpanMut::new(PoolShared::extent(&self.shared, slot), length))
     }
 
     /// `length` bytes, waiting in line for up to `deadline`.
@@ -257,7 +257,7 @@ impl Pool {
                 && let Some(slot) = self.shared.take(&mut state, class)
             {
                 drop(state);
-                return Ok(SpanMut::new(Shared::extent(&self.shared, slot), length));
+                return Ok(SpanMut::new(PoolShared::extent(&self.shared, slot), length));
             }
             let (grant, granted) = oneshot::channel();
             state.waiting.push_back(Waiter { class, grant });
@@ -355,7 +355,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     /// Whether somebody is in line; those who left are forgotten.
     fn anyone_waiting(&mut self) -> bool {
         while self.waiting.front().is_some_and(|waiter| waiter.grant.is_closed()) {
@@ -365,9 +365,9 @@ impl State {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// Takes an extent, growing the pool by one frame when it must and may.
-    fn take(&self, state: &mut State, class: u8) -> Option<Slot> {
+    fn take(&self, state: &mut PoolState, class: u8) -> Option<Slot> {
         let slot = state.frames.alloc(class).or_else(|| {
             let grown = state.frames.count() + 1;
             (grown <= self.max_frames).then(|| state.frames.grow(grown))?;

@@ -172,7 +172,7 @@ pub fn server(
         keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
         takes_files: config.worker_disk_serve == DiskServe::Splice,
         body_memory: config.worker_write_memory,
-        io_threads: config.network_tcp_lanes.map(|threads| threads as usize).or((!shared).then_some(0)),
+        io_threads: config.network_tcp_io_threads.map(|threads| threads as usize).or((!shared).then_some(0)),
         zero_copy: match config.network_tcp_zero_copy {
             forebay_config::TcpZeroCopy::Auto => ZeroCopy::Auto,
             forebay_config::TcpZeroCopy::On => ZeroCopy::On,

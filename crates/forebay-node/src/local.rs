@@ -23,10 +23,10 @@ const DROP_WITHIN: Duration = Duration::from_secs(60);
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the fields are the operations' arguments")]
 pub enum Question {
-    /// Have this, and all below it, materialised. The answer has the `order` to ask for.
+    /// Have this, and all below it, materialised. The answer has the number of the `request` to ask for.
     Add { path: Vec<u8> },
     /// How far a request is.
-    Progress { order: u64 },
+    Progress { request: u64 },
     /// Drop this, and all below it.
     Drop { path: Vec<u8> },
     /// Drop all.
@@ -84,17 +84,17 @@ async fn answer(files: &LocalFiles, question: Question) -> anyhow::Result<Value>
             if let Some(why) = files.why_off() {
                 anyhow::bail!("{OFF}: {why}");
             }
-            let order = files.add(FsPath::new(path)?, Why::Command);
+            let request = files.add(FsPath::new(path)?, Why::Command);
             // One that is refused has ended already.
             if let Some(error) =
-                files.progress(order).filter(|progress| progress.files == 0).and_then(|done| done.error)
+                files.progress(request).filter(|progress| progress.files == 0).and_then(|done| done.error)
             {
                 anyhow::bail!("{error}");
             }
-            Ok(json!({ "order": order }))
+            Ok(json!({ "request": request }))
         }
-        Question::Progress { order } => {
-            Ok(serde_json::to_value(files.progress(order).context("there is no such order")?)?)
+        Question::Progress { request } => {
+            Ok(serde_json::to_value(files.progress(request).context("there is no such request")?)?)
         }
         Question::Drop { path } => {
             let path = FsPath::new(path)?;
@@ -157,7 +157,7 @@ mod tests {
     #[tokio::test]
     async fn names_in_a_mount_that_only_its_user_may_enter_are_for_nobody_else() {
         let closed = Answerer { files: None, is_open: false };
-        for question in [Question::List, Question::Progress { order: 1 }] {
+        for question in [Question::List, Question::Progress { request: 1 }] {
             let error = closed.answer(question, false).await.unwrap_err().to_string();
             assert!(error.contains("only root"), "{error}");
         }

@@ -10,7 +10,9 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
+use forebay_cluster::records::clients::{
+    CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, MATERIALISE_REQUESTS, MaterialiseRecord,
+};
 use forebay_fuse::{LocalFiles, MaterialiseProgress};
 use forebay_materialise::Why;
 use forebay_state::membership::Table;
@@ -35,7 +37,7 @@ impl MaterialiseRequests {
     /// Follows the requests in `store`, as the mount `name`, which is believed to live for `ttl` after it was heard of last.
     pub(crate) fn follow(store: Arc<dyn StateStore>, name: String, ttl: Duration, files: LocalFiles) -> Self {
         let stop = CancellationToken::new();
-        let requests = Table::watch(&store, ORDERS, OrderRecord::decode);
+        let requests = Table::watch(&store, MATERIALISE_REQUESTS, MaterialiseRecord::decode);
         let mut follower = Follower { store, name, ttl, files, taken: HashMap::new(), is_logged: false };
         let stopped = stop.clone();
         let following = tokio::spawn(async move {
@@ -72,10 +74,10 @@ struct FollowedRequest {
     reached: DeliveryRecord,
 }
 
-type Known = Option<Arc<BTreeMap<String, OrderRecord>>>;
+type Known = Option<Arc<BTreeMap<String, MaterialiseRecord>>>;
 
 impl Follower {
-    async fn follow(&mut self, requests: &Table<OrderRecord>) {
+    async fn follow(&mut self, requests: &Table<MaterialiseRecord>) {
         loop {
             match self.store.lease(self.ttl).await {
                 Ok(lease) => self.under_one_lease(&lease, requests).await,
@@ -86,7 +88,7 @@ impl Follower {
     }
 
     /// Reports until the lease is lost.
-    async fn under_one_lease(&mut self, lease: &Lease, requests: &Table<OrderRecord>) {
+    async fn under_one_lease(&mut self, lease: &Lease, requests: &Table<MaterialiseRecord>) {
         let (mut known, mut written) = (requests.records(), HashMap::new());
         let mut is_there = false;
         while !lease.is_lost() {
@@ -125,7 +127,7 @@ impl Follower {
     }
 
     /// Begins with requests that are new, and cancels those that stand no more.
-    fn take(&mut self, requests: Option<&BTreeMap<String, OrderRecord>>) {
+    fn take(&mut self, requests: Option<&BTreeMap<String, MaterialiseRecord>>) {
         let Some(requests) = requests else { return };
         self.taken.retain(|job, taken| {
             let stands = requests.values().any(|request| request.job == *job);
@@ -145,7 +147,7 @@ impl Follower {
                     self.taken
                         .insert(request.job.clone(), FollowedRequest { number, reached: DeliveryRecord::default() });
                 }
-                Err(error) => warn!(job = request.job, path = request.path, %error, "an order names no path"),
+                Err(error) => warn!(job = request.job, path = request.path, %error, "a request names no path"),
             }
         }
     }
@@ -166,7 +168,7 @@ impl Follower {
             }
             let job_key = encode_segment(job);
             let key = format!("{DELIVERIES}{job_key}/{}", encode_segment(&self.name));
-            let write = Transaction::new().if_present(format!("{ORDERS}{job_key}"));
+            let write = Transaction::new().if_present(format!("{MATERIALISE_REQUESTS}{job_key}"));
             self.store.commit(write.put_leased(key, taken.reached.encode(), lease.id())).await?;
             written.insert(job.clone(), taken.reached.clone());
         }
@@ -185,7 +187,7 @@ impl FollowedRequest {
             // It does not forget one that has not ended, and one that has ended not before long.
             None => {
                 self.reached.ended = true;
-                self.reached.error = Some("the mount does not remember the order".to_owned());
+                self.reached.error = Some("the mount does not remember the request".to_owned());
             }
         }
     }

@@ -261,7 +261,7 @@ fn of_client(client: &Client, families: &mut Families) {
         )
         .add([], client.direct_requests);
     families
-        .counter("forebay_client_corrupt_sectors_total", "Sectors that did not arrive as their worker's sums say")
+        .counter("forebay_client_corrupt_sectors_total", "Sectors that did not arrive as their worker's checksums say")
         .add([], client.corrupt_sectors);
     families.counter("forebay_client_failed_reads_total", "Reads that failed").add([], client.failed_reads);
     families

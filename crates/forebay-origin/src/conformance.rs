@@ -6,17 +6,17 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a suite of tests: what fails is an assertion")]
 
 mod asking;
-mod changes;
 mod fixture;
+mod writes;
 
 use std::time::{Duration, Instant};
 
 use forebay_types::{FailureKind, FileVersion};
 
 use asking::{assert_not_found, file, is_directory, list_all, read, stat};
-#[cfg(test)]
-pub(crate) use changes::all_verbs;
 pub use fixture::Fixture;
+#[cfg(test)]
+pub(crate) use writes::all_verbs;
 
 /// Runs the suite; panics with the name of what does not hold.
 pub async fn check(fixture: &dyn Fixture) {
@@ -28,7 +28,7 @@ pub async fn check(fixture: &dyn Fixture) {
     files_and_directories_are_told_apart(fixture).await;
     a_directory_shadows_a_file(fixture).await;
     nonsense_is_refused(fixture).await;
-    changes::check(fixture).await;
+    writes::check(fixture).await;
 }
 
 async fn names_and_sizes_are_those_that_were_put(fixture: &dyn Fixture) {

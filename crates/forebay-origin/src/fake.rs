@@ -4,8 +4,8 @@
 //! can say "one miss, one GET", and does on demand what real origins do at bad moments: fail, stall, take long, break
 //! off in the middle of a body. Parts of uploads may be of any size here, so that tests need no large files.
 
-mod changes;
 mod state;
+mod writes;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use self::state::FakeCounts;
-use self::state::{Fault, Operations, State};
+use self::state::{FakeOriginState, Fault, Operations};
 use crate::names::{check_change, check_path, check_read, invalid, not_a_directory, not_found, version_changed};
 use crate::{ListPage, Origin, OriginCounts};
 
@@ -25,7 +25,7 @@ use crate::{ListPage, Origin, OriginCounts};
 #[derive(Clone)]
 pub struct FakeOrigin {
     url: Arc<str>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeOriginState>>,
     stalled: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
 }
@@ -44,7 +44,7 @@ impl FakeOrigin {
     pub fn new(url: impl Into<Arc<str>>) -> Self {
         let url = url.into();
         Self {
-            state: Arc::new(Mutex::new(State::new(Arc::clone(&url)))),
+            state: Arc::new(Mutex::new(FakeOriginState::new(Arc::clone(&url)))),
             url,
             stalled: watch::Sender::new(false),
             waiting: watch::Sender::new(0),
@@ -143,7 +143,7 @@ impl FakeOrigin {
         &self,
         path: &[u8],
         count: impl FnOnce(&mut FakeCounts) + Send,
-        apply: impl FnOnce(&mut State) -> Result<T, Failure> + Send,
+        apply: impl FnOnce(&mut FakeOriginState) -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
         check_change(&self.url, path)?;
         count(&mut self.state.lock().counts);
@@ -295,17 +295,17 @@ impl Origin for FakeOrigin {
     }
 
     async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
-        let add = |state: &mut State| state.add_part(path, upload, number, bytes);
+        let add = |state: &mut FakeOriginState| state.add_part(path, upload, number, bytes);
         self.change(path, |counts| counts.parts += 1, add).await
     }
 
     async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
-        let complete = |state: &mut State| state.complete(path, upload, size, parts);
+        let complete = |state: &mut FakeOriginState| state.complete(path, upload, size, parts);
         self.change(path, |counts| counts.completes += 1, complete).await
     }
 
     async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
-        let abort = |state: &mut State| {
+        let abort = |state: &mut FakeOriginState| {
             state.uploads.remove(upload);
             Ok(())
         };

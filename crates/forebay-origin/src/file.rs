@@ -11,17 +11,17 @@
 //! it), so that no swap of a link in between gets past it. Listings leave out links that lead outside or nowhere,
 //! and whatever is neither file nor directory.
 //!
-//! **Changes** (`file/changes.rs`) are renames of hidden files that lie in the origin's root until they are whole; uploads in
+//! **Changes** (`file/writes.rs`) are renames of hidden files that lie in the origin's root until they are whole; uploads in
 //! parts (`file/uploads.rs`) are hidden directories there. No path leads to them, and no listing shows them.
 //!
 //! **Listings** hold one page in memory: the token is the directory's own position cookie (`getdents64`'s `d_off`), the
 //! one that NFS servers rely on.
 
-mod changes;
 mod completed;
 mod directory;
 mod room;
 mod uploads;
+mod writes;
 
 use std::ops::Range;
 use std::path::Path;

@@ -6,7 +6,7 @@
 //! * **`stat`** asks two things at once, HEAD for the file and a listing of one key for the directory, since either may
 //!   exist and the directory shadows the file.
 //! * **Listings** take one page of the origin at a time (`object/listing.rs`).
-//! * **Changes** (`object/changes.rs`) are whole objects and uploads in parts, and answer what a HEAD says of them afterwards;
+//! * **Changes** (`object/writes.rs`) are whole objects and uploads in parts, and answer what a HEAD says of them afterwards;
 //!   large objects are copied in parts (`object/copy.rs`); directories of their own are markers (`object/markers.rs`).
 //! * Every attempt has a permit and a time limit, and failures are tried again (`object/attempts.rs`); what the origin
 //!   said is kept whole (`object/exchange.rs`) and explained (`object/failure.rs`).
@@ -20,7 +20,6 @@
 
 mod attempts;
 mod build;
-mod changes;
 mod copy;
 mod exchange;
 mod failure;
@@ -29,6 +28,7 @@ pub mod fuzzing;
 mod listing;
 mod markers;
 mod profile;
+mod writes;
 
 use std::borrow::Cow;
 use std::collections::HashMap;

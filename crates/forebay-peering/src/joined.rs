@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::leaving::Leaving;
-use crate::neighbours::Neighbours;
+use crate::worker_peers::WorkerPeers;
 
 /// How a worker behaves among others.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct JoinOptions {
 /// A worker that joined a cluster, or is about to.
 pub struct Joined {
     name: String,
-    neighbours: Arc<Neighbours>,
+    peers: Arc<WorkerPeers>,
     registered: Arc<Registered>,
     stop: CancellationToken,
     leaving: JoinHandle<()>,
@@ -53,10 +53,10 @@ impl Joined {
     ) -> Self {
         let JoinOptions { peer_timeout, backoff, registration, drain } = options;
         let name = record.name.clone();
-        let neighbours = Neighbours::new(&name, Arc::clone(&members) as _, connector, backoff, peer_timeout);
-        let neighbours = Arc::new(neighbours);
+        let peers = WorkerPeers::new(&name, Arc::clone(&members) as _, connector, backoff, peer_timeout);
+        let peers = Arc::new(peers);
         // A pass over two peers that do not answer must not take longer than one.
-        worker.ask_peers(Arc::clone(&neighbours) as _, peer_timeout);
+        worker.ask_peers(Arc::clone(&peers) as _, peer_timeout);
         let owner = Arc::clone(worker);
         let begins = move |tenure: &Arc<Tenure>| owner.own_during(tenure);
         let registered = Arc::new(Registered::start(store, record, registration, begins, ready));
@@ -64,13 +64,13 @@ impl Joined {
         let leaving = Leaving {
             name: name.clone(),
             worker: Arc::clone(worker),
-            neighbours: Arc::clone(&neighbours),
+            peers: Arc::clone(&peers),
             registered: Arc::clone(&registered),
             members,
             options: drain,
         };
         let leaving = tokio::spawn(leaving.whenever_asked(stop.clone()));
-        Self { name, neighbours, registered, stop, leaving }
+        Self { name, peers, registered, stop, leaving }
     }
 
     /// Its name.
@@ -92,6 +92,6 @@ impl Joined {
         self.registered.close().await;
         // It does not panic, and if it did that has been told.
         let _ = self.leaving.await;
-        self.neighbours.close().await;
+        self.peers.close().await;
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::neighbours::Neighbours;
+use crate::worker_peers::WorkerPeers;
 
 /// How long until what could not be handed over is tried again.
 const DRAIN_AGAIN: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Leaving {
     pub(crate) name: String,
     pub(crate) worker: Arc<Worker>,
-    pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) peers: Arc<WorkerPeers>,
     pub(crate) registered: Arc<Registered>,
     pub(crate) members: Arc<Members>,
     pub(crate) options: DrainOptions,
@@ -72,7 +72,7 @@ impl Leaving {
 
     async fn pass(&self, over: &CancellationToken) -> DrainVerdict {
         let (tell, mut told) = watch::channel(forebay_worker::DrainProgress::default());
-        let targets = Arc::clone(&self.neighbours) as Arc<dyn forebay_worker::DrainTargets>;
+        let targets = Arc::clone(&self.peers) as Arc<dyn forebay_worker::DrainTargets>;
         let tell_on = async {
             while told.changed().await.is_ok() {
                 let progress = *told.borrow_and_update();

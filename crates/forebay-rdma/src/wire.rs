@@ -10,7 +10,7 @@
 //! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not fit is
 //! sent with its message, never by rendezvous, so that nobody needs a buffer for it: so bodies of requests have at most 64 KiB
 //! here, whatever they ask, and longer ones go over TCP. A reply with a payload has a body that
-//! fits: sums of the sectors of a block, 512 bytes.
+//! fits: checksums of the sectors of a block, 512 bytes.
 
 use bytes::Bytes;
 use forebay_transport::wire::{
@@ -31,7 +31,7 @@ pub const REPLY: u16 = 3;
 pub const WELCOME: u16 = 4;
 /// Bytes of an active message's header, at most.
 pub const MAX_HEADER: usize = 2048;
-/// Room for the header of a hit without allocating: 64 bytes, and the sums of the sectors of a block, 512.
+/// Room for the header of a hit without allocating: 64 bytes, and the checksums of the sectors of a block, 512.
 const HOT_HEADER: usize = 1024;
 /// Bytes of a hello: the one of all transports, and UCX's version.
 pub const UCX_HELLO_LEN: usize = HELLO_LEN + 4;

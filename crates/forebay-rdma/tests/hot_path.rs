@@ -52,17 +52,17 @@ static ALLOCATOR: Telling = Telling(|| {
     }
 });
 
-/// A service that has everything in memory: the same bytes for every block, with the sums of their sectors beside.
+/// A service that has everything in memory: the same bytes for every block, with the checksums of their sectors beside.
 struct Hits {
     bytes: Span,
-    sums: Bytes,
+    checksums: Bytes,
 }
 
 impl Hits {
-    fn new(pool: &Pool, sums: usize) -> Arc<Self> {
+    fn new(pool: &Pool, checksums: usize) -> Arc<Self> {
         let mut bytes = pool.try_alloc(1 << 20).unwrap();
         bytes.fill(7);
-        Arc::new(Self { bytes: bytes.freeze(), sums: Bytes::from(vec![1; sums]) })
+        Arc::new(Self { bytes: bytes.freeze(), checksums: Bytes::from(vec![1; checksums]) })
     }
 }
 
@@ -73,7 +73,7 @@ impl Service for Hits {
             IO_THREAD.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
         }
         let payload = ResponsePayload::Spans([self.bytes.slice(0..request.length as usize)].into_iter().collect());
-        Some(Response { provenance: Provenance::default(), body: self.sums.clone(), payload })
+        Some(Response { provenance: Provenance::default(), body: self.checksums.clone(), payload })
     }
 
     async fn handle(&self, _request: Request, _takes_files: bool) -> Result<Response, Failure> {
@@ -85,10 +85,10 @@ fn read(length: u32) -> Request {
     Request::on_block(Op::Read, BlockKey { file: FileId([1; 16]), index: 0 }, 0, length, Duration::from_secs(30))
 }
 
-/// A server that hits, without sums or with `sums` bytes of them.
-async fn hot_server(library: &'static Library, sums: usize) -> RdmaServer {
+/// A server that hits, without checksums or with `checksums` bytes of them.
+async fn hot_server(library: &'static Library, checksums: usize) -> RdmaServer {
     let memory = pool(16);
-    let service = Hits::new(&memory, sums);
+    let service = Hits::new(&memory, checksums);
     let io_thread = io_thread_of(library, "server", memory);
     RdmaServer::bind(io_thread, ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE), service).await.unwrap()
 }
@@ -136,10 +136,10 @@ fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_hit_allocates_nothing() {
     let _alone = ONE_AT_A_TIME.lock().await;
-    // Without sums, and with those of a whole block of 4 MiB.
-    for sums in [0, 512] {
+    // Without checksums, and with those of a whole block of 4 MiB.
+    for checksums in [0, 512] {
         let Some(library) = library() else { return };
-        let server = hot_server(library, sums).await;
+        let server = hot_server(library, checksums).await;
         let address = server.local_addr();
         let begin = || {
             ALLOCATIONS.store(0, Ordering::Relaxed);
@@ -151,9 +151,12 @@ async fn a_hit_allocates_nothing() {
         });
         flood.await.unwrap();
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
-        println!("{allocations} allocations for {HITS} hits with {sums} bytes of sums");
+        println!("{allocations} allocations for {HITS} hits with {checksums} bytes of checksums");
         // An operation's state is made when there are more of them than ever before.
-        assert!(allocations <= DEPTH as u64, "{allocations} allocations for {HITS} hits with {sums} bytes of sums");
+        assert!(
+            allocations <= DEPTH as u64,
+            "{allocations} allocations for {HITS} hits with {checksums} bytes of checksums"
+        );
         server.close().await;
     }
 }

@@ -67,7 +67,7 @@ impl Call {
 
 /// What callers, those that let go of views, and the task share.
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     calls: Outstanding<Call>,
     /// How many of them there are.
     under_way: usize,
@@ -83,7 +83,7 @@ pub(crate) struct Connection {
     socket: Socket,
     window: Window,
     instance: u64,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Whether new calls may start.
     accepting: AtomicBool,
     /// One permit for each call that the worker may have of us.
@@ -126,7 +126,7 @@ impl Connection {
         let Seen { socket, window, max_requests, instance } = seen;
         let most = options.max_calls.min(max_requests).clamp(1, Semaphore::MAX_PERMITS);
         let calls = Outstanding::new(options.max_abandoned);
-        let state = State { calls, under_way: 0, releases: Releases::default(), unsent: Vec::new() };
+        let state = ConnectionState { calls, under_way: 0, releases: Releases::default(), unsent: Vec::new() };
         Self {
             peer: Arc::clone(peer),
             socket,

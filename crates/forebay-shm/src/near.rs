@@ -56,14 +56,14 @@ struct Near {
     not_before: AtomicU64,
     began: Instant,
     session: ArcSwapOption<Connection>,
-    state: Mutex<State>,
+    state: Mutex<NearState>,
     reads: AtomicU64,
     bytes: AtomicU64,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-struct State {
+struct NearState {
     attempts: Attempts,
     why: Option<String>,
     /// The reason that people were last told.
@@ -74,7 +74,7 @@ impl NearTransport {
     /// A link to `worker`, written `HOST:PORT`, that `other` leads to as well. Nothing is tried before the first call.
     #[must_use]
     pub fn new(worker: impl Into<Arc<str>>, other: Arc<dyn Transport>, options: ClientOptions) -> Self {
-        let state = Mutex::new(State { attempts: Attempts::new(), why: None, told: None });
+        let state = Mutex::new(NearState { attempts: Attempts::new(), why: None, told: None });
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         Self {
             near: Arc::new(Near {
@@ -159,7 +159,7 @@ impl Near {
     }
 
     /// Keeps in mind when something is to be done next. After each change of the attempts.
-    fn note(&self, state: &State) {
+    fn note(&self, state: &NearState) {
         let after = |next: Instant| next.saturating_duration_since(self.began).as_millis() as u64;
         self.not_before.store(state.attempts.not_before().map_or(u64::MAX, after), Ordering::Relaxed);
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::WindowError;
 use crate::options::ServerOptions;
 use crate::session::serve;
-use crate::sessions::{Line, Shared};
+use crate::sessions::{Line, SessionsShared};
 use crate::socket::{self, Socket, may_talk, nobody, our_user};
 use crate::wire;
 
@@ -29,7 +29,7 @@ const SHOWN: u64 = 2;
 /// used again then.
 pub struct WindowServer {
     stop: CancellationToken,
-    shared: Arc<Shared>,
+    shared: Arc<SessionsShared>,
     connections: Arc<AtomicUsize>,
     /// A task for each name.
     accepting: Mutex<Vec<JoinHandle<()>>>,
@@ -46,7 +46,7 @@ impl WindowServer {
         }
         let listener = listen(&options.name)?;
         let (stop, connections) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SessionsShared {
             hello: Hello::ours(&options.cluster, options.block_size),
             service,
             pool: pool.clone(),
@@ -118,7 +118,7 @@ impl Drop for Counted {
     }
 }
 
-async fn accept(listener: Socket, shared: Arc<Shared>, connections: Arc<AtomicUsize>) {
+async fn accept(listener: Socket, shared: Arc<SessionsShared>, connections: Arc<AtomicUsize>) {
     let mut sessions = JoinSet::new();
     let mut strangers = false;
     loop {
@@ -169,7 +169,7 @@ enum Refusal {
 }
 
 /// Whether a client may look. `strangers`: whether one of another user has been spoken of.
-fn admit(client: &Socket, shared: &Shared, connections: usize, strangers: &mut bool) -> Result<(), Refusal> {
+fn admit(client: &Socket, shared: &SessionsShared, connections: usize, strangers: &mut bool) -> Result<(), Refusal> {
     let (user, ours) = (client.peer_user()?, our_user());
     if !may_talk(user, ours, nobody()) {
         if !std::mem::replace(strangers, true) {

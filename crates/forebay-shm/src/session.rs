@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 
 use crate::pins::{Expired, Mistaken, Pin, Pins};
-use crate::sessions::{End, Shared, places_of};
+use crate::sessions::{End, SessionsShared, places_of};
 use crate::socket::{Received, Socket};
 use crate::wire::{self, Asked, Greeting, MAX_ASKED, Malformed};
 
@@ -35,7 +35,7 @@ const BURST: usize = 32;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves the client at the other end of `socket` until both are done with each other. `number`: the session's.
-pub(crate) async fn serve(socket: Socket, number: u64, shared: Arc<Shared>) {
+pub(crate) async fn serve(socket: Socket, number: u64, shared: Arc<SessionsShared>) {
     let mut session = Session::new(socket, number, shared);
     let end = match session.run().await {
         Ok(never) => match never {},
@@ -65,7 +65,7 @@ struct Finished {
 struct Session {
     socket: Socket,
     number: u64,
-    shared: Arc<Shared>,
+    shared: Arc<SessionsShared>,
     pins: Pins<Spans>,
     /// It may be its turn to show what is parked.
     turn: Arc<Notify>,
@@ -80,7 +80,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(socket: Socket, number: u64, shared: Arc<Shared>) -> Self {
+    fn new(socket: Socket, number: u64, shared: Arc<SessionsShared>) -> Self {
         let turn = Arc::new(Notify::new());
         shared.line.lock().enter(number, &turn);
         Self {
@@ -132,7 +132,7 @@ impl Session {
 
     /// Says hello, passes the memory, and hears the client's hello.
     async fn greet(&mut self) -> Result<(), End> {
-        let Shared { options, pool, hello, .. } = &*self.shared;
+        let SessionsShared { options, pool, hello, .. } = &*self.shared;
         let Some(memory) = pool.descriptor() else { return Err(End::Stopped) };
         let max_requests = u32::try_from(options.max_requests_per_connection).unwrap_or(u32::MAX);
         let length = pool.mapping().1 as u64;

@@ -20,7 +20,7 @@ use crate::pins::{Bound, Frame, Frames, Mistaken};
 use crate::wire::{self, MAX_PLACES, Malformed};
 
 /// What the sessions of a server have in common.
-pub(crate) struct Shared {
+pub(crate) struct SessionsShared {
     pub(crate) options: ServerOptions,
     pub(crate) service: Arc<dyn Service>,
     pub(crate) hello: Hello,

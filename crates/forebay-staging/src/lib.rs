@@ -28,9 +28,9 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod buffers;
-mod change;
 mod content;
 mod draft;
+mod edit;
 mod error;
 mod journal;
 mod left;

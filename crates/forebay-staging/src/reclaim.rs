@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::change::punch;
+use crate::edit::punch;
 use crate::shared::{DraftInner, StagingShared};
 use crate::staged_file::As;
 use crate::state::{DraftState, StagedFile, WrittenDown};

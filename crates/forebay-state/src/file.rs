@@ -54,7 +54,7 @@ impl Default for FileOptions {
 /// A [`StateStore`] in a directory.
 #[derive(Debug)]
 pub struct FileStore {
-    shared: Arc<Shared>,
+    shared: Arc<FileStoreShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     tasks: TaskTracker,
     closing: CancellationToken,
@@ -62,7 +62,7 @@ pub struct FileStore {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FileStoreShared {
     name: String,
     deadline: Duration,
     queue: Queue,
@@ -84,7 +84,7 @@ impl FileStore {
 
     fn open_now(directory: &Path, options: &FileOptions) -> Result<Self, StateError> {
         let (disk, table) = Disk::open(directory)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FileStoreShared {
             name: format!("files in {}", directory.display()),
             deadline: options.deadline,
             queue: Queue::default(),
@@ -113,7 +113,7 @@ impl FileStore {
     }
 }
 
-impl Shared {
+impl FileStoreShared {
     fn closed(&self) -> StateError {
         StateError::Closed { store: self.name.clone() }
     }

@@ -14,7 +14,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
-mod changes;
+mod coalesce;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod election;

@@ -26,7 +26,7 @@ pub fn header(slab: [u8; 16], frame: u32, index: u8, class: u8, page: &[u8]) {
     if let Some((run, _)) = &header.run {
         let sectors = run.sectors.len();
         assert!(sectors >= 1 && sectors <= 1 << class && sectors <= MAX_SECTORS);
-        assert_eq!((run.byte_len.div_ceil(SECTOR_SIZE), run.sums.len()), (sectors, sectors as usize));
+        assert_eq!((run.byte_len.div_ceil(SECTOR_SIZE), run.checksums.len()), (sectors, sectors as usize));
     }
     let written = encode(slab, slot, header.generation, header.run.as_ref().map(|(run, keep)| (run, *keep)));
     assert_eq!(Header::decode(slab, slot, &written.0).as_ref(), Some(&header));

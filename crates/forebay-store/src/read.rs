@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_memory::{Span, Spans};
-use forebay_types::{BlockKey, SectorSums};
+use forebay_types::{BlockKey, SectorChecksums};
 use futures::future::try_join_all;
 use smallvec::SmallVec;
 
@@ -107,15 +107,20 @@ pub(crate) fn is_in_memory(core: &Core, key: &BlockKey, offset: u32, length: u32
     is_here.unwrap_or(false)
 }
 
-/// Whole sectors of one run in memory and their sums, unchecked.
-pub(crate) fn try_read_summed(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorSums)> {
+/// Whole sectors of one run in memory and their checksums, unchecked.
+pub(crate) fn try_read_checksummed(
+    core: &Core,
+    key: &BlockKey,
+    offset: u32,
+    length: u32,
+) -> Option<(Span, SectorChecksums)> {
     let end = offset.checked_add(length)?;
     core.index.look(key, |runs| {
         let copy = furthest(&runs.memory, offset).filter(|copy| copy.run.end() >= end)?;
-        let sums = copy.run.sums_of(offset, end)?;
+        let checksums = copy.run.checksums_of(offset, end)?;
         copy.marks.visit();
         let start = copy.run.start();
-        Some((copy.bytes.slice((offset - start) as usize..(end - start) as usize), sums))
+        Some((copy.bytes.slice((offset - start) as usize..(end - start) as usize), checksums))
     })?
 }
 
@@ -270,21 +275,21 @@ async fn read_from_disk(
     Ok(bytes.slice((offset - start) as usize..(end - start) as usize))
 }
 
-/// The sums of whole sectors, from whatever runs hold them: runs of one block hold the same bytes. `None` when the range is
+/// The checksums of whole sectors, from whatever runs hold them: runs of one block hold the same bytes. `None` when the range is
 /// not whole sectors, or some are nowhere.
-pub(crate) fn sums(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<SectorSums> {
+pub(crate) fn checksums(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<SectorChecksums> {
     let end = offset.checked_add(length)?;
     core.index.look(key, |runs| {
-        let mut sums = Vec::new();
+        let mut checksums = Vec::new();
         let mut at = offset;
         while at < end {
             let memory = furthest(&runs.memory, at).map(|copy| &copy.run);
             let disk = furthest(&runs.disk, at).map(|copy| &copy.run);
             let run = memory.into_iter().chain(disk).max_by_key(|run| run.end())?;
             let stop = run.end().min(end);
-            sums.extend_from_slice(run.sums_of(at, stop)?.as_bytes());
+            checksums.extend_from_slice(run.checksums_of(at, stop)?.as_bytes());
             at = stop;
         }
-        SectorSums::from_bytes(sums.into())
+        SectorChecksums::from_bytes(checksums.into())
     })?
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_memory::Span;
-use forebay_types::{BlockKey, SECTOR_SIZE, SectorRange, SectorSums};
+use forebay_types::{BlockKey, SECTOR_SIZE, SectorChecksums, SectorRange};
 use tokio::sync::Mutex;
 
 use crate::Keep;
@@ -23,19 +23,19 @@ pub(crate) struct Run {
     /// Bytes in the sectors: the last sector of a file may be short.
     pub(crate) byte_len: u32,
     /// The CRC32C of each sector.
-    pub(crate) sums: SectorSums,
+    pub(crate) checksums: SectorChecksums,
 }
 
 impl Run {
     /// The run that holds `bytes`, which start with the first of `sectors`.
     pub(crate) fn of(key: BlockKey, sectors: SectorRange, bytes: &[u8]) -> Self {
-        Self::summed(key, sectors, bytes, SectorSums::of(bytes))
+        Self::checksummed(key, sectors, bytes, SectorChecksums::of(bytes))
     }
 
-    /// The same when the sums are known.
-    pub(crate) fn summed(key: BlockKey, sectors: SectorRange, bytes: &[u8], sums: SectorSums) -> Self {
+    /// The same when the checksums are known.
+    pub(crate) fn checksummed(key: BlockKey, sectors: SectorRange, bytes: &[u8], checksums: SectorChecksums) -> Self {
         // A run lies in one extent, at most 4 MiB.
-        Self { key, sectors, byte_len: bytes.len() as u32, sums }
+        Self { key, sectors, byte_len: bytes.len() as u32, checksums }
     }
 
     /// Where the run starts in its block, in bytes.
@@ -55,12 +55,12 @@ impl Run {
         self.sectors.contains(sectors).then(|| (sectors, sectors.byte_len(self.end())))
     }
 
-    /// The sums of `offset..end` of the block, if those are bytes of this run and whole sectors.
-    pub(crate) fn sums_of(&self, offset: u32, end: u32) -> Option<SectorSums> {
+    /// The checksums of `offset..end` of the block, if those are bytes of this run and whole sectors.
+    pub(crate) fn checksums_of(&self, offset: u32, end: u32) -> Option<SectorChecksums> {
         let (sectors, length) = self.sectors_of(offset, end)?;
         let is_whole = sectors.byte_offset() == offset && length == end - offset;
         let first = self.sectors.start;
-        is_whole.then(|| self.sums.slice(sectors.start - first..sectors.end - first))?
+        is_whole.then(|| self.checksums.slice(sectors.start - first..sectors.end - first))?
     }
 
     /// Which of its own sectors, counted from the first, hold `offset..end` of the block, which must be bytes of this run.
@@ -75,7 +75,7 @@ impl Run {
     /// # Errors
     /// The first sector whose bytes are not the ones that were published.
     pub(crate) fn check(&self, first: u32, bytes: &[u8]) -> Result<(), u32> {
-        self.sums.check_from(first - self.sectors.start, bytes).map_err(|sector| first + sector)
+        self.checksums.check_from(first - self.sectors.start, bytes).map_err(|sector| first + sector)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use forebay_types::{BlockKey, SectorSums};
+use forebay_types::{BlockKey, SectorChecksums};
 
 use crate::ServeMode;
 use crate::core::Core;
@@ -22,8 +22,8 @@ pub struct DiskSlice {
     pub offset: u64,
     /// How many there are.
     pub length: u32,
-    /// The sums of its sectors, if it is whole sectors.
-    pub sums: Option<SectorSums>,
+    /// The checksums of its sectors, if it is whole sectors.
+    pub checksums: Option<SectorChecksums>,
     /// Keeps the extent.
     _run: Arc<DiskRun>,
 }
@@ -51,8 +51,8 @@ pub(crate) async fn disk_slice(core: &Core, key: &BlockKey, offset: u32, length:
         }
     }
     copy.marks.visit();
-    let sums = run.sums_of(offset, end);
+    let checksums = run.checksums_of(offset, end);
     let start = copy.extent.slot().sectors_offset() + u64::from(offset - run.start());
     let file = slab.file.as_ref().map(Arc::clone)?;
-    Some(DiskSlice { file, offset: start, length, sums, _run: copy })
+    Some(DiskSlice { file, offset: start, length, checksums, _run: copy })
 }

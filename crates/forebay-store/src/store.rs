@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use forebay_memory::{Pool, Span, SpanMut, Spans};
-use forebay_types::{BlockKey, ByteSize, FileId, SectorRange, SectorSums};
+use forebay_types::{BlockKey, ByteSize, FileId, SectorChecksums, SectorRange};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
@@ -91,12 +91,12 @@ impl Store {
         read::is_in_memory(&self.core, key, offset, length)
     }
 
-    /// The same as [`Store::try_read`] for whole sectors, which are not checked but come with their sums: whoever gets them in the end checks
+    /// The same as [`Store::try_read`] for whole sectors, which are not checked but come with their checksums: whoever gets them in the end checks
     /// them, and reads again with [`Store::read`] those that are wrong. `None` also when they are not whole, or not in
     /// one run.
     #[must_use]
-    pub fn try_read_summed(&self, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorSums)> {
-        read::try_read_summed(&self.core, key, offset, length)
+    pub fn try_read_checksummed(&self, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorChecksums)> {
+        read::try_read_checksummed(&self.core, key, offset, length)
     }
 
     /// Checks what memory holds of a block, also when reads do not, and drops the runs that are corrupt.
@@ -136,11 +136,11 @@ impl Store {
         read::read(&self.core, key, offset, length, Patience::None).await.ok().flatten()
     }
 
-    /// The sums of the sectors `offset..offset + length` of a block, if those are whole sectors and all are held, in memory or
+    /// The checksums of the sectors `offset..offset + length` of a block, if those are whole sectors and all are held, in memory or
     /// on disk: what was computed when they were published, so a reader's bytes can be checked against them.
     #[must_use]
-    pub fn sums(&self, key: &BlockKey, offset: u32, length: u32) -> Option<SectorSums> {
-        read::sums(&self.core, key, offset, length)
+    pub fn checksums(&self, key: &BlockKey, offset: u32, length: u32) -> Option<SectorChecksums> {
+        read::checksums(&self.core, key, offset, length)
     }
 
     /// Where the bytes `offset..offset + length` of a block lie in a slab file, if one run on disk has them all and the
@@ -185,19 +185,19 @@ impl Store {
         self.publish_as(key, sectors, block_length, filled, None, Keep::default())
     }
 
-    /// The same for bytes that were just checked against these sums, one for each of `sectors`.
-    pub fn publish_summed(
+    /// The same for bytes that were just checked against these checksums, one for each of `sectors`.
+    pub fn publish_checksummed(
         &self,
         key: BlockKey,
         sectors: SectorRange,
         block_length: u32,
         filled: SpanMut,
-        sums: SectorSums,
+        checksums: SectorChecksums,
     ) -> Span {
-        self.publish_as(key, sectors, block_length, filled, Some(sums), Keep::default())
+        self.publish_as(key, sectors, block_length, filled, Some(checksums), Keep::default())
     }
 
-    /// The same for bytes that are to be kept in a certain way, whose sums may be known. They are not kept at all when their
+    /// The same for bytes that are to be kept in a certain way, whose checksums may be known. They are not kept at all when their
     /// account has no room for them.
     pub fn publish_as(
         &self,
@@ -205,7 +205,7 @@ impl Store {
         sectors: SectorRange,
         block_length: u32,
         filled: SpanMut,
-        sums: Option<SectorSums>,
+        checksums: Option<SectorChecksums>,
         keep: Keep,
     ) -> Span {
         let length = sectors.byte_len(block_length) as usize;
@@ -215,8 +215,10 @@ impl Store {
             return bytes;
         }
         let bytes = bytes.slice(0..length);
-        let run = Arc::new(match sums {
-            Some(sums) if sums.len() == sectors.len() as usize => Run::summed(key, sectors, &bytes, sums),
+        let run = Arc::new(match checksums {
+            Some(checksums) if checksums.len() == sectors.len() as usize => {
+                Run::checksummed(key, sectors, &bytes, checksums)
+            }
             _ => Run::of(key, sectors, &bytes),
         });
         if let Some(copy) = self.core.hold(run, bytes.clone(), keep, None) {

@@ -69,7 +69,7 @@ impl Verify {
         Ok(())
     }
 
-    /// All of `copy` was compared with its sums just now, or these were computed from it.
+    /// All of `copy` was compared with its checksums just now, or these were computed from it.
     pub(crate) fn was_checked(&self, copy: &MemoryRun) {
         if let When::Once { .. } = self.when {
             let epoch = self.epoch.load(Ordering::Relaxed);

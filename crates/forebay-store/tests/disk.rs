@@ -314,10 +314,10 @@ async fn a_read_at_once_brings_nothing_up_and_waits_for_no_memory() {
     for _ in 0..3 {
         let read = store.read_at_once(&key(1, 0), 0, BLOCK).await.unwrap();
         assert_right(&key(1, 0), 0, BLOCK, &read.spans);
-        assert_eq!(store.sums(&key(1, 0), 0, BLOCK).unwrap().check(&read.spans[0]), Ok(()));
+        assert_eq!(store.checksums(&key(1, 0), 0, BLOCK).unwrap().check(&read.spans[0]), Ok(()));
     }
     assert_eq!(store.stats().memory.runs, 0);
-    assert!(store.sums(&key(1, 0), 1, S).is_none() && store.sums(&key(1, 1), 0, S).is_none());
+    assert!(store.checksums(&key(1, 0), 1, S).is_none() && store.checksums(&key(1, 1), 0, S).is_none());
     let landings = [store.landing(BLOCK).await.unwrap(), store.landing(BLOCK).await.unwrap()];
     let start = std::time::Instant::now();
     assert!(store.read_at_once(&key(1, 0), 0, BLOCK).await.is_none());

@@ -239,23 +239,23 @@ async fn whole_sectors_come_with_their_sums_for_a_reader_that_checks_them_itself
     let store = Store::open(StoreOptions { verify_reads: true, ..in_memory(16) }).await.unwrap();
     let (key, length) = (key(1, 0), 8 * S - 5);
     let bytes = fill(&store, key, sectors(0, 8), length).await;
-    let (span, sums) = store.try_read_summed(&key, 2 * S, length - 2 * S).unwrap();
+    let (span, checksums) = store.try_read_checksummed(&key, 2 * S, length - 2 * S).unwrap();
     assert_right(&key, 2 * S, length - 2 * S, std::slice::from_ref(&span));
-    assert_eq!((sums.len(), sums.check(&span)), (6, Ok(())));
+    assert_eq!((checksums.len(), checksums.check(&span)), (6, Ok(())));
     for (offset, length) in [(1, S), (0, S - 1), (7 * S, S - 6), (7 * S, S), (0, 0)] {
-        assert!(store.try_read_summed(&key, offset, length).is_none(), "{length} bytes at {offset}");
+        assert!(store.try_read_checksummed(&key, offset, length).is_none(), "{length} bytes at {offset}");
     }
     flip(&store, &bytes, 3 * S as usize + 17);
-    let (span, sums) = store.try_read_summed(&key, 2 * S, length - 2 * S).unwrap();
-    assert_eq!(sums.check(&span), Err(1));
+    let (span, checksums) = store.try_read_checksummed(&key, 2 * S, length - 2 * S).unwrap();
+    assert_eq!(checksums.check(&span), Err(1));
     assert!(check(&store, &key, 3 * S, S).await.is_none(), "an ordinary read finds it and drops the run");
-    assert!(store.try_read_summed(&key, 2 * S, S).is_none());
+    assert!(store.try_read_checksummed(&key, 2 * S, S).is_none());
 
     let mut landing = store.landing(2 * S).await.unwrap();
     landing.fill(7);
-    let sums = forebay_types::SectorSums::of(&landing);
-    store.publish_summed(key, sectors(0, 2), length, landing, sums.clone());
-    assert_eq!(store.try_read_summed(&key, S, S).unwrap().1, sums.slice(1..2).unwrap());
+    let checksums = forebay_types::SectorChecksums::of(&landing);
+    store.publish_checksummed(key, sectors(0, 2), length, landing, checksums.clone());
+    assert_eq!(store.try_read_checksummed(&key, S, S).unwrap().1, checksums.slice(1..2).unwrap());
 }
 
 fn flip(store: &Store, bytes: &[u8], at: usize) {

@@ -65,6 +65,6 @@ pub enum TcpError {
         error: std::io::Error,
     },
     /// The system has no threads for it.
-    #[error("cannot start the threads that serve connections: {0}; `network.tcp.lanes` says how many there are")]
+    #[error("cannot start the threads that serve connections: {0}; `network.tcp.io_threads` says how many there are")]
     Threads(std::io::Error),
 }

@@ -51,7 +51,7 @@ const STUCK: u32 = 2;
 const SPARE: usize = 4;
 
 /// What the connections of a server have in common.
-pub(crate) struct Shared {
+pub(crate) struct ServerShared {
     pub(crate) options: ServerOptions,
     pub(crate) service: Arc<dyn Service>,
     /// Where the service is asked what it does not answer at once, and files are read.
@@ -127,7 +127,7 @@ impl End {
 }
 
 /// Serves `stream` until it ends. `full` says that it is one too many: it is told so, and closed.
-pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, full: bool) {
+pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<ServerShared>, full: bool) {
     let greeted = tokio::select! {
         () = shared.stop.cancelled() => Err(End::Stopped),
         greeted = greet(&mut stream, &shared) => greeted,
@@ -156,7 +156,7 @@ pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<S
 }
 
 /// Exchanges hellos.
-async fn greet(stream: &mut TcpStream, shared: &Shared) -> Result<(), End> {
+async fn greet(stream: &mut TcpStream, shared: &ServerShared) -> Result<(), End> {
     let waited = shared.options.hello_timeout;
     socket::tune(stream, shared.options.stall_timeout / 5)?;
     let mut theirs = [0; HELLO_LEN];
@@ -196,7 +196,7 @@ struct Parked {
 /// The state of one connection.
 struct Serving {
     stream: Arc<TcpStream>,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
     requests: Requests,
     /// Waits for a place among the requests of all connections. Nothing is read meanwhile.
     parked: Option<Parked>,
@@ -221,7 +221,7 @@ struct Serving {
 }
 
 impl Serving {
-    fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) -> Self {
+    fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<ServerShared>) -> Self {
         let choice = shared.options.zero_copy;
         let stays_here = choice == ZeroCopy::Auto && is_here(&stream, peer);
         let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));

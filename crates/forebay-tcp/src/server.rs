@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
-use crate::serve::{Shared, serve};
+use crate::serve::{ServerShared, serve};
 use crate::{TcpError, socket};
 
 /// Connections beyond the limit that are being told so at once; further ones are closed without a word.
@@ -58,7 +58,7 @@ impl TcpServer {
         let stop = CancellationToken::new();
         let connections = Arc::new(AtomicUsize::new(0));
         let zero_copy = Arc::new(Counts::default());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerShared {
             hello: Hello::ours(&options.cluster, options.block_size),
             service,
             runtime: Handle::current(),
@@ -137,13 +137,13 @@ struct Admission {
 }
 
 impl Admission {
-    async fn serve(self, stream: TcpStream, shared: Arc<Shared>) {
+    async fn serve(self, stream: TcpStream, shared: Arc<ServerShared>) {
         serve(stream, self.peer, shared, self.counted.is_none()).await;
         drop((self.counted, self.refusal));
     }
 
     /// The same on another runtime than the one that accepted `stream`.
-    async fn serve_elsewhere(self, stream: std::net::TcpStream, shared: Arc<Shared>) {
+    async fn serve_elsewhere(self, stream: std::net::TcpStream, shared: Arc<ServerShared>) {
         match TcpStream::from_std(stream) {
             Ok(stream) => self.serve(stream, shared).await,
             Err(error) => tracing::warn!(peer = %self.peer, %error, "cannot serve a connection"),
@@ -151,7 +151,12 @@ impl Admission {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>, io_threads: IoThreads, connections: Arc<AtomicUsize>) {
+async fn accept(
+    listener: TcpListener,
+    shared: Arc<ServerShared>,
+    io_threads: IoThreads,
+    connections: Arc<AtomicUsize>,
+) {
     // However this task ends, also when its runtime goes away under it: I/O threads do not serve on.
     let _ends = shared.stop.clone().drop_guard();
     let mut tasks = JoinSet::new();

@@ -59,10 +59,10 @@ pub struct ProxyCounts {
 /// The proxy.
 pub struct FaultProxy {
     server: LoopbackServer,
-    state: Arc<Shared>,
+    state: Arc<ProxyShared>,
 }
 
-struct Shared {
+struct ProxyShared {
     upstream: Authority,
     client: Client<HttpConnector, Incoming>,
     programme: Mutex<Programme>,
@@ -93,7 +93,7 @@ impl FaultProxy {
     /// # Errors
     /// When no port can be had.
     pub fn start(upstream: SocketAddr) -> anyhow::Result<Self> {
-        let state = Arc::new(Shared {
+        let state = Arc::new(ProxyShared {
             upstream: upstream.to_string().parse()?,
             client: Client::builder(TokioExecutor::new()).build_http(),
             programme: Mutex::default(),
@@ -168,7 +168,7 @@ impl FaultProxy {
     }
 }
 
-struct Forward(Arc<Shared>);
+struct Forward(Arc<ProxyShared>);
 
 #[async_trait::async_trait]
 impl Handler for Forward {
@@ -225,7 +225,7 @@ impl Handler for Forward {
 /// A body on its way to the client.
 struct Passing {
     upstream: std::pin::Pin<Box<dyn Stream<Item = Result<Bytes, std::io::Error>> + Send>>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     connection: Connection,
     fault: Option<Fault>,
     passed: u64,
@@ -264,7 +264,7 @@ impl Passing {
     }
 }
 
-impl Shared {
+impl ProxyShared {
     fn count(&self, request: &Request<Incoming>, is_object_get: bool) {
         let mut counts = self.counts.lock();
         *counts.requests.entry(request.method().to_string()).or_default() += 1;

@@ -44,10 +44,10 @@ pub enum Delay {
 
 /// The link.
 pub struct FakeTransport {
-    shared: Arc<Shared>,
+    shared: Arc<FakeTransportShared>,
 }
 
-struct Shared {
+struct FakeTransportShared {
     peer: String,
     service: Arc<dyn Service>,
     faults: Mutex<Faults>,
@@ -101,7 +101,15 @@ impl FakeTransport {
         };
         let (hang, _) = watch::channel(false);
         let faults = Mutex::new(faults);
-        Self { shared: Arc::new(Shared { peer: peer.into(), service, faults, hang, tasks: TaskTracker::new() }) }
+        Self {
+            shared: Arc::new(FakeTransportShared {
+                peer: peer.into(),
+                service,
+                faults,
+                hang,
+                tasks: TaskTracker::new(),
+            }),
+        }
     }
 
     /// Calls take so long from now on, besides what the service takes.
@@ -192,7 +200,7 @@ impl Faults {
 }
 
 /// An operation that will come to the point where replies are held, or has ended before.
-struct Coming<'a>(&'a Shared);
+struct Coming<'a>(&'a FakeTransportShared);
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
@@ -202,7 +210,7 @@ impl Drop for Coming<'_> {
     }
 }
 
-impl Shared {
+impl FakeTransportShared {
     fn lost(&self, reason: &str) -> LinkError {
         LinkError::Lost { peer: self.peer.clone(), reason: reason.to_owned() }
     }

@@ -12,7 +12,7 @@ pub const MAX_PART: u32 = 64 << 20;
 pub const MAX_UPLOAD_BODY: u32 = MAX_PART + (64 << 10);
 /// The longest body of a reply: a page of a listing.
 pub const MAX_REPLY_BODY: u32 = 4 << 20;
-/// The longest body of a reply that has a payload, which every transport sends without further ado: sums of the sectors of a block, or
+/// The longest body of a reply that has a payload, which every transport sends without further ado: checksums of the sectors of a block, or
 /// what is said of a small file.
 pub const MAX_BODY_BESIDE_PAYLOAD: u32 = 960;
 /// The longest payload of a reply: a block.

@@ -2,9 +2,9 @@
 //!
 //! Paths and names are bytes. Decoding never panics; every length is checked by the decoder against what is there.
 
-mod changes;
+mod writes;
 
-pub use changes::{Change, ChangeReply, MAX_PARTS, UploadRequest};
+pub use writes::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 
 use std::fmt;
 
@@ -49,9 +49,9 @@ pub struct StatReply {
 pub struct StatReadReply {
     /// What it is.
     pub stat: StatReply,
-    /// The sums of the sectors that come as payload, in the form of [`forebay_types::SectorSums::as_bytes`]; empty when the
+    /// The checksums of the sectors that come as payload, in the form of [`forebay_types::SectorChecksums::as_bytes`]; empty when the
     /// worker vouches for them.
-    pub sums: Bytes,
+    pub checksums: Bytes,
 }
 
 /// What is cached of a block.
@@ -162,7 +162,7 @@ struct WireStat {
 #[derive(Serialize, Deserialize)]
 struct WireStatRead {
     stat: WireStat,
-    sums: Vec<u8>,
+    checksums: Vec<u8>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -361,7 +361,7 @@ impl StatReadReply {
     /// The body of the reply.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        encode(&WireStatRead { stat: self.stat.to_wire(), sums: self.sums.to_vec() })
+        encode(&WireStatRead { stat: self.stat.to_wire(), checksums: self.checksums.to_vec() })
     }
 
     /// Reads it back.
@@ -369,9 +369,9 @@ impl StatReadReply {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let WireStatRead { stat, sums } = decode("reply about a small file", bytes)?;
+        let WireStatRead { stat, checksums } = decode("reply about a small file", bytes)?;
         let stat = StatReply { attr: stat.attr.try_into()?, valid_for: stat.valid_for };
-        Ok(Self { stat, sums: sums.into() })
+        Ok(Self { stat, checksums: checksums.into() })
     }
 }
 
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(ListReply::decode(&list.encode()), Ok(list));
         let stat = StatReply { attr: file(u64::MAX), valid_for: Duration::ZERO };
         assert_eq!(StatReply::decode(&stat.encode()), Ok(stat.clone()));
-        let small = StatReadReply { stat, sums: Bytes::from_static(b"sums") };
+        let small = StatReadReply { stat, checksums: Bytes::from_static(b"checksums") };
         assert_eq!(StatReadReply::decode(&small.encode()), Ok(small));
         let coverage = CoverageReply { memory: vec![SectorRange { start: 1, end: 5 }], disk: vec![] };
         assert_eq!(CoverageReply::decode(&coverage.encode()), Ok(coverage));

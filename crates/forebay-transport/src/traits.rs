@@ -105,10 +105,10 @@ pub struct Flags(pub u8);
 impl Flags {
     /// Ask the origin, whatever a metadata cache says.
     pub const REVALIDATE: Self = Self(1);
-    /// The caller checks the bytes of a read itself: send the sums of its sectors as the reply's body, in the form of
-    /// [`forebay_types::SectorSums::as_bytes`], and check nothing on the way. A service that cannot leaves the body empty
+    /// The caller checks the bytes of a read itself: send the checksums of its sectors as the reply's body, in the form of
+    /// [`forebay_types::SectorChecksums::as_bytes`], and check nothing on the way. A service that cannot leaves the body empty
     /// and vouches for the bytes.
-    pub const SUMS: Self = Self(2);
+    pub const CHECKSUMS: Self = Self(2);
     /// What was sent before was corrupt: check what is cached of the block, whatever the settings, and drop what is bad.
     pub const SCRUB: Self = Self(4);
     /// Give only what is cached; what is not is [`forebay_types::FailureKind::NotCached`], and nobody else is asked for it.

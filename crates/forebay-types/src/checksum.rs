@@ -14,15 +14,15 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Bytes in a sum.
+/// Bytes in a checksum.
 const SUM: usize = size_of::<u32>();
 
 /// The CRC32C of each of some consecutive sectors. Clones and slices share memory, so that a worker sends what it keeps.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SectorSums(Bytes);
+pub struct SectorChecksums(Bytes);
 
-impl SectorSums {
-    /// The sums of `bytes`, which start with a sector; the last one may be short.
+impl SectorChecksums {
+    /// The checksums of `bytes`, which start with a sector; the last one may be short.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(bytes.chunks(SECTOR_SIZE as usize).flat_map(|sector| crc32c(sector).to_le_bytes()).collect())
@@ -34,7 +34,7 @@ impl SectorSums {
         bytes.len().is_multiple_of(SUM).then_some(Self(bytes))
     }
 
-    /// The reverse of [`SectorSums::from_bytes`].
+    /// The reverse of [`SectorChecksums::from_bytes`].
     #[must_use]
     pub fn as_bytes(&self) -> &Bytes {
         &self.0
@@ -82,9 +82,9 @@ impl SectorSums {
     }
 }
 
-impl fmt::Debug for SectorSums {
+impl fmt::Debug for SectorChecksums {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SectorSums({})", self.len())
+        write!(f, "SectorChecksums({})", self.len())
     }
 }
 
@@ -100,19 +100,19 @@ mod tests {
     }
 
     #[test]
-    fn sums_tell_which_sector_is_wrong() {
+    fn checksums_tell_which_sector_is_wrong() {
         let mut bytes: Vec<u8> = (0..3 * SECTOR_SIZE + 5).map(|at| (at % 251) as u8).collect();
-        let sums = SectorSums::of(&bytes);
-        assert_eq!((sums.len(), sums.check(&bytes)), (4, Ok(())));
-        let tail = sums.slice(2..4).unwrap();
+        let checksums = SectorChecksums::of(&bytes);
+        assert_eq!((checksums.len(), checksums.check(&bytes)), (4, Ok(())));
+        let tail = checksums.slice(2..4).unwrap();
         assert_eq!(tail.check(&bytes[2 * SECTOR_SIZE as usize..]), Ok(()));
-        assert_eq!(sums.check_from(2, &bytes[2 * SECTOR_SIZE as usize..]), Ok(()));
-        assert_eq!(SectorSums::from_bytes(tail.as_bytes().clone()), Some(tail.clone()));
+        assert_eq!(checksums.check_from(2, &bytes[2 * SECTOR_SIZE as usize..]), Ok(()));
+        assert_eq!(SectorChecksums::from_bytes(tail.as_bytes().clone()), Some(tail.clone()));
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!((sums.check(&bytes), tail.check(&bytes[2 * SECTOR_SIZE as usize..])), (Err(3), Err(1)));
-        // There are no sums for what follows.
-        assert_eq!(sums.slice(0..1).unwrap().check(&bytes), Err(1));
-        assert_eq!((sums.check_from(1, &bytes), sums.check_from(9, &bytes)), (Err(0), Err(0)));
-        assert!(sums.slice(3..5).is_none() && SectorSums::from_bytes(Bytes::from_static(b"123")).is_none());
+        assert_eq!((checksums.check(&bytes), tail.check(&bytes[2 * SECTOR_SIZE as usize..])), (Err(3), Err(1)));
+        // There are no checksums for what follows.
+        assert_eq!(checksums.slice(0..1).unwrap().check(&bytes), Err(1));
+        assert_eq!((checksums.check_from(1, &bytes), checksums.check_from(9, &bytes)), (Err(0), Err(0)));
+        assert!(checksums.slice(3..5).is_none() && SectorChecksums::from_bytes(Bytes::from_static(b"123")).is_none());
     }
 }

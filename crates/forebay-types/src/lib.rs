@@ -25,7 +25,7 @@ mod tenure;
 
 pub use attr::{Attr, DirEntry, FileKind};
 pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
-pub use checksum::{SectorSums, crc32c};
+pub use checksum::{SectorChecksums, crc32c};
 pub use failure::{Failure, FailureKind};
 pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};

@@ -21,10 +21,10 @@ use crate::text::printed;
 /// A context of UCX. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Context {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ContextShared>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct ContextShared {
     pub(crate) library: &'static Library,
     pub(crate) handle: sys::ucp_context_h,
     pub(crate) event_driven: bool,
@@ -38,9 +38,9 @@ pub(crate) struct Shared {
 }
 
 // SAFETY: the context is made with `mt_workers_shared`, by which UCX locks it on every use; the rest is Send and Sync.
-unsafe impl Send for Shared {}
+unsafe impl Send for ContextShared {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for ContextShared {}
 
 impl Context {
     /// A context with `options`.
@@ -79,7 +79,7 @@ impl Context {
         let handle = init(library, &config, options)?;
         drop(config);
         // Built before anything can fail, so that the handle has an owner.
-        let mut shared = Shared {
+        let mut shared = ContextShared {
             library,
             handle,
             event_driven: options.event_driven,
@@ -185,7 +185,7 @@ impl Drop for Config {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ContextShared {
     fn drop(&mut self) {
         for mapped in self.mapped.get_mut() {
             mapped.deregister(self.library.ucp(), self.handle);
@@ -195,7 +195,7 @@ impl Drop for Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ContextShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("library", &self.library).field("resources", &self.resources).finish()
     }

@@ -28,7 +28,7 @@ use crate::registration::Registration;
 use crate::remote::KeyState;
 use crate::worker::{Core, Worker};
 
-/// Room for a header that a recycled operation keeps, in bytes: a hit's header of 64 with the sums of a block, 512, must not
+/// Room for a header that a recycled operation keeps, in bytes: a hit's header of 64 with the checksums of a block, 512, must not
 /// allocate each time.
 const KEPT_HEADER: usize = 1024;
 

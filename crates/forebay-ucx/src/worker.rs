@@ -32,11 +32,11 @@ const LAST_OPERATIONS: Duration = Duration::from_secs(5);
 /// A worker. Clones are the same one; it belongs to the thread that made it.
 #[derive(Clone)]
 pub struct Worker {
-    shared: Rc<Shared>,
+    shared: Rc<WorkerShared>,
 }
 
 /// Owns the core. Apart from it, so that callbacks can use the core while this is being dropped.
-pub(crate) struct Shared {
+pub(crate) struct WorkerShared {
     core: NonNull<Core>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Core {
     /// The descriptor of the message that is being delivered, and whether its handler has dropped it.
     pub(crate) delivering: Cell<*mut std::ffi::c_void>,
     pub(crate) declined: Cell<bool>,
-    this: RefCell<Weak<Shared>>,
+    this: RefCell<Weak<WorkerShared>>,
 }
 
 impl Worker {
@@ -95,7 +95,7 @@ impl Worker {
             check(status, "give a worker's event descriptor")?;
             core.events = Some(events);
         }
-        let shared = Rc::new(Shared { core: NonNull::from(Box::leak(core)) });
+        let shared = Rc::new(WorkerShared { core: NonNull::from(Box::leak(core)) });
         *shared.core().this.borrow_mut() = Rc::downgrade(&shared);
         let worker = Self { shared };
         worker.drop_messages()?;
@@ -328,20 +328,20 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // SAFETY: the last use of the worker; see `Shared::drop`, and `Worker::new` for one that was never shared.
+        // SAFETY: the last use of the worker; see `WorkerShared::drop`, and `Worker::new` for one that was never shared.
         unsafe { (self.ucp().ucp_worker_destroy)(self.handle) };
         self.free_ops();
     }
 }
 
-impl Shared {
+impl WorkerShared {
     fn core(&self) -> &Core {
         // SAFETY: the core lives until `drop`, and is only ever shared.
         unsafe { self.core.as_ref() }
     }
 }
 
-impl Drop for Shared {
+impl Drop for WorkerShared {
     fn drop(&mut self) {
         let core = self.core();
         core.finish_deferred();

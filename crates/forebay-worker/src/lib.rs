@@ -6,8 +6,8 @@
 //!
 //! * `namespace.rs`: which origin is behind which path; `scope.rs`: that and the policies, as they are now;
 //! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `invalidation_log.rs`: which of them
-//!   are not believed any more, `neighbours.rs`: when a directory is listed instead of being asked about each of its names;
-//! * `changes.rs`: changes of the namespace and uploads, which go through to the origin;
+//!   are not believed any more, `list_ahead.rs`: when a directory is listed instead of being asked about each of its names;
+//! * `writes.rs`: changes of the namespace and uploads, which go through to the origin;
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
 //! * `source.rs`: the origins as the engine's source, and `peers.rs`: the other workers before them;
 //! * `drain.rs`: handing over what is cached before the worker leaves;
@@ -21,14 +21,13 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
-mod changes;
 mod drain;
 mod heat;
 mod invalidation_log;
+mod list_ahead;
 mod metadata;
 mod moves;
 mod namespace;
-mod neighbours;
 mod peers;
 mod requests;
 mod scope;
@@ -37,6 +36,7 @@ mod source;
 mod stats;
 mod versions;
 mod worker;
+mod writes;
 
 pub use drain::{AdoptOutcome, DrainOptions, DrainProgress, DrainTargets, DrainVerdict};
 pub use metadata::MetadataOptions;

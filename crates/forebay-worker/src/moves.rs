@@ -68,7 +68,7 @@ impl Worker {
         if let Keeping::As(keep) = keeping {
             for sectors in wanted.without(coverage.memory.into_iter().chain(coverage.disk)) {
                 let fetched = self.adopted(&from, key, sectors, block_length, deadline).await?;
-                self.store().publish_as(key, sectors, block_length, fetched.filled, fetched.sums, keep);
+                self.store().publish_as(key, sectors, block_length, fetched.filled, fetched.checksums, keep);
                 let length = sectors.byte_len(block_length);
                 provenance.memory += length;
                 self.counters.adopted(length);

@@ -17,8 +17,8 @@ pub const PEERS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Who else in the cluster may hold a block.
 ///
-/// What they deliver has in [`Fetched::sums`] what the peer sent as sums: whoever asks checks the bytes against them, so an
-/// implementation need not. Bytes without sums are not believed.
+/// What they deliver has in [`Fetched::checksums`] what the peer sent as checksums: whoever asks checks the bytes against them, so an
+/// implementation need not. Bytes without checksums are not believed.
 #[async_trait::async_trait]
 pub trait Peers: Send + Sync + 'static {
     /// Bytes that another worker has in its cache; `None` when none of those worth asking has them. Never asks the origin,
@@ -78,8 +78,8 @@ impl Asked {
 }
 
 fn checked(mut fetched: Fetched, key: BlockKey, sectors: SectorRange, length: u32) -> Option<Fetched> {
-    let sums = fetched.sums.take();
-    let checked = sums.ok_or(sectors.start).and_then(|sums| fetched.checked(sectors, length, sums));
+    let checksums = fetched.checksums.take();
+    let checked = checksums.ok_or(sectors.start).and_then(|checksums| fetched.checked(sectors, length, checksums));
     match checked {
         Ok(fetched) => Some(Fetched { from_cache: length, ..fetched }),
         Err(sector) => {

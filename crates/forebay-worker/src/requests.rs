@@ -51,8 +51,8 @@ impl Worker {
         }
         self.heat.note(&block, length);
         if takes_files && let Some(slice) = self.store().disk_slice(&block, offset, length).await {
-            let sums = slice.sums.as_ref().filter(|_| request.flags.contains(Flags::SUMS));
-            let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
+            let checksums = slice.checksums.as_ref().filter(|_| request.flags.contains(Flags::CHECKSUMS));
+            let body = checksums.map_or_else(Bytes::new, |checksums| checksums.as_bytes().clone());
             let file = FileSlice { file: Arc::clone(&slice.file), offset: slice.offset, length, pin: Box::new(slice) };
             let provenance = Provenance { disk: length, ..Provenance::default() };
             return Ok(counted(Response { provenance, body, payload: ResponsePayload::File(file) }));
@@ -76,8 +76,8 @@ impl Worker {
         let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin };
         let served = Served { provenance, peers: read.from_cache };
         let told = served.told();
-        // What was fetched just now is in memory, with its sums.
-        let response = self.summed(request, told).unwrap_or_else(|| Response::of_spans(read.spans, told));
+        // What was fetched just now is in memory, with its checksums.
+        let response = self.checksummed(request, told).unwrap_or_else(|| Response::of_spans(read.spans, told));
         Ok((response, served))
     }
 
@@ -90,8 +90,9 @@ impl Worker {
             return Err(Failure::new(FailureKind::NotCached, message));
         };
         let provenance = Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
-        let sums = request.flags.contains(Flags::SUMS).then(|| self.store().sums(&block, offset, length)).flatten();
-        let body = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
+        let checksums =
+            request.flags.contains(Flags::CHECKSUMS).then(|| self.store().checksums(&block, offset, length)).flatten();
+        let body = checksums.map_or_else(Bytes::new, |checksums| checksums.as_bytes().clone());
         Ok(Response { provenance, body, payload: ResponsePayload::Spans(stored.spans) })
     }
 
@@ -102,14 +103,14 @@ impl Worker {
         self.counters.hit(length);
     }
 
-    /// Bytes in memory that the caller will check, with their sums.
-    fn summed(&self, request: &Request, provenance: Provenance) -> Option<Response> {
-        if !request.flags.contains(Flags::SUMS) {
+    /// Bytes in memory that the caller will check, with their checksums.
+    fn checksummed(&self, request: &Request, provenance: Provenance) -> Option<Response> {
+        if !request.flags.contains(Flags::CHECKSUMS) {
             return None;
         }
-        let (span, sums) = self.store().try_read_summed(&request.block, request.offset, request.length)?;
+        let (span, checksums) = self.store().try_read_checksummed(&request.block, request.offset, request.length)?;
         let payload = ResponsePayload::Spans(Spans::from_iter([span]));
-        Some(Response { provenance, body: sums.as_bytes().clone(), payload })
+        Some(Response { provenance, body: checksums.as_bytes().clone(), payload })
     }
 
     async fn fill(&self, request: &Request) -> Result<(Response, Served), Failure> {
@@ -234,14 +235,14 @@ impl Service for Worker {
         }
         let provenance = Provenance { memory: request.length, ..Provenance::default() };
         let checked = || {
-            // Another worker believes no bytes without their sums: those of several runs are gathered in `read_cached`.
+            // Another worker believes no bytes without their checksums: those of several runs are gathered in `read_cached`.
             if request.flags.contains(Flags::CACHED) {
                 return None;
             }
             let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
             Some(Response::of_spans(spans, provenance))
         };
-        let response = self.summed(request, provenance).or_else(checked)?;
+        let response = self.checksummed(request, provenance).or_else(checked)?;
         self.note_hit(&request.block, request.length);
         Some(response)
     }

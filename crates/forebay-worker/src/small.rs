@@ -17,7 +17,7 @@ use forebay_store::Keep;
 use forebay_transport::message::{StatReadReply, StatReply};
 use forebay_transport::wire::MAX_BODY_BESIDE_PAYLOAD;
 use forebay_transport::{Flags, Op, Provenance, Request, Response, ResponsePayload};
-use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SECTOR_SIZE, SectorSums};
+use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SECTOR_SIZE, SectorChecksums};
 
 use crate::requests::path_of;
 use crate::stats::Served;
@@ -30,7 +30,7 @@ const CONTENT_WITHIN: Duration = Duration::from_secs(1);
 /// The bytes of a whole file.
 struct Content {
     spans: Spans,
-    sums: Option<SectorSums>,
+    checksums: Option<SectorChecksums>,
     served: Served,
 }
 
@@ -114,7 +114,7 @@ impl Worker {
             self.learn(key.file, version);
             let provenance = Provenance { memory: stored.from_memory, disk: stored.from_disk, ..Provenance::default() };
             let served = Served { provenance, peers: 0 };
-            return Ok(Some(Content { spans: stored.spans, sums: None, served }));
+            return Ok(Some(Content { spans: stored.spans, checksums: None, served }));
         }
         self.heat.note(&key, length);
         let version = self.learn(key.file, version);
@@ -125,22 +125,22 @@ impl Worker {
         let read = read?;
         let origin = read.from_source - read.from_cache;
         let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin };
-        Ok(Some(Content { spans: read.spans, sums: None, served: Served { provenance, peers: read.from_cache } }))
+        Ok(Some(Content { spans: read.spans, checksums: None, served: Served { provenance, peers: read.from_cache } }))
     }
 
-    /// The bytes of a file that are in memory: with their sums for a caller who checks them, checked for another.
+    /// The bytes of a file that are in memory: with their checksums for a caller who checks them, checked for another.
     fn in_memory(&self, request: &Request, key: BlockKey, length: u32) -> Option<Content> {
-        let summed = || {
-            let (span, sums) = self.store().try_read_summed(&key, 0, length)?;
-            Some((Spans::from_iter([span]), Some(sums)))
+        let checksummed = || {
+            let (span, checksums) = self.store().try_read_checksummed(&key, 0, length)?;
+            Some((Spans::from_iter([span]), Some(checksums)))
         };
-        let (spans, sums) = match request.flags.contains(Flags::SUMS) {
-            true => summed()?,
+        let (spans, checksums) = match request.flags.contains(Flags::CHECKSUMS) {
+            true => checksummed()?,
             false => (self.engine.try_read(&key, 0, length)?, None),
         };
         self.heat.note(&key, length);
         let provenance = Provenance { memory: length, ..Provenance::default() };
-        Some(Content { spans, sums, served: Served { provenance, peers: 0 } })
+        Some(Content { spans, checksums, served: Served { provenance, peers: 0 } })
     }
 
     /// Remembers a version, so that nobody need describe it who reads it next.
@@ -159,24 +159,24 @@ impl Worker {
     }
 }
 
-/// Whether an answer about a name leaves room for the bytes of its file, and their sums, beside it: long names do not.
+/// Whether an answer about a name leaves room for the bytes of its file, and their checksums, beside it: long names do not.
 fn fits(stat: &StatReply, request: &Request, length: u32) -> bool {
-    let sums = match request.flags.contains(Flags::SUMS) {
+    let checksums = match request.flags.contains(Flags::CHECKSUMS) {
         true => size_of::<u32>() * length.div_ceil(SECTOR_SIZE) as usize,
         false => 0,
     };
-    let reply = StatReadReply { stat: stat.clone(), sums: vec![0; sums].into() };
+    let reply = StatReadReply { stat: stat.clone(), checksums: vec![0; checksums].into() };
     reply.encode().len() <= MAX_BODY_BESIDE_PAYLOAD as usize
 }
 
 /// The answer, without the content where not every transport would take both.
 fn answered(stat: StatReply, content: Option<Content>) -> (Response, Served) {
-    let (spans, sums, served) = match content {
-        Some(Content { spans, sums, served }) => (Some(spans), sums, served),
+    let (spans, checksums, served) = match content {
+        Some(Content { spans, checksums, served }) => (Some(spans), checksums, served),
         None => (None, None, Served::default()),
     };
-    let sums = sums.map_or_else(Bytes::new, |sums| sums.as_bytes().clone());
-    let body = StatReadReply { stat, sums }.encode();
+    let checksums = checksums.map_or_else(Bytes::new, |checksums| checksums.as_bytes().clone());
+    let body = StatReadReply { stat, checksums }.encode();
     match spans {
         Some(spans) if body.len() <= MAX_BODY_BESIDE_PAYLOAD as usize => {
             let payload = ResponsePayload::Spans(spans);

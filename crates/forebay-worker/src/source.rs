@@ -35,7 +35,7 @@ impl BlockSource for Origins {
         let mut filled = buffers.landing(length).await?;
         let range = fetch.layout.file_range(fetch.key.index, fetch.sectors);
         origin.read(&fetch.version, range, &mut filled[..length as usize]).await?;
-        Ok(Fetched { filled, sums: None, from_cache: 0 })
+        Ok(Fetched { filled, checksums: None, from_cache: 0 })
     }
 
     fn keeping(&self, file: FileId, version: &FileVersion) -> Keeping {

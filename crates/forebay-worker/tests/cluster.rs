@@ -13,7 +13,7 @@ use forebay_origin::FakeOrigin;
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::message::{AdoptRequest, CoverageReply};
 use forebay_transport::{Flags, Op, Request};
-use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, SECTOR_SIZE, SectorRange, SectorSums};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, SECTOR_SIZE, SectorChecksums, SectorRange};
 use forebay_worker::{
     AdoptOutcome, DrainOptions, DrainProgress, DrainTargets, DrainVerdict, PEERS_DEADLINE, Peers, Worker,
 };
@@ -69,8 +69,8 @@ impl Peers for Near {
         if self.corrupts {
             filled[5] ^= 1;
         }
-        let sums = SectorSums::from_bytes(response.body).filter(|sums| !sums.is_empty());
-        Ok(Some(Fetched { filled, sums, from_cache: 0 }))
+        let checksums = SectorChecksums::from_bytes(response.body).filter(|checksums| !checksums.is_empty());
+        Ok(Some(Fetched { filled, checksums, from_cache: 0 }))
     }
 }
 
@@ -88,8 +88,8 @@ async fn a_question_for_cached_bytes_is_answered_from_memory_and_disk_with_sums_
     read(&worker, &version, 0, 0, 100_000).await.unwrap();
     let check = async |worker: &Worker, memory, disk| {
         let response = ask(worker, cached(key, 0, 100_000)).await.unwrap();
-        let sums = SectorSums::from_bytes(response.body.clone()).unwrap();
-        assert_eq!((sums.len(), sums.check(&bytes_of(&response))), (4, Ok(())));
+        let checksums = SectorChecksums::from_bytes(response.body.clone()).unwrap();
+        assert_eq!((checksums.len(), checksums.check(&bytes_of(&response))), (4, Ok(())));
         assert!(bytes_of(&response) == bytes);
         assert_eq!((response.provenance.memory, response.provenance.disk), (memory, disk));
     };

@@ -52,7 +52,7 @@ fn a_client_allocates_nothing_for_a_hit() {
 #[test]
 fn a_worker_allocates_nothing_for_a_hit() {
     let scene = Scene::new();
-    for (length, flags) in [(4 << 10, Flags::default()), (1 << 20, Flags::default()), (1 << 20, Flags::SUMS)] {
+    for (length, flags) in [(4 << 10, Flags::default()), (1 << 20, Flags::default()), (1 << 20, Flags::CHECKSUMS)] {
         let served = allocations(|| {
             let request = scene.request(0, somewhere(length), length).with_flags(flags);
             assert!(scene.worker.try_handle(&request).is_some());

@@ -14,7 +14,7 @@ use forebay_origin::FakeOrigin;
 use forebay_transport::fake::FakeTransport;
 use forebay_transport::message::StatReadReply;
 use forebay_transport::{Flags, Op, Request, Service, Transport};
-use forebay_types::{Failure, FailureKind, SectorSums};
+use forebay_types::{Failure, FailureKind, SectorChecksums};
 use forebay_worker::Worker;
 
 /// Links by member name.
@@ -181,21 +181,21 @@ async fn a_file_that_changed_under_its_name_is_answered_as_it_is_now() {
     // What is known of the name is older than what the origin has.
     stat(worker, "/s3/d/00003").await.unwrap();
     scene.origin.put("d/00003", pattern(5000, 77));
-    let (reply, bytes) = ask("/s3/d/00003", 1 << 18, Flags::SUMS).await.unwrap();
+    let (reply, bytes) = ask("/s3/d/00003", 1 << 18, Flags::CHECKSUMS).await.unwrap();
     assert_eq!((reply.stat.attr.size(), bytes), (5000, None));
-    let (reply, bytes) = ask("/s3/d/00003", 1 << 18, Flags::SUMS).await.unwrap();
+    let (reply, bytes) = ask("/s3/d/00003", 1 << 18, Flags::CHECKSUMS).await.unwrap();
     assert_eq!(bytes.as_deref(), Some(&pattern(5000, 77)[..]));
     assert_eq!(reply.stat.attr.version().cloned(), scene.origin.version("d/00003"));
-    let (reply, bytes) = ask("/s3/d/00003", 1 << 18, Flags::SUMS).await.unwrap();
-    let sums = SectorSums::from_bytes(reply.sums).unwrap();
-    assert_eq!((sums.len(), sums.check(&bytes.unwrap())), (1, Ok(())));
+    let (reply, bytes) = ask("/s3/d/00003", 1 << 18, Flags::CHECKSUMS).await.unwrap();
+    let checksums = SectorChecksums::from_bytes(reply.checksums).unwrap();
+    assert_eq!((checksums.len(), checksums.check(&bytes.unwrap())), (1, Ok(())));
     // Too large for the caller, not cached, not there, a directory.
-    assert_eq!(ask("/s3/d/00003", 4999, Flags::SUMS).await.unwrap().1, None);
+    assert_eq!(ask("/s3/d/00003", 4999, Flags::CHECKSUMS).await.unwrap().1, None);
     let gets = scene.origin.counts().gets;
-    assert_eq!(ask("/s3/d/00005", 1 << 18, Flags::SUMS.and(Flags::CACHED)).await.unwrap().1, None);
+    assert_eq!(ask("/s3/d/00005", 1 << 18, Flags::CHECKSUMS.and(Flags::CACHED)).await.unwrap().1, None);
     assert_eq!(scene.origin.counts().gets, gets);
-    assert_eq!(ask("/s3/d/nothing", 1 << 18, Flags::SUMS).await.unwrap_err().kind(), FailureKind::NotFound);
-    assert!(ask("/s3/d", 1 << 18, Flags::SUMS).await.unwrap().0.stat.attr.version().is_none());
+    assert_eq!(ask("/s3/d/nothing", 1 << 18, Flags::CHECKSUMS).await.unwrap_err().kind(), FailureKind::NotFound);
+    assert!(ask("/s3/d", 1 << 18, Flags::CHECKSUMS).await.unwrap().0.stat.attr.version().is_none());
     assert!(ask("/s3/d/00006", u32::MAX, Flags::default()).await.unwrap().1.is_some(), "no more than a block");
 }
 
@@ -205,7 +205,8 @@ async fn bytes_that_would_not_fit_beside_a_long_name_are_not_fetched() {
     let name = format!("{}/file", vec!["x".repeat(200); 5].join("/"));
     scene.origin.put(&name, pattern(500, 1));
     let name = path(&format!("/s3/{name}"));
-    let mut request = Request::on_path(Op::StatRead, name.as_bytes().to_vec().into(), SECOND).with_flags(Flags::SUMS);
+    let mut request =
+        Request::on_path(Op::StatRead, name.as_bytes().to_vec().into(), SECOND).with_flags(Flags::CHECKSUMS);
     request.length = 1 << 18;
     let response = ask(&scene.workers[0], request).await.unwrap();
     assert!(response.payload.is_empty());

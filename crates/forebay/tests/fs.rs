@@ -181,10 +181,10 @@ fn du_sums_up_a_tree() {
 #[test]
 fn checksums_are_those_that_sha256sum_checks() {
     let (fixture, mnt) = mounted();
-    let sums = succeed(["fs", "checksum", &mnt]);
-    assert_eq!(sums.lines().count(), 5, "{sums}");
-    std::fs::write(fixture.path("sums"), &sums).unwrap();
-    let check = Command::new("sha256sum").arg("-c").arg(fixture.path("sums")).output().unwrap();
+    let checksums = succeed(["fs", "checksum", &mnt]);
+    assert_eq!(checksums.lines().count(), 5, "{checksums}");
+    std::fs::write(fixture.path("checksums"), &checksums).unwrap();
+    let check = Command::new("sha256sum").arg("-c").arg(fixture.path("checksums")).output().unwrap();
     assert!(check.status.success(), "{check:?}");
     let crc = succeed(["fs", "checksum", "-a", "crc32c", &format!("{mnt}/empty")]);
     assert_eq!(crc, format!("00000000  {mnt}/empty\n"));
@@ -254,8 +254,8 @@ fn names_that_are_not_text_survive() {
     assert!(listed.windows(9).any(|window| window == b"odd\xff\nname"[..9].to_vec()));
     let path = directory.join(OsString::from_vec(b"odd\xff\nname".to_vec()));
     assert_eq!(succeed(["fs".as_ref(), "cat".as_ref(), path.as_os_str()]), "odd");
-    let sums = forebay().args(["fs", "checksum"]).arg(&directory).output().unwrap().stdout;
-    std::fs::write(fixture.path("sums"), sums).unwrap();
-    let check = Command::new("sha256sum").arg("-c").arg(fixture.path("sums")).output().unwrap();
+    let checksums = forebay().args(["fs", "checksum"]).arg(&directory).output().unwrap().stdout;
+    std::fs::write(fixture.path("checksums"), checksums).unwrap();
+    let check = Command::new("sha256sum").arg("-c").arg(fixture.path("checksums")).output().unwrap();
     assert!(check.status.success(), "{check:?}");
 }

@@ -46,7 +46,7 @@ pub(crate) struct Counts {
     pub(crate) failed: u64,
 }
 
-struct State {
+struct OriginState {
     url: Arc<str>,
     node: usize,
     objects: BTreeMap<Vec<u8>, Object>,
@@ -63,16 +63,16 @@ struct Upload {
 }
 
 thread_local! {
-    static ORIGINS: RefCell<(Vec<State>, Counts)> = RefCell::default();
+    static ORIGINS: RefCell<(Vec<OriginState>, Counts)> = RefCell::default();
 }
 
-fn with<T>(number: usize, with: impl FnOnce(&mut State, &mut Counts) -> T) -> T {
+fn with<T>(number: usize, with: impl FnOnce(&mut OriginState, &mut Counts) -> T) -> T {
     ORIGINS.with_borrow_mut(|(origins, counts)| with(&mut origins[number], counts))
 }
 
 /// Another origin, on a machine of its own.
 pub(crate) fn add(url: &str, node: usize) -> usize {
-    let state = State {
+    let state = OriginState {
         url: url.into(),
         node,
         objects: BTreeMap::new(),
@@ -125,7 +125,7 @@ pub(crate) fn object_of(version: &FileVersion) -> Option<Object> {
     Some(Object { number: u64::from_str_radix(number, 16).ok()?, size: size.parse().ok()? })
 }
 
-impl State {
+impl OriginState {
     fn set(&mut self, number: usize, path: &[u8], object: Option<Object>) {
         match object {
             Some(object) => _ = self.objects.insert(path.to_vec(), object),
@@ -221,7 +221,7 @@ impl SimulatedOrigin {
         &self,
         path: &[u8],
         bytes: u64,
-        work: impl FnOnce(&mut State, &mut Counts, usize) -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&mut OriginState, &mut Counts, usize) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let (number, from) = (self.number, self.asker.node);
         let (to, trouble) = with(number, |state, _| (state.node, state.trouble));
@@ -267,10 +267,10 @@ impl SimulatedOrigin {
         &self,
         path: &[u8],
         bytes: u64,
-        work: impl FnOnce(&mut State, &[u8], usize) -> Result<T, Failure> + Send + 'static,
+        work: impl FnOnce(&mut OriginState, &[u8], usize) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let owned = path.to_vec();
-        let counted = move |state: &mut State, counts: &mut Counts, number: usize| {
+        let counted = move |state: &mut OriginState, counts: &mut Counts, number: usize| {
             counts.changes += 1;
             work(state, &owned, number)
         };
@@ -286,7 +286,7 @@ impl Origin for SimulatedOrigin {
 
     async fn stat(&self, path: &[u8]) -> Result<Attr, Failure> {
         let asked = path.to_vec();
-        let stat = move |state: &mut State, counts: &mut Counts, _| {
+        let stat = move |state: &mut OriginState, counts: &mut Counts, _| {
             counts.stats += 1;
             state.stat(&asked)
         };
@@ -295,7 +295,7 @@ impl Origin for SimulatedOrigin {
 
     async fn list(&self, path: &[u8], token: Option<&str>, max: usize) -> Result<ListPage, Failure> {
         let (asked, token) = (path.to_vec(), token.map(str::to_owned));
-        let list = move |state: &mut State, counts: &mut Counts, _| {
+        let list = move |state: &mut OriginState, counts: &mut Counts, _| {
             counts.lists += 1;
             state.list(&asked, token.as_deref(), max)
         };
@@ -310,7 +310,7 @@ impl Origin for SimulatedOrigin {
         let get = model::Get::begin(self.asker, version, range.clone());
         let truncates = with(self.number, |state, _| state.trouble.truncates);
         let truncated = truncates > 0 && kernel::once_in(truncates);
-        let read = move |state: &mut State, counts: &mut Counts, _| {
+        let read = move |state: &mut OriginState, counts: &mut Counts, _| {
             counts.gets += 1;
             match state.objects.get(&*asked.path) {
                 Some(object) if tag_of(*object) == asked.tag => {
@@ -337,11 +337,11 @@ impl Origin for SimulatedOrigin {
     }
 
     async fn put(&self, path: &[u8], bytes: Bytes) -> Result<Attr, Failure> {
-        let put = move |state: &mut State, path: &[u8], number: usize| {
+        let put = move |state: &mut OriginState, path: &[u8], number: usize| {
             if state.is_directory(path) {
                 return Err(state.failure(FailureKind::IsADirectory, path, "is a directory"));
             }
-            let object = State::object_in(&bytes, number, path);
+            let object = OriginState::object_in(&bytes, number, path);
             state.set(number, path, Some(object));
             Ok(state.attr(path, object))
         };
@@ -349,7 +349,7 @@ impl Origin for SimulatedOrigin {
     }
 
     async fn begin_upload(&self, path: &[u8]) -> Result<String, Failure> {
-        let begin = |state: &mut State, path: &[u8], _| {
+        let begin = |state: &mut OriginState, path: &[u8], _| {
             state.next += 1;
             let name = format!("upload-{}", state.next);
             state.uploads.insert(name.clone(), Upload { path: path.to_vec(), parts: BTreeMap::new() });
@@ -360,7 +360,7 @@ impl Origin for SimulatedOrigin {
 
     async fn upload_part(&self, path: &[u8], upload: &str, number: u32, bytes: Bytes) -> Result<String, Failure> {
         let upload = upload.to_owned();
-        let add = move |state: &mut State, path: &[u8], _| {
+        let add = move |state: &mut OriginState, path: &[u8], _| {
             // As in S3: of the same bytes, the same, so that a part may be sent twice.
             let tag = format!("part-{}", blake3::hash(&bytes).to_hex());
             let gone = state.failure(FailureKind::NotFound, path, "no such upload");
@@ -373,7 +373,7 @@ impl Origin for SimulatedOrigin {
 
     async fn complete_upload(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<Attr, Failure> {
         let (name, tags) = (upload.to_owned(), parts.to_vec());
-        let complete = move |state: &mut State, path: &[u8], number: usize| {
+        let complete = move |state: &mut OriginState, path: &[u8], number: usize| {
             if let Some((_, object)) = state.completed.get(&name) {
                 return Ok(state.attr(path, *object));
             }
@@ -390,7 +390,7 @@ impl Origin for SimulatedOrigin {
             if whole.len() as u64 != size {
                 return Err(state.failure(FailureKind::Corrupt, path, "the parts do not add up"));
             }
-            let object = State::object_in(&whole, number, path);
+            let object = OriginState::object_in(&whole, number, path);
             state.uploads.remove(&name);
             state.set(number, path, Some(object));
             state.completed.insert(name, (path.to_vec(), object));
@@ -401,7 +401,7 @@ impl Origin for SimulatedOrigin {
 
     async fn abort_upload(&self, path: &[u8], upload: &str) -> Result<(), Failure> {
         let upload = upload.to_owned();
-        let abort = move |state: &mut State, _: &[u8], _| {
+        let abort = move |state: &mut OriginState, _: &[u8], _| {
             state.uploads.remove(&upload);
             Ok(())
         };
@@ -410,7 +410,7 @@ impl Origin for SimulatedOrigin {
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<Attr, Failure> {
         let from = from.to_vec();
-        let copy = move |state: &mut State, to: &[u8], number: usize| {
+        let copy = move |state: &mut OriginState, to: &[u8], number: usize| {
             let gone = state.failure(FailureKind::NotFound, &from, "not found");
             let object = state.objects.get(&from).copied().ok_or(gone)?;
             if state.is_directory(to) {
@@ -423,7 +423,7 @@ impl Origin for SimulatedOrigin {
     }
 
     async fn remove(&self, path: &[u8]) -> Result<(), Failure> {
-        let remove = |state: &mut State, path: &[u8], number: usize| {
+        let remove = |state: &mut OriginState, path: &[u8], number: usize| {
             if state.is_directory(path) {
                 return Err(state.failure(FailureKind::IsADirectory, path, "is a directory"));
             }
@@ -434,7 +434,7 @@ impl Origin for SimulatedOrigin {
     }
 
     async fn make_directory(&self, path: &[u8]) -> Result<Attr, Failure> {
-        let make = |state: &mut State, path: &[u8], _| {
+        let make = |state: &mut OriginState, path: &[u8], _| {
             if state.is_directory(path) || state.objects.contains_key(path) {
                 return Err(state.failure(FailureKind::Exists, path, "exists"));
             }
@@ -445,7 +445,7 @@ impl Origin for SimulatedOrigin {
     }
 
     async fn remove_directory(&self, path: &[u8]) -> Result<(), Failure> {
-        let remove = |state: &mut State, path: &[u8], _| {
+        let remove = |state: &mut OriginState, path: &[u8], _| {
             let is_file = state.objects.contains_key(path);
             if !state.is_directory(path) {
                 let kind = if is_file { FailureKind::NotADirectory } else { FailureKind::NotFound };

@@ -9,11 +9,11 @@
 //! * an operation ends within its deadline;
 //! * it fails only where something that it needs was in trouble.
 
-mod changes;
 mod dataset;
 mod judge;
 mod reads;
 mod state;
+mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -40,11 +40,11 @@ pub trait PathMaker: Send + Sync + 'static {
 
 /// The link.
 pub struct WorkerLink {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerLinkShared>,
     _stop: DropGuard,
 }
 
-struct Shared {
+struct WorkerLinkShared {
     tcp: Arc<dyn Transport>,
     maker: Arc<dyn PathMaker>,
     options: PathOptions,
@@ -86,7 +86,7 @@ impl WorkerLink {
         stats: Arc<PathStats>,
     ) -> Self {
         let stop = CancellationToken::new();
-        let shared = Shared {
+        let shared = WorkerLinkShared {
             tcp,
             maker,
             options,
@@ -112,7 +112,7 @@ impl WorkerLink {
     }
 }
 
-impl Shared {
+impl WorkerLinkShared {
     /// The paths. The first caller asks for them; callers that come meanwhile get the same answer.
     async fn first(self: &Arc<Self>, deadline: Duration) -> Result<Arc<Found>, CallError> {
         let timed_out = || LinkError::TimedOut { peer: self.tcp.peer().to_owned(), waited: deadline };

@@ -51,13 +51,13 @@ pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A link over any of several paths.
 pub struct PathsTransport {
-    shared: Arc<Shared>,
+    shared: Arc<PathsShared>,
     /// The one that looks at what is due.
     tasks: TaskTracker,
     _stop: DropGuard,
 }
 
-struct Shared {
+struct PathsShared {
     worker: String,
     paths: Vec<Path>,
     selector: Mutex<PathSelector>,
@@ -113,7 +113,7 @@ impl PathsTransport {
         fallen: Arc<Notify>,
     ) -> Self {
         let stop = CancellationToken::new();
-        let shared = Shared {
+        let shared = PathsShared {
             worker,
             paths,
             operation_timeout,
@@ -192,7 +192,7 @@ impl PathsTransport {
     }
 }
 
-impl Shared {
+impl PathsShared {
     /// SplitMix64: good enough to spread requests, and nothing to lock.
     fn random(&self) -> u64 {
         let seed = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);

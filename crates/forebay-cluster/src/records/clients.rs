@@ -1,18 +1,18 @@
 //! Mounts that keep files whole for their machine, and what jobs ask of them.
 //!
-//! A mount is no member: nobody can call it. It says that it is there, watches for orders, and reports. What it writes is
+//! A mount is no member: nobody can call it. It says that it is there, watches for requests to materialise files, and reports. What it writes is
 //! under a lease of its own, so that what a mount that died had promised is promised no more.
 
 use serde::{Deserialize, Serialize};
 
-/// Under which key prefix the mounts that take orders are: `clients/NAME`, the name as one segment.
+/// Under which key prefix the mounts that take requests are: `clients/NAME`, the name as one segment.
 pub const CLIENTS: &str = "clients/";
-/// Under which key prefix orders are: `orders/JOB`.
-pub const ORDERS: &str = "orders/";
+/// Under which key prefix requests to materialise files are: `materialise/JOB`.
+pub const MATERIALISE_REQUESTS: &str = "materialise/";
 /// Under which key prefix mounts report: `deliveries/JOB/NAME`.
 pub const DELIVERIES: &str = "deliveries/";
 
-/// A mount that takes orders.
+/// A mount that takes requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecord {
     /// Which one: machine and mountpoint.
@@ -23,14 +23,14 @@ pub struct ClientRecord {
 
 /// What every mount is to keep whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderRecord {
+pub struct MaterialiseRecord {
     /// The job that it is for.
     pub job: String,
     /// A file, or a directory with all below it; a path of the namespace.
     pub path: String,
 }
 
-/// How far a mount is with an order.
+/// How far a mount is with a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryRecord {
@@ -74,7 +74,7 @@ macro_rules! kept {
 }
 
 kept!(ClientRecord);
-kept!(OrderRecord);
+kept!(MaterialiseRecord);
 kept!(DeliveryRecord);
 
 #[cfg(test)]
@@ -85,8 +85,8 @@ mod tests {
     fn records_read_back_what_they_write_and_pass_over_what_they_do_not_know() {
         let client = ClientRecord { name: "node1:/mnt".into(), capacity_bytes: 7 };
         assert_eq!(ClientRecord::decode(&client.encode()), Ok(client));
-        let order = OrderRecord { job: "load-1".into(), path: "/a".into() };
-        assert_eq!(OrderRecord::decode(&order.encode()), Ok(order));
+        let request = MaterialiseRecord { job: "load-1".into(), path: "/a".into() };
+        assert_eq!(MaterialiseRecord::decode(&request.encode()), Ok(request));
         let delivery = DeliveryRecord::decode(br#"{"ready":2,"ended":true,"colour":"blue"}"#).unwrap();
         assert_eq!((delivery.ready, delivery.ended, delivery.error), (2, true, None));
         assert!(DeliveryRecord::decode(b"[").is_err());

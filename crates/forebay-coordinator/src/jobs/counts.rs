@@ -19,7 +19,6 @@ const MAX_TEXT: usize = 160;
 
 /// Files, and the bytes in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = Tally)]
 pub struct FileCounts {
     /// How many.
     pub files: u64,

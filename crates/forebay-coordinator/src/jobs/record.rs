@@ -73,7 +73,7 @@ pub struct JobRecord {
     pub(crate) pass: Pass,
     /// All before it is in `ledger`; a resumed job goes on here.
     pub(crate) cursor: Cursor,
-    #[serde(rename = "book")]
+    #[serde(alias = "book")]
     pub(crate) ledger: Ledger,
     /// All files below the path, once that is known.
     #[serde(default)]

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
+use forebay_cluster::records::clients::{
+    CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, MATERIALISE_REQUESTS, MaterialiseRecord,
+};
 use forebay_state::{Condition, StateError, StateStore, Transaction, decode_segment, encode_segment};
 use forebay_types::{Failure, FailureKind, FsPath};
 use tokio::sync::Mutex;
@@ -51,7 +53,7 @@ impl MaterialiseRequests {
             let message = "no mount of the cluster keeps files whole: set client.local.size where it mounts";
             return Err(Failure::new(FailureKind::NotFound, message));
         }
-        let request = OrderRecord { job: job.to_owned(), path: shown.clone() };
+        let request = MaterialiseRecord { job: job.to_owned(), path: shown.clone() };
         self.write(&request).await?;
         let mut absences = Absences::new(self.patience);
         loop {
@@ -74,7 +76,7 @@ impl MaterialiseRequests {
     }
 
     /// Writes a request in a task of its own, for which [`MaterialiseRequests::settled`] waits.
-    async fn write(&self, request: &OrderRecord) -> Result<(), Failure> {
+    async fn write(&self, request: &MaterialiseRecord) -> Result<(), Failure> {
         let write = Transaction::new().when(self.leads.clone()).put(request_key(&request.job), request.encode());
         let (store, writing) = (Arc::clone(&self.store), Arc::clone(&self.writing).lock_owned().await);
         let written = tokio::spawn(async move {
@@ -100,16 +102,16 @@ impl MaterialiseRequests {
         let open: BTreeSet<_> =
             records.iter().filter(|record| !record.state.is_final()).map(|record| request_key(&record.id)).collect();
         let cleared = async {
-            for entry in self.store.list(ORDERS).await?.entries {
+            for entry in self.store.list(MATERIALISE_REQUESTS).await?.entries {
                 if !open.contains(&entry.key) {
-                    tracing::warn!(key = entry.key, "an order to mounts is withdrawn: its job has ended");
+                    tracing::warn!(key = entry.key, "a request to mounts is withdrawn: its job has ended");
                     self.store.commit(Transaction::new().when(self.leads.clone()).delete(entry.key)).await?;
                 }
             }
             Ok::<_, StateError>(())
         };
         if let Err(error) = cleared.await {
-            tracing::warn!(%error, "orders of jobs that have ended may still stand");
+            tracing::warn!(%error, "requests of jobs that have ended may still stand");
         }
     }
 
@@ -139,7 +141,7 @@ pub(super) fn withdraw(write: Transaction, job: &str) -> Transaction {
 }
 
 fn request_key(job: &str) -> String {
-    format!("{ORDERS}{}", encode_segment(job))
+    format!("{MATERIALISE_REQUESTS}{}", encode_segment(job))
 }
 
 fn unavailable(error: StateError) -> Failure {

@@ -50,7 +50,7 @@ fn possible(facts: &Facts) -> Check {
 
 fn check_directory(directory: &LocalDirectory, config: &Config) -> Check {
     let path = directory.path.display().to_string();
-    let row = |verdict, what: String| row(Section::Fuse, "local-ground", verdict, what).about(&path);
+    let row = |verdict, what: String| row(Section::Fuse, "local-backend", verdict, what).about(&path);
     let file_system = directory.file_system.as_deref().unwrap_or("an unknown file system");
     let wanted = config.client_local_size;
     if file_system == "overlay" {

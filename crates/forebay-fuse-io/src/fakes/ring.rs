@@ -42,16 +42,16 @@ pub(crate) fn installed() -> Option<FakeRings> {
 
 /// The kernel's side of all rings of a mount.
 #[derive(Clone, Default)]
-pub(crate) struct FakeRings(Arc<Shared>);
+pub(crate) struct FakeRings(Arc<FakeKernelShared>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct FakeKernelShared {
+    state: Mutex<FakeKernelState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct FakeKernelState {
     sides: Vec<Side>,
     queues: HashMap<u16, Queue>,
     latest: u64,
@@ -161,7 +161,7 @@ impl FakeRings {
     }
 }
 
-impl State {
+impl FakeKernelState {
     fn command(&mut self, (side, entry): Place, command: Command, entries: &Entries) -> i32 {
         let qid = entries.qid(entry);
         if self.has_ended {

@@ -14,7 +14,7 @@ const PAGE: u64 = 4096;
 const COOLDOWN: Duration = Duration::from_secs(1);
 const MAX_COOLDOWN: Duration = Duration::from_secs(600);
 
-/// What a file of `size` bytes takes with its sums, the description of its version included.
+/// What a file of `size` bytes takes with its checksums, the description of its version included.
 pub(crate) fn room_of(size: u64) -> u64 {
     let record = sectors(size).saturating_mul(4).saturating_add(PAGE).next_multiple_of(PAGE);
     size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX).saturating_add(record)

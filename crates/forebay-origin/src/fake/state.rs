@@ -12,7 +12,7 @@ use forebay_types::{Attr, Failure, FileVersion, VersionTag};
 use crate::names::is_posix_name;
 
 /// What is under the lock.
-pub(super) struct State {
+pub(super) struct FakeOriginState {
     pub(super) url: Arc<str>,
     pub(super) objects: BTreeMap<Vec<u8>, Object>,
     pub(super) directories: BTreeSet<Vec<u8>>,
@@ -84,7 +84,7 @@ pub struct FakeCounts {
     pub uploaded: u64,
 }
 
-impl State {
+impl FakeOriginState {
     pub(super) fn new(url: Arc<str>) -> Self {
         Self {
             url,

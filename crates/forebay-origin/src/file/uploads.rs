@@ -20,8 +20,8 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use tracing::{info, warn};
 
-use super::changes::new_name;
 use super::directory::{Directory, HIDDEN, nanos};
+use super::writes::new_name;
 use crate::names::{no_such_part, no_such_upload, not_of_size};
 
 /// Hidden files and directories that nobody has touched for so long are nobody's any more.

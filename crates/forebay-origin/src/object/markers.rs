@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
 use super::build::Flavor;
-use super::changes::or_gone;
+use super::writes::or_gone;
 use super::{ObjectStoreOrigin, Wanted, directory_prefix};
 use crate::Origin;
 use crate::names::{exists, not_a_directory, not_empty};

@@ -1,7 +1,7 @@
 //! Faults and refusals, over real sockets.
 
-mod changes;
 mod clouds;
+mod writes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@ use super::backoff::Backoff;
 use super::failure::Failure;
 use super::keyspace::{Keyspace, range, to_i64};
 use super::members::Repeat;
-use crate::changes::Changes;
+use crate::coalesce::Changes;
 use crate::{Entry, Revision, Update, WatchSender};
 
 /// The largest batch of events that is taken; what is larger is listed, page by page.

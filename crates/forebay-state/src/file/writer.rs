@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::disk::Disk;
 use super::table::{Change, Plan, Table};
-use crate::changes::Changes;
+use crate::coalesce::Changes;
 use crate::{Committed, LeaseId, Revision, StateError, Transaction, Update};
 
 /// How much of the past is kept for watchers that lag, in commits and in bytes of their keys and values. Who lags further

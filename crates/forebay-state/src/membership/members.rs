@@ -39,13 +39,13 @@ pub struct Knowledge {
 
 /// The workers of a group. A [`Membership`].
 pub struct Members {
-    shared: Arc<Shared>,
+    shared: Arc<MembersShared>,
     told: watch::Receiver<bool>,
     stop: CancellationToken,
     watching: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
+struct MembersShared {
     topology: ArcSwap<Topology>,
     view: Mutex<MemberView>,
 }
@@ -55,7 +55,7 @@ impl Members {
     #[must_use]
     pub fn watch(store: &Arc<dyn StateStore>, options: MembersOptions) -> Self {
         let prefix = WorkerRecord::key(&encode_segment(&options.group), "");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MembersShared {
             topology: ArcSwap::from_pointee(options.until_told),
             view: Mutex::new(MemberView::new(options.grace).reaching(options.reach)),
         });
@@ -103,7 +103,7 @@ impl Membership for Members {
 }
 
 async fn follow(
-    shared: Arc<Shared>,
+    shared: Arc<MembersShared>,
     mut updates: crate::Watch,
     prefix: String,
     tell: watch::Sender<bool>,

@@ -33,7 +33,7 @@ pub struct RegisteredOptions {
 
 /// A worker that is registered, or on its way to it. Dropping it ends the registration in the background.
 pub struct Registered {
-    shared: Arc<Shared>,
+    shared: Arc<RegisteredShared>,
     stop: CancellationToken,
     standing: watch::Receiver<Option<Standing>>,
     leave: watch::Receiver<bool>,
@@ -43,7 +43,7 @@ pub struct Registered {
 /// Is told of the tenure that begins.
 type Begins = dyn Fn(&Arc<Tenure>) + Send + Sync;
 
-struct Shared {
+struct RegisteredShared {
     store: Arc<dyn StateStore>,
     /// What does not change of the record.
     record: WorkerRecord,
@@ -68,7 +68,8 @@ impl Registered {
         ready: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let registration = Mutex::new(Registration::new(Instant::now(), Duration::ZERO, options.warmup));
-        let shared = Shared { store, record, options, begins: Box::new(begins), registration, changed: Notify::new() };
+        let shared =
+            RegisteredShared { store, record, options, begins: Box::new(begins), registration, changed: Notify::new() };
         let shared = Arc::new(shared);
         let stop = CancellationToken::new();
         let (tell_standing, standing) = watch::channel(None);
@@ -121,7 +122,7 @@ impl Drop for Registered {
 
 /// Registers the worker again and again, until the end.
 async fn keep(
-    shared: Arc<Shared>,
+    shared: Arc<RegisteredShared>,
     standing: watch::Sender<Option<Standing>>,
     leave: watch::Sender<bool>,
     stop: CancellationToken,
@@ -149,7 +150,7 @@ async fn keep(
 }
 
 /// Tells whether the worker is to leave, as the state says.
-async fn watch_drains(shared: &Shared, leave: &watch::Sender<bool>, stop: &CancellationToken) {
+async fn watch_drains(shared: &RegisteredShared, leave: &watch::Sender<bool>, stop: &CancellationToken) {
     let key = format!("{DRAINS}{}", encode_segment(&shared.record.name));
     // The key is a prefix of others' only if their names begin like ours.
     let mut updates = shared.store.watch(&key);
@@ -184,7 +185,7 @@ async fn watch_drains(shared: &Shared, leave: &watch::Sender<bool>, stop: &Cance
     }
 }
 
-impl Shared {
+impl RegisteredShared {
     /// Registers once, and keeps the record current until the lease is lost or the end has come.
     async fn once(
         &self,

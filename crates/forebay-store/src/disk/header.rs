@@ -10,7 +10,7 @@
 //! default, 4 MiB.
 
 use bytes::Bytes;
-use forebay_types::{BlockKey, FileId, MAX_BLOCK_SIZE, MAX_SECTORS, SectorRange, SectorSums, crc32c};
+use forebay_types::{BlockKey, FileId, MAX_BLOCK_SIZE, MAX_SECTORS, SectorChecksums, SectorRange, crc32c};
 
 use super::geometry::{CLASSES, FRAME_SIZE, HEADER_SIZE, PAGE, Slot};
 use crate::io::Page;
@@ -100,7 +100,7 @@ pub(crate) fn encode(slab: SlabId, slot: Slot, generation: u64, run: Option<(&Ru
         writer.put(&run.key.index.to_le_bytes());
         writer.put(&run.sectors.start.to_le_bytes());
         writer.put(&run.byte_len.to_le_bytes());
-        writer.put(run.sums.as_bytes());
+        writer.put(run.checksums.as_bytes());
         writer.at = KEEP_AT;
         writer.put(&[keep.to_bits()]);
         writer.put(&Account::to_u64(keep.account).to_le_bytes());
@@ -136,12 +136,12 @@ impl Header {
         if !fits || !is_right_length {
             return None;
         }
-        let sums = reader.rest.get(..count as usize * size_of::<u32>())?;
-        let sums = SectorSums::from_bytes(Bytes::copy_from_slice(sums))?;
+        let checksums = reader.rest.get(..count as usize * size_of::<u32>())?;
+        let checksums = SectorChecksums::from_bytes(Bytes::copy_from_slice(checksums))?;
         let mut reader = Reader { rest: page.get(KEEP_AT..)? };
         let [bits] = reader.take()?;
         let keep = Keep::from_bits(bits, reader.u64()?);
-        Some(Self { slot, generation, run: Some((Run { key, sectors, byte_len, sums }, keep)) })
+        Some(Self { slot, generation, run: Some((Run { key, sectors, byte_len, checksums }, keep)) })
     }
 }
 

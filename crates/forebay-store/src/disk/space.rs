@@ -21,14 +21,14 @@ use crate::sync::Mutex;
 /// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.
 #[derive(Debug)]
 pub(crate) struct Space {
-    state: Mutex<State>,
+    state: Mutex<SpaceState>,
     freed: Notify,
     /// Of a slab in a directory.
     _lock: Option<DirectoryLock>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SpaceState {
     frames: Frames,
     leftovers: Leftovers,
     /// Extents that were given to somebody else while their last holder was letting go: it must not free them, the holder that lets go
@@ -128,14 +128,14 @@ pub(crate) struct Usage {
 
 impl Space {
     pub(crate) fn new(frames: Frames, lock: Option<DirectoryLock>) -> Arc<Self> {
-        let state = State { frames, leftovers: Leftovers::default(), passed_on: HashSet::new() };
+        let state = SpaceState { frames, leftovers: Leftovers::default(), passed_on: HashSet::new() };
         Arc::new(Self { state: Mutex::new(state), freed: Notify::new(), _lock: lock })
     }
 
     /// A free extent of `class`, if there is one. `disk` is the number that the extent will tell.
     pub(crate) fn take(self: &Arc<Self>, disk: usize, class: u8) -> Option<DiskExtent> {
         let mut state = self.state.lock();
-        let State { frames, leftovers, .. } = &mut *state;
+        let SpaceState { frames, leftovers, .. } = &mut *state;
         let slot = frames.take(class, |number, class_before| {
             // What older generations left in a frame counts no more once a newer one is in it.
             (0..extents(class_before)).for_each(|index| {
@@ -165,7 +165,7 @@ impl Space {
         self.leftovers_of(&mut self.state.lock(), disk, block)
     }
 
-    fn leftovers_of(self: &Arc<Self>, state: &mut State, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
+    fn leftovers_of(self: &Arc<Self>, state: &mut SpaceState, disk: usize, block: &BlockKey) -> Vec<Arc<DiskExtent>> {
         let leftovers = state.leftovers.take(block);
         let extents = leftovers.into_iter().filter_map(|Leftover { slot, extent }| {
             if let Some(extent) = extent.upgrade() {

@@ -19,18 +19,18 @@ const GATE: u32 = 1000;
 #[derive(Clone)]
 pub(crate) struct FakeDisk {
     front: Arc<Front<FakeBack>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeIoState>>,
     gate: Arc<Semaphore>,
 }
 
-struct State {
+struct FakeIoState {
     bytes: Vec<u8>,
     write_errors: VecDeque<io::ErrorKind>,
     read_errors: VecDeque<io::ErrorKind>,
 }
 
 struct FakeBack {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeIoState>>,
     gate: Arc<Semaphore>,
     runtime: tokio::runtime::Handle,
 }
@@ -38,7 +38,7 @@ struct FakeBack {
 impl FakeDisk {
     /// A disk of `size` zeros; it wants to be made in a runtime.
     pub(crate) fn new(size: usize) -> Self {
-        let state = State { bytes: vec![0; size], write_errors: VecDeque::new(), read_errors: VecDeque::new() };
+        let state = FakeIoState { bytes: vec![0; size], write_errors: VecDeque::new(), read_errors: VecDeque::new() };
         let state = Arc::new(Mutex::new(state));
         let gate = Arc::new(Semaphore::new(GATE as usize));
         let back =
@@ -88,7 +88,7 @@ impl Back for FakeBack {
     }
 }
 
-impl State {
+impl FakeIoState {
     fn perform(&mut self, operation: &mut Operation) -> io::Result<()> {
         let start = operation.offset as usize;
         let range = start..start + operation.len();

@@ -1,4 +1,4 @@
-//! Listing ahead: pages of directories of which many unknown names are asked for ([`crate::neighbours`]).
+//! Listing ahead: pages of directories of which many unknown names are asked for ([`crate::list_ahead`]).
 //!
 //! A page is listed by a task of its own, whoever waits for it and whoever stops to. Those who wait do so for a moment only: where
 //! to list is slow, or stuck, to ask about one name may well be quick. What comes later than that is still learned, unless the
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::invalidation_log::InvalidationLog;
+use crate::list_ahead::{Advice, ListAhead, PATIENCE, Page, Token};
 use crate::namespace::Resolved;
-use crate::neighbours::{Advice, Neighbours, PATIENCE, Page, Token};
 use crate::scope::Scope;
 
 /// Directories of which unknown names are counted: a few hundred bytes each.
@@ -35,7 +35,7 @@ pub(super) struct Ahead {
 
 /// A directory of which unknown names are counted.
 struct Directory {
-    neighbours: Mutex<Neighbours>,
+    list_ahead: Mutex<ListAhead>,
     /// Tells those who wait that its page is here, or will not come.
     ended: Notify,
 }
@@ -75,12 +75,12 @@ impl Ahead {
         }
         let (now, ttl) = (Instant::now(), scope.of_name(&parent).ttl);
         let directory = self.directories.get_with_by_ref(&parent, || {
-            Arc::new(Directory { neighbours: Mutex::new(Neighbours::new(now, scope.number)), ended: Notify::new() })
+            Arc::new(Directory { list_ahead: Mutex::new(ListAhead::new(now, scope.number)), ended: Notify::new() })
         });
         let (patience, ended) = {
-            let mut neighbours = directory.neighbours.lock();
-            neighbours.renew(now, scope.number, ttl, |began| invalidations.believes_listing(&parent, began, now));
-            let patience = match neighbours.note(now) {
+            let mut list_ahead = directory.list_ahead.lock();
+            list_ahead.renew(now, scope.number, ttl, |began| invalidations.believes_listing(&parent, began, now));
+            let patience = match list_ahead.note(now) {
                 Advice::Ask => return false,
                 Advice::Wait(patience) => patience,
                 Advice::List(page) => {
@@ -141,10 +141,10 @@ impl Listing {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        let mut neighbours = self.directory.neighbours.lock();
+        let mut list_ahead = self.directory.list_ahead.lock();
         match self.next.take() {
-            Some(next) => neighbours.listed(&self.page, next, Instant::now()),
-            None => neighbours.give_up(&self.page, Instant::now()),
+            Some(next) => list_ahead.listed(&self.page, next, Instant::now()),
+            None => list_ahead.give_up(&self.page, Instant::now()),
         }
         // Under the lock, so that nobody waits for this one who was to wait for the next.
         self.directory.ended.notify_waiters();

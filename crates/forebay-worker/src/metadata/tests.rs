@@ -2,8 +2,8 @@
 
 use super::ahead::is_paged;
 use super::*;
+use crate::list_ahead::{EARNED_BY, PATIENCE};
 use crate::namespace::Namespace;
-use crate::neighbours::{EARNED_BY, PATIENCE};
 use forebay_origin::{FakeOrigin, Origin};
 use forebay_types::{CachePolicy, PolicyTable};
 

@@ -90,7 +90,7 @@ pub(crate) async fn read_within(
 }
 
 pub(crate) fn cached(key: BlockKey, offset: u32, length: u32) -> Request {
-    Request::on_block(Op::Read, key, offset, length, SECOND).with_flags(Flags::CACHED.and(Flags::SUMS))
+    Request::on_block(Op::Read, key, offset, length, SECOND).with_flags(Flags::CACHED.and(Flags::CHECKSUMS))
 }
 
 pub(crate) fn bytes_of(response: &Response) -> Vec<u8> {

@@ -36,7 +36,7 @@ pub(crate) struct Args {
 enum Command {
     /// Bring what lies below a path into the cache
     ///
-    /// Each block is loaded by the workers that own it. Then they check every sector that they hold against its sum: SUCCEEDED
+    /// Each block is loaded by the workers that own it. Then they check every sector that they hold against its checksum: SUCCEEDED
     /// says that all that was asked for is cached and right, or the report says what was evicted again meanwhile.
     #[command(after_help = "\
 Exit codes, beside those of all commands:

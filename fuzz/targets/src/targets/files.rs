@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use forebay_state::{FileOptions, FileStore, Snapshot, StateError, StateStore, Transaction};
-use forebay_types::{FileVersion, SECTOR_SIZE, SectorSums, VersionTag};
+use forebay_types::{FileVersion, SECTOR_SIZE, SectorChecksums, VersionTag};
 
 use crate::input::{Input, Output};
 use crate::support::{block_on, folder};
@@ -31,9 +31,9 @@ pub(super) mod local_record {
         let size = u64::from(SECTOR_SIZE) + 1;
         let tag = VersionTag::Etag("\"1\"".into());
         let version = FileVersion { origin: "s3://b".into(), path: b"a".as_slice().into(), size, tag }.encode();
-        let sums = SectorSums::of(&vec![1; size as usize]);
+        let checksums = SectorChecksums::of(&vec![1; size as usize]);
         let record = Output::default().u8(1).bytes(b"fbylocal").u32(1).u32(version.len() as u32);
-        vec![("two_sectors", record.bytes(version).bytes(sums.as_bytes()).u32(0).done())]
+        vec![("two_sectors", record.bytes(version).bytes(checksums.as_bytes()).u32(0).done())]
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) mod state_store {
         ]
     }
 
-    /// The last frame of a snapshot: a change of nothing, with the revision that it is of. Its sums are put right later.
+    /// The last frame of a snapshot: a change of nothing, with the revision that it is of. Its checksums are put right later.
     fn end(revision: u64) -> Vec<u8> {
         Output::default().bytes(b"FBrc").u32(16).u64(0).u64(revision).u32(0).u32(0).done()
     }

@@ -151,7 +151,7 @@ pub(super) mod bodies {
         assert_eq!(UploadRequest::decode(&read.request(SECOND)), Ok(read));
     }
 
-    /// One that is made, since its sum stands in the middle of it, and then damaged in one place.
+    /// One that is made, since its checksum stands in the middle of it, and then damaged in one place.
     fn made_upload(mut input: Input<'_>) {
         let path = input.piece().to_vec();
         let part = (input.u8() & 1 != 0).then(|| (String::from_utf8_lossy(input.piece()).into_owned(), input.u32()));
@@ -201,7 +201,7 @@ pub(super) mod bodies {
             ("list_request", seed(0, &request.encode())),
             ("list_reply", seed(1, &list.encode())),
             ("stat_reply", seed(2, &stat.encode())),
-            ("stat_read_reply", seed(3, &StatReadReply { stat, sums: Bytes::from_static(b"sums") }.encode())),
+            ("stat_read_reply", seed(3, &StatReadReply { stat, checksums: Bytes::from_static(b"body") }.encode())),
             ("coverage_reply", seed(4, &coverage.encode())),
             ("paths_reply", seed(5, &paths.encode())),
             ("free_request", seed(6, &free.encode())),
@@ -277,7 +277,7 @@ pub(super) mod window {
             ("request", Output::default().u8(1).bytes(request).done()),
             ("releases", Output::default().u8(1).bytes(&releases).done()),
             ("both", Output::default().u8(1).bytes(&releases).bytes(request).done()),
-            ("places", reply(None, b"sums", 5000).u64(4096).u32(4096).u32(0).u64(65536).u32(904).u32(0).done()),
+            ("places", reply(None, b"body", 5000).u64(4096).u32(4096).u32(0).u64(65536).u32(904).u32(0).done()),
             ("elsewhere", reply(None, b"", 5000).done()),
             ("failure", reply(Some(FailureKind::NotFound), b"no", 0).done()),
             ("greeting", greeting.u64(1 << 30).u32(64).u32(0).u64(9).done()),
@@ -322,8 +322,8 @@ pub(super) mod ucx {
         vec![
             ("request", seed(1, &[&asked(b"body")[..], b"body"].concat(), 0, b"")),
             ("body_in_data", seed(1, &asked(b"body"), 0, b"body")),
-            ("reply", seed(3, &[&told(b"sums", 7)[..], b"sums"].concat(), 0, b"payload")),
-            ("rendezvous", seed(7, &[&told(b"sums", 70_000)[..], b"sums"].concat(), 70_000, b"")),
+            ("reply", seed(3, &[&told(b"body", 7)[..], b"body"].concat(), 0, b"payload")),
+            ("rendezvous", seed(7, &[&told(b"body", 70_000)[..], b"body"].concat(), 70_000, b"")),
             ("listing_in_data", seed(3, &told(b"listing", 0), 0, b"listing")),
         ]
     }

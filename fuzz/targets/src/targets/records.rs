@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_cluster::records::clients::{ClientRecord, DeliveryRecord, OrderRecord};
+use forebay_cluster::records::clients::{ClientRecord, DeliveryRecord, MaterialiseRecord};
 use forebay_cluster::records::members::WorkerRecord;
 use forebay_cluster::records::mounts::{CredentialReference, MountRecord, is_secret};
 use forebay_cluster::records::policies::PolicyRecord;
@@ -34,7 +34,7 @@ pub(super) mod cluster_records {
             1 => mount(value),
             2 => policy(value),
             3 => comes_back!(ClientRecord, value),
-            4 => comes_back!(OrderRecord, value),
+            4 => comes_back!(MaterialiseRecord, value),
             5 => comes_back!(DeliveryRecord, value),
             6 => segment(value),
             _ => path(value),
@@ -95,7 +95,7 @@ pub(super) mod cluster_records {
                 ),
             ),
             ("client", seed(3, r#"{"name":"node1:/mnt","capacity_bytes":7}"#)),
-            ("order", seed(4, r#"{"job":"load-1","path":"/a"}"#)),
+            ("materialise", seed(4, r#"{"job":"load-1","path":"/a"}"#)),
             ("delivery", seed(5, r#"{"files":3,"ready":2,"ready_bytes":9,"first":[["/a","no room"]],"ended":true}"#)),
             ("segment", seed(6, "%2Fs3%2Fgr%C3%BC%C3%9Fe")),
             ("path", seed(7, "/s3/a b/")),

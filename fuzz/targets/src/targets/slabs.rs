@@ -185,12 +185,12 @@ pub(super) mod slab_recovery {
 
     /// Reads, and checks that no byte comes that was not stored, as far as headers can be believed.
     async fn read(store: &Store, block: &BlockKey, offset: u32, length: u32, is_forged: bool) {
-        let sums = store.sums(block, offset, length);
+        let checksums = store.checksums(block, offset, length);
         let Some(read) = store.read(block, offset, length).await.expect("there is memory") else { return };
         let bytes: Vec<u8> = read.spans.iter().flat_map(|span| span.to_vec()).collect();
         assert_eq!(bytes.len(), length as usize);
-        if let Some(sums) = sums {
-            assert_eq!(sums.check(&bytes), Ok(()), "bytes are given out that have other sums");
+        if let Some(checksums) = checksums {
+            assert_eq!(checksums.check(&bytes), Ok(()), "bytes are given out that have other checksums");
         }
         if !is_forged {
             for (at, byte) in (offset..).zip(&bytes) {

@@ -96,7 +96,7 @@ pub(super) mod tcp_replies {
         };
         let stream = [
             sent(0, None, b"", b""),
-            sent(2, None, b"sums", &[2; 600]),
+            sent(2, None, b"body", &[2; 600]),
             sent(4, None, b"", &[4; 700]),
             sent(3, Some(FailureKind::NotFound), b"no such file", b""),
             sent(1, None, b"", &[1; 100]),

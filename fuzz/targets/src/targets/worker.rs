@@ -133,7 +133,7 @@ pub(super) mod worker_requests {
         };
         let none = Flags::default();
         let new = Output::default;
-        let reads = ask(new(), Op::Read, Flags::SUMS, 0, 0, 65_536, b"");
+        let reads = ask(new(), Op::Read, Flags::CHECKSUMS, 0, 0, 65_536, b"");
         let reads = ask(reads, Op::Read, Flags::CACHED, 4, 4096, 100, b"");
         let reads = ask(ask(reads, Op::Coverage, none, 4, 0, 0, b""), Op::Fill, none, 0, 0, 70_000, b"");
         let list = ListRequest { path: b"/d".to_vec(), token: None, max: 10 }.encode();

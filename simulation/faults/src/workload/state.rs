@@ -24,7 +24,7 @@ pub(crate) struct Counts {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct WorkloadState {
     pub(super) counts: Counts,
     pub(super) next: u64,
     /// Changes that were acknowledged to a mount, the latest of each name.
@@ -38,7 +38,7 @@ pub(super) struct State {
 }
 
 thread_local! {
-    static STATE: RefCell<State> = RefCell::default();
+    static STATE: RefCell<WorkloadState> = RefCell::default();
 }
 
 /// A change of a mount's own.
@@ -49,7 +49,7 @@ pub(super) struct Own {
 }
 
 /// What is known of all mounts.
-pub(super) fn state<T>(with: impl FnOnce(&mut State) -> T) -> T {
+pub(super) fn state<T>(with: impl FnOnce(&mut WorkloadState) -> T) -> T {
     STATE.with_borrow_mut(with)
 }
 

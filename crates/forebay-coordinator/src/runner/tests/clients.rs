@@ -1,6 +1,8 @@
 //! Jobs whose files mounts are to keep.
 
-use forebay_cluster::records::clients::{CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, ORDERS, OrderRecord};
+use forebay_cluster::records::clients::{
+    CLIENTS, ClientRecord, DELIVERIES, DeliveryRecord, MATERIALISE_REQUESTS, MaterialiseRecord,
+};
 use forebay_state::encode_segment;
 
 use super::*;
@@ -16,16 +18,16 @@ async fn mount(store: &Fickle, name: &str, report: Option<(&str, DeliveryRecord)
     store.commit(write).await.unwrap();
 }
 
-async fn request(cluster: &Cluster) -> Option<OrderRecord> {
-    let requests = cluster.store.list(ORDERS).await.unwrap().entries;
-    requests.first().map(|entry| OrderRecord::decode(&entry.value).unwrap())
+async fn request(cluster: &Cluster) -> Option<MaterialiseRecord> {
+    let requests = cluster.store.list(MATERIALISE_REQUESTS).await.unwrap().entries;
+    requests.first().map(|entry| MaterialiseRecord::decode(&entry.value).unwrap())
 }
 
 fn for_clients() -> JobSpec {
     JobSpec::Load(LoadSpec { to_clients: true, ..LoadSpec::new(FsPath::new("/s3").unwrap()) })
 }
 
-async fn until_requested(cluster: &Cluster) -> OrderRecord {
+async fn until_requested(cluster: &Cluster) -> MaterialiseRecord {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         if let Some(request) = request(cluster).await {
@@ -100,10 +102,14 @@ async fn a_new_leader_withdraws_requests_of_jobs_that_have_ended_and_leaves_the_
     let (report, _) = runner.submit(for_clients()).await.unwrap();
     let request = until_requested(&cluster).await;
     runner.close().await;
-    let stray = OrderRecord { job: "load-0".into(), path: "/".into() };
-    cluster.store.commit(Transaction::new().put(format!("{ORDERS}load-0"), stray.encode())).await.unwrap();
+    let stray = MaterialiseRecord { job: "load-0".into(), path: "/".into() };
+    cluster
+        .store
+        .commit(Transaction::new().put(format!("{MATERIALISE_REQUESTS}load-0"), stray.encode()))
+        .await
+        .unwrap();
     let next = cluster.elect("two", |_| ()).await;
-    assert_eq!(cluster.store.list(ORDERS).await.unwrap().entries.len(), 1);
+    assert_eq!(cluster.store.list(MATERIALISE_REQUESTS).await.unwrap().entries.len(), 1);
     assert_eq!(request.job, report.id);
     assert_eq!(until_requested(&cluster).await, request);
     next.close().await;

@@ -31,7 +31,7 @@ pub(crate) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum EntryState {
     /// Not submitted.
     Waiting(Command),
     WithKernel(Command),
@@ -45,7 +45,7 @@ enum State {
 /// The entries of one thread.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    states: Box<[State]>,
+    states: Box<[EntryState]>,
     /// For each entry the place of its queue in `left`.
     queues: Box<[usize]>,
     /// For each queue, how many of its entries are not gone.
@@ -65,7 +65,7 @@ impl Machine {
         let queues: Box<[usize]> =
             left.iter().enumerate().flat_map(|(queue, depth)| std::iter::repeat_n(queue, *depth as usize)).collect();
         Self {
-            states: vec![State::Waiting(Command::Register); queues.len()].into(),
+            states: vec![EntryState::Waiting(Command::Register); queues.len()].into(),
             to_submit: (0..queues.len() as u32).collect(),
             queues,
             held: vec![0; left.len()],
@@ -79,25 +79,25 @@ impl Machine {
     /// The next command to submit. From here on the entry is the kernel's.
     pub(crate) fn next(&mut self) -> Option<(u32, Command)> {
         let entry = self.to_submit.pop_front()?;
-        let State::Waiting(command) = self.states[entry as usize] else {
+        let EntryState::Waiting(command) = self.states[entry as usize] else {
             debug_assert!(false, "entry {entry} does not wait to be submitted");
             return None;
         };
-        self.states[entry as usize] = State::WithKernel(command);
+        self.states[entry as usize] = EntryState::WithKernel(command);
         self.with_kernel += 1;
         Some((entry, command))
     }
 
     /// The kernel has completed the command of `entry` with `result`: 0, or a negative error number.
     pub(crate) fn on_completion(&mut self, entry: u32, result: i32) -> Step {
-        let State::WithKernel(command) = self.states[entry as usize] else {
+        let EntryState::WithKernel(command) = self.states[entry as usize] else {
             debug_assert!(false, "entry {entry} was not the kernel's");
             return Step::Again;
         };
         self.with_kernel -= 1;
         match -result {
             error if error <= 0 => {
-                self.states[entry as usize] = State::Held;
+                self.states[entry as usize] = EntryState::Held;
                 self.held[self.queues[entry as usize]] += 1;
                 Step::Serve
             }
@@ -121,9 +121,12 @@ impl Machine {
 
     /// The request in `entry` is answered. `is_lent`: and its payload may still be written to.
     pub(crate) fn on_answered(&mut self, entry: u32, is_lent: bool) {
-        debug_assert!(matches!(self.states[entry as usize], State::Held | State::Lent), "entry {entry} was not held");
+        debug_assert!(
+            matches!(self.states[entry as usize], EntryState::Held | EntryState::Lent),
+            "entry {entry} was not held"
+        );
         if is_lent && !self.has_ended {
-            self.states[entry as usize] = State::Lent;
+            self.states[entry as usize] = EntryState::Lent;
             self.lent.push(entry);
             return;
         }
@@ -177,13 +180,13 @@ impl Machine {
     }
 
     fn submit(&mut self, entry: u32, command: Command) {
-        self.states[entry as usize] = State::Waiting(command);
+        self.states[entry as usize] = EntryState::Waiting(command);
         self.to_submit.push_back(entry);
     }
 
     /// Gives how many entries its queue has left.
     fn lose(&mut self, entry: u32) -> u32 {
-        self.states[entry as usize] = State::Gone;
+        self.states[entry as usize] = EntryState::Gone;
         let left = &mut self.left[self.queues[entry as usize]];
         *left -= 1;
         *left

@@ -90,12 +90,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut failures = Failures::default();
     let mut out = output::stdout();
     for path in &args.paths {
-        let summed = async {
+        let checksummed = async {
             let target = targets.find(path).await?;
             let attr = target.stat(false).await?;
-            let sums = files(Walk::new(target, attr)).map(|file| sum(file, args.algorithm));
-            let mut sums = std::pin::pin!(sums.buffered(usize::from(args.jobs)));
-            while let Some(sum) = sums.next().await {
+            let checksums = files(Walk::new(target, attr)).map(|file| sum(file, args.algorithm));
+            let mut checksums = std::pin::pin!(checksums.buffered(usize::from(args.jobs)));
+            while let Some(sum) = checksums.next().await {
                 match sum {
                     Ok((target, sum)) => print(&mut out, &args, &target.shown, &sum)?,
                     Err(error) => failures.tell(error)?,
@@ -103,7 +103,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             }
             anyhow::Ok(())
         };
-        if let Err(error) = summed.await {
+        if let Err(error) = checksummed.await {
             failures.tell(error)?;
         }
         out.flush()?;

@@ -114,7 +114,7 @@ async fn add_one(args: &AddArgs, path: &Path) -> anyhow::Result<()> {
     let (mount, below) = mount_of(path)?;
     let control = control_of(&mount)?;
     let answer = control::local(&control, Question::Add { path: below.as_bytes().to_vec() }).await?;
-    let order = answer["order"].as_u64().context("the mount is of a version that cannot do that")?;
+    let request = answer["request"].as_u64().context("the mount is of a version that cannot do that")?;
     if args.no_wait {
         return Ok(());
     }
@@ -124,7 +124,7 @@ async fn add_one(args: &AddArgs, path: &Path) -> anyhow::Result<()> {
     }
     let progress = loop {
         let progress: MaterialiseProgress =
-            serde_json::from_value(control::local(&control, Question::Progress { order }).await?)?;
+            serde_json::from_value(control::local(&control, Question::Progress { request }).await?)?;
         if progress.ended {
             break progress;
         }

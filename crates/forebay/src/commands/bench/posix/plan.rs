@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use forebay_benchmark::posix::run::Capacity;
 use forebay_benchmark::posix::{Engine, Settings};
-use forebay_benchmark::record::{Access, Layout, Link, Machine, Pattern, State};
+use forebay_benchmark::record::{Access, CacheState, Layout, Link, Machine, Pattern};
 use forebay_types::ByteSize;
 
 use crate::exit::{Exit, Fault};
@@ -13,7 +13,7 @@ use crate::output;
 
 const QUICK: &str = "quick";
 const REFERENCE: &str = "reference";
-const STATES: [State; 2] = [State::Warm, State::Cold];
+const STATES: [CacheState; 2] = [CacheState::Warm, CacheState::Cold];
 const LAYOUTS: [Layout; 3] = [Layout::Single, Layout::Multiple, Layout::Small];
 const PATTERNS: [Pattern; 2] = [Pattern::Shared, Pattern::Distinct];
 const ACCESSES: [Access; 2] = [Access::Sequential, Access::Random];
@@ -46,8 +46,8 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
     /// States of the cache
-    #[arg(long, value_name = "STATE,...", value_delimiter = ',', value_parser = named(&STATES, State::name))]
-    states: Vec<State>,
+    #[arg(long, value_name = "STATE,...", value_delimiter = ',', value_parser = named(&STATES, CacheState::name))]
+    states: Vec<CacheState>,
     /// One large file, several, many small ones
     #[arg(long, value_name = "LAYOUT,...", value_delimiter = ',', value_parser = named(&LAYOUTS, Layout::name))]
     layouts: Vec<Layout>,
@@ -132,7 +132,7 @@ impl PlanArgs {
     pub(super) fn fitted(&self, engine: Engine, capacity: Option<Capacity>) -> (Settings, Option<String>) {
         let mut settings = self.settings(engine);
         let Some(Capacity { usable, total }) = capacity else { return (settings, None) };
-        if self.plan != QUICK || self.scale.is_some() || !settings.states.contains(&State::Warm) {
+        if self.plan != QUICK || self.scale.is_some() || !settings.states.contains(&CacheState::Warm) {
             return (settings, None);
         }
         let mut told = Vec::new();
