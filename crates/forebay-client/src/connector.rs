@@ -22,16 +22,6 @@ pub trait Connector: Send + Sync + 'static {
         false
     }
 
-    /// How the links are and what was counted of them, for people and monitoring.
-    fn report(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    /// What of workers' memory is seen from here, and how much was read there, for people and monitoring.
-    fn window_report(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
     /// Ends what the links share. They are closed before.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))

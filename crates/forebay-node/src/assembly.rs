@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -19,10 +19,12 @@ use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport, ZeroCopy};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::binding;
 use crate::block_size::block_size;
+use crate::rdma::RdmaConnector;
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
@@ -247,14 +249,6 @@ impl Connector for MixedConnector {
         self.others.is_registered(buffer)
     }
 
-    fn report(&self) -> serde_json::Value {
-        self.others.report()
-    }
-
-    fn window_report(&self) -> serde_json::Value {
-        self.others.window_report()
-    }
-
     fn close(&self) -> futures::future::BoxFuture<'_, ()> {
         self.others.close()
     }
@@ -314,6 +308,33 @@ fn read_ahead(config: &Config) -> ByteSize {
 /// The worker in this process that a client reads from directly, and its name.
 pub type Own = (Arc<str>, Arc<dyn Service>);
 
+/// A client of workers in other processes, and what is counted of its links.
+pub struct RemoteClient {
+    /// The client.
+    pub client: Client,
+    /// Its links.
+    pub links: LinkReports,
+}
+
+/// What is counted of a client's links, for as long as it has them.
+#[derive(Clone, Default)]
+pub struct LinkReports {
+    rdma: Weak<RdmaConnector>,
+    near: Weak<NearConnector>,
+}
+
+impl LinkReports {
+    /// Adds it to the report of the client's process.
+    pub fn add_to(&self, report: &mut Value) {
+        if let Some(rdma) = self.rdma.upgrade() {
+            report["rdma"] = rdma.report();
+        }
+        if let Some(near) = self.near.upgrade() {
+            report["window"] = near.report();
+        }
+    }
+}
+
 /// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
 /// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached.
 ///
@@ -325,24 +346,35 @@ pub async fn remote_client(
     membership: Arc<dyn Membership>,
     own: Option<Own>,
     away: Away,
-) -> anyhow::Result<Client> {
+) -> anyhow::Result<RemoteClient> {
     let options = tcp_options(config, binding::source_for(config, reach)?);
     let buffers = match crate::rdma::is_wanted_for_data(config) {
         true => registered_buffers(config).await?,
         false => pool(config.client_memory_size, config.worker_memory_huge_pages, Sharing::Private)?,
     };
-    let connector: Arc<dyn Connector> = match crate::rdma::RdmaConnector::start(config, &buffers, &options).await? {
-        Some(rdma) => Arc::new(rdma),
+    let mut links = LinkReports::default();
+    let connector: Arc<dyn Connector> = match RdmaConnector::start(config, &buffers, &options).await?.map(Arc::new) {
+        Some(rdma) => {
+            links.rdma = Arc::downgrade(&rdma);
+            rdma
+        }
         None => Arc::new(TcpConnector { options }),
     };
-    let connector = NearConnector::over(connector, config);
+    let connector: Arc<dyn Connector> = match NearConnector::over(Arc::clone(&connector), config).map(Arc::new) {
+        Some(near) => {
+            links.near = Arc::downgrade(&near);
+            near
+        }
+        None => connector,
+    };
     let connector = match own {
         Some((name, service)) => Arc::new(MixedConnector { name, service, others: connector }),
         None => connector,
     };
     // The other half holds what was read and may be read again by others, and what is in flight.
     let budget = ByteSize::bytes(buffers.capacity().as_u64() / 2);
-    client(config, membership, connector, (buffers, budget), away).await
+    let client = client(config, membership, connector, (buffers, budget), away).await?;
+    Ok(RemoteClient { client, links })
 }
 
 /// Buffers to be registered. If the future is dropped, the taking of their memory ends.

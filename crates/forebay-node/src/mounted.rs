@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::assembly::LinkReports;
 use crate::control::Control;
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mountpoint::Place;
@@ -47,6 +48,8 @@ pub(crate) struct Offer {
     pub(crate) state: Option<Arc<dyn StateStore>>,
     /// What this process reports besides what the mount and its client do.
     pub(crate) report: ReportSource,
+    /// What is counted of the client's links.
+    pub(crate) links: LinkReports,
     /// Where the process logs, if that is a file.
     pub(crate) log: Option<PathBuf>,
 }
@@ -227,9 +230,11 @@ async fn mount(place: &Place, offer: &Offer, loaded: &Loaded, staging: Option<Pa
     root.map_err(|failure| failure.context("cannot list the root"))?;
     let options = assembly::mount_options(loaded, offer.source.clone());
     let (counted, known, members) = (offer.report.clone(), offer.client.clone(), offer.members.clone());
+    let links = offer.links.clone();
     let report = ReportSource::new(move || {
         let mut report = counted.report();
         report["cluster"] = cluster::report(&known.topology(), members.as_deref());
+        links.add_to(&mut report);
         report
     });
     let owner = staged::owner(&offer.source, &place.mountpoint().display().to_string());

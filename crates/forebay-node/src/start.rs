@@ -15,7 +15,7 @@ use forebay_types::FsPath;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::assembly;
+use crate::assembly::{self, LinkReports, RemoteClient};
 use crate::binding::{self, Ports, WorkerAddresses};
 use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known};
@@ -118,6 +118,7 @@ impl Starting<'_> {
             coordinator: self.parts.coordinating.as_ref().map(|coordinating| coordinating.address().to_string()),
             state: Some(Arc::clone(cluster.store())),
             report: worker.measured().source(),
+            links: LinkReports::default(),
             log: self.plan.log.clone(),
         };
         self.mount(&offer).await
@@ -138,12 +139,12 @@ impl Starting<'_> {
         let own = if plan.worker { self.worker_of_cluster().await? } else { None };
         let reads = plan.client || plan.mountpoint.is_some();
         if reads || plan.coordinator {
-            let client = self.client_of_cluster(&config, reach, own.as_deref()).await?;
+            let (client, links) = self.client_of_cluster(&config, reach, own.as_deref()).await?;
             if plan.coordinator {
                 self.coordinator_of_cluster(client.clone()).await?;
             }
             if plan.mountpoint.is_some() {
-                let offer = self.offer_of_cluster(client, own);
+                let offer = self.offer_of_cluster(client, links, own);
                 self.mount(&offer).await?;
             }
         }
@@ -192,7 +193,12 @@ impl Starting<'_> {
         Ok(worker.name().map(str::to_owned))
     }
 
-    async fn client_of_cluster(&mut self, config: &Config, reach: Reach, own: Option<&str>) -> anyhow::Result<Client> {
+    async fn client_of_cluster(
+        &mut self,
+        config: &Config,
+        reach: Reach,
+        own: Option<&str>,
+    ) -> anyhow::Result<(Client, LinkReports)> {
         let plan = self.plan;
         let cluster = self.parts.cluster.as_ref();
         let reads = plan.client || plan.mountpoint.is_some();
@@ -217,8 +223,8 @@ impl Starting<'_> {
         let own = own.zip(worker).map(|(name, node)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
         // It may take seconds to have the kernel back its memory.
         let client = assembly::remote_client(config, reach, membership, own, away);
-        let client = Self::unless_cancelled(self.cancelled, client).await?;
-        Ok(self.parts.client.insert(client).clone())
+        let RemoteClient { client, links } = Self::unless_cancelled(self.cancelled, client).await?;
+        Ok((self.parts.client.insert(client).clone(), links))
     }
 
     async fn coordinator_of_cluster(&mut self, client: Client) -> anyhow::Result<()> {
@@ -235,7 +241,7 @@ impl Starting<'_> {
         Ok(())
     }
 
-    fn offer_of_cluster(&self, client: Client, own: Option<String>) -> Offer {
+    fn offer_of_cluster(&self, client: Client, links: LinkReports, own: Option<String>) -> Offer {
         let (config, cluster) = (&self.plan.loaded.config, self.parts.cluster.as_ref());
         let topology = client.topology();
         let workers: Vec<String> = topology.ring.members().iter().map(|member| member.address.to_string()).collect();
@@ -257,6 +263,7 @@ impl Starting<'_> {
                 Some(worker) => worker.measured().source(),
                 None => ReportSource::new(|| serde_json::json!({ "process": ProcessStats::now() })),
             },
+            links,
             log: self.plan.log.clone(),
         }
     }

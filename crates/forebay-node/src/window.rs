@@ -126,16 +126,26 @@ struct Links {
 }
 
 impl NearConnector {
-    /// As the configuration wants it.
-    pub fn over(others: Arc<dyn Connector>, config: &Config) -> Arc<dyn Connector> {
+    /// One over `others`, if the configuration wants one.
+    pub fn over(others: Arc<dyn Connector>, config: &Config) -> Option<Self> {
         if config.network_shared_memory == SharedMemory::Off {
-            return others;
+            return None;
         }
         let options = ClientOptions::new(config.cluster_name.as_str(), block_size(config));
         let connect_timeout = options.connect_timeout.min(config.client_request_timeout);
         let options = ClientOptions { connect_timeout, ..options };
         let patience = Patience { silence: config.network_tcp_keepalive, answer: config.network_tcp_dead_after };
-        Arc::new(Self { others, options, patience, links: Mutex::default() })
+        Some(Self { others, options, patience, links: Mutex::default() })
+    }
+
+    /// What of workers' memory is seen from here, and how much was read there, for people and monitoring.
+    pub fn report(&self) -> Value {
+        let mut links = self.links.lock();
+        links.settle();
+        let workers: Vec<WindowReport> = links.open.iter().map(|link| link.report()).collect();
+        let reads = links.reads + workers.iter().map(|worker| worker.reads).sum::<u64>();
+        let bytes = links.bytes + workers.iter().map(|worker| worker.bytes).sum::<u64>();
+        json!({ "reads": reads, "bytes": bytes, "workers": workers })
     }
 }
 
@@ -169,19 +179,6 @@ impl Connector for NearConnector {
 
     fn is_registered(&self, buffer: &[u8]) -> bool {
         self.others.is_registered(buffer)
-    }
-
-    fn report(&self) -> Value {
-        self.others.report()
-    }
-
-    fn window_report(&self) -> Value {
-        let mut links = self.links.lock();
-        links.settle();
-        let workers: Vec<WindowReport> = links.open.iter().map(|link| link.report()).collect();
-        let reads = links.reads + workers.iter().map(|worker| worker.reads).sum::<u64>();
-        let bytes = links.bytes + workers.iter().map(|worker| worker.bytes).sum::<u64>();
-        json!({ "reads": reads, "bytes": bytes, "workers": workers })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

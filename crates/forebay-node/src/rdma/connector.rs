@@ -184,6 +184,24 @@ fn metadata_outlet(
     Ok(Outlet::new(io_thread, &card, trace))
 }
 
+impl RdmaConnector {
+    /// How the links are and what was counted of them, for people and monitoring.
+    pub fn report(&self) -> Value {
+        let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
+        let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
+        let outlets = self.maker.data.iter().chain(&self.maker.metadata);
+        let cards: Vec<_> = outlets.map(|outlet| report(&outlet.io_thread)).collect();
+        let rdma =
+            || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
+        let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
+        let mut paths = json!(&*self.stats);
+        // As they are now, beside what was counted.
+        paths["paths_up"] = json!(up);
+        paths["paths_down"] = json!(down);
+        json!({ "ucx": self.maker.ucx, "cards": cards, "paths": paths, "workers": workers })
+    }
+}
+
 impl Drop for RdmaConnector {
     fn drop(&mut self) {
         // They hold I/O threads, which end with their last holder.
@@ -214,21 +232,6 @@ impl Connector for RdmaConnector {
             io_threads().for_each(|io_thread| io_thread.register_frame(buffer));
         }
         registered && !self.maker.data.is_empty()
-    }
-
-    fn report(&self) -> Value {
-        let links: Vec<_> = self.links.lock().iter().filter_map(Weak::upgrade).collect();
-        let workers: Vec<WorkerReport> = links.iter().map(|link| link.report()).collect();
-        let outlets = self.maker.data.iter().chain(&self.maker.metadata);
-        let cards: Vec<_> = outlets.map(|outlet| report(&outlet.io_thread)).collect();
-        let rdma =
-            || workers.iter().flat_map(|worker| worker.data.iter().chain(&worker.metadata)).filter(|path| path.rdma);
-        let (up, down) = (rdma().filter(|path| path.up).count(), rdma().filter(|path| !path.up).count());
-        let mut paths = json!(&*self.stats);
-        // As they are now, beside what was counted.
-        paths["paths_up"] = json!(up);
-        paths["paths_down"] = json!(down);
-        json!({ "ucx": self.maker.ucx, "cards": cards, "paths": paths, "workers": workers })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

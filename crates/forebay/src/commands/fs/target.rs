@@ -254,7 +254,7 @@ impl Targets {
             }
         }
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
-        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail).await?;
+        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail).await?.client;
         self.clients.push((members, reach, client.clone()));
         Ok(client)
     }
