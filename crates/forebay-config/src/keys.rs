@@ -5,12 +5,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_types::{ByteSize, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, SECTOR_SIZE};
+use forebay_types::{
+    ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode, TcpZeroCopy,
+};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
-use crate::modes::{
-    DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, TcpZeroCopy, WriteMode,
-};
+use crate::modes::{LogFormat, LogLevel, RdmaFallback, SharedMemory, WriteMode};
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
@@ -145,9 +145,9 @@ keys! {
         worker_disks "worker.disks": Vec<Disk> = vec![], example "[\"/mnt/nvme0/forebay:1TiB\"]";
         /// How blocks go from disk to a TCP connection: `dio` O_DIRECT, `pagecache` buffered, `splice` without a copy. Who is to
         /// serve none is a mount without `--cache-group`, or with `--no-sharing`.
-        worker_disk_serve "worker.disk.serve": DiskServe = DiskServe::Dio;
+        worker_disk_serve "worker.disk.serve": ServeMode = ServeMode::Dio;
         /// How disks are read and written; `auto` takes io_uring where it is allowed.
-        worker_disk_io "worker.disk.io": DiskIo = DiskIo::Auto;
+        worker_disk_io "worker.disk.io": IoBackend = IoBackend::Auto;
         /// Eviction starts when this much of a tier is full, in percent.
         worker_eviction_high_watermark "worker.eviction.high_watermark": u32 = 95, in 1..=100;
         /// Eviction stops when this much of a tier is full, in percent.

@@ -41,9 +41,7 @@ pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;
 pub use keys::{Config, KEYS, Key};
 pub use load::{Loaded, Row, Sources};
-pub use modes::{
-    DiskIo, DiskServe, FuseIo, LogFormat, LogLevel, RdmaFallback, S3Checksum, SharedMemory, TcpZeroCopy, WriteMode,
-};
+pub use modes::{LogFormat, LogLevel, RdmaFallback, SharedMemory, WriteMode};
 pub use origin::Origin;
 pub use partition::PartitionKey;
 pub use permissions::Permissions;

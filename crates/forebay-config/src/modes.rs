@@ -1,7 +1,35 @@
-//! The settings that are a choice among a few names.
+//! The settings that are a choice among a few names: those that parts carry out are theirs, too (`forebay_types`).
+
+use forebay_types::{FuseIo, IoBackend, S3Checksum, ServeMode, TcpZeroCopy};
 
 use crate::nearest::nearest;
 use crate::value::{Scalar, quoted};
+
+/// Has choices be values of settings.
+macro_rules! scalar {
+    ($($name:ident)+) => {$(
+        impl Scalar for $name {
+            fn form() -> String {
+                match Self::NAMES {
+                    [only] => format!("`{only}`"),
+                    names => format!("one of {}", names.join(", ")),
+                }
+            }
+
+            fn parse(text: &str) -> Result<Self, String> {
+                Self::named(text).ok_or_else(|| {
+                    let guess = nearest(text, Self::NAMES.iter().copied());
+                    let guess = guess.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default();
+                    format!("`{text}` is not {}{guess}", Self::form())
+                })
+            }
+
+            fn toml(&self) -> String {
+                quoted(self.as_str())
+            }
+        }
+    )+};
+}
 
 macro_rules! choices {
     ($($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $choice_doc:literal])+ $choice:ident = $text:literal,)+ })+) => {$(
@@ -23,78 +51,27 @@ macro_rules! choices {
             }
         }
 
-        impl Scalar for $name {
-            fn form() -> String {
-                match Self::NAMES {
-                    [only] => format!("`{only}`"),
-                    names => format!("one of {}", names.join(", ")),
+        impl $name {
+            fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($text => Some(Self::$choice),)+
+                    _ => None,
                 }
-            }
-
-            fn parse(text: &str) -> Result<Self, String> {
-                match text {
-                    $($text => Ok(Self::$choice),)+
-                    _ => {
-                        let guess = nearest(text, Self::NAMES.iter().copied());
-                        let guess = guess.map(|name| format!(": did you mean `{name}`?")).unwrap_or_default();
-                        Err(format!("`{text}` is not {}{guess}", Self::form()))
-                    }
-                }
-            }
-
-            fn toml(&self) -> String {
-                quoted(self.as_str())
             }
         }
+
+        scalar! { $name }
     )+};
 }
 
+scalar! { FuseIo IoBackend S3Checksum ServeMode TcpZeroCopy }
+
 choices! {
-    /// How a worker sends blocks from disk over TCP.
-    DiskServe {
-        /// `O_DIRECT` into memory of our own, then send.
-        Dio = "dio",
-        /// Through the page cache.
-        PageCache = "pagecache",
-        /// From disk to socket through a pipe, without a copy.
-        Splice = "splice",
-    }
-
-    /// How a worker reads and writes its disks.
-    DiskIo {
-        /// io_uring where the kernel and seccomp allow it, threads otherwise.
-        Auto = "auto",
-        /// io_uring, or fail at start.
-        Uring = "uring",
-        /// A pool of threads.
-        Threads = "threads",
-    }
-
-    /// How requests come from the kernel.
-    FuseIo {
-        /// What serves most reads fastest.
-        Auto = "auto",
-        /// io_uring, or fail to mount.
-        Uring = "uring",
-        /// `/dev/fuse`.
-        Device = "device",
-    }
-
     /// Whether processes on one host see a worker's memory.
     SharedMemory {
         /// Where it costs the worker nothing.
         Auto = "auto",
         /// Also where its memory is in small pages then, or fail at start.
-        On = "on",
-        /// Never.
-        Off = "off",
-    }
-
-    /// Whether a worker's large replies leave over TCP from where they lie in memory.
-    TcpZeroCopy {
-        /// Where the kernel then makes no copy of its own: each connection tries it once.
-        Auto = "auto",
-        /// Whatever the kernel does.
         On = "on",
         /// Never.
         Off = "off",
@@ -116,16 +93,6 @@ choices! {
         Through = "through",
         /// Nowhere: nothing can be written.
         None = "none",
-    }
-
-    /// What an S3-compatible server checks of what is uploaded to it.
-    S3Checksum {
-        /// `crc64nvme` with Amazon's, `sha256` elsewhere.
-        Auto = "auto",
-        /// The SHA-256 that every request is signed with: every server knows it, and it costs a worker most.
-        Sha256 = "sha256",
-        /// A CRC-64/NVME, as Amazon's own clients send it; requests are signed without their content.
-        Crc64Nvme = "crc64nvme",
     }
 
     /// The least important messages that are logged.
@@ -157,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_choice_is_refused_with_the_choices_and_the_nearest() {
-        let error = DiskServe::parse("page-cache").unwrap_err();
+        let error = ServeMode::parse("page-cache").unwrap_err();
         assert_eq!(error, "`page-cache` is not one of dio, pagecache, splice: did you mean `pagecache`?");
         assert_eq!(RdmaFallback::parse("tcp-at-start"), Ok(RdmaFallback::TcpAtStart));
     }

@@ -1,7 +1,8 @@
 //! A mount of JuiceFS becomes the configuration and the command that mean the same.
 
 use forebay_config::import::{Import, juicefs_mount, known_options, known_properties};
-use forebay_config::{Config, ConfigErrors, DiskServe, Sources, WriteMode};
+use forebay_config::{Config, ConfigErrors, Sources, WriteMode};
+use forebay_types::ServeMode;
 use proptest::prelude::*;
 
 const SERVER: &str = "juicefs mount $VOLUME_NAME /jfs-cache --cache-group=cg --rdma-network=ib0:ib2 \\\n\
@@ -80,7 +81,7 @@ fn memory_as_cache_serving_modes_and_the_retry_variable_are_known() {
                 --cache-size 4G --iorpc-mode pagecache --group-network eth0 --group-port 6000 --use-iorpc -d\n";
     let (config, import) = imported(text);
     assert_eq!(config.worker_memory_size.as_u64(), 4 << 30);
-    assert_eq!(config.worker_disk_serve, DiskServe::PageCache);
+    assert_eq!(config.worker_disk_serve, ServeMode::PageCache);
     assert_eq!(config.network_rdma_data_retry_duration.as_secs(), 30);
     assert_eq!(config.network_group_network.map(|name| name.as_str().to_owned()).as_deref(), Some("eth0"));
     assert_eq!(config.worker_rpc_port, 6000);

@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use forebay_config::{
-    Config, ConfigErrors, DiskServe, KEYS, Key, Loaded, Origin, Problem, RdmaFallback, Room, Sources,
-};
+use forebay_config::{Config, ConfigErrors, KEYS, Key, Loaded, Origin, Problem, RdmaFallback, Room, Sources};
 use forebay_types::ByteSize;
+use forebay_types::ServeMode;
 use proptest::prelude::*;
 
 fn file(text: &str) -> Sources {
@@ -52,7 +51,7 @@ fn flags_win_over_the_environment_over_the_file_over_the_default() {
 #[test]
 fn nested_tables_inline_tables_and_dotted_keys_mean_the_same() {
     let expected = load("worker.memory.size = \"2GiB\"\nworker.disk.serve = \"splice\"").unwrap().config;
-    assert_eq!(expected.worker_disk_serve, DiskServe::Splice);
+    assert_eq!(expected.worker_disk_serve, ServeMode::Splice);
     for text in [
         "[worker.memory]\nsize = '2GiB'\n[worker.disk]\nserve = 'splice'",
         "[worker]\nmemory.size = '2GiB'\ndisk = { serve = 'splice' }",

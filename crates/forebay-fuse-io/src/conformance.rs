@@ -19,7 +19,8 @@ use crate::protocol::abi::opcode::*;
 use crate::protocol::encode;
 use crate::protocol::request::Operation;
 use crate::reply::{Answer, Dispatch, HeldBytes, Opened, Reply, Request};
-use crate::session::{FuseIo, SessionOptions};
+use crate::session::SessionOptions;
+use forebay_types::FuseIo;
 
 /// Answers at once.
 const NOW: u64 = 10;

@@ -19,6 +19,8 @@ use std::time::Duration;
 use forebay_memory::Pool;
 use tracing::{debug, info, warn};
 
+use forebay_types::FuseIo;
+
 use crate::backing::Backings;
 use crate::channel::batch;
 use crate::channel::busy_poll::{BusyPoll, Turn};
@@ -36,18 +38,6 @@ use crate::served::{Channel, ChannelInUse, NoPassthrough, Served};
 
 /// Says `Y` where the kernel offers rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// How requests come from the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FuseIo {
-    /// What serves most reads fastest: `/dev/fuse`, as far as was measured (ADR 0014).
-    #[default]
-    Auto,
-    /// io_uring, or not at all.
-    Uring,
-    /// `/dev/fuse`.
-    Device,
-}
 
 /// What can be chosen of a session.
 #[derive(Clone, Debug)]

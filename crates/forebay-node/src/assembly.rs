@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay_client::{Away, Client, ClientOptions, Connector, PrefetchOptions};
 use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
-use forebay_config::{self as config, Config, DiskIo, DiskServe, Loaded, Origin as Source, WriteMode};
+use forebay_config::{Config, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
-use forebay_fuse::{FuseIo, MountOptions, WritingOptions, largest_read};
+use forebay_fuse::{MountOptions, WritingOptions, largest_read};
 use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
-use forebay_origin::{Origin, OriginOptions, S3Checksum, S3Options};
+use forebay_origin::{Origin, OriginOptions, S3Options};
 use forebay_staging::StagingOptions;
-use forebay_store::{DiskOptions, Eviction, IoBackend, ServeMode, Store, StoreOptions};
-use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport, ZeroCopy};
+use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
+use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -67,16 +67,8 @@ pub async fn worker_store(
     let options = StoreOptions {
         disks,
         block_size: block_size(config),
-        io: match config.worker_disk_io {
-            DiskIo::Auto => IoBackend::Auto,
-            DiskIo::Uring => IoBackend::Uring,
-            DiskIo::Threads => IoBackend::Threads,
-        },
-        serve: match config.worker_disk_serve {
-            DiskServe::Dio => ServeMode::Dio,
-            DiskServe::PageCache => ServeMode::PageCache,
-            DiskServe::Splice => ServeMode::Splice,
-        },
+        io: config.worker_disk_io,
+        serve: config.worker_disk_serve,
         prewarm,
         verify_reads: config.worker_memory_verify_reads,
         verify_interval: config.worker_memory_verify_interval,
@@ -104,11 +96,7 @@ pub fn origin_options(loaded: &Loaded) -> OriginOptions {
             profile: config.origin_s3_profile.clone(),
             path_style,
             anonymous: config.origin_s3_anonymous,
-            checksum: match config.origin_s3_checksum {
-                config::S3Checksum::Auto => None,
-                config::S3Checksum::Sha256 => Some(S3Checksum::Sha256),
-                config::S3Checksum::Crc64Nvme => Some(S3Checksum::Crc64Nvme),
-            },
+            checksum: config.origin_s3_checksum,
             keys: None,
         },
         allow_http: config.origin_allow_http,
@@ -172,14 +160,10 @@ pub fn server(
         max_connections: config.worker_max_connections as usize,
         max_requests: config.worker_max_requests as usize,
         keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
-        takes_files: config.worker_disk_serve == DiskServe::Splice,
+        takes_files: config.worker_disk_serve == ServeMode::Splice,
         body_memory: config.worker_write_memory,
         io_threads: config.network_tcp_io_threads.map(|threads| threads as usize).or((!shared).then_some(0)),
-        zero_copy: match config.network_tcp_zero_copy {
-            forebay_config::TcpZeroCopy::Auto => ZeroCopy::Auto,
-            forebay_config::TcpZeroCopy::On => ZeroCopy::On,
-            forebay_config::TcpZeroCopy::Off => ZeroCopy::Off,
-        },
+        zero_copy: config.network_tcp_zero_copy,
         ..defaults
     };
     TcpServer::bind(options, service)
@@ -414,11 +398,7 @@ pub fn mount_options(loaded: &Loaded, source: String) -> MountOptions {
         allow_other: config.fuse_allow_other.unwrap_or(defaults.allow_other),
         open_status_cache: config.client_open_status_cache_enabled,
         max_read: config.fuse_max_read,
-        io: match config.fuse_io {
-            forebay_config::FuseIo::Auto => FuseIo::Auto,
-            forebay_config::FuseIo::Uring => FuseIo::Uring,
-            forebay_config::FuseIo::Device => FuseIo::Device,
-        },
+        io: config.fuse_io,
         ring_depth: config.fuse_uring_depth,
         ring_memory: config.fuse_uring_memory,
         interrupts: config.fuse_interrupts,

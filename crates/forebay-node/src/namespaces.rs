@@ -360,15 +360,14 @@ fn options(loaded: &Loaded, record: &MountRecord) -> anyhow::Result<OriginOption
             "s3.path_style" => options.s3.path_style = Some(truth()?),
             "s3.anonymous" => options.s3.anonymous = truth()?,
             "s3.checksum" => {
-                options.s3.checksum = match value.as_str() {
-                    "auto" => None,
-                    "sha256" => Some(S3Checksum::Sha256),
-                    "crc64nvme" => Some(S3Checksum::Crc64Nvme),
-                    _ => anyhow::bail!(
-                        "the option {name} of the mount {} is none of `auto`, `sha256`, `crc64nvme`",
-                        record.path
-                    ),
-                }
+                let Some(checksum) = S3Checksum::named(value) else {
+                    anyhow::bail!(
+                        "the option {name} of the mount {} is none of `{}`",
+                        record.path,
+                        S3Checksum::NAMES.join("`, `")
+                    )
+                };
+                options.s3.checksum = checksum;
             }
             "allow_http" => options.allow_http = truth()?,
             name if KEYS.contains(&name) => {

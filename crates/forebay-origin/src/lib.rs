@@ -29,11 +29,12 @@ use std::sync::Arc;
 
 pub use fake::{FakeCounts, FakeOrigin, Stall};
 pub use file::FileOrigin;
+pub use forebay_types::S3Checksum;
 pub use object::ObjectStoreOrigin;
 #[cfg(feature = "fuzzing")]
 pub use object::fuzzing;
 pub use open::open;
-pub use options::{OriginError, OriginOptions, S3Checksum, S3Keys, S3Options};
+pub use options::{OriginError, OriginOptions, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};
 
 use bytes::Bytes;

@@ -1,5 +1,7 @@
 //! What can be set about an origin, with the defaults, and why opening one can fail.
 
+use forebay_types::S3Checksum;
+
 use std::time::Duration;
 
 /// How to reach an origin and how hard to try.
@@ -40,21 +42,10 @@ pub struct S3Options {
     pub path_style: Option<bool>,
     /// Send no credentials: for public buckets.
     pub anonymous: bool,
-    /// What the server checks of uploads. `None`: a CRC-64/NVME on AWS, the signature's SHA-256 elsewhere, unless the
-    /// environment says otherwise.
-    pub checksum: Option<S3Checksum>,
+    /// What the server checks of uploads.
+    pub checksum: S3Checksum,
     /// Keys that come before all others.
     pub keys: Option<S3Keys>,
-}
-
-/// What an S3-compatible server checks of what is uploaded to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum S3Checksum {
-    /// The SHA-256 that requests are signed with. Every server knows it.
-    Sha256,
-    /// A CRC-64/NVME in a header; requests are signed without their content. As strong against accidents, and costs
-    /// next to nothing; against people in between, `https` is needed with either.
-    Crc64Nvme,
 }
 
 /// Keys of an S3 account.

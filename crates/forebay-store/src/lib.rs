@@ -57,11 +57,12 @@ mod writer;
 pub use coverage::Coverage;
 pub use disk::slab_path;
 pub use error::StoreError;
+pub use forebay_types::{IoBackend, ServeMode};
 pub use held::{HeldBlock, HeldRun};
 #[cfg(feature = "simulation")]
 pub use io::medium::{Medium, SlabMedium};
 pub use keep::{Account, Keep};
-pub use options::{DiskOptions, Eviction, IoBackend, ServeMode, StoreOptions};
+pub use options::{DiskOptions, Eviction, StoreOptions};
 pub use read::StoreRead;
 pub use slice::DiskSlice;
 pub use stats::{AccountStats, DiskStats, MemoryStats, Removed, StoreStats};

@@ -4,46 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_memory::Pool;
-use forebay_types::{BlockLayout, ByteSize, MAX_BLOCK_SIZE};
+use forebay_types::{BlockLayout, ByteSize, IoBackend, MAX_BLOCK_SIZE, ServeMode};
 
 use crate::StoreError;
-
-/// How the kernel is asked to read and write slab files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IoBackend {
-    /// io_uring where the kernel allows it, else threads.
-    #[default]
-    Auto,
-    /// io_uring, or [`Store::open`](crate::Store::open) fails.
-    Uring,
-    /// `pread` and `pwrite` on a pool of threads.
-    Threads,
-}
-
-/// How bytes on disk get to a reader.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServeMode {
-    /// `O_DIRECT` into memory of the pool, past the page cache.
-    #[default]
-    Dio,
-    /// Buffered reads through the page cache.
-    PageCache,
-    /// The reader sends from the file itself, with `splice` or `sendfile`; see
-    /// [`Store::disk_slice`](crate::Store::disk_slice).
-    Splice,
-}
-
-impl ServeMode {
-    /// Its name in the configuration.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dio => "dio",
-            Self::PageCache => "pagecache",
-            Self::Splice => "splice",
-        }
-    }
-}
 
 /// One slab directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -295,7 +295,7 @@ impl Store {
             let (usage, holding, counters) = (slab.usage(), slab.residents.holding(), &slab.counters);
             DiskStats {
                 dir: slab.dir.clone(),
-                serve: slab.serve.name(),
+                serve: slab.serve.as_str(),
                 capacity: usage.capacity,
                 used: usage.used,
                 runs: holding.runs,

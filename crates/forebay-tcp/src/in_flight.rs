@@ -27,9 +27,9 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::options::ZeroCopy;
 use crate::socket;
 use crate::zero_copy::Sends;
+use forebay_types::TcpZeroCopy;
 
 /// How long a device may hold packets of a connection that was reset. The queues of one are empty within milliseconds; one that is
 /// stuck or paused is reset by its driver within some seconds.
@@ -87,7 +87,7 @@ struct Watch {
 
 impl ZeroCopySends {
     /// Nothing yet. `stays_here` says that the peer is known to be on this host.
-    pub(crate) fn new(choice: ZeroCopy, stays_here: bool, counts: Arc<Counts>) -> Self {
+    pub(crate) fn new(choice: TcpZeroCopy, stays_here: bool, counts: Arc<Counts>) -> Self {
         Self { sends: Sends::new(choice, stays_here), watch: None, counts, moved_at: Instant::now() }
     }
 
@@ -323,7 +323,7 @@ mod tests {
         (Arc::new(server), client.unwrap())
     }
 
-    fn sends(choice: ZeroCopy) -> (ZeroCopySends, Arc<Counts>) {
+    fn sends(choice: TcpZeroCopy) -> (ZeroCopySends, Arc<Counts>) {
         let counts = Arc::new(Counts::default());
         (ZeroCopySends::new(choice, false, Arc::clone(&counts)), counts)
     }
@@ -353,7 +353,7 @@ mod tests {
     #[tokio::test]
     async fn a_payload_is_held_until_the_kernel_is_done_with_it_which_is_later_than_it_was_sent() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut sends, counts) = sends(ZeroCopy::On);
+        let (mut sends, counts) = sends(TcpZeroCopy::On);
         let length = 5 * MIN_LENGTH;
         assert_eq!(send(&mut sends, &stream, &pool, length).unwrap(), length);
         assert!(tokio::time::timeout(MOMENT, sends.returned()).await.is_err());
@@ -369,7 +369,7 @@ mod tests {
     #[tokio::test]
     async fn auto_ends_with_a_probe_that_was_copied_as_it_is_on_this_host() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut sends, counts) = sends(ZeroCopy::Auto);
+        let (mut sends, counts) = sends(TcpZeroCopy::Auto);
         send(&mut sends, &stream, &pool, MIN_LENGTH).unwrap();
         assert!(!sends.takes(1 << 20), "the probe is under way");
         client.read_exact(&mut vec![0; MIN_LENGTH]).await.unwrap();
@@ -381,7 +381,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_waits_for_its_peer_waits() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut sends, _counts) = sends(ZeroCopy::On);
+        let (mut sends, _counts) = sends(TcpZeroCopy::On);
         // Epoll has told of an error, which tokio takes for the end of the sending side.
         send(&mut sends, &stream, &pool, MIN_LENGTH).unwrap();
         client.read_exact(&mut vec![0; MIN_LENGTH]).await.unwrap();
@@ -401,7 +401,7 @@ mod tests {
     #[tokio::test]
     async fn a_reset_has_the_kernel_let_go_of_what_a_peer_does_not_take() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut sends, counts) = sends(ZeroCopy::On);
+        let (mut sends, counts) = sends(TcpZeroCopy::On);
         fill(&mut sends, &stream, &pool).await;
         assert!(sends.outstanding() > 0);
         tokio::time::timeout(PATIENCE, sends.settle(MOMENT, &CancellationToken::new())).await.unwrap();
@@ -413,7 +413,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_dropped_lets_go_of_nothing_that_the_kernel_may_send() {
         let (pool, (stream, mut client)) = (pool(), connect().await);
-        let (mut sends, counts) = sends(ZeroCopy::On);
+        let (mut sends, counts) = sends(TcpZeroCopy::On);
         fill(&mut sends, &stream, &pool).await;
         let held = pool.used();
         drop(sends);

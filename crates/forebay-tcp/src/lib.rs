@@ -37,8 +37,9 @@ mod zero_copy;
 use std::net::SocketAddr;
 
 pub use client::TcpTransport;
+pub use forebay_types::TcpZeroCopy;
 pub use in_flight::ZeroCopyCounts;
-pub use options::{ClientOptions, ServerOptions, ZeroCopy};
+pub use options::{ClientOptions, ServerOptions};
 pub use server::TcpServer;
 
 /// Why a server could not start.

@@ -4,21 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use forebay_transport::wire::MAX_REQUEST_BODY;
-use forebay_types::ByteSize;
+use forebay_types::{ByteSize, TcpZeroCopy};
 
 /// A request with a longer body waits for memory at the server.
 pub(crate) const LARGE_BODY: usize = MAX_REQUEST_BODY as usize;
-
-/// Whether the kernel sends large payloads from where they lie (`MSG_ZEROCOPY`). Either way they arrive the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ZeroCopy {
-    /// Where it makes no copy after all: the first on each connection shows it. Not to peers on this host, where it always does.
-    Auto,
-    /// Whatever it does.
-    On,
-    /// Never.
-    Off,
-}
 
 /// How a worker's side listens and what it allows.
 #[derive(Clone, Debug)]
@@ -51,7 +40,7 @@ pub struct ServerOptions {
     /// server was started on. `None`: one for each processor that the process may use, if those are four or more.
     pub io_threads: Option<usize>,
     /// Whether the kernel sends large payloads from where they lie.
-    pub zero_copy: ZeroCopy,
+    pub zero_copy: TcpZeroCopy,
 }
 
 impl ServerOptions {
@@ -71,7 +60,7 @@ impl ServerOptions {
             stall_timeout: Duration::from_secs(30),
             takes_files: false,
             io_threads: None,
-            zero_copy: ZeroCopy::Auto,
+            zero_copy: TcpZeroCopy::Auto,
         }
     }
 }

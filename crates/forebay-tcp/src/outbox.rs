@@ -319,8 +319,8 @@ fn too_short(offset: u64) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::ZeroCopy;
     use forebay_transport::FileSlice;
+    use forebay_types::TcpZeroCopy;
     use std::io::Write;
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
@@ -337,7 +337,7 @@ mod tests {
         let bytes: Vec<u8> = (0..LENGTH + 10).map(|at| (at % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         let slice = FileSlice { file: Arc::new(file), offset: 10, length: LENGTH as u32, pin: Box::new(()) };
-        let mut outbox = Outbox::new(ZeroCopySends::new(ZeroCopy::Off, false, Arc::default()));
+        let mut outbox = Outbox::new(ZeroCopySends::new(TcpZeroCopy::Off, false, Arc::default()));
         outbox.push(reply(1, ResponsePayload::None));
         let mut filed = reply(2, ResponsePayload::File(slice));
         filed.piece = Some((0, Bytes::new()));

@@ -29,10 +29,11 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
 
 use crate::in_flight::{Counts, ZeroCopySends};
-use crate::options::{ServerOptions, ZeroCopy};
+use crate::options::ServerOptions;
 use crate::outbox::{Outbox, Outgoing};
 use crate::requests::Requests;
 use crate::socket;
+use forebay_types::TcpZeroCopy;
 
 /// Bytes of a long message that are to arrive within the time for a message: a peer that sends less holds memory that others
 /// wait for.
@@ -223,7 +224,7 @@ struct Serving {
 impl Serving {
     fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<ServerShared>) -> Self {
         let choice = shared.options.zero_copy;
-        let stays_here = choice == ZeroCopy::Auto && is_here(&stream, peer);
+        let stays_here = choice == TcpZeroCopy::Auto && is_here(&stream, peer);
         let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));
         let places = PollSemaphore::new(Arc::clone(&shared.places));
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::options::ZeroCopy;
+use forebay_types::TcpZeroCopy;
 
 /// The shortest part of a payload that is sent so. The kernel's documentation (`msg_zerocopy.rst`) sees a gain from about 10 KiB on;
 /// here a reply costs one system call more besides, as header and body are copied, and its completion three. A sector is well above
@@ -74,11 +74,11 @@ pub(crate) struct Sends<P> {
 
 impl<P> Sends<P> {
     /// None yet. `stays_here` says that the peer is known to be on this host.
-    pub(crate) fn new(choice: ZeroCopy, stays_here: bool) -> Self {
+    pub(crate) fn new(choice: TcpZeroCopy, stays_here: bool) -> Self {
         let stance = match choice {
-            ZeroCopy::On => Stance::Always,
-            ZeroCopy::Auto if !stays_here => Stance::Unknown,
-            ZeroCopy::Auto | ZeroCopy::Off => Stance::Never,
+            TcpZeroCopy::On => Stance::Always,
+            TcpZeroCopy::Auto if !stays_here => Stance::Unknown,
+            TcpZeroCopy::Auto | TcpZeroCopy::Off => Stance::Never,
         };
         Self { stance, rests: false, first: 0, sends: VecDeque::new(), outstanding: 0 }
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_first_large_payload_is_a_probe_and_the_others_wait_for_what_the_kernel_says_of_it() {
-        let mut sends = Sends::new(ZeroCopy::Auto, false);
+        let mut sends = Sends::new(TcpZeroCopy::Auto, false);
         assert!(!sends.takes(MIN_LENGTH - 1) && sends.takes(MIN_LENGTH));
         sends.sent(MIN_LENGTH, ());
         assert!(!sends.takes(1 << 20));
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn one_copy_of_the_kernels_ends_it_for_the_connection() {
         for others in [0, 3] {
-            let mut sends = Sends::new(ZeroCopy::Auto, false);
+            let mut sends = Sends::new(TcpZeroCopy::Auto, false);
             for number in 0..others {
                 sends.sent(MIN_LENGTH, ());
                 sends.completed(done(number, number, false));
@@ -198,18 +198,18 @@ mod tests {
 
     #[test]
     fn where_it_is_on_no_copy_of_the_kernels_ends_it_and_where_it_is_off_nothing_begins_it() {
-        let mut on = Sends::new(ZeroCopy::On, true);
+        let mut on = Sends::new(TcpZeroCopy::On, true);
         on.sent(MIN_LENGTH, ());
         assert!(on.takes(MIN_LENGTH));
         on.completed(done(0, 0, true));
         assert!(on.takes(MIN_LENGTH));
-        assert!(!Sends::<()>::new(ZeroCopy::Off, false).takes(1 << 20));
-        assert!(!Sends::<()>::new(ZeroCopy::Auto, true).takes(1 << 20));
+        assert!(!Sends::<()>::new(TcpZeroCopy::Off, false).takes(1 << 20));
+        assert!(!Sends::<()>::new(TcpZeroCopy::Auto, true).takes(1 << 20));
     }
 
     #[test]
     fn a_kernel_without_room_is_asked_again_when_it_is_done_with_what_it_has() {
-        let mut sends = Sends::new(ZeroCopy::On, false);
+        let mut sends = Sends::new(TcpZeroCopy::On, false);
         sends.sent(MIN_LENGTH, ());
         sends.sent(MIN_LENGTH, ());
         sends.refused();
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_abandoned_is_never_released() {
         let pin = Rc::new(());
-        let mut sends = Sends::new(ZeroCopy::On, false);
+        let mut sends = Sends::new(TcpZeroCopy::On, false);
         (0..3).for_each(|_| sends.sent(MIN_LENGTH, Rc::clone(&pin)));
         sends.completed(done(1, 1, false));
         assert_eq!(sends.abandon(), Released { sends: 2, bytes: 2 * MIN_LENGTH });
@@ -253,7 +253,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_pin_is_released_once_and_with_its_completion_in_any_order_and_over_the_wrap(
-            choice in prop_oneof![Just(ZeroCopy::Auto), Just(ZeroCopy::On)],
+            choice in prop_oneof![Just(TcpZeroCopy::Auto), Just(TcpZeroCopy::On)],
             first in prop_oneof![Just(0u32), (u32::MAX - 40)..=u32::MAX],
             steps in prop::collection::vec(step(), 1..200),
         ) {
@@ -265,7 +265,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Send if sends.takes(MIN_LENGTH) => {
-                        prop_assert!(choice == ZeroCopy::On || !copied_once);
+                        prop_assert!(choice == TcpZeroCopy::On || !copied_once);
                         let pin = Rc::new(());
                         held.insert(next, Rc::clone(&pin));
                         sends.sent(MIN_LENGTH, pin);

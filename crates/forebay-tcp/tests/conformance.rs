@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forebay_tcp::{ServerOptions, TcpServer, TcpTransport, ZeroCopy};
+use forebay_tcp::{ServerOptions, TcpServer, TcpTransport, TcpZeroCopy};
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
 use tokio::sync::Mutex;
@@ -21,7 +21,7 @@ struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false> {
 
 impl<const IO_THREADS: usize, const ZERO_COPY: bool> Tcp<IO_THREADS, ZERO_COPY> {
     fn options() -> ServerOptions {
-        let zero_copy = if ZERO_COPY { ZeroCopy::On } else { ZeroCopy::Off };
+        let zero_copy = if ZERO_COPY { TcpZeroCopy::On } else { TcpZeroCopy::Off };
         ServerOptions { io_threads: Some(IO_THREADS), zero_copy, ..common::server_options() }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use forebay_memory::Pool;
-use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, ZeroCopy, ZeroCopyCounts};
+use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, TcpZeroCopy, ZeroCopyCounts};
 use forebay_transport::conformance::{Behaviour, assert_bytes, pattern, pool, read, until, within};
 use forebay_transport::{FileSlice, Provenance, Request, Response, ResponsePayload, Service};
 use forebay_types::{Failure, FailureKind, MAX_BLOCK_SIZE};
@@ -74,7 +74,7 @@ impl Service for BlockService {
 }
 
 fn zero_copy_options(io_threads: usize) -> ServerOptions {
-    ServerOptions { io_threads: Some(io_threads), zero_copy: ZeroCopy::On, ..server_options() }
+    ServerOptions { io_threads: Some(io_threads), zero_copy: TcpZeroCopy::On, ..server_options() }
 }
 
 /// Reads of many lengths, of which some are sent without a copy and some are not, and checks every byte.
@@ -108,7 +108,7 @@ async fn replies_of_every_length_arrive_as_they_are_and_their_memory_is_given_ba
 
 #[tokio::test(flavor = "multi_thread")]
 async fn to_a_peer_on_this_host_everything_is_copied_unless_somebody_says_so() {
-    for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
+    for zero_copy in [TcpZeroCopy::Auto, TcpZeroCopy::Off] {
         let service = BlockService::new();
         let server = serve(ServerOptions { zero_copy, ..server_options() }, service.clone());
         read_all(&link(server.local_addr(), client_options()), 1).await;
@@ -177,7 +177,7 @@ fn through_a_device_the_kernel_makes_no_copy_and_the_bytes_are_right_though_pack
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
     let service = BlockService::new();
-    let server = serve(ServerOptions { address, zero_copy: ZeroCopy::Auto, ..server_options() }, service.clone());
+    let server = serve(ServerOptions { address, zero_copy: TcpZeroCopy::Auto, ..server_options() }, service.clone());
     let (address, counts) = (server.local_addr(), server.zero_copy_counts());
     let namespace = std::fs::File::open(namespace).unwrap();
     let client = std::thread::spawn(move || {

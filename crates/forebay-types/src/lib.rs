@@ -9,6 +9,7 @@
 //! * [`CachePolicy`]: how what lies below a path is cached;
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
 //! * [`Tenure`]: until when something is held, by the holder's clock;
+//! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpZeroCopy`] and [`S3Checksum`]: choices of an operator that parts carry out;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -16,6 +17,7 @@
 mod attr;
 mod block;
 mod checksum;
+mod choice;
 mod failure;
 mod file;
 mod path;
@@ -26,6 +28,7 @@ mod tenure;
 pub use attr::{Attr, DirEntry, FileKind};
 pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
 pub use checksum::{SectorChecksums, crc32c};
+pub use choice::{FuseIo, IoBackend, S3Checksum, ServeMode, TcpZeroCopy};
 pub use failure::{Failure, FailureKind};
 pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};

@@ -1,6 +1,7 @@
 //! What a mount needs, and what would make it faster.
 
-use forebay_config::{Config, FuseIo};
+use forebay_config::Config;
+use forebay_types::FuseIo;
 
 use crate::checks::{Check, Section, Verdict};
 use crate::facts::Facts;

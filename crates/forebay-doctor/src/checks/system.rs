@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use forebay_config::{Config, DiskIo};
+use forebay_config::Config;
+use forebay_types::IoBackend;
 
 use crate::checks::{Check, Section, Verdict, cards};
 use crate::facts::Facts;
@@ -78,8 +79,8 @@ fn io_uring(facts: &Facts, config: &Config) -> Option<Check> {
         return Some(row("io-uring", Verdict::Ok, "processes may use io_uring"));
     }
     let verdict = match config.worker_disk_io {
-        DiskIo::Uring => Verdict::Fail,
-        DiskIo::Auto if !config.worker_disks.is_empty() => Verdict::Warn,
+        IoBackend::Uring => Verdict::Fail,
+        IoBackend::Auto if !config.worker_disks.is_empty() => Verdict::Warn,
         _ => Verdict::Info,
     };
     let what = format!("kernel.io_uring_disabled is {disabled}: disks are read through threads, and fio needs libaio");

@@ -25,7 +25,8 @@ use crate::channel::ring::submit::{Completion, Submit};
 use crate::protocol::abi::{capability, opcode};
 use crate::protocol::request::Header;
 use crate::reply::Dispatch;
-use crate::session::{FuseIo, Session, SessionOptions};
+use crate::session::{Session, SessionOptions};
+use forebay_types::FuseIo;
 
 /// Processors of the machine that is played. Ours are all but the last.
 pub(crate) const QUEUES: u16 = 3;

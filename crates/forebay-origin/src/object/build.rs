@@ -180,9 +180,9 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     }
     let on_amazon = endpoint.is_none() && !CHECKSUM_VARIABLES.into_iter().any(|name| variables.contains_key(name));
     match options.s3.checksum {
-        Some(S3Checksum::Sha256) => builder = builder.with_unsigned_payload(false),
-        None if !on_amazon => {}
-        None | Some(S3Checksum::Crc64Nvme) => {
+        S3Checksum::Sha256 => builder = builder.with_unsigned_payload(false),
+        S3Checksum::Auto if !on_amazon => {}
+        S3Checksum::Auto | S3Checksum::Crc64Nvme => {
             builder = builder.with_unsigned_payload(true).with_checksum_algorithm(Checksum::CRC64NVME);
         }
     }

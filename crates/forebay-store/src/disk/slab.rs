@@ -104,7 +104,7 @@ impl Slab {
         if serve == ServeMode::Splice && !slab.can_splice {
             tracing::warn!(dir = %slab.dir.display(), "cannot splice from a file system without direct I/O");
         }
-        let (dir, serve, size) = (slab.dir.display(), slab.serve.name(), ByteSize::bytes(slab.usage().capacity));
+        let (dir, serve, size) = (slab.dir.display(), slab.serve.as_str(), ByteSize::bytes(slab.usage().capacity));
         tracing::info!(%dir, %size, serve, "blocks are cached on disk");
         Ok((slab, runs))
     }

@@ -77,7 +77,7 @@ async fn a_change_whose_answer_is_lost_or_refused_is_made_again_and_comes_out_on
 
 #[tokio::test]
 async fn the_server_checks_of_uploads_what_is_configured() {
-    for (checksum, has_crc) in [(None, false), (Some(S3Checksum::Sha256), false), (Some(S3Checksum::Crc64Nvme), true)] {
+    for (checksum, has_crc) in [(S3Checksum::Auto, false), (S3Checksum::Sha256, false), (S3Checksum::Crc64Nvme, true)] {
         let scene = scene(|options| options.s3.checksum = checksum);
         let (origin, bytes) = (&*scene.origin, some(PART));
         origin.put(b"d/put", some(1000)).await.unwrap();
