@@ -36,7 +36,7 @@ impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             block_size: MAX_BLOCK_SIZE,
-            request_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(90),
             change_timeout: Duration::from_secs(300),
             backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(30) },
             prefetch: PrefetchOptions::default(),

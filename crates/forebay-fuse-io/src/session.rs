@@ -82,7 +82,7 @@ impl Default for SessionOptions {
             splice: true,
             max_write: MAX_PAYLOAD,
             max_read: MAX_PAYLOAD,
-            max_background: 64,
+            max_background: 256,
             congestion_threshold: 0,
             readdirplus: ReadDirPlus::Auto,
             passthrough: false,

@@ -155,8 +155,12 @@ pub fn server(
     service: Arc<dyn Service>,
     shared: bool,
 ) -> Result<TcpServer, TcpError> {
+    TcpServer::bind(server_options(config, address, shared), service)
+}
+
+fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerOptions {
     let defaults = ServerOptions::new(address, config.cluster_name.as_str(), block_size(config));
-    let options = ServerOptions {
+    ServerOptions {
         max_connections: config.worker_max_connections as usize,
         max_requests: config.worker_max_requests as usize,
         keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
@@ -165,8 +169,7 @@ pub fn server(
         io_threads: config.network_tcp_io_threads.map(|threads| threads as usize).or((!shared).then_some(0)),
         zero_copy: config.network_tcp_zero_copy,
         ..defaults
-    };
-    TcpServer::bind(options, service)
+    }
 }
 
 /// Connects to workers over TCP.
@@ -255,8 +258,15 @@ async fn client(
     (buffers, prefetch_budget): (Pool, ByteSize),
     away: Away,
 ) -> anyhow::Result<Client> {
-    let options = ClientOptions {
-        prefetch_budget: prefetch_budget.as_u64(),
+    let options = ClientOptions { prefetch_budget: prefetch_budget.as_u64(), ..client_options(config) };
+    let alloc_deadline = config.client_request_timeout / BUFFERS_WITHIN;
+    let buffers = StoreOptions { eviction: Eviction::Fifo, alloc_deadline, ..StoreOptions::in_memory(buffers) };
+    let buffers = Store::open(buffers).await?;
+    Ok(Client::with_resort(membership, connector, buffers, options, away, tokio::runtime::Handle::current()))
+}
+
+fn client_options(config: &Config) -> ClientOptions {
+    ClientOptions {
         block_size: block_size(config),
         max_concurrency: Some(config.client_max_concurrency as usize).filter(|most| *most > 0),
         request_timeout: config.client_request_timeout,
@@ -272,11 +282,7 @@ async fn client(
         // At most 1 MiB, as the table of keys says.
         small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
         ..ClientOptions::default()
-    };
-    let alloc_deadline = config.client_request_timeout / BUFFERS_WITHIN;
-    let buffers = StoreOptions { eviction: Eviction::Fifo, alloc_deadline, ..StoreOptions::in_memory(buffers) };
-    let buffers = Store::open(buffers).await?;
-    Ok(Client::with_resort(membership, connector, buffers, options, away, tokio::runtime::Handle::current()))
+    }
 }
 
 /// How far the kernel reads ahead on a mount of this process.
@@ -434,5 +440,39 @@ pub fn staging_options(config: &Config, directory: PathBuf, owner: String) -> St
         timeout: config.write_timeout,
         quiet: QUIET,
         owner,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+    use std::net::Ipv4Addr;
+
+    use forebay_config::Sources;
+
+    use super::*;
+
+    fn text(options: &impl Debug) -> String {
+        format!("{options:#?}")
+    }
+
+    #[test]
+    fn parts_that_are_told_nothing_do_what_the_defaults_of_the_configuration_say() {
+        let loaded = Config::load(&Sources::new()).unwrap();
+        let config = &loaded.config;
+        let (cluster, block_size) = (config.cluster_name.as_str(), block_size(config));
+        let mut client = client_options(config);
+        // A client that no kernel reads through knows nothing of how one does.
+        (client.prefetch.largest_request, client.prefetch.read_ahead) = (u32::MAX, u32::MAX);
+        assert_eq!(text(&client), text(&ClientOptions::default()));
+        assert_eq!(text(&tcp_options(config, None)), text(&forebay_tcp::ClientOptions::new(cluster, block_size)));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        assert_eq!(
+            text(&server_options(config, address, true)),
+            text(&ServerOptions::new(address, cluster, block_size))
+        );
+        assert_eq!(text(&origin_options(&loaded)), text(&OriginOptions::default()));
+        let mount = MountOptions::default();
+        assert_eq!(text(&mount_options(&loaded, mount.source.clone())), text(&mount));
     }
 }

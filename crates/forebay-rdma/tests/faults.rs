@@ -185,7 +185,7 @@ async fn a_hung_server_is_given_up_when_it_stays_silent_and_its_memory_comes_bac
         }
     }
     assert!(lost > 0, "nobody was told that it was given up");
-    assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
+    assert!(stopped.elapsed() < Duration::from_secs(30), "{:?}", stopped.elapsed());
     until("all memory is back", || buffers.used() == 0).await;
 }
 

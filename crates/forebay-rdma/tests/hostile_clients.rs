@@ -216,7 +216,7 @@ fn a_peer_that_says_nothing_is_not_waited_for() {
         until("it is connected", || scene.server.connections() == 2).await;
         let start = Instant::now();
         endpoint.failed().await;
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         scene.end().await;
     });
 }
@@ -244,7 +244,7 @@ fn a_reader_that_takes_nothing_delays_nobody_and_is_closed_in_the_end() {
         until("it has been offered them all", || kept.borrow().len() == 8).await;
         let start = Instant::now();
         assert_serves(&scene.link).await;
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(30));
         until("the reader is closed", || scene.server.connections() == 1).await;
         kept.borrow_mut().clear();
         scene.end().await;

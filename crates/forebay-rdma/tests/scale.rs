@@ -35,12 +35,17 @@ async fn a_thousand_connections_are_made_and_used_at_once() {
     assert_serves(&link(0)).await;
     let (before, start) = (resident(), Instant::now());
     let links: Vec<_> = (0..CONNECTIONS).map(link).collect();
+    let mut quarters = Vec::new();
     for (index, link) in links.iter().enumerate() {
+        if index % (CONNECTIONS / 4) == 0 {
+            quarters.push(Instant::now());
+        }
         let request = read(Behaviour::AtOnce, index as u64, 0, 1000, LONG);
         let reply = link.call(request.clone(), buffers.try_alloc(1000)).await.unwrap();
         assert_bytes(&reply, &request, 1000);
     }
     let made = start.elapsed();
+    quarters.push(Instant::now());
     let memory = resident().saturating_sub(before);
     assert!(server.connections() >= CONNECTIONS, "{}", server.connections());
     let start = Instant::now();
@@ -64,7 +69,9 @@ async fn a_thousand_connections_are_made_and_used_at_once() {
         memory / CONNECTIONS as u64,
         start.elapsed()
     );
-    assert!(made < Duration::from_secs(60), "{made:?}");
+    // Each of the last costs what each of the first did, on whatever machine: with a cost that grows by what is there it is seven times.
+    let quarters: Vec<_> = quarters.windows(2).map(|ends| ends[1] - ends[0]).collect();
+    assert!(quarters[3] < 4 * quarters[0] + Duration::from_secs(5), "{quarters:?}");
     assert!(memory / (CONNECTIONS as u64) < 512, "{memory} KiB");
     let counted: usize = io_threads.iter().map(|io_thread| io_thread.stats().connections).sum();
     assert!(counted >= CONNECTIONS, "{counted}");
@@ -215,7 +222,7 @@ fn dropping_a_lane_ends_its_thread() {
     // Waited for; the kernel may list it for a moment longer.
     let start = Instant::now();
     while named("rdma-dropped") > 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "its thread still runs");
+        assert!(start.elapsed() < Duration::from_secs(30), "its thread still runs");
         std::thread::sleep(Duration::from_millis(1));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -102,7 +102,7 @@ async fn a_peer_that_stops_in_a_hello_or_in_a_message_is_not_waited_for() {
     for mut stream in [silent, half_hello, half_header, half_body] {
         let start = Instant::now();
         wait_for_close(&mut stream).await;
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
     send(&mut idle, 1, &read(Behaviour::AtOnce, 1, 0, 10, LONG)).await;
     assert_eq!(receive(&mut idle).await.unwrap().2, (0..10).map(|at| pattern(1, at)).collect::<Vec<_>>());
@@ -150,7 +150,7 @@ async fn a_reader_that_takes_nothing_delays_nobody_and_is_closed_in_the_end() {
     let link = link(server.local_addr(), client_options());
     let start = Instant::now();
     assert_serves(&link).await;
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(30));
     until("the reader is closed", || server.connections() == 1).await;
     assert_serves(&link).await;
 }

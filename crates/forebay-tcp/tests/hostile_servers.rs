@@ -33,7 +33,7 @@ async fn a_port_that_accepts_and_never_answers_costs_the_connect_timeout() {
     let start = Instant::now();
     let result = call(&link, read(Behaviour::AtOnce, 0, 0, 10, LONG)).await;
     assert!(matches!(result, Err(CallError::Link(LinkError::Connect { .. }))), "{result:?}");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(30));
 }
 
 #[tokio::test(flavor = "multi_thread")]

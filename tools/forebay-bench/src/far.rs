@@ -127,12 +127,12 @@ mod tests {
 
     #[tokio::test]
     async fn everybody_waits_as_long_and_all_of_them_at_once() {
-        let line = Line::start(Duration::from_millis(5)).unwrap();
+        let line = Line::start(Duration::from_millis(100)).unwrap();
         let began = Instant::now();
         futures::future::try_join_all((0..20).map(|_| line.wait())).await.unwrap();
         let took = began.elapsed();
-        assert!(took >= Duration::from_millis(5), "{took:?}");
+        assert!(took >= Duration::from_millis(100), "{took:?}");
         // One after the other they would have taken twenty times as long.
-        assert!(took < Duration::from_millis(95), "{took:?}");
+        assert!(took < Duration::from_millis(1900), "{took:?}");
     }
 }

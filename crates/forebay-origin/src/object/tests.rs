@@ -127,7 +127,7 @@ async fn a_server_that_stops_is_waited_for_and_not_longer_than_the_deadline() {
     scene.proxy.stop();
     let started = Instant::now();
     let failure = read(&scene.origin, &version).await.unwrap_err();
-    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(failure.kind(), FailureKind::Unavailable, "{failure}");
     assert!(failure.message().contains("cannot connect to"), "{failure}");
 
