@@ -89,6 +89,18 @@ pub struct Row {
 impl Config {
     /// Reads `sources` over the defaults.
     ///
+    /// ```
+    /// use forebay_config::{Config, Sources};
+    ///
+    /// let sources = Sources::new().text("forebay.toml", "worker.memory.size = \"64GiB\"").flags(["worker.rpc.port=0"]);
+    /// let loaded = Config::load(&sources).unwrap();
+    /// assert_eq!((loaded.config.worker_memory_size.as_u64(), loaded.config.worker_rpc_port), (64 << 30, 0));
+    /// assert_eq!(loaded.origin("worker.memory.size").to_string(), "forebay.toml:1");
+    ///
+    /// let error = Config::load(&Sources::new().flags(["worker.memry.size=1GiB"])).unwrap_err().to_string();
+    /// assert!(error.contains("did you mean `worker.memory.size`?"), "{error}");
+    /// ```
+    ///
     /// # Errors
     /// Everything that is wrong with them, in [`ConfigErrors`].
     pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {

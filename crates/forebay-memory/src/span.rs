@@ -30,6 +30,23 @@ fn acquire(extent: &Arc<Extent>) {
 }
 
 /// The only view of some bytes of an extent: to be filled, then frozen.
+///
+/// ```
+/// use forebay_memory::{Pool, PoolOptions};
+/// use forebay_types::ByteSize;
+///
+/// let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8)))?;
+/// let mut filling = pool.try_alloc(1000).expect("an empty pool has room");
+/// filling.copy_from_slice(&[7; 1000]);
+/// let whole = filling.freeze();
+/// let part = whole.slice(10..20);
+/// drop(whole);
+/// // The part keeps all of the extent.
+/// assert_eq!((&part[..], pool.used()), (&[7; 10][..], part.extent_size() as u64));
+/// drop(part);
+/// assert_eq!(pool.used(), 0);
+/// # Ok::<(), forebay_memory::PoolError>(())
+/// ```
 pub struct SpanMut {
     extent: Arc<Extent>,
     start: usize,

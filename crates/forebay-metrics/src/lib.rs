@@ -31,7 +31,7 @@ pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use http::{HttpLimits, HttpServer};
 pub use latency::{BOUNDS_NANOS, LatencyHistogram, LatencySnapshot};
-pub use process::ProcessStats;
+pub use process::{ProcessStats, process_started};
 pub use readiness::Readiness;
 pub use report::lines;
 pub use server::{MetricsServer, Site, WebError, counters, routes, serve};

@@ -60,6 +60,20 @@ impl ProcessStats {
     }
 }
 
+/// When a process started, in clock ticks since boot, which tells it from a later one of its number. `None` when there is none, or only
+/// what its parent has not reaped yet: in a container, that may be for ever.
+#[must_use]
+pub fn process_started(pid: u32) -> Option<u64> {
+    started_field(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Field 22 of `/proc/PID/stat`. The second is the name, in parentheses, and may hold spaces and parentheses.
+fn started_field(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
 /// What `/proc/self/stat` says (see proc(5)); the start is still counted from the kernel's, and processor time in another way.
 fn from_stat(stat: &str, ticks_per_second: u64, page: u64) -> ProcessStats {
     // The program's name, in parentheses, may hold anything. What follows it are fields from the third on.
@@ -79,6 +93,16 @@ fn from_stat(stat: &str, ticks_per_second: u64, page: u64) -> ProcessStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_with_parentheses_in_its_name_has_a_start_and_a_dead_one_none() {
+        let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+        assert_eq!(started_field(&format!("7 (a) b (c)) S {}", fields.join(" "))), Some(22));
+        assert_eq!(started_field(&format!("7 (a) Z {}", fields.join(" "))), None);
+        assert_eq!(started_field("7 (a"), None);
+        assert!(process_started(std::process::id()).is_some());
+        assert_eq!(process_started(u32::MAX), None);
+    }
 
     #[test]
     fn a_line_of_the_kernels_is_understood_whatever_the_program_is_called() {

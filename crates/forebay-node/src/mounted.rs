@@ -23,7 +23,7 @@ use crate::mountpoint::Place;
 use crate::report::{self, Report};
 use crate::state::{Role, RunState};
 use crate::web::Web;
-use crate::{assembly, cluster, local, process, staged};
+use crate::{assembly, cluster, local, staged};
 
 /// How long readers that still have files open may finish, before the process ends and they get errors.
 const FINISH_WITHIN: Duration = Duration::from_secs(10);
@@ -142,7 +142,7 @@ impl Mounted {
         let listed = workers.join(",");
         place.claim.publish(&RunState {
             pid,
-            process_started: process::started(pid).unwrap_or_default(),
+            process_started: forebay_metrics::process_started(pid).unwrap_or_default(),
             role: offer.role,
             mountpoint: mountpoint.clone(),
             source: source.clone(),

@@ -18,7 +18,6 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Exit, Fault};
-use crate::process;
 
 /// Which command mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +75,7 @@ pub struct RunState {
 impl RunState {
     /// Whether the process that wrote this still runs.
     pub fn is_alive(&self) -> bool {
-        process::started(self.pid) == Some(self.process_started)
+        forebay_metrics::process_started(self.pid) == Some(self.process_started)
     }
 }
 
@@ -188,7 +187,10 @@ fn lock(path: &Path, mountpoint: &Path) -> anyhow::Result<File> {
                 let pid = std::fs::read_to_string(path).unwrap_or_default();
                 if let Ok(holder) = pid.trim().parse()
                     && !std::mem::replace(&mut waited, true)
-                    && process::wait_for_end(holder, process::started(holder).map_or(DEATH, |_| UNSEEN_DEATH))
+                    && crate::process::wait_for_end(
+                        holder,
+                        forebay_metrics::process_started(holder).map_or(DEATH, |_| UNSEEN_DEATH),
+                    )
                 {
                     continue;
                 }
@@ -330,7 +332,7 @@ mod tests {
     fn state(mountpoint: &Path) -> RunState {
         RunState {
             pid: std::process::id(),
-            process_started: process::started(std::process::id()).unwrap(),
+            process_started: forebay_metrics::process_started(std::process::id()).unwrap(),
             role: Role::Up,
             mountpoint: mountpoint.display().to_string(),
             source: "file:///data".to_owned(),

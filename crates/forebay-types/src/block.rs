@@ -101,7 +101,15 @@ impl SectorRange {
         Self { start: self.start / unit * unit, end: (self.end.div_ceil(unit) * unit).min(limit.max(self.end)) }
     }
 
-    /// What is left of this range without `covered`, in order.
+    /// What is left of this range without `covered`, in order: what is to be fetched beside what is cached.
+    ///
+    /// ```
+    /// use forebay_types::SectorRange;
+    ///
+    /// let sectors = |start, end| SectorRange::new(start, end).unwrap();
+    /// assert_eq!(sectors(0, 8).without([sectors(2, 3), sectors(5, 6)]), [sectors(0, 2), sectors(3, 5), sectors(6, 8)]);
+    /// assert!(sectors(2, 3).without([sectors(0, 8)]).is_empty());
+    /// ```
     #[must_use]
     pub fn without(self, covered: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let mut left = vec![self];
@@ -130,6 +138,19 @@ pub struct Piece {
 }
 
 /// How a file of `size` bytes is cut into blocks.
+///
+/// ```
+/// use forebay_types::{BlockLayout, Piece};
+///
+/// // 9 MiB are two blocks of 4 MiB and one of 1 MiB.
+/// let layout = BlockLayout::new(9 << 20, 4 << 20);
+/// assert_eq!((layout.blocks(), layout.block_len(2), layout.sectors(2)), (3, 1 << 20, 32));
+/// // A read over the edge of a block is two pieces, and ends with the file.
+/// let pieces: Vec<_> = layout.pieces((8 << 20) - 100, 300).collect();
+/// assert_eq!(pieces[0], Piece { index: 1, offset: (4 << 20) - 100, length: 100 });
+/// assert_eq!(pieces[1], Piece { index: 2, offset: 0, length: 200 });
+/// assert_eq!(layout.pieces(9 << 20, 1).count(), 0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLayout {
     size: u64,
