@@ -10,15 +10,15 @@
 
 mod blocks;
 mod passes;
+mod questions;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use forebay_transport::message::{FreeReply, ListReply};
-use forebay_types::{Attr, BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE};
+use forebay_types::{BlockLayout, Failure, FailureKind, FileVersion, MAX_BLOCK_SIZE};
+
+pub use questions::{Answer, Question, QuestionId, Step};
 
 use super::bandwidth::Bucket;
 use super::counts::{Counts, FileCounts};
@@ -31,7 +31,6 @@ use super::spec::{JobSpec, LoadSpec};
 use super::state::JobState;
 use super::walk::{Ask, Place, Walk};
 use super::window::{Stage, Window};
-use crate::cache::{HeldBytes, Loaded};
 
 /// How much a job takes, and how it is cut.
 #[derive(Clone, Copy, Debug)]
@@ -67,64 +66,6 @@ impl Default for Limits {
             retry: Retry::default(),
         }
     }
-}
-
-/// A question that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QuestionId(u64);
-
-/// What is asked of the cache. The methods of `CacheAccess`.
-#[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the fields are the methods' arguments")]
-pub enum Question {
-    /// `CacheAccess::stat`.
-    Stat { path: FsPath, fresh: bool },
-    /// `CacheAccess::list`.
-    List { path: FsPath, token: Option<String>, max: u32 },
-    /// `CacheAccess::read`.
-    Read { version: FileVersion, offset: u64, length: u32 },
-    /// `CacheAccess::load_block`.
-    Load { version: FileVersion, block: BlockKey, replicas: u8 },
-    /// `CacheAccess::coverage`.
-    Coverage { version: FileVersion, block: BlockKey, replicas: u8, check: bool },
-    /// `CacheAccess::free`.
-    Free { files: Arc<[(FileId, u64)]> },
-    /// `CacheAccess::free_below`.
-    FreeBelow { path: FsPath },
-    /// Not of the cache, but of the mounts: they keep this. It may take as long as it likes; [`Job::delivering`] tells how far it is.
-    Deliver { path: FsPath },
-}
-
-/// What the cache says.
-#[derive(Debug)]
-pub enum Answer {
-    /// To [`Question::Stat`].
-    Attributes(Attr),
-    /// To [`Question::List`].
-    Listed(ListReply),
-    /// To [`Question::Read`].
-    Bytes(Bytes),
-    /// To [`Question::Load`].
-    Loaded(Loaded),
-    /// To [`Question::Coverage`].
-    Held(HeldBytes),
-    /// To [`Question::Free`] and [`Question::FreeBelow`].
-    Freed(FreeReply),
-    /// To [`Question::Deliver`].
-    Delivered(Delivery),
-}
-
-/// What to do.
-#[derive(Debug)]
-pub enum Step {
-    /// Ask, and bring the answer.
-    Ask(QuestionId, Question),
-    /// Write [`Job::record`] down, and say so with [`Job::written`].
-    Checkpoint,
-    /// Nothing until an answer comes, or until this time.
-    Wait(Option<Instant>),
-    /// It is over. The record says how.
-    Ended,
 }
 
 /// What an answer is for.

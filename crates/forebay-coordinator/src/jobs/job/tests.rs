@@ -10,6 +10,7 @@ use crate::jobs::delivery::Missing;
 use crate::jobs::report::JobReport;
 use crate::jobs::spec::FreeSpec;
 use crate::jobs::state::Pass;
+use forebay_types::FsPath;
 
 const BLOCK: u32 = 256 << 10;
 
