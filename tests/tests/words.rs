@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// What is not to be written, and what is written instead.
-const GONE: [(&str, &str); 25] = [
+const GONE: [(&str, &str); 27] = [
     ("Glance", "StreamFastPath"),
     ("glance", "stream fast path"),
     ("Whence", "FetchSource"),
@@ -17,6 +17,8 @@ const GONE: [(&str, &str); 25] = [
     ("Crew", "LoadThreads"),
     ("crew", "load threads"),
     ("Carrier", "Channel"),
+    ("carrier", "channel, transport"),
+    ("shelf", "file index"),
     ("MOST", "MAX"),
     ("LEAST", "MIN"),
     ("seam", "interface, trait"),

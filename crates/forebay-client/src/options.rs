@@ -32,6 +32,19 @@ pub struct ClientOptions {
     pub small_file_size: u32,
 }
 
+/// A reader stands in line for a client's buffer for this part of what it may wait in all. Nobody holds one while it waits for another, so
+/// the line moves, and a reader that left it early would only stand at its end again: at 1 s, readers of a small pool and a slow
+/// origin starved.
+const BUFFERS_WITHIN: u32 = 3;
+
+impl ClientOptions {
+    /// How long a reader waits for memory of the store that buffers what comes from other processes.
+    #[must_use]
+    pub fn buffer_deadline(&self) -> Duration {
+        self.request_timeout / BUFFERS_WITHIN
+    }
+}
+
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {

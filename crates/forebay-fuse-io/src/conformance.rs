@@ -433,7 +433,7 @@ fn the_end_comes_also_while_requests_are_under_way<K: FakeKernel>(io: FuseIo) {
 }
 
 /// Makes a test of each of these for a channel.
-macro_rules! for_each_carrier {
+macro_rules! for_each_channel {
     ($($channel:ident: $fake:ty, $io:expr;)*) => {
         $(mod $channel {
             use super::*;
@@ -476,7 +476,7 @@ macro_rules! for_each_carrier {
     };
 }
 
-for_each_carrier! {
+for_each_channel! {
     device: FakeDevice, FuseIo::Device;
     ring: FakeRingMount, FuseIo::Uring;
 }

@@ -60,5 +60,5 @@ pub use forebay_fuse_io::{Channel, ChannelInUse, FuseIo, Served};
 pub use local_files::{Kept, LocalFiles};
 pub use materialise_requests::MaterialiseProgress;
 pub use mount::{Mount, Unmounted};
-pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read};
+pub use options::{LocalOptions, MountOptions, ReportSource, WritingOptions, largest_read, read_ahead};
 pub use stats::{MountStats, Operation, OperationStats};

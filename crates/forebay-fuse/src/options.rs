@@ -184,6 +184,15 @@ impl MountOptions {
     }
 }
 
+/// How far the kernel reads ahead unless it is told, as root may.
+const KERNELS_READ_AHEAD: ByteSize = ByteSize::kib(128);
+
+/// How far the kernel reads ahead on a mount of this process when `wanted` is asked for: only root can raise it.
+#[must_use]
+pub fn read_ahead(wanted: ByteSize) -> ByteSize {
+    if rustix::process::geteuid().is_root() { wanted } else { wanted.min(KERNELS_READ_AHEAD) }
+}
+
 /// The largest read that this machine's kernel sends when `wanted` is asked for: more than 1 MiB only where somebody allowed it.
 #[must_use]
 pub fn largest_read(wanted: ByteSize) -> ByteSize {

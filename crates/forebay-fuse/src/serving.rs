@@ -36,7 +36,7 @@ use crate::interrupts::{Interrupts, Waiter};
 use crate::mount_table::{FS_TYPE, entry_at};
 use crate::options::{MountOptions, ReportSource};
 use crate::room::Rooms;
-use crate::stats::{Counters, MountStats, Operation, carrier_report};
+use crate::stats::{Counters, MountStats, Operation, channel_report};
 use crate::virtual_files::{VirtualFile, VirtualFiles};
 
 /// `st_blksize`, which `cp` and `cat` read at a time: the largest read that the kernel sends.
@@ -151,7 +151,7 @@ impl MountShared {
             report.extend(more);
             let mut fuse = self.stats().report();
             if let Some(served) = self.served.get() {
-                fuse["io"] = carrier_report(served);
+                fuse["io"] = channel_report(served);
                 fuse["io"]["landed"] = self.counters.landed().into();
             }
             report.insert("fuse".to_owned(), fuse);

@@ -199,7 +199,7 @@ pub(crate) fn errno_name(errno: i32) -> &'static str {
 }
 
 /// How requests come from the kernel, as a JSON object.
-pub(crate) fn carrier_report(served: &Served) -> Value {
+pub(crate) fn channel_report(served: &Served) -> Value {
     let (major, minor) = served.kernel();
     let mut report = json!({
         "kernel": format!("{major}.{minor}"),

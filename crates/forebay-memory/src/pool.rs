@@ -35,6 +35,10 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
+    /// Two frames: with only one, a pool could hold blocks of one size class at a time. Whoever takes a size from a user raises it to
+    /// that.
+    pub const MIN_SIZE: ByteSize = ByteSize::mib(8);
+
     /// A private pool of one fixed size, backed by memory as it is used.
     #[must_use]
     pub fn fixed(size: ByteSize) -> Self {

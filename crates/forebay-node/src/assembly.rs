@@ -3,7 +3,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay_client::{Away, Client, ClientOptions, Connector, PrefetchOptions};
@@ -29,24 +28,9 @@ use crate::window::NearConnector;
 
 /// The name of the worker in this process.
 const LOCAL: &str = "local";
-/// Attempts at an origin when something starts: about 3 s of them if it refuses connections.
-const PROBE_ATTEMPTS: u32 = 6;
-/// A reader stands in line for a client's buffer for this part of what it may wait in all. Nobody holds one while it waits for another, so
-/// the line moves, and a reader that left it early would only stand at its end again: at 1 s, readers of a small pool and a slow
-/// origin starved.
-const BUFFERS_WITHIN: u32 = 3;
-/// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
-/// several writers would go up more than once.
-const QUIET: Duration = Duration::from_millis(200);
-/// Memory of a worker that caches on disks alone, for blocks on their way: the documentation of `worker.memory.size` names it.
-const ON_THEIR_WAY: ByteSize = ByteSize::mib(64);
-/// How far the kernel reads ahead unless it is told, as root may.
-const KERNELS_READ_AHEAD: ByteSize = ByteSize::kib(128);
-/// Two frames: with only one, a pool could hold blocks of one size class at a time. A smaller size is raised to it.
-const MIN_POOL: ByteSize = ByteSize::mib(8);
 
 fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, PoolError> {
-    Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(MIN_POOL)) })
+    Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(PoolOptions::MIN_SIZE)) })
 }
 
 /// The worker's block store on `disks`; with `prewarm` it takes all of its memory at once. `sharing`: whether processes on this host
@@ -60,7 +44,8 @@ pub async fn worker_store(
     prewarm: bool,
     sharing: Sharing,
 ) -> anyhow::Result<Store> {
-    let size = Some(config.worker_memory_size).filter(|size| size.as_u64() > 0).unwrap_or(ON_THEIR_WAY);
+    let size =
+        Some(config.worker_memory_size).filter(|size| size.as_u64() > 0).unwrap_or(StoreOptions::MEMORY_OF_DISKS_ALONE);
     let memory = pool(size, config.worker_memory_huge_pages, sharing)?;
     // Percentages between 1 and 100, as the table of keys says.
     let percent = |value: u32| u8::try_from(value).unwrap_or(100);
@@ -116,9 +101,7 @@ pub fn open_origin(loaded: &Loaded, url: &str) -> anyhow::Result<Arc<dyn Origin>
 /// # Errors
 /// What the origin refused with, or why it did not answer.
 pub async fn probe_origin(loaded: &Loaded, url: &str) -> anyhow::Result<()> {
-    let options = origin_options(loaded);
-    let options = OriginOptions { max_attempts: options.max_attempts.min(PROBE_ATTEMPTS), ..options };
-    let root = forebay_origin::open(url, &options)?.list(b"", None, 1).await;
+    let root = forebay_origin::open(url, &origin_options(loaded).for_a_probe())?.list(b"", None, 1).await;
     root.map_err(|failure| failure.context("cannot list the root"))?;
     Ok(())
 }
@@ -259,7 +242,7 @@ async fn client(
     away: Away,
 ) -> anyhow::Result<Client> {
     let options = ClientOptions { prefetch_budget: prefetch_budget.as_u64(), ..client_options(config) };
-    let alloc_deadline = config.client_request_timeout / BUFFERS_WITHIN;
+    let alloc_deadline = options.buffer_deadline();
     let buffers = StoreOptions { eviction: Eviction::Fifo, alloc_deadline, ..StoreOptions::in_memory(buffers) };
     let buffers = Store::open(buffers).await?;
     Ok(Client::with_resort(membership, connector, buffers, options, away, tokio::runtime::Handle::current()))
@@ -276,22 +259,12 @@ fn client_options(config: &Config) -> ClientOptions {
             max_part_number: config.prefetch_parts(),
             far_part_number: config.prefetch_parts_far(),
             largest_request: u32::try_from(largest_read(config.fuse_max_read).as_u64()).unwrap_or(u32::MAX),
-            read_ahead: u32::try_from(read_ahead(config).as_u64()).unwrap_or(u32::MAX),
+            read_ahead: u32::try_from(forebay_fuse::read_ahead(config.fuse_read_ahead).as_u64()).unwrap_or(u32::MAX),
             file_length_threshold: config.client_prefetch_file_length_threshold.as_u64(),
         },
         // At most 1 MiB, as the table of keys says.
         small_file_size: u32::try_from(config.client_small_file_size.as_u64()).unwrap_or(u32::MAX),
         ..ClientOptions::default()
-    }
-}
-
-/// How far the kernel reads ahead on a mount of this process.
-fn read_ahead(config: &Config) -> ByteSize {
-    // Only root can raise it.
-    if rustix::process::geteuid().is_root() {
-        config.fuse_read_ahead
-    } else {
-        config.fuse_read_ahead.min(KERNELS_READ_AHEAD)
     }
 }
 
@@ -371,7 +344,7 @@ pub async fn remote_client(
 async fn registered_buffers(config: &Config) -> anyhow::Result<Pool> {
     let pool = Pool::new(PoolOptions {
         initial: config.network_rdma_data_buffer_pool_initial_size,
-        max: config.network_rdma_data_buffer_pool_max_size.max(MIN_POOL),
+        max: config.network_rdma_data_buffer_pool_max_size.max(PoolOptions::MIN_SIZE),
         huge_pages: config.worker_memory_huge_pages,
         sharing: Sharing::Private,
     })?;
@@ -391,7 +364,7 @@ pub async fn local_client(config: &Config, service: Arc<dyn Service>) -> anyhow:
     let membership = Arc::new(StaticMembership::new([LOCAL]));
     // Bytes are handed out as they lie in the worker's memory, so nothing is ever buffered.
     let budget = ByteSize::bytes(config.worker_memory_size.as_u64() / 4);
-    let buffers = pool(MIN_POOL, config.worker_memory_huge_pages, Sharing::Private)?;
+    let buffers = pool(PoolOptions::MIN_SIZE, config.worker_memory_huge_pages, Sharing::Private)?;
     client(config, membership, Arc::new(LocalConnector { service }), (buffers, budget), Away::Fail).await
 }
 
@@ -438,7 +411,7 @@ pub fn staging_options(config: &Config, directory: PathBuf, owner: String) -> St
         part_size: config.write_part_size,
         memory: config.write_memory,
         timeout: config.write_timeout,
-        quiet: QUIET,
+        quiet: StagingOptions::QUIET,
         owner,
     }
 }

@@ -68,6 +68,17 @@ impl std::fmt::Debug for S3Keys {
     }
 }
 
+/// Attempts of a probe: about 3 s of them if the origin refuses connections.
+const PROBE_ATTEMPTS: u32 = 6;
+
+impl OriginOptions {
+    /// The same for a first question when something starts: who starts it wants to know soon.
+    #[must_use]
+    pub fn for_a_probe(self) -> Self {
+        Self { max_attempts: self.max_attempts.min(PROBE_ATTEMPTS), ..self }
+    }
+}
+
 impl Default for OriginOptions {
     fn default() -> Self {
         Self {

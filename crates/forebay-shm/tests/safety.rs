@@ -246,7 +246,7 @@ async fn bytes_that_cannot_be_shown_are_read_another_way_and_the_next_are_seen_a
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_reads_without_a_buffer_go_by_the_window_and_failures_arrive_as_they_are() {
-    let (worker, _shelf, near) = start(4, &[1]).await;
+    let (worker, _store, near) = start(4, &[1]).await;
     let reads = near.report().reads;
     let landed = near.call(read(1, 0, 100, LONG), worker.pool.try_alloc(100)).await.unwrap();
     assert!(matches!(landed.payload, Payload::Landed(_)));
@@ -282,7 +282,7 @@ async fn more_calls_than_the_worker_allows_wait_for_their_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_is_there_again_is_seen_again() {
-    let (worker, _shelf, near) = start(4, &[1]).await;
+    let (worker, _store, near) = start(4, &[1]).await;
     let held = view(&near, 1, 0, 100).await;
     within("the close", worker.window.close()).await;
     until("the loss is known", || !near.is_open()).await;

@@ -23,3 +23,9 @@ pub struct StagingOptions {
     /// Who stages, for people: the mountpoint.
     pub owner: String,
 }
+
+impl StagingOptions {
+    /// A part that was not written for so long goes up before its file is closed. Shorter, and a part that is written in pieces by
+    /// several writers would go up more than once.
+    pub const QUIET: Duration = Duration::from_millis(200);
+}

@@ -64,6 +64,9 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// Memory of a store that is to cache on disks alone, for blocks on their way: the documentation of `worker.memory.size` names it.
+    pub const MEMORY_OF_DISKS_ALONE: ByteSize = ByteSize::mib(64);
+
     /// A store of memory alone, with the defaults: blocks of 4 MiB, not prewarmed, no check of reads from memory, watermarks of 90 % and 80 %, 5 s for
     /// memory, and a disk queue of an eighth of the pool (of no effect until `disks` has some).
     #[must_use]

@@ -62,10 +62,10 @@ fn a_peer_is_judged_by_what_was_asked_for() {
     let software = |peer: &mut PeerProbe| {
         peer.measured = vec![PeerMeasured { lanes: vec!["tcp/eth0".into()], is_rdma: false, ..measured("ucx", 9000) }];
     };
-    let carrier = |settings: &[&str]| find(&peer(software), &config(settings), "peer rdma-connect node2 ucx").verdict;
-    assert_eq!(carrier(&[RDMA]), Fail, "cards were asked for");
-    assert_eq!(carrier(&[RDMA, "network.rdma.data.transports=tcp"]), Info);
-    assert_eq!(carrier(&[]), Info);
+    let transport = |settings: &[&str]| find(&peer(software), &config(settings), "peer rdma-connect node2 ucx").verdict;
+    assert_eq!(transport(&[RDMA]), Fail, "cards were asked for");
+    assert_eq!(transport(&[RDMA, "network.rdma.data.transports=tcp"]), Info);
+    assert_eq!(transport(&[]), Info);
     let other = |peer: &mut PeerProbe| peer.worker.as_mut().unwrap().ucx = Some("1.13.1".into());
     let mismatch = find(&peer(other), &config(&[RDMA]), "peer worker-rdma");
     assert!(mismatch.verdict == Warn && mismatch.what.contains("1.13.1"), "{mismatch:?}");

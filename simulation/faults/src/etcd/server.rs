@@ -13,7 +13,7 @@ use crate::kernel;
 pub(super) type Changed = (String, Option<Entry>);
 
 /// What a stream of a watch is told: changes, and the revision up to which it knows all.
-pub(super) type Told = Box<dyn Fn(Vec<Changed>, Revision)>;
+pub(super) type OnChange = Box<dyn Fn(Vec<Changed>, Revision)>;
 
 #[derive(Default)]
 struct Server {
@@ -53,7 +53,7 @@ struct Granted {
 
 struct Stream {
     prefix: String,
-    told: Told,
+    told: OnChange,
 }
 
 thread_local! {
@@ -296,7 +296,7 @@ pub(super) enum Beginning {
 }
 
 /// A stream of what changes under `prefix` after `known`, and what it begins with.
-pub(super) fn open(prefix: &str, known: Option<Revision>, told: Told) -> (u64, Beginning) {
+pub(super) fn open(prefix: &str, known: Option<Revision>, told: OnChange) -> (u64, Beginning) {
     let beginning = server(|server| match known {
         Some(known) if known.0 >= server.compacted => {
             let later = server.history.iter().filter(|(revision, _)| *revision > known.0);

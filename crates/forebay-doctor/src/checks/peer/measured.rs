@@ -24,7 +24,7 @@ pub(super) fn check(facts: &Facts, config: &Config, peer: &PeerProbe, measured: 
         checks.push(failed(config, measured, error));
     } else {
         if measured.transport == "ucx" {
-            checks.push(carrier(config, measured));
+            checks.push(transport(config, measured));
         }
         checks.extend(latency(facts, measured));
         checks.extend(bandwidth(facts, peer, measured));
@@ -45,7 +45,7 @@ fn failed(config: &Config, measured: &PeerMeasured, error: &str) -> Check {
 }
 
 /// What carried the bytes: UCX is content with software.
-fn carrier(config: &Config, measured: &PeerMeasured) -> Check {
+fn transport(config: &Config, measured: &PeerMeasured) -> Check {
     let lanes = listed(&measured.lanes);
     if measured.is_rdma {
         return row(
