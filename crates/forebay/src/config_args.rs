@@ -31,7 +31,7 @@ impl RdmaArgs {
 /// `--etcd`, `--cache-group` and `--group-network`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ClusterArgs {
-    /// The etcd that the cluster's state is in [default: cluster.etcd.endpoints, none]
+    /// The etcd that holds the cluster's state [default: cluster.etcd.endpoints, none]
     #[arg(long, value_name = "URL,...", value_delimiter = ',')]
     etcd: Vec<String>,
     /// The cache group: its workers share a ring [default: cluster.cache_group, default]
@@ -55,7 +55,7 @@ impl ClusterArgs {
 /// `--port` and `--disk-serve`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ServeArgs {
-    /// The port that others read what it caches at; 0 takes a free one [default: worker.rpc.port, 29999]
+    /// The port where others read the cached data; 0 takes a free one [default: worker.rpc.port, 29999]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// How blocks go from disk to a TCP connection: dio, pagecache or splice [default: worker.disk.serve, dio]
@@ -75,7 +75,7 @@ impl ServeArgs {
 /// `--read-only`.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct ReadOnlyArg {
-    /// Take no writes: short for -o write.mode=none
+    /// Refuse writes: short for -o write.mode=none
     #[arg(long)]
     read_only: bool,
 }
@@ -93,7 +93,7 @@ pub(crate) struct ConfigArgs {
     /// The configuration file [default: $FOREBAY_CONFIG, else /etc/forebay/forebay.toml if it is there]
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub(crate) config: Option<PathBuf>,
-    /// Set a key of the configuration, over file and environment; `forebay conf show` lists them
+    /// Set a configuration key over file and environment; `forebay conf show` lists the keys
     #[arg(short = 'o', value_name = "KEY=VALUE", help_heading = "Configuration")]
     pub(crate) settings: Vec<String>,
 }

@@ -6,7 +6,7 @@ mod read;
 
 use clap::Subcommand;
 
-/// Measure what mounts and networks give, and say what that means
+/// Measure mounts and networks, and explain the results
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

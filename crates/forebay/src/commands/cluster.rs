@@ -18,7 +18,7 @@ use crate::signals::Signals;
 /// How often the progress of a drain is asked for.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Show the cluster, and have workers leave it
+/// Show the cluster, and drain workers
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -42,14 +42,15 @@ Example:
         #[command(flatten)]
         coordinator: CoordinatorArgs,
     },
-    /// Have a worker hand over what it holds, and wait until it can be stopped
+    /// Make a worker hand over its blocks, and wait until it can be stopped
     ///
-    /// It owns no blocks from now on, and answers for those that it has. Interrupting this command ends the waiting only.
+    /// The worker owns no blocks from now on. It still serves the blocks that it has. Interrupting this command ends
+    /// only the waiting.
     #[command(after_help = "\
 Example:
   forebay cluster drain node7:29999")]
     Drain {
-        /// Its name, as `forebay cluster status` shows it
+        /// The worker's name, as `forebay cluster status` shows it
         worker: String,
         /// Do not wait
         #[arg(long)]
@@ -57,12 +58,12 @@ Example:
         #[command(flatten)]
         coordinator: CoordinatorArgs,
     },
-    /// Have a worker that was to leave stay
+    /// Cancel the drain of a worker, so that it stays
     #[command(after_help = "\
 Example:
   forebay cluster undrain node7:29999")]
     Undrain {
-        /// Its name
+        /// The worker's name
         worker: String,
         #[command(flatten)]
         coordinator: CoordinatorArgs,

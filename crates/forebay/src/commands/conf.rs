@@ -31,14 +31,14 @@ enum Command {
     Import(ImportArgs),
 }
 
-/// Show every key, its value and where that comes from
+/// Show every key, its value and the source of the value
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   forebay conf show --changed
   forebay conf show --json | jq -r 'select(.key == \"worker.memory.size\").value'")]
 struct ShowArgs {
-    /// Only what is not at its default
+    /// Only keys that are not at their default
     #[arg(long)]
     changed: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ struct ShowArgs {
 
 /// Check a configuration file
 ///
-/// Only the file: neither environment nor flags.
+/// The check covers only the file, not the environment or flags.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -59,10 +59,11 @@ struct CheckArgs {
     file: PathBuf,
 }
 
-/// Print the forebay.toml that means the same as an alluxio-site.properties or a `juicefs mount`
+/// Convert an alluxio-site.properties or a `juicefs mount` to a forebay.toml, and print it
 ///
-/// Of JuiceFS, FILE holds a `juicefs mount ...` command, alone or in a script or a unit of systemd, or a line for /etc/fstab. What has
-/// no counterpart is listed on standard error, and is no failure unless --strict asks for it.
+/// With --from juicefs, FILE holds a `juicefs mount ...` command or a line for /etc/fstab. The command may stand alone,
+/// in a script or in a systemd unit. Settings without a counterpart are listed on standard error. They are a failure
+/// only with --strict.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -71,10 +72,10 @@ Example:
 struct ImportArgs {
     /// The file; - reads standard input
     file: PathBuf,
-    /// Whose configuration it is
+    /// The system that the configuration is from
     #[arg(long, value_enum, default_value_t = From::Alluxio)]
     from: From,
-    /// Fail when something has no counterpart
+    /// Fail when a setting has no counterpart
     #[arg(long)]
     strict: bool,
 }

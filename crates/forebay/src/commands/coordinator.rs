@@ -9,9 +9,10 @@ use crate::{logging, output, runtime};
 
 /// Run the coordinator: jobs, the REST API and the web page
 ///
-/// Answers `forebay job`, `forebay mounts`, `forebay policy` and `forebay cluster`, and shows the cluster in a browser, until
-/// SIGTERM or Ctrl-C. Several may run: with etcd, one of them is elected to run the jobs, and another goes on with them when
-/// it dies. Without etcd it keeps its state in files and concerns the workers of `cluster.workers`. No read needs it.
+/// The coordinator answers `forebay job`, `forebay mounts`, `forebay policy` and `forebay cluster`. It also shows the
+/// cluster in a browser. It runs until SIGTERM or Ctrl-C. Several coordinators may run. With etcd they elect one to run
+/// the jobs, and another one continues the jobs when it dies. Without etcd the coordinator keeps its state in files and
+/// manages the workers of `cluster.workers`. Reads do not need a coordinator.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

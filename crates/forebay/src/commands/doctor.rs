@@ -35,34 +35,37 @@ use crate::runtime;
 /// The least time between two looks at the counters of a link, where it has counted a fault.
 const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 
-/// Find out what does not work on this machine or between it and another one, and what to type
+/// Find out what does not work on this machine, or between it and another one, and how to fix it
 ///
-/// Shows what is there, part by part, and then a verdict on each thing that Forebay needs: `ok`, `info`, `warn` (works, but
-/// not as well as it could) or `fail` (what the configuration asks for cannot work), with what to type. Needs no other
-/// program, and root only to name other users' processes and to read all of the network's settings. Give it the options that
-/// the worker or mount is started with: then origins, etcd and the coordinator that these name are asked, too.
+/// The command shows what is there, part by part. Then it gives a verdict on each thing that Forebay needs: `ok`,
+/// `info`, `warn` (works, but not as well as it could) or `fail` (what the configuration asks for cannot work). Each
+/// verdict says what to type. The command needs no other program. It needs root only to name other users' processes and
+/// to read all network settings. Give it the options that you start the worker or mount with. Then it also asks the
+/// origins, etcd and the coordinator that these options name.
 ///
-/// With --peer another host is asked. Its worker must let this machine in, and tells its network cards, each of which is
-/// connected to as a mount does, through rdma_cm (as rping does). If `forebay bench rdma` runs there, latency and bandwidth are
-/// measured in both directions, over TCP and, where there is RDMA on this side or it is asked for, over UCX, with every
-/// payload of a size compared byte for byte: some ten seconds for each. The way there is looked at, too: interface, source
-/// address, router, and how large the packets are that arrive whole.
+/// With --peer the command also asks another host. The worker there must let this machine in. It lists its network
+/// cards, and the command connects to each one through rdma_cm (as rping does), as a mount does. If `forebay bench
+/// rdma` runs there, the command measures latency and bandwidth in both directions. It measures over TCP and also over
+/// UCX, where this side has RDMA or the options ask for it. Each takes some ten seconds. At one size it compares every
+/// payload byte for byte. The command also examines the route: interface, source address, router, and the size of
+/// packets that arrive whole.
 ///
-/// Links are looked at twice, at least a second apart where one has counted faults: only what grows between is a warning. What
-/// --peer measures comes between the two looks.
+/// The command reads the fault counters of links twice, at least a second apart where a link has counted faults. Only
+/// faults counted in between are a warning. The --peer measurements run between the two readings.
 ///
-/// --record DIR makes a copy of all that is looked at, for a bug report; --root DIR looks at such a copy, on any machine. In it are
-/// the names of host, interfaces, cards and modules, addresses, GUIDs, partition keys, limits of memory, the table of mounts, the
-/// settings that are not at their default, and what origins, etcd, coordinators and peers answered. Not in it are keys, passwords in
-/// URLs, variables of the environment other than UCX_..., and options of other programs. Nothing is sent; it is yours to read first.
+/// --record DIR copies everything that the command reads, for a bug report. --root DIR reads such a copy, on any
+/// machine. The copy contains the names of host, interfaces, cards and modules, addresses, GUIDs, partition keys,
+/// memory limits and the mount table. It also contains the settings that are not at their default, and the answers of
+/// origins, etcd, coordinators and peers. It does not contain keys, passwords in URLs, environment variables other than
+/// UCX_..., or options of other programs. Nothing is sent: you can read the copy first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With --json it is one document:
+With --json the output is one document:
   facts    what there is: system, modules, pci_cards, rdma, interfaces, ucx, memory, fuse,
            mounts, listeners, rdma_listeners, connections, boot, clock, origins, etcd,
            coordinators, peers, processes, lock_limits, configuration, recording
   checks   the verdicts, each with section, name, subject, verdict, what and remedy
-  counts   how many there are of each verdict
+  counts   the number of each verdict
 With --problems, checks has only those that warn or fail.
 
 Exit codes:
@@ -83,7 +86,7 @@ Example:
   forebay doctor --root /tmp/node1                          # on any machine
   forebay doctor --json | jq '.checks[] | select(.verdict == \"fail\")'")]
 pub(crate) struct Args {
-    /// Ask this origin too, besides those in `mounts`; may be repeated
+    /// Also ask this origin, besides those in `mounts`; may be repeated
     #[arg(long, value_name = "URL")]
     origin: Vec<String>,
     /// Ask this host: its worker, at worker.rpc.port, and `forebay bench rdma`, at PORT [default: 20600]; may be repeated
@@ -92,13 +95,13 @@ pub(crate) struct Args {
     /// Ask this coordinator [default: coordinator.hostname, none]
     #[arg(long, value_name = "HOST:PORT")]
     coordinator: Option<String>,
-    /// Show only what is wrong: no facts, and of the verdicts those that warn or fail
+    /// Show only problems: no facts, and only verdicts that warn or fail
     #[arg(long)]
     problems: bool,
-    /// Copy all that is looked at to this directory, which must be empty or not there
+    /// Copy everything that the command reads to this directory, which must be empty or absent
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
-    /// Look at the tree that --record made, and not at this machine; its settings count unless --config names others
+    /// Read the copy that --record made, not this machine; its settings count unless --config names others
     #[arg(long, value_name = "DIR", conflicts_with_all = ["record", "origin", "peer", "coordinator"])]
     root: Option<PathBuf>,
     #[command(flatten)]

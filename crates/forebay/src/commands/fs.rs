@@ -25,9 +25,9 @@ use clap::Subcommand;
 use crate::runtime;
 use crate::signals::Signals;
 
-/// Look at and read files without going through the mount, and see to what could not be uploaded
+/// List and read files without going through the mount, and manage files that could not be uploaded
 ///
-/// PATH is one below a live mount, or, with `--workers`, one of the workers' namespace.
+/// PATH is a path below a live mount or, with `--workers`, a path of the workers' namespace.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

@@ -21,7 +21,7 @@ use forebay_node::state;
 
 /// Load files into the cache, free them from it, and list such jobs
 ///
-/// The coordinator runs jobs; they go on when this command ends, and when the coordinator dies.
+/// The coordinator runs jobs. They continue when this command ends, and when the coordinator dies.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -34,10 +34,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Bring what lies below a path into the cache
+    /// Load a path and everything below it into the cache
     ///
-    /// Each block is loaded by the workers that own it. Then they check every sector that they hold against its checksum: SUCCEEDED
-    /// says that all that was asked for is cached and right, or the report says what was evicted again meanwhile.
+    /// The workers that own a block load it. Then they check every sector that they hold against its checksum.
+    /// SUCCEEDED means that everything requested is cached and correct. If some of it was evicted again meanwhile, the
+    /// report says so.
     #[command(after_help = "\
 Exit codes, beside those of all commands:
   7    the job succeeded, and some of what it loaded was evicted again meanwhile
@@ -51,7 +52,7 @@ Example:
   forebay job load --path /s3/models --submit --watch --verify --replicas 2 --bandwidth 2GiB
   forebay job load --index-file /s3/lists/today.txt --submit --partial-listing")]
     Load(Box<LoadArgs>),
-    /// Drop what lies below a path from the cache; the origin keeps it
+    /// Drop a path and everything below it from the cache; the origin keeps it
     #[command(after_help = "\
 Example:
   forebay job free --path /s3/datasets --submit --watch")]
@@ -62,7 +63,7 @@ Example:
   forebay job list
   forebay job list --format json | jq 'select(.state == \"FAILED\").spec'")]
     List {
-        /// Text for people, or an object a line
+        /// Text for people, or one JSON object a line
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
         #[command(flatten)]
@@ -81,31 +82,31 @@ enum Format {
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("what").required(true), group = ArgGroup::new("verb").required(true))]
 struct Common {
-    /// A file or directory: a path of the namespace, or below a mount on this machine
+    /// A file or directory: a path of the namespace, or a path below a mount on this machine
     #[arg(long, group = "what")]
     path: Option<PathBuf>,
-    /// A file of the namespace with a path on each line, instead
+    /// Instead of --path: a file of the namespace with one path on each line
     #[arg(long, value_name = "PATH", group = "what")]
     index_file: Option<PathBuf>,
-    /// Start it; one that is under way already is joined
+    /// Start the job, or join it if it is already running
     #[arg(long, group = "verb")]
     submit: bool,
-    /// Tell how far it is; the exit code says how it ended
+    /// Show the progress of the job; the exit code says how it ended
     #[arg(long, group = "verb")]
     progress: bool,
-    /// End it
+    /// Stop the job
     #[arg(long, group = "verb")]
     stop: bool,
-    /// With --submit or --progress: stay until it has ended, with a live bar on a terminal
+    /// With --submit or --progress: wait until the job ends, with a live bar on a terminal
     #[arg(long, conflicts_with = "stop")]
     watch: bool,
-    /// With --submit or --stop: how long to wait for a coordinator that leads, where none does; 0s does not wait
+    /// With --submit or --stop: how long to wait for a leading coordinator if there is none; 0s does not wait
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     wait: Duration,
     /// Text for people, or JSON
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Name the paths that failed, by cause, and what was evicted
+    /// List the paths that failed, by cause, and what was evicted
     #[arg(long)]
     verbose: bool,
     #[command(flatten)]
@@ -116,25 +117,25 @@ struct Common {
 struct LoadArgs {
     #[command(flatten)]
     common: Common,
-    /// Most bytes a second that all workers together take from the origin
+    /// Most bytes a second that all workers together read from the origin
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<ByteSize>,
-    /// Start to load before everything is listed; totals are known only when it is
+    /// Start loading before the listing is complete; totals are unknown until then
     #[arg(long)]
     partial_listing: bool,
-    /// Load again what the check at the end finds missing, and check again
+    /// Reload what the final check finds missing, and check again
     #[arg(long)]
     verify: bool,
     /// Load attributes and listings only
     #[arg(long)]
     metadata_only: bool,
-    /// Ask first, and pass over files that are cached whole
+    /// Check first, and skip files that are cached whole
     #[arg(long)]
     skip_if_exists: bool,
-    /// How many workers shall hold each block [default: what the policies say, 1]
+    /// How many workers hold each block [default: what the policies say, 1]
     #[arg(long, value_name = "N")]
     replicas: Option<u8>,
-    /// Have every mount that keeps files whole (client.local.size) keep these, too
+    /// Make every mount that keeps files whole (client.local.size) keep these files too
     #[arg(long)]
     to_clients: bool,
 }

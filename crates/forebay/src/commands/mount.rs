@@ -11,9 +11,10 @@ use crate::runtime;
 
 /// Mount what workers serve
 ///
-/// Goes to the background once the mount answers. A mount that a killed process left at the same place is repaired. With
-/// --cache-group the mount is a worker of that group, too: it shares a cache of its own with the others, unless --no-sharing. Without
-/// --etcd the group is the list of --workers, the same on all of its nodes, in which this mount must stand, too.
+/// The command goes to the background once the mount answers. It repairs a mount that a killed process left at the same
+/// place. With --cache-group the mount is also a worker of that group: it shares its own cache with the others, unless
+/// --no-sharing is set. Without --etcd the group is the list of --workers. All nodes of the group must have the same
+/// list, and it must contain this mount.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     /// Memory for the blocks that this mount caches for its group [default: worker.memory.size, 1GiB]
     #[arg(long, value_name = "SIZE", conflicts_with = "no_sharing")]
     memory: Option<ByteSize>,
-    /// A directory for them and how much it may hold; may be repeated
+    /// A directory for these blocks and how much it may hold; may be repeated
     #[arg(long, value_name = "PATH:SIZE", conflicts_with = "no_sharing")]
     disk: Vec<String>,
     #[command(flatten)]

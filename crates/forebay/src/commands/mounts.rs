@@ -15,8 +15,8 @@ use crate::runtime;
 
 /// Add, list and remove mounts of the cluster
 ///
-/// Workers see a change within moments, mounts show it when names that they remember are asked again (`metadata.ttl`); nothing
-/// is restarted.
+/// Workers see a change within moments. Mounts show it when they next ask for names that they remember
+/// (`metadata.ttl`). Nothing is restarted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 enum Command {
     /// Show an origin at a path of the namespace
     #[command(after_help = "\
-Credentials are never stored: an option that needs one says where the workers find it, as env:NAME, file:/PATH or role.
+Credentials are never stored. An option that needs one says where the workers find it: env:NAME, file:/PATH or role.
 
 Example:
   forebay mounts add /s3 s3://bucket/prefix
@@ -40,7 +40,7 @@ Example:
     Add {
         /// A path of the namespace, as in /s3
         path: String,
-        /// What shows there: s3://…, gs://…, az://…, http(s)://…, file:///…
+        /// The origin: s3://…, gs://…, az://…, http(s)://…, file:///…
         origin: String,
         /// An option of the origin; may be repeated
         #[arg(short = 'o', value_name = "KEY=VALUE")]
@@ -58,7 +58,7 @@ Example:
         #[command(flatten)]
         coordinator: CoordinatorArgs,
     },
-    /// Show an origin no more; nothing of it is deleted
+    /// Stop showing an origin; its data is not deleted
     #[command(after_help = "\
 Example:
   forebay mounts remove /s3")]

@@ -11,10 +11,10 @@ use crate::coordinator_args::CoordinatorArgs;
 use crate::output::{self, JsonArg};
 use crate::runtime;
 
-/// Say how what lies below a path is cached
+/// Set how the cache treats a path and everything below it
 ///
-/// Of several policies that lead to a path the longest counts, option by option. A change takes effect within moments, on what
-/// is cached already too.
+/// Where several policies apply to a path, each option comes from the longest policy path that sets it. A change takes
+/// effect within moments, also on what is already cached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -27,7 +27,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Set the policy of a path; it takes the place of the one that was there
+    /// Set the policy of a path; it replaces the one that was there
     #[command(after_help = "\
 Example:
   forebay policy set /s3/models --replicas 3 --pin
@@ -67,22 +67,22 @@ Example:
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct Wishes {
-    /// How long attributes and listings are believed
+    /// How long attributes and listings stay valid
     #[arg(long, value_name = "DURATION")]
     metadata_ttl: Option<String>,
-    /// Cached blocks stay until they are freed
+    /// Keep cached blocks until they are freed
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pin: Option<bool>,
-    /// Whose blocks are evicted first: low, normal or high
+    /// Eviction priority: low (evicted first), normal or high
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
-    /// Most bytes that each worker caches of it, in memory and on disk each
+    /// Most bytes of the path that each worker caches, in memory and on disk each
     #[arg(long, value_name = "SIZE")]
     quota: Option<String>,
-    /// Serve it from the origin and keep nothing
+    /// Serve the path from the origin and cache nothing
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     skip_cache: Option<bool>,
-    /// What is there never changes: attributes are believed for ever
+    /// The files never change: their attributes stay valid for ever
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     immutable: Option<bool>,
     /// How many workers hold each block

@@ -24,8 +24,8 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Show which operations programs spend their time in
 ///
-/// Reads the access log of a mount and shows, each interval, how often each operation came, how long it took on average and
-/// in all. Of a log that was saved (`cat MOUNTPOINT/.accesslog > FILE`) it shows all of it at once.
+/// The command reads the access log of a mount. In each interval it shows how often each operation ran, its average
+/// time and its total time. For a saved log (`cat MOUNTPOINT/.accesslog > FILE`) it shows everything at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Seconds between tables of a mount
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
     interval: u64,
-    /// End after so many tables
+    /// End after this many tables
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     count: Option<u64>,
     #[command(flatten)]

@@ -39,17 +39,18 @@ const LONGEST: f64 = 3600.0;
 
 /// Show what a mount or workers do, as it happens
 ///
-/// A line for each interval, with a group of columns for each letter of the schema: u usage (CPU, memory, buffers), f FUSE
-/// (operations, latency, bytes read and written), m metadata (attributes and listings), c cache (bytes from local memory, hit
-/// ratio), r remote cache (bytes from other processes, over TCP and RDMA), e RDMA alone, o object store, l materialised files
-/// (their bytes, what is fetched for them, files opened, and the share of those that the kernel reads by itself).
+/// The command prints one line for each interval. Each letter of the schema stands for a group of columns: u usage
+/// (CPU, memory, buffers), f FUSE (operations, latency, bytes read and written), m metadata (attributes and listings),
+/// c cache (bytes from local memory, hit ratio), r remote cache (bytes from other processes, over TCP and RDMA), e RDMA
+/// alone, o object store, l materialised files (their bytes, the bytes fetched for them, files opened, and the share of
+/// those that the kernel reads by itself).
 ///
-/// The table fits the terminal: without --schema, groups that the target does not count are left out; where that is not enough,
-/// names are shortened, groups of which nothing ever happened go, and the rest takes several lines, each with its letters before
-/// it. A file gets one line for each interval, or what fits in COLUMNS.
+/// The table fits the terminal. Without --schema, it leaves out groups that the target does not count. If that is not
+/// enough, it shortens names and drops groups that have shown no activity. It splits the rest into several lines, each
+/// starting with the letters of its groups. In a file, each interval is one line, or fits the width in COLUMNS if set.
 ///
-/// TARGET is a mountpoint, or HOST:PORT of a process that serves metrics. All rates are per second, latencies in
-/// milliseconds; `-` is what the target does not count, and the share of nothing.
+/// TARGET is a mountpoint, or HOST:PORT of a process that serves metrics. All rates are per second, and latencies are
+/// in milliseconds. `-` marks a value that the target does not count, and a share of nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -63,19 +64,19 @@ pub(crate) struct Args {
     /// Show more columns with 1
     #[arg(short = 'l', long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
     verbosity: u8,
-    /// Groups of columns, in their order: some of ufmcreol [default: those of ufmcreo that the target counts]
+    /// Column groups to show, in this order: letters of ufmcreol [default: those of ufmcreo that the target counts]
     #[arg(long, value_parser = sections)]
     schema: Option<Schema>,
-    /// Seconds between lines, from 0.1 on
+    /// Seconds between lines, at least 0.1
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
-    /// End after so many lines
+    /// End after this many lines
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..))]
     count: Option<u64>,
-    /// Print every counter that is not 0 once: those of each worker, and the mount's own
+    /// Print once every counter that is not 0: those of each worker, and the mount's own
     #[arg(long, conflicts_with_all = ["count", "interval", "schema", "verbosity"])]
     all: bool,
-    /// With --all, print those that are 0, too; JSON always has them
+    /// With --all, also print counters that are 0; JSON always has them
     #[arg(long, requires = "all")]
     zeros: bool,
     #[command(flatten)]

@@ -24,9 +24,10 @@ const END_WITHIN: Duration = Duration::from_secs(60);
 const TRIED_FOR: Duration = Duration::from_secs(2);
 const TRIED_EVERY: Duration = Duration::from_millis(50);
 
-/// Unmount what `forebay up` or `forebay mount` mounted
+/// Unmount a mount of `forebay up` or `forebay mount`
 ///
-/// Waits until the process that served it has ended. A mount that is in use is tried again for two seconds.
+/// The command waits until the process that served the mount has ended. While the mount is in use, the command retries
+/// for two seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -35,7 +36,7 @@ Example:
 pub(crate) struct Args {
     /// Where it is mounted
     mountpoint: PathBuf,
-    /// Unmount also while it is in use: readers get some seconds to finish, then errors
+    /// Unmount even while it is in use: readers get some seconds to finish, then errors
     #[arg(long)]
     lazy: bool,
 }

@@ -15,8 +15,8 @@ use crate::runtime;
 
 /// Mount an object store or a directory, cached by this machine
 ///
-/// Runs a worker, a mount and a coordinator in one process, with nothing else to set up. Goes to the background once the mount
-/// answers.
+/// The command runs a worker, a mount and a coordinator in one process. Nothing else needs setting up. The command goes
+/// to the background once the mount answers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

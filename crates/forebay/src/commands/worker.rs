@@ -9,8 +9,9 @@ use crate::{logging, output, runtime};
 
 /// Run a cache node
 ///
-/// Caches the origins that `mounts` and, with etcd, `forebay mounts` name, and serves them to `forebay mount` on other
-/// machines, until SIGTERM or Ctrl-C. Says `worker listening on ADDRESS` on standard error when it does, and logs there.
+/// A worker caches the origins that `mounts` names and, with etcd, those that `forebay mounts` names. It serves them to
+/// `forebay mount` on other machines until SIGTERM or Ctrl-C. When it listens, it prints `worker listening on ADDRESS`
+/// on standard error. It also logs there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

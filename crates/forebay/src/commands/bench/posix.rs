@@ -39,15 +39,17 @@ use crate::output::{self, JsonArg};
 use crate::signals::Signals;
 use crate::{logging, runtime};
 
-/// Measure what a directory gives to programs that read files, with fio, and say what that means
+/// Measure with fio how fast programs read files in a directory, and explain the results
 ///
-/// Writes files of its own into a directory `forebay-bench` there, fills or empties the cache, drops the page cache, runs fio with
-/// ever more jobs until more are not worth it, and removes the files again. What it finds is a page with plots, a table
-/// and a JSON document in a directory of results. On a Forebay mount the cache is filled and emptied by jobs of the coordinator.
-/// Without DIRECTORY it measures the only mount of this machine.
+/// The command writes its own files into a subdirectory `forebay-bench`. It fills or empties the cache and drops the
+/// page cache. It runs fio with more and more jobs until more jobs bring little gain. Then it removes the files. The
+/// results are a page with plots, a table and a JSON document in a results directory. On a Forebay mount, jobs of the
+/// coordinator fill and empty the cache. Without DIRECTORY the command measures the only mount of this machine.
 ///
-/// It takes some minutes as it is, and its figures are called quick; an hour with --plan reference, ten with --plan full. It goes on when the terminal is lost; Ctrl-C ends it, keeps
-/// what was measured, and removes the files; once more, and it ends without. The same command with --output DIR then goes on after the last step.
+/// By default it takes some minutes, and its figures are called quick. It takes an hour with --plan reference and ten
+/// with --plan full. It continues when the terminal is lost. Ctrl-C ends it, keeps the measurements, and removes the
+/// files. A second Ctrl-C ends it without removing them. The same command with --output DIR then continues after the
+/// last step.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("mode"))]
 #[command(after_help = "\
@@ -63,44 +65,44 @@ Example:
 pub(crate) struct Args {
     /// The directory to measure, on a mount [default: the only forebay mount of this machine]
     directory: Option<PathBuf>,
-    /// Measure this directory in turns with it, and print ratios; may be repeated
+    /// Also measure this directory, in turn with DIRECTORY, and print ratios; may be repeated
     #[arg(long, value_name = "PATH")]
     against: Vec<PathBuf>,
-    /// Machines that read, each with a `fio --server` and this directory at the same place; @FILE has a line for each
+    /// Machines that read, each with a `fio --server` and this directory at the same path; @FILE lists one on each line
     #[arg(long, value_name = "HOST[:PORT],...|@FILE")]
     clients: Option<String>,
-    /// How many workers serve them [default: as many as the coordinator says]
+    /// How many workers serve the directory [default: as many as the coordinator says]
     #[arg(long, value_name = "N")]
     workers: Option<u32>,
     /// The coordinator that fills and empties the cache [default: that of the mount, else coordinator.hostname]
     #[arg(long, value_name = "HOST:PORT")]
     coordinator: Option<String>,
-    /// Empty other caches by this shell command, which finds the directory in $FOREBAY_BENCH_DIRECTORY
+    /// Empty other caches with this shell command; $FOREBAY_BENCH_DIRECTORY names the directory for it
     #[arg(long, value_name = "COMMAND")]
     cold_command: Option<String>,
-    /// Where the results go; an earlier run there that ended early is gone on with [default: ./forebay-bench-DATE-TIME]
+    /// The directory for results; a run that ended early there is resumed [default: ./forebay-bench-DATE-TIME]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
-    /// Leave the files that were measured, for another run
+    /// Keep the measured files for another run
     #[arg(long)]
     keep: bool,
-    /// Write at most so much; a run that needs more is refused
+    /// Write at most this much; a run that needs more is refused
     #[arg(long, value_name = "SIZE")]
     budget: Option<ByteSize>,
-    /// Do not ask before more than 1 GiB is written, or anything where no DIRECTORY is named
+    /// Do not ask before writing more than 1 GiB, or before writing anything without DIRECTORY
     #[arg(short, long)]
     yes: bool,
     /// Print what would be run
     #[arg(long)]
     dry_run: bool,
-    /// Print these results side by side, and write compare.html into --output, or beside the last report
+    /// Print these results side by side, and write compare.html into --output, or else beside the last report
     #[arg(long, value_name = "RESULTS", num_args = 2.., group = "mode", conflicts_with_all = ["directory", "against", "clients", "dry_run"])]
     compare: Vec<PathBuf>,
-    /// Print what more workers and clients give, by these results, and write scaling.html as --compare does
+    /// Print how these results scale with workers and clients, and write scaling.html as --compare does
     #[arg(long, value_name = "RESULTS", num_args = 1.., group = "mode", conflicts_with_all = ["directory", "against", "clients", "dry_run"])]
     scaling: Vec<PathBuf>,
-    /// Be one of the --clients: run `fio --server` at this private address until Ctrl-C. Whoever reaches it may run anything as
-    /// this user
+    /// Act as one of the --clients: run `fio --server` at this private address until Ctrl-C. Any host that can reach it
+    /// can run anything as this user
     #[arg(
         long,
         value_name = "ADDRESS[:PORT]",
@@ -109,7 +111,7 @@ pub(crate) struct Args {
         conflicts_with_all = ["directory", "against", "clients", "dry_run"]
     )]
     serve: Option<std::net::SocketAddr>,
-    /// Let --serve listen at every address, or at a public one
+    /// Let --serve listen on every address, or on a public one
     #[arg(long, requires = "serve")]
     insecure: bool,
     #[command(flatten)]

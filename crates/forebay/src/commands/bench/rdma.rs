@@ -28,17 +28,19 @@ use forebay_node::rdma::cards::Machine;
 /// How long a run that was interrupted may take to end.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// Measure what the links between two hosts give, over RDMA or TCP, and what the cache makes of it
+/// Measure the links between two hosts over RDMA or TCP, and the cache's requests over these links
 ///
-/// Start it without --remote-ip on one host: a server, until Ctrl-C. Start it with --remote-ip on another one: the tests.
+/// Start the command without --remote-ip on one host: it is a server until Ctrl-C. Start it with --remote-ip on another
+/// host: it runs the tests.
 ///
-/// WRITE and READ are one-sided operations on the server's memory: what the network gives. CACHE is a request of the cache
-/// and its reply: what a mount gets, without the checksums that it adds. WRITE and READ have a connection of their own for
-/// each thread, CACHE shares one link among them, as a mount does. With `--transport tcp` WRITE and READ are plain blocking
-/// sockets, and CACHE goes over the cache's own TCP.
+/// WRITE and READ are one-sided operations on the server's memory. They show what the network gives. CACHE is a request
+/// of the cache and its reply. It shows what a mount gets, without the checksums that a mount adds. For WRITE and READ
+/// each thread has its own connection. For CACHE all threads share one link, as in a mount. With `--transport tcp`
+/// WRITE and READ use plain blocking sockets, and CACHE uses the cache's own TCP.
 ///
-/// Whoever reaches the server's port can read and write the benchmark's memory and, where UCX carries out one-sided
-/// operations by software, that of its whole process: run it in a trusted network, for as long as you measure.
+/// Any host that can reach the server's port can read and write the benchmark's memory. Where UCX carries out one-sided
+/// operations in software, such a host can read and write the memory of the whole process. Run the server in a trusted
+/// network, and only while you measure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -56,11 +58,12 @@ pub(crate) struct Args {
     /// Server: the port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 20600)]
     local_port: u16,
-    /// Server: the first of the ports that data goes over: one for CACHE over TCP, and, unless --transport is tcp, the next two for
-    /// READ and WRITE and for CACHE over UCX; 0 takes free ones [default: the one after --local-port]
+    /// Server: the first of the data ports: one for CACHE over TCP. Unless --transport is tcp, the next two are for
+    /// READ and WRITE and for CACHE over UCX. 0 takes free ones [default: the one after --local-port]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(..=65_533))]
     data_ports: Option<u16>,
-    /// Server: answer each request of CACHE, and of plain sockets, so many microseconds later; one-sided operations ask nobody
+    /// Server: delay each reply to CACHE and to plain sockets by this many microseconds; one-sided operations have no
+    /// delay
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     delay_us: u64,
     /// Client: the server's address
@@ -72,26 +75,27 @@ pub(crate) struct Args {
     /// Client: which tests
     #[arg(long, default_value = "all")]
     case: CaseArg,
-    /// Client: seconds for each test, which is a kind of operation with one size; with --all-sizes for each table. A latency test
-    /// ends after 5000 operations, or then
+    /// Client: seconds for each test or, with --all-sizes, for each table. A test is one kind of operation with one
+    /// size. A latency test ends after 5000 operations if that is sooner
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     duration: u64,
-    /// Client: threads of a bandwidth test; -1 takes one for each core, up to 8, or 4 above 256 KiB
+    /// Client: threads of a bandwidth test; -1 takes one for each core, at most 8, or 4 above 256 KiB
     #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_JOBS>)]
     numjobs: Automatic,
     /// Client: operations of each latency test, however long they take. The 99.9th percentile needs 1000, and is steady with 100000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_ITERATIONS)))]
     iters: Option<u32>,
-    /// Client: sizes of payload in place of 4KiB, 64KiB and 1MiB, up to 8MiB
+    /// Client: payload sizes in place of 4KiB, 64KiB and 1MiB, up to 8MiB
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', conflicts_with = "all_sizes", value_parser = payload)]
     size: Vec<ByteSize>,
-    /// Client: pin the threads of the tests to these processors, in turn, as in 0,2-5; CACHE has a thread for the network besides
+    /// Client: pin the test threads to these processors, in turn, as in 0,2-5; CACHE also has a network thread
     #[arg(long, value_name = "LIST", value_parser = processors)]
     cpus: Option<Processors>,
-    /// Client: operations that each thread has under way; -1 takes 32 up to 16 KiB, 16 up to 256 KiB, 8 up to 1 MiB, then 4
+    /// Client: operations that each thread has in flight; -1 takes 32 up to 16 KiB, 16 up to 256 KiB, 8 up to 1 MiB,
+    /// then 4
     #[arg(long, value_name = "N", default_value = "-1", allow_negative_numbers = true, value_parser = automatic::<MAX_DEPTH>)]
     iodepth: Automatic,
-    /// What carries the bytes. A server with `ucx` serves clients with either
+    /// The transport for data. A server with `ucx` serves clients with either
     #[arg(long, default_value = "ucx")]
     transport: TransportArg,
     /// UCX's devices, as in `mlx5_0:1,mlx5_1:1` [default: network.rdma.data.network and .bind.device, else UCX's choice]
@@ -100,7 +104,7 @@ pub(crate) struct Args {
     /// UCX's transports, as in `rc_verbs` [default: network.rdma.data.transports, else $UCX_TLS, else UCX's choice]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     transports: Vec<String>,
-    /// Client: tables of all sizes from 2 bytes to 8 MiB; one of more than 4 MiB is moved in two parts, as blocks are
+    /// Client: tables of all sizes from 2 bytes to 8 MiB; payloads above 4 MiB move in two parts, as blocks do
     #[arg(long)]
     all_sizes: bool,
     #[command(flatten)]
@@ -119,7 +123,7 @@ enum Mode {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CaseArg {
-    /// Every byte compared
+    /// Compare every byte
     Basic,
     /// One operation after the other
     Latency,

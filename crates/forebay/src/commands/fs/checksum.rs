@@ -17,7 +17,7 @@ use crate::output::{self, JsonArg};
 
 /// Print checksums of files, and of all files below directories
 ///
-/// In the form of sha256sum and its kin, so that `sha256sum -c` and `b3sum -c` read it.
+/// The output has the format of sha256sum and similar programs: `sha256sum -c` and `b3sum -c` can read it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

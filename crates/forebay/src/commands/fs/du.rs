@@ -12,7 +12,7 @@ use crate::commands::fs::walk::Walk;
 use crate::exit::Failures;
 use crate::output::{self, JsonArg, Names};
 
-/// Sum up the sizes of all files below a path
+/// Print the total size of all files below a path
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Directories or files
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Sizes in bytes
+    /// Show sizes in bytes
     #[arg(short, long)]
     bytes: bool,
     #[command(flatten)]

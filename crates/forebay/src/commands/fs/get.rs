@@ -26,8 +26,8 @@ use crate::output::{self, JsonArg};
 
 /// Copy a file or a directory to this machine
 ///
-/// A file goes to DEST, or into it when it is a directory; the files of a directory go into DEST, which is made if need
-/// be. What is there already is replaced, each file at once and whole.
+/// A file goes to DEST, or into DEST if that is a directory. The files of a directory go into DEST, which is created if
+/// needed. Each existing file is replaced atomically, as a whole.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -36,7 +36,7 @@ Example:
 pub(crate) struct Args {
     /// A file or directory
     path: PathBuf,
-    /// Where to
+    /// The destination
     dest: PathBuf,
     /// Files copied at once
     #[arg(short, long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -19,10 +19,10 @@ use forebay_node::{control, local, state};
 /// How often the progress of a request is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
-/// Show and choose the files that this machine keeps whole, for the kernel to read at the speed of memory
+/// Choose and list the files that this machine keeps whole, so that the kernel reads them at the speed of memory
 ///
-/// A mount with client.local.size keeps files that are opened often. Those that are added here stay, too, until they are dropped,
-/// and go last when there is no room.
+/// A mount with client.local.size keeps files that are opened often. Files that you add here also stay until you drop
+/// them. When there is no room, they are the last to go.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -40,7 +40,7 @@ enum Command {
     Ls(LsArgs),
 }
 
-/// Keep files here, and wait until they are
+/// Keep files on this machine, and wait until they are there
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -57,7 +57,7 @@ struct AddArgs {
     json: JsonArg,
 }
 
-/// Give up their room; programs that have them open keep them until they close them
+/// Give up kept files; a program that has one open keeps it until it closes it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -67,14 +67,14 @@ struct DropArgs {
     /// Files, or directories with all below them
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// All of the mount that PATH is below
+    /// All kept files of the mount that PATH is below
     #[arg(long)]
     all: bool,
     #[command(flatten)]
     json: JsonArg,
 }
 
-/// List them
+/// List the kept files
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

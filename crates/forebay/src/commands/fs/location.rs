@@ -16,8 +16,8 @@ const AT_ONCE: usize = 16;
 
 /// Show where the blocks of a file are
 ///
-/// For each block: the worker that owns it, and every other one that holds some of it, each with what it holds in memory
-/// and on disk.
+/// For each block the command shows the worker that owns it, and every other worker that holds some of it. For each
+/// worker it shows what that worker holds in memory and on disk.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

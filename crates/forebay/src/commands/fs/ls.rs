@@ -13,7 +13,7 @@ use crate::output::{self, JsonArg, Names};
 
 /// List a directory
 ///
-/// In the origin's order. A directory's name ends in a slash. A million names are listed as easily as ten.
+/// Names come in the origin's order. A directory's name ends in a slash. A million names are listed as easily as ten.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -23,13 +23,13 @@ pub(crate) struct Args {
     /// Directories or files
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// With size and time
+    /// Show size and time
     #[arg(short, long)]
     long: bool,
-    /// Everything below, with the path to it
+    /// List everything below, with the path to it
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Sizes in bytes
+    /// Show sizes in bytes
     #[arg(short, long)]
     bytes: bool,
     #[command(flatten)]

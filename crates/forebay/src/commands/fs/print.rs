@@ -32,10 +32,10 @@ pub(crate) struct CatArgs {
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[group(multiple = false)]
 struct Amount {
-    /// So many bytes
+    /// Print this many bytes
     #[arg(short = 'c', long, value_name = "SIZE")]
     bytes: Option<ByteSize>,
-    /// So many lines [default: 10]
+    /// Print this many lines [default: 10]
     #[arg(short = 'n', long, value_name = "COUNT")]
     lines: Option<u64>,
 }

@@ -10,10 +10,11 @@ use crate::exit::{Exit, Failures, Fault};
 use crate::output::{self, JsonArg, Names};
 use forebay_node::control;
 
-/// Have what is remembered of a path forgotten, so that the origin is asked again
+/// Forget what is remembered of a path, so that the origin is asked again
 ///
-/// Workers forget its attributes and listings, and so does the mount on this machine that PATH is below; other mounts do within
-/// metadata.ttl, or when the command runs there, too. What is cached of files stays: it belongs to their versions.
+/// The workers forget the attributes and listings of PATH. So does the mount on this machine that PATH is below. Other
+/// mounts forget them within metadata.ttl, or when the command runs there. Cached file contents stay, because they
+/// belong to their versions.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -24,7 +25,7 @@ pub(crate) struct Args {
     /// Files or directories; they need not exist
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Everything below it, too
+    /// Also everything below it
     #[arg(short, long)]
     recursive: bool,
     #[command(flatten)]

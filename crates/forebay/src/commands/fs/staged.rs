@@ -25,10 +25,10 @@ use crate::config_args::ConfigArgs;
 use crate::logging;
 use crate::output::{self, JsonArg, Names, Table};
 
-/// Show and deal with files that were written and could not be uploaded
+/// Show files that were written and could not be uploaded, and upload or drop them
 ///
-/// What a failed upload or a killed mount leaves stays in the staging directory (write.staging_dir) until it is uploaded or
-/// dropped here.
+/// Files that a failed upload or a killed mount leaves stay in the staging directory (write.staging_dir). They stay
+/// until you upload or drop them here.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -46,7 +46,7 @@ enum Command {
     Drop(discard::Args),
 }
 
-/// List them
+/// List the staged files
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -54,7 +54,7 @@ Example:
   forebay fs staged ls /mnt/data
   forebay fs staged ls --json | jq -r 'select(.state == \"failed\").reason'")]
 struct LsArgs {
-    /// A mountpoint, also of a mount that is dead or gone, or a staging directory [default: all that are known]
+    /// A mountpoint, even of a dead or removed mount, or a staging directory [default: all that are known]
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
     #[command(flatten)]

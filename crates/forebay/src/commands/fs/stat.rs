@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Files or directories
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Ask the origin, whatever the workers remember
+    /// Ask the origin, even if the workers remember the answer
     #[arg(long)]
     revalidate: bool,
     #[command(flatten)]

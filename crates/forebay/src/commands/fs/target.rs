@@ -31,7 +31,7 @@ const REGISTERED: ByteSize = ByteSize::mib(64);
 /// Which workers to ask.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct WorkersArgs {
-    /// Workers to ask; PATH is then one of the namespace, as in /dir/file
+    /// Workers to ask; PATH is then a path of the namespace, as in /dir/file
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(crate) workers: Vec<String>,
     #[command(flatten)]

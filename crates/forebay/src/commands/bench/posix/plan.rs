@@ -22,27 +22,27 @@ const ACCESSES: [Access; 2] = [Access::Sequential, Access::Random];
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "What is measured")]
 pub(super) struct PlanArgs {
-    /// What to begin with: quick asks everything of small files, two seconds a step, once each, and its figures are called quick; reference
-    /// is the published table of one client (100 GiB in one file, warm, 1 MiB and 4 KiB, 1 to 512 jobs, a minute a step, three rounds);
-    /// full is all that was published: 200 GiB, ten hours
+    /// The settings to start from. quick measures everything with small files, two seconds a step, once each, and its
+    /// figures are called quick. reference is the published table of one client (100 GiB in one file, warm, 1 MiB and 4
+    /// KiB, 1 to 512 jobs, a minute a step, three rounds). full is everything that was published: 200 GiB, ten hours
     #[arg(long, value_name = "PLAN", default_value = "quick", value_parser = ["quick", "reference", "full"])]
     plan: String,
-    /// The one large file [default: 1GiB]
+    /// Size of the one large file [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
-    /// How many files there are when there are several [default: 20]
+    /// How many files the layout `multiple` has [default: 20]
     #[arg(long, value_name = "N")]
     files: Option<u32>,
-    /// Each of them [default: 25MiB]
+    /// Size of each of these files [default: 25MiB]
     #[arg(long, value_name = "SIZE")]
     file_size: Option<ByteSize>,
-    /// How many small files there are [default: 100]
+    /// How many files the layout `small` has [default: 100]
     #[arg(long, value_name = "N")]
     small_files: Option<u32>,
-    /// Each of them [default: 1MiB]
+    /// Size of each small file [default: 1MiB]
     #[arg(long, value_name = "SIZE")]
     small_size: Option<ByteSize>,
-    /// All sizes times this, in whole MiB
+    /// Multiply all sizes by this, in whole MiB
     #[arg(long, value_name = "FACTOR")]
     scale: Option<f64>,
     /// States of the cache
@@ -51,7 +51,7 @@ pub(super) struct PlanArgs {
     /// One large file, several, many small ones
     #[arg(long, value_name = "LAYOUT,...", value_delimiter = ',', value_parser = named(&LAYOUTS, Layout::name))]
     layouts: Vec<Layout>,
-    /// Of several files: all jobs read all, or each its own with a deep queue
+    /// With several files: all jobs read all files, or each job reads its own with a deep queue
     #[arg(long, value_name = "PATTERN,...", value_delimiter = ',', value_parser = named(&PATTERNS, Pattern::name))]
     patterns: Vec<Pattern>,
     /// Orders of reading
@@ -60,34 +60,34 @@ pub(super) struct PlanArgs {
     /// The sweep: how many jobs read at once, ascending [default: 1,2,4,8,16,32]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     numjobs: Vec<u32>,
-    /// Measure all of them, also past the knee; else a sweep ends two points after it, but for --plan reference
+    /// Measure every step of a sweep; otherwise it ends two steps past the knee, except with --plan reference
     #[arg(long)]
     full_sweep: bool,
     /// How long a step reads; under 30s, figures are called quick [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     runtime: Option<Duration>,
-    /// Bytes of a sequential read, a sweep for each [default: 1MiB of the large file, 256KiB of others]
+    /// Bytes of a sequential read, one sweep for each size [default: 1MiB of the large file, 256KiB of others]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     bs: Vec<ByteSize>,
-    /// Bytes of a random read, a sweep for each [default: 4KiB]
+    /// Bytes of a random read, one sweep for each size [default: 4KiB]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     random_bs: Vec<ByteSize>,
-    /// Reads that each job has under way, a sweep for each [default: 1 of shared files, 32 of distinct ones]
+    /// Reads that each job has in flight, one sweep for each [default: 1 of shared files, 32 of distinct ones]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     iodepth: Vec<u32>,
-    /// Read through the page cache of this machine; else past it
+    /// Read through the page cache of this machine; otherwise reads bypass it
     #[arg(long)]
     buffered: bool,
-    /// How fio reads; auto takes the first of the others that works here
+    /// The I/O engine of fio; auto takes the first of the others that works here
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = ["auto", "io_uring", "libaio", "psync"])]
     ioengine: String,
-    /// How often each step is measured; several directories take turns [default: 1; 3 of the other plans]
+    /// How often to measure each step; several directories take turns [default: 1; 3 of the other plans]
     #[arg(long, value_name = "N")]
     repeat: Option<u32>,
-    /// What the network card of this machine carries, as in 200Gbps [default: what the card says]
+    /// The speed of this machine's network card, as in 200Gbps [default: what the card says]
     #[arg(long, value_name = "SPEED", value_parser = bits_per_second)]
     nic_speed: Option<f64>,
-    /// What the disk of the cache reads, as in 12GBps
+    /// The read speed of the cache's disk, as in 12GBps
     #[arg(long, value_name = "SPEED", value_parser = bytes_per_second)]
     disk_speed: Option<f64>,
 }

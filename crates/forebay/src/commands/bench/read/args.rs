@@ -14,19 +14,20 @@ const MAX_CLIENTS: u32 = 64;
 /// A name for each is all that a file of a list costs, and a directory should stay readable.
 const MAX_FILES: u32 = 10_000;
 
-/// Read whole files: any that you name, or a matrix of clients, files and sizes over TCP and UCX
+/// Read whole files: files that you name, or a matrix of clients, files and sizes over TCP and UCX
 ///
-/// With --write and --files it writes and reads the files that you name, on any mount, and prints the time of each; with
-/// --against the same files elsewhere too, in turn, and the ratio.
+/// With --write and --files the command writes and reads the files that you name, on any mount. It prints the time of
+/// each file. With --against it does the same in another directory, in turn, and prints the ratio.
 ///
-/// Without, it repeats the study that RDMA in such caches began with: 1 and 4 clients read 1 and 20 files of 50 MB to 2 GB, and one
-/// client one file of up to 40 GB, all times --scale, over TCP and over UCX in turn. It starts a worker and mounts of its own,
-/// writes the files, reads each once over both with every byte checked, measures, removes everything, and says which of the
-/// study's conclusions hold here. With --workers an existing cluster is read, as from another host.
+/// Without these options it repeats the study that RDMA in such caches began with. In the study, 1 and 4 clients read 1
+/// and 20 files of 50 MB to 2 GB, and one client reads one file of up to 40 GB. The command multiplies all sizes by
+/// --scale, and reads over TCP and over UCX in turn. It starts its own worker and mounts, and writes the files. It
+/// reads each file once over both transports and checks every byte. Then it measures, removes everything, and says
+/// which of the study's conclusions hold here. With --workers it reads an existing cluster, as another host does.
 ///
-/// Time of a file is from open to its last byte. Processor time is percent × seconds, 100 being a processor for a second: of
-/// the clients' mounts and this program's own reading, and of the worker. The same command with the same --output goes on
-/// where it was cut off.
+/// The time of a file is from open to its last byte. Processor time is percent × seconds: 100 is one processor for one
+/// second. One figure covers the clients' mounts and this program's own reading, another covers the worker. The same
+/// command with the same --output resumes a run that was cut off.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -36,36 +37,37 @@ Example:
   forebay bench read /mnt/data/tmp --files a,b,c --check
   forebay bench read /mnt/data --files model.safetensors --against /mnt/other --repeat 5")]
 pub(crate) struct Args {
-    /// Where the files of --write and --files are [default: here]
+    /// The directory of the files of --write and --files [default: here]
     pub(super) directory: Option<PathBuf>,
     /// Write these files, of --size bytes each
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', requires = "size", help_heading = "Files")]
     pub(super) write: Vec<PathBuf>,
-    /// Write over files that are there, also those that --write has not written
+    /// Overwrite existing files, even those that --write did not write
     #[arg(long, requires = "write", help_heading = "Files")]
     pub(super) overwrite: bool,
     /// Read these files, one after the other
     #[arg(long, value_name = "FILE,...", value_delimiter = ',', help_heading = "Files")]
     pub(super) files: Vec<PathBuf>,
-    /// The size to write; files that are read must have it
+    /// The size to write; files to read must have it
     #[arg(long, value_name = "SIZE", help_heading = "Files")]
     pub(super) size: Option<ByteSize>,
-    /// Compare every byte with what was written, in the time that is measured
+    /// Compare every byte with what was written; the measured time includes this
     #[arg(long)]
     pub(super) check: bool,
     /// Do the same in this directory of another file system; may be repeated
     #[arg(long, value_name = "PATH")]
     pub(super) against: Vec<PathBuf>,
-    /// How often everything is measured [default: 2; 1 for --files without --against]
+    /// How often to measure everything [default: 2; 1 for --files without --against]
     #[arg(long, value_name = "N")]
     pub(super) repeat: Option<NonZeroU32>,
-    /// Clients that read at once, a mount each; one number with --files, where they share the mount [default: 1,4]
+    /// Clients that read at once, each with its own mount; with --files one number, and they share the mount [default:
+    /// 1,4]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
     pub(super) clients: Vec<u32>,
     /// Bytes read at a time
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = buffer)]
     pub(super) buffer: ByteSize,
-    /// Read through the page cache, and not past it
+    /// Read through the page cache instead of bypassing it
     #[arg(long)]
     pub(super) buffered: bool,
     #[command(flatten)]
@@ -80,22 +82,22 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Matrix")]
 pub(super) struct MatrixArgs {
-    /// All sizes of the study times this
+    /// Multiply all sizes of the study by this
     #[arg(long, value_name = "FACTOR", default_value_t = 0.02, value_parser = scale)]
     pub(super) scale: f64,
-    /// These sizes in place of the study's, not scaled
+    /// Use these sizes in place of the study's, without scaling
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     pub(super) sizes: Vec<ByteSize>,
     /// Numbers of files that each client reads [default: 1,20]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FILES)))]
     pub(super) file_counts: Vec<u32>,
-    /// What carries the bytes
+    /// The transports for data
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "tcp,ucx")]
     pub(super) transports: Vec<TransportArg>,
-    /// The origin of the worker that is started [default: a temporary directory]
+    /// The origin of the worker that the command starts [default: a temporary directory]
     #[arg(long, value_name = "URL", conflicts_with = "workers")]
     pub(super) origin: Option<String>,
-    /// Read from these workers, in place of one that is started here
+    /// Read from these workers instead of starting one here
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(super) workers: Vec<String>,
     /// With --workers: the directory of their namespace to put the files into

@@ -11,13 +11,13 @@ use crate::exit::{Exit, Fault};
 /// Which ones a command is about.
 #[derive(Debug, clap::Args)]
 pub(super) struct Chosen {
-    /// As `forebay fs staged ls` shows them
+    /// An ID, as `forebay fs staged ls` shows it
     #[arg(value_name = "ID", required_unless_present = "all")]
     ids: Vec<String>,
-    /// All but those that are open
+    /// All staged files except those that are open
     #[arg(long, conflicts_with = "ids")]
     all: bool,
-    /// Only those of this mountpoint or staging directory
+    /// Only staged files of this mountpoint or staging directory
     #[arg(long, value_name = "PLACE")]
     of: Option<PathBuf>,
 }

@@ -18,9 +18,10 @@ use crate::output::{self, JsonArg, Names};
 /// How often it is looked whether the person at the terminal has answered.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Remove them without uploading them: what was written is lost
+/// Remove staged files without uploading them: their data is lost
 ///
-/// What is at the origin of an upload is aborted, through workers as with `retry`. Asks first, on a terminal.
+/// The command aborts the files' unfinished uploads at the origin, through workers as `retry` does. On a terminal it
+/// asks first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
-    /// Also when the upload cannot be aborted; it costs space until the bucket's own rules remove it
+    /// Remove also when the upload cannot be aborted; it then takes space until the bucket's own rules remove it
     #[arg(long)]
     force: bool,
     #[command(flatten)]

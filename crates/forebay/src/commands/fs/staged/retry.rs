@@ -18,10 +18,10 @@ use crate::exit::{Exit, Failures, Fault};
 use crate::output::{self, JsonArg, Names};
 use forebay_node::{staged, state};
 
-/// Upload them, and remove them here
+/// Upload staged files, and remove them here
 ///
-/// They go through the workers that the mount reads from that they were written below. Where that is gone: through those named
-/// with --workers, or in the configuration.
+/// Each upload goes through the workers that the file's mount reads from. If that mount is gone, the upload goes
+/// through the workers that --workers or the configuration names.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
