@@ -140,20 +140,24 @@ impl NodeBuilder {
         }
     }
 
-    /// That there is something to read.
+    /// That something is to run, and that there is something to read.
     fn check_what_is_named(&self, config: &Config) -> Result<(), Fault> {
         let in_cluster = !config.cluster_etcd_endpoints.is_empty();
         let reads = self.mountpoint.is_some() || self.client;
-        if self.worker && config.mounts.is_empty() && !in_cluster {
-            let what = if self.mountpoint.is_some() { "mount" } else { "worker" };
-            let next = "name one in `forebay.toml` or with `-o mounts=/=s3://bucket/prefix`, the same on all nodes of the group, or the \
-                        cluster with `--etcd`";
-            return Err(Fault::new(Exit::Usage, format!("the {what} has no origin to cache: `mounts` is empty"), next));
+        if !(reads || self.worker || self.coordinator) {
+            let next = "ask for a worker, a client, a mount or a coordinator, or for `standalone` with an origin";
+            return Err(Fault::new(Exit::Usage, "the node has nothing to run", next));
         }
         if reads && !in_cluster && config.cluster_workers.is_empty() && !(self.worker && self.mountpoint.is_none()) {
             let next = "name them with `--workers HOST:PORT,...` or as `cluster.workers`, or their cluster with `--etcd URL`; \
                         to mount an origin without workers, use `forebay up ORIGIN MOUNTPOINT`";
             return Err(Fault::new(Exit::Usage, "no workers are named", next));
+        }
+        if self.worker && config.mounts.is_empty() && !in_cluster {
+            let what = if self.mountpoint.is_some() { "mount" } else { "worker" };
+            let next = "name one in `forebay.toml` or with `-o mounts=/=s3://bucket/prefix`, the same on all nodes of the group, or the \
+                        cluster with `--etcd`";
+            return Err(Fault::new(Exit::Usage, format!("the {what} has no origin to cache: `mounts` is empty"), next));
         }
         Ok(())
     }

@@ -92,16 +92,12 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts at `place`, and publishes how commands find it.
+    /// Serves what commands ask of the mount that [`mount`] made at `place`, and publishes how they find it.
     ///
     /// # Errors
-    /// When the workers do not answer, or it cannot be mounted.
-    pub(crate) async fn start(place: &Place, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Self> {
-        let staging = match loaded.config.write_mode {
-            WriteMode::Through => Some(staged::directory(&loaded.config)?),
-            WriteMode::None => None,
-        };
-        let mount = mount(place, offer, loaded, staging.clone()).await?;
+    /// When that cannot be published.
+    pub(crate) async fn start(mount: Mount, place: &Place, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Self> {
+        let staging = staging(&loaded.config)?;
         let socket = place.claim.control_socket();
         let local = local::Answerer::new(mount.local_files(), &loaded.config);
         let control = Control::serve(&socket, mount.reporter(), mount.refresher(), local);
@@ -224,7 +220,20 @@ fn materialise_requests(place: &Place, offer: &Offer, loaded: &Loaded, mount: &M
     Some(MaterialiseRequests::follow(store, name, loaded.config.cluster_lease_ttl, files))
 }
 
-async fn mount(place: &Place, offer: &Offer, loaded: &Loaded, staging: Option<PathBuf>) -> anyhow::Result<Mount> {
+/// Where what is written waits for the origin, if anything is.
+fn staging(config: &Config) -> anyhow::Result<Option<PathBuf>> {
+    match config.write_mode {
+        WriteMode::Through => staged::directory(config).map(Some),
+        WriteMode::None => Ok(None),
+    }
+}
+
+/// Mounts at `place`.
+///
+/// # Errors
+/// When the workers do not answer, or it cannot be mounted.
+pub(crate) async fn mount(place: &Place, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Mount> {
+    let staging = staging(&loaded.config)?;
     // An origin that refuses us is better met here than in the first program that reads.
     let root = offer.client.list(&FsPath::root(), None, 1, false).await;
     root.map_err(|failure| failure.context("cannot list the root"))?;

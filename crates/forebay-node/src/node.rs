@@ -51,7 +51,8 @@ impl Node {
         }
     }
 
-    /// Its client, if it has one: with [`client`](crate::NodeBuilder::client), [`mount`](crate::NodeBuilder::mount), and [`standalone`](crate::NodeBuilder::standalone).
+    /// Its client, if it has one: with [`client`](crate::NodeBuilder::client), [`mount`](crate::NodeBuilder::mount) and
+    /// [`standalone`](crate::NodeBuilder::standalone).
     #[must_use]
     pub fn client(&self) -> Option<&Client> {
         self.parts.client.as_ref()

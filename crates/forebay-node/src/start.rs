@@ -21,7 +21,7 @@ use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
-use crate::mounted::{Mounted, Offer};
+use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::Place;
 use crate::node::{Node, Parts};
 use crate::state::{self, Role};
@@ -59,9 +59,10 @@ pub(crate) async fn start(plan: Plan, cancelled: &CancellationToken) -> anyhow::
     match started {
         Ok(()) => Ok(Node::of(parts)),
         Err(error) => {
-            // Nobody can have opened a file that is worth waiting for.
-            cancelled.cancel();
-            let _ = parts.close(cancelled).await;
+            // Nobody can have opened a file that is worth waiting for. The token that starting was given up by is the caller's.
+            let at_once = CancellationToken::new();
+            at_once.cancel();
+            let _ = parts.close(&at_once).await;
             Err(error)
         }
     }
@@ -89,7 +90,8 @@ impl Starting<'_> {
     /// A worker of one origin for this machine, and all that uses it.
     async fn standalone(&mut self, origin: &str) -> anyhow::Result<()> {
         let loaded = &self.plan.loaded;
-        let directory = self.claim()?.unwrap_or(cluster::state_directory(&loaded.config)?);
+        // That of the cluster is made only if it is to be used.
+        let directory = self.claim()?.map_or_else(|| cluster::state_directory(&loaded.config), Ok)?;
         let cluster = self.parts.cluster.insert(Cluster::in_files(&loaded.config, directory).await?);
         let options = WorkerNodeOptions {
             loaded,
@@ -270,8 +272,11 @@ impl Starting<'_> {
 
     async fn mount(&mut self, offer: &Offer) -> anyhow::Result<()> {
         let Some(place) = &self.parts.place else { return Ok(()) };
-        let mounted = Mounted::start(place, offer, &self.plan.loaded);
-        self.parts.mounted = Some(Self::unless_cancelled(self.cancelled, mounted).await?);
+        let loaded = &self.plan.loaded;
+        let mounting = mounted::mount(place, offer, loaded);
+        // What is mounted is published, and then ended in order.
+        let mount = Self::unless_cancelled(self.cancelled, mounting).await?;
+        self.parts.mounted = Some(Mounted::start(mount, place, offer, loaded).await?);
         Ok(())
     }
 }

@@ -83,12 +83,21 @@ async fn what_cannot_be_says_what_to_set() {
         assert_eq!(error.exit, Exit::Usage, "{error:?}");
         assert!(error.what.contains(words) && error.next.is_some(), "{error:?}");
     };
+    refused(Node::builder().check().unwrap_err(), "nothing to run");
     refused(Node::builder().worker().check().unwrap_err(), "no origin to cache");
     refused(Node::builder().client().check().unwrap_err(), "no workers are named");
     refused(Node::builder().mount("/mnt").check().unwrap_err(), "no workers are named");
     refused(Node::builder().setting("worker.memory.size=lots").worker().check().unwrap_err(), "worker.memory.size");
     let huge = Node::builder().setting("worker.memory.size=1024TiB").setting("mounts=/=file:///").worker().check();
     refused(huge.unwrap_err(), "worker.memory.size is 1PiB");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_cancels_nothing_of_its_caller() {
+    let token = tokio_util::sync::CancellationToken::new();
+    let builder = quiet(Node::builder()).standalone("file:///no/such/origin").cancelled_by(token.clone());
+    assert!(builder.start().await.is_err());
+    assert!(!token.is_cancelled());
 }
 
 #[tokio::test(flavor = "multi_thread")]

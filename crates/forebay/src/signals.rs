@@ -52,7 +52,7 @@ impl Signals {
     }
 }
 
-/// Starts a node, unless a signal comes first; then what was started is ended, in order.
+/// Starts a node, unless a signal comes first; then what was started is ended, in order. A second signal ends that.
 ///
 /// # Errors
 /// Those of the node, and the interruption.
@@ -63,8 +63,14 @@ pub(crate) async fn start(signals: &mut Signals, node: NodeBuilder) -> anyhow::R
         started = &mut starting => Ok(started?),
         signal = signals.next() => {
             cancelled.cancel();
-            if let Ok(node) = starting.await {
-                let _ = node.shutdown().await;
+            let ending = async {
+                if let Ok(node) = starting.await {
+                    let _ = node.shutdown().await;
+                }
+            };
+            tokio::select! {
+                () = ending => {}
+                signal = signals.next() => tracing::warn!(signal, "ending at once"),
             }
             Err(Fault::interrupted(signal).into())
         }
