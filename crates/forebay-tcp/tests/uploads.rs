@@ -179,7 +179,9 @@ async fn a_server_closes_and_a_client_leaves_while_bodies_wait_for_memory() {
     within("close", server.close()).await;
     for upload in uploads {
         let result = within("an upload", upload).await.unwrap();
-        assert!(matches!(&result, Err(CallError::Link(LinkError::Lost { .. }))), "{result:?}");
+        // On a busy machine, one may still be connecting when the server closes.
+        let failed = matches!(&result, Err(CallError::Link(LinkError::Lost { .. } | LinkError::Connect { .. })));
+        assert!(failed, "{result:?}");
     }
 }
 
