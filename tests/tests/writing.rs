@@ -133,7 +133,7 @@ fn a_change_is_seen_at_once_by_the_same_mount_and_soon_by_another() {
             now == content && listed(&mounts.far) == usize::from(content.is_some())
         });
         let took = changed.elapsed();
-        assert!(took < ttl + Duration::from_secs(3), "{took:?}, although attributes are believed for {ttl:?}");
+        assert!(took < ttl + Duration::from_secs(15), "{took:?}, although attributes are believed for {ttl:?}");
     }
 }
 

@@ -49,7 +49,7 @@ async fn a_peer_that_falls_silent_costs_its_calls_dead_after_and_not_their_deadl
     let (mut stream, _) = accept_request(&listener).await;
     let result = within("the call", call).await.unwrap();
     assert!(matches!(&result, Err(CallError::Link(LinkError::Lost { .. }))), "{result:?}");
-    assert!((Duration::from_millis(600)..Duration::from_secs(5)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!((Duration::from_millis(600)..Duration::from_secs(30)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(memory.used(), 0);
     // It was asked whether it lives.
     let mut asked = [0; 64];
