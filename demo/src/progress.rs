@@ -1,4 +1,4 @@
-//! How far something is, for whoever waits at a terminal.
+//! How far something is, for a user who waits at a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

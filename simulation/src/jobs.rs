@@ -112,7 +112,7 @@ fn drive(files: u64, workers: usize, seed: u64) -> anyhow::Result<Driven> {
         match job.next(now) {
             Step::Ask(id, question) => {
                 if let Question::Load { block, .. } = &question {
-                    // The request goes to somebody.
+                    // The request goes to the block's owner.
                     std::hint::black_box(ring.owner(block));
                 }
                 questions += 1;

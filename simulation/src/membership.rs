@@ -152,7 +152,7 @@ fn node(number: usize, workers: usize, random: &mut SmallRng) -> Node {
     };
     let registration = Registration::new(Instant::now(), Duration::ZERO, Duration::ZERO);
     let flaps = number % FLAPPING == FLAPPING / 2;
-    // The upgrade goes through the day, one worker after the other; whoever dies before dies by itself.
+    // The upgrade goes through the day, one worker after the other; a worker that dies before dies by itself.
     let upgrade = 600 + (number as u64 * (DAY - 1200)) / workers as u64;
     let dies_at = if flaps { 120 } else { upgrade.min(lifetime(random)) };
     Node { record, history: JoinHistory::default(), alive: Some((registration, dies_at)), starts_at: 0, flaps }

@@ -38,7 +38,7 @@ impl Bucket {
         Self { proxy, server, directory, drafts: AtomicU64::new(0) }
     }
 
-    /// Puts an object, at once: who reads sees the old one or the new one.
+    /// Puts an object, at once: a reader sees the old one or the new one.
     ///
     /// # Panics
     /// When it cannot be written.

@@ -9,6 +9,6 @@ use std::os::fd::IntoRawFd as _;
 /// # Errors
 /// What it says.
 pub fn close(file: File) -> io::Result<()> {
-    // SAFETY: the descriptor was the file's, which is gone, and nobody else has it.
+    // SAFETY: the descriptor was the file's, which is gone, and nothing else has it.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
 }

@@ -136,7 +136,7 @@ impl Cluster {
     /// When it does not serve in time.
     #[track_caller]
     pub fn restart_etcd(&mut self, member: usize) {
-        // A connection of somebody else may have its port for a moment.
+        // A connection of another process may have its port for a moment.
         eventually("etcd serves again", RESTART_WITHIN, || self.etcd.restart(member).is_ok());
     }
 

@@ -19,7 +19,7 @@ const END_WITHIN: Duration = Duration::from_secs(30);
 const STAGED_WITHIN: Duration = Duration::from_secs(90);
 /// How long a dropped mount may take to end in good order.
 const DROP_WITHIN: Duration = Duration::from_secs(5);
-/// Longer than any test takes. A read that nobody answers cannot be interrupted, but its server can be killed.
+/// Longer than any test takes. A read that gets no answer cannot be interrupted, but its server can be killed.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// A mount. Dropping it ends its process and takes it away, dead or alive.

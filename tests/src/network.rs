@@ -35,7 +35,7 @@ pub struct Traffic {
 pub struct TcpSocket {
     /// Its own address.
     pub local: SocketAddr,
-    /// Its peer's; nobody's if it listens.
+    /// Its peer's; `None` if it listens.
     pub remote: Option<SocketAddr>,
 }
 
@@ -270,7 +270,7 @@ impl Relay {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                // Nobody there: closing says so.
+                // The target does not listen: closing says so.
                 let Ok(far) = TcpStream::connect(target) else { continue };
                 for (from, to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))] {
                     let (Ok(mut from), Ok(mut to)) = (from, to) else { continue };

@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use rustix::pty::{self, OpenptFlags};
 
-/// Who holds a terminal, and the terminal. What is written to it when nobody holds it is an error.
+/// The master side of a terminal, and the terminal. What is written to the terminal when the master is closed is an
+/// error.
 ///
 /// # Panics
 /// When there are none left.

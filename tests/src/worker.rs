@@ -23,7 +23,7 @@ pub struct Worker {
     setup: Setup,
     directory: TempDir,
     process: Option<Child>,
-    /// Nobody else gets it while the worker is away.
+    /// No other process gets it while the worker is away.
     port: ReservedPort,
     address: SocketAddr,
     starts: u32,
@@ -108,7 +108,7 @@ impl Worker {
         assert!(status.success(), "the worker ended with {status}: {}", self.log_text());
     }
 
-    /// Stops it where it is: connections stay open and nobody answers.
+    /// Stops it where it is: connections stay open, and requests get no answer.
     pub fn freeze(&self) {
         program::signal(self.pid(), Signal::STOP);
     }
@@ -174,7 +174,7 @@ impl Worker {
         eventually(&format!("the worker shows {path}"), END_WITHIN, || self.ask(&["fs", "stat", path]).code == Some(0));
     }
 
-    /// Runs `forebay COMMAND --workers ADDRESS`, with the worker's block size: it answers nobody who has another.
+    /// Runs `forebay COMMAND --workers ADDRESS`, with the worker's block size: it answers no client that has another.
     ///
     /// # Panics
     /// When that takes too long.

@@ -17,19 +17,17 @@ const MIB: u64 = 1 << 20;
 const SIZE: u64 = 96 * MIB;
 /// Reads of one file, at most.
 const READS: u64 = 8;
-/// Lengths of reads that the kernel sends whole.
-const WHOLE_LENGTHS: [u64; 2] = [512 * KIB, WHOLE];
-/// Lengths of reads that it cuts.
-const CUT_LENGTHS: [u64; 2] = [2 * WHOLE, 4 * WHOLE];
+/// Lengths of reads. The kernel sends the first as one request, and cuts the others.
+const SHORT_LENGTHS: [u64; 2] = [512 * KIB, MIB];
+const LONG_LENGTHS: [u64; 2] = [2 * MIB, 4 * MIB];
 /// A few hundred bytes of headers besides.
 const MAX_AMPLIFICATION: f64 = 1.02;
-/// The longest read that the kernel sends whole.
-const WHOLE: u64 = MIB;
-/// The parts of longer ones, and of buffered ones whose pages the kernel gets in two steps, are sent side by side. On a machine that
-/// does a lot else one may be sent only when the answer to the one before was there, as the next read of a program is that reads in
-/// order: then an answer takes so long that this is chance.
+/// The parts of a read that the kernel cuts, and those of a buffered one whose pages it gets in two steps, are sent side by side. On a
+/// machine that does a lot else one may be sent only when the answer to the one before was there, as the next read of a program is
+/// that reads in order: then an answer takes so long that this is chance.
 const LATENCY: Duration = Duration::from_millis(300);
-/// How much is fetched ahead of a read by that chance: so much for the second part, and twice as much for each further one.
+/// How much is fetched ahead of a read of up to 2 MiB by that chance: as much as where each fetch takes long. A longer one has more
+/// parts, and each doubles what is fetched ahead.
 const BY_CHANCE: u64 = 8 * MIB;
 /// How much more than programs read the kernel itself may ask for: of a buffered read whose pages it got in two steps, as on a machine
 /// that does a lot else, it takes the second for a read in order. Then the mount sees such a reader, too. Were it to read ahead of
@@ -55,7 +53,7 @@ fn key(way: Way, length: u64) -> String {
 fn bucket() -> Bucket {
     let bucket = Bucket::new();
     for way in WAYS {
-        for length in [WHOLE_LENGTHS, CUT_LENGTHS].concat() {
+        for length in [SHORT_LENGTHS, LONG_LENGTHS].concat() {
             bucket.put(&key(way, length), DataSet::new(length), SIZE);
         }
     }
@@ -96,12 +94,16 @@ fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, lengths: &[u64], c
     let (mut wrong, mut kernels_own) = (Vec::new(), Vec::new());
     for way in WAYS {
         for &length in lengths {
-            let (before, answered_before) = (count(), answered(mount));
+            let (before, answered_before) = (count(), Answered::by(mount));
             let asked = read_at_random(&mount.path(&key(way, length)), way, length);
-            let (came, answered) = (count() - before, answered(mount) - answered_before);
-            let told = format!("{way:?}, {} KiB: {came} bytes for {answered} for {asked}", length / KIB);
+            let (came, Answered { requests, bytes: answered }) = (count() - before, answered_before.since(mount));
+            let told = format!(
+                "{way:?}, {} KiB: {came} bytes for {answered} in {requests} requests for {asked}",
+                length / KIB
+            );
             let of_kernel = if matches!(way, Way::Direct) { asked } else { answered.max(asked) };
-            let by_chance = if length > WHOLE && !is_long_run() { BY_CHANCE << (length / WHOLE - 2) } else { 0 };
+            let is_cut = requests > asked / length;
+            let by_chance = if is_cut && !is_long_run() { BY_CHANCE << (length / MIB).saturating_sub(2) } else { 0 };
             println!("{what}, {told}");
             if of_kernel as f64 > asked as f64 * KERNELS_OWN {
                 kernels_own.push(told);
@@ -114,10 +116,24 @@ fn nothing_more_comes_than_is_read(mount: &Mount, what: &str, lengths: &[u64], c
     assert!(kernels_own.is_empty(), "{what}, the kernel read ahead: {kernels_own:?}");
 }
 
-/// What the kernel was given.
-fn answered(mount: &Mount) -> u64 {
-    let stats = mount.own_stats();
-    stats.pointer("/fuse/read_bytes").and_then(|bytes| bytes.as_u64()).expect("fuse.read_bytes")
+/// What the kernel was given, and by how many requests.
+struct Answered {
+    requests: u64,
+    bytes: u64,
+}
+
+impl Answered {
+    fn by(mount: &Mount) -> Self {
+        let stats = mount.own_stats();
+        let count = |name: &str| stats["fuse"][name].as_u64().expect("a counter of FUSE");
+        Self { requests: count("read_hits") + count("read_misses"), bytes: count("read_bytes") }
+    }
+
+    /// What was added.
+    fn since(&self, mount: &Mount) -> Self {
+        let now = Self::by(mount);
+        Self { requests: now.requests - self.requests, bytes: now.bytes - self.bytes }
+    }
 }
 
 /// What came from workers in other processes.
@@ -139,8 +155,8 @@ fn random_reads_of_an_empty_cache_take_from_the_origin_what_they_ask_for() {
     let mount = Setup::of(&bucket).memory("1GiB").up(&bucket);
     let fetched = || bucket.proxy().counts().bytes;
     bucket.proxy().set_latency(LATENCY);
-    nothing_more_comes_than_is_read(&mount, "cold", &WHOLE_LENGTHS, fetched);
-    nothing_more_comes_than_is_read(&mount, "cold", &CUT_LENGTHS, fetched);
+    nothing_more_comes_than_is_read(&mount, "cold", &SHORT_LENGTHS, fetched);
+    nothing_more_comes_than_is_read(&mount, "cold", &LONG_LENGTHS, fetched);
 }
 
 #[test]
@@ -153,14 +169,14 @@ fn random_reads_take_from_a_worker_what_they_ask_for_whether_it_has_it_or_not() 
     let cold = over_tcp(&worker);
     let before = bucket.proxy().counts().bytes;
     bucket.proxy().set_latency(LATENCY);
-    nothing_more_comes_than_is_read(&cold, "cold, over TCP", &WHOLE_LENGTHS, || received(&cold));
-    nothing_more_comes_than_is_read(&cold, "cold, over TCP", &CUT_LENGTHS, || received(&cold));
+    nothing_more_comes_than_is_read(&cold, "cold, over TCP", &SHORT_LENGTHS, || received(&cold));
+    nothing_more_comes_than_is_read(&cold, "cold, over TCP", &LONG_LENGTHS, || received(&cold));
     let fetched = bucket.proxy().counts().bytes - before;
     assert!(fetched as f64 <= received(&cold) as f64 * MAX_AMPLIFICATION, "the worker fetched {fetched}");
 
     let warm = over_tcp(&worker);
     let before = bucket.proxy().counts().object_gets;
-    nothing_more_comes_than_is_read(&warm, "warm, over TCP", &WHOLE_LENGTHS, || received(&warm));
+    nothing_more_comes_than_is_read(&warm, "warm, over TCP", &SHORT_LENGTHS, || received(&warm));
     assert_eq!(bucket.proxy().counts().object_gets, before, "the worker had it all");
 }
 
@@ -177,7 +193,7 @@ fn random_reads_that_the_kernel_cuts_take_from_a_worker_that_has_it_what_they_as
     let worker = Setup::of(&bucket).memory("1GiB").worker(&bucket);
     for (what, gets) in [("cold, over TCP", true), ("warm, over TCP", false)] {
         let (mount, before) = (over_tcp(&worker), bucket.proxy().counts().object_gets);
-        nothing_more_comes_than_is_read(&mount, what, &CUT_LENGTHS, || received(&mount));
+        nothing_more_comes_than_is_read(&mount, what, &LONG_LENGTHS, || received(&mount));
         assert_eq!(bucket.proxy().counts().object_gets > before, gets, "{what}");
     }
 }

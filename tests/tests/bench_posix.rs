@@ -166,7 +166,7 @@ fn fetched(bucket: &Bucket, work: impl FnOnce()) -> u64 {
 #[test]
 fn warm_is_in_the_cache_before_it_is_read_and_cold_is_not() {
     let Some((bucket, mount)) = mounted() else { return };
-    // Somebody put the data there: it is used, and stays.
+    // The data was put there by others: it is used, and stays.
     bucket.put("forebay-bench/single/single", DataSet::new(1), 4 * MIB);
     let results = TempDir::new().unwrap();
     let sweep = ["--layouts", "single", "--accesses", "sequential", "--numjobs", "1", "--repeat", "3"];
@@ -370,7 +370,7 @@ fn two_hosts_read_at_once_and_one_that_is_not_there_is_told() {
     let directory = TempDir::new().unwrap();
     let output = |name: &str| directory.path().join(name);
     let mut servers = [Server::start("127.0.0.1"), Server::start("127.0.0.2")];
-    // As somebody's terminal that is closed.
+    // As when its terminal is closed.
     signal(servers[0].running.0.id(), Signal::HUP);
     let hosts = servers.each_ref().map(|server| server.address.clone()).join(",");
     let arguments =
@@ -446,7 +446,7 @@ fn what_would_be_run_is_shown_and_what_cannot_be_is_refused_at_once() {
     run(directory.path(), &output, &["--plan", "seed"]).failed(2, &["--plan", "reference"]);
     let huge = ["--size", "1000TiB", "--layouts", "single", "--buffered"];
     run(directory.path(), &output, &huge).failed(2, &["has room for", "choose smaller --size"]);
-    // Somebody's files among the results are somebody's.
+    // A file among the results that is not a run's stays as it is.
     let log = directory.path().join("run.log");
     std::fs::write(&log, "precious").unwrap();
     run(directory.path(), directory.path(), &[]).failed(2, &["holds `run.log` and no record.json", "another --output"]);

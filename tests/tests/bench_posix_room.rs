@@ -30,7 +30,7 @@ fn what_the_cache_does_not_hold_is_refused_or_made_smaller_before_it_is_written(
     assert!(!mount.path("forebay-bench").exists() && !output.exists());
     run(&mount.root(), &output, &["--budget", "5MiB"])
         .failed(2, &["14 MiB are to be written, and --budget allows 5.0 MiB"]);
-    // Nobody asked for these sizes.
+    // These sizes are not asked for.
     let mut command = forebay(&[]);
     command.args(["bench", "posix"]).arg(mount.root()).arg("--output").arg(&output);
     command.args(["--dry-run", "--states", "warm", "--layouts", "single,multiple", "--numjobs", "1,2"]);
@@ -71,7 +71,7 @@ fn what_is_removed_through_the_mount_can_still_be_freed_by_its_path() {
     assert!(nothing.text().contains("NOT_FOUND: ") && !nothing.text().contains('…'), "{}", nothing.text());
 }
 
-/// A fio that fills a disk up to some MiB right before it writes, as others do who write meanwhile.
+/// A fio that fills a disk up to some MiB right before it writes, as other programs do that write meanwhile.
 fn crowded(place: &TempDir, disk: &std::path::Path, free: u64) -> String {
     let (program, path) = (place.path().join("fio"), std::env::var("PATH").unwrap());
     let real = std::env::split_paths(&path).map(|below| below.join("fio")).find(|fio| fio.is_file()).unwrap();
@@ -107,7 +107,7 @@ fn a_disk_that_becomes_full_while_the_data_is_written_is_the_cause_that_is_named
         assert!(!mount.path("forebay-bench").exists());
     };
 
-    // Of the origin, where nobody notices before the file is synced: the mount knows where that is.
+    // Of the origin, where nothing notices before the file is synced: the mount knows where that is.
     let origin = Tmpfs::new("40m").unwrap();
     let below = origin.path().join("bucket");
     std::fs::create_dir(&below).unwrap();

@@ -122,7 +122,7 @@ fn lists_of_files_are_written_read_and_checked_wherever_they_are_and_the_ratio_i
     assert!(text.contains("mean ") && text.contains("percent × seconds"), "{text}");
     assert!(text.contains(&format!("times as long in {at} as in {against}")), "{text}");
 
-    // What it has written it writes again, in any size, and what somebody else has written it does not.
+    // What it has written it writes again, in any size, and what others have written it does not.
     let written =
         |more: &[&str]| finish(bench(&[at, "--write", "a", "--size", "7", "--against", against]).args(more), LIMIT);
     let _ = written(&[]).succeeded();

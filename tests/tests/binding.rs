@@ -18,7 +18,7 @@ const SIZE: u64 = 24 << 20;
 /// What goes over a card that carries no data: neighbours that are looked up, and what is said to etcd and coordinators.
 const NEXT_TO_NOTHING: u64 = 512 << 10;
 const SOON: Duration = Duration::from_secs(60);
-/// Fast enough to be in nobody's way.
+/// Fast enough to hold nothing up.
 const LINK: &str = "10gbit";
 const CARDS: [&str; 2] = ["eth0", "ib0"];
 

@@ -133,7 +133,7 @@ fn mounts_with_a_fixed_list_share_what_they_read_without_an_etcd() {
             .argument("--cache-group", "g")
             .argument("--disk-serve", "pagecache");
         let listens = [&format!("worker.rpc.bind.host={host}"), &format!("mounts=/={}", bucket.url())];
-        // The first finds nobody when it asks the second, which it is to ask again as soon as that is there.
+        // The first finds no peer when it asks the second, which it is to ask again as soon as that is there.
         let at_once = ["client.retry.initial_backoff=1ms", "client.retry.max_backoff=1ms"];
         let setup = setup.options(&listens.map(String::as_str)).options(&at_once);
         let setup = setup.options(&["block.size=256KiB", "client.memory.size=8MiB"]);

@@ -207,7 +207,7 @@ fn peer(hello: Hello, mut answer: impl FnMut() -> Vec<u8> + Send + 'static) -> S
     // It ends with the test's process.
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // Who leaves again is no matter; the other side has the word on what it gets to see.
+            // It does not matter if a client leaves again; the other side has the word on what it gets to see.
             let _ = stream.and_then(|mut stream| {
                 stream.read_exact(&mut [0; HELLO_LEN])?;
                 stream.write_all(&hello.encode())?;

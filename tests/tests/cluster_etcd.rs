@@ -83,7 +83,7 @@ fn an_etcd_that_is_killed_stops_no_read_and_changes_no_ring() {
         let known = mount.own_stats()["cluster"].clone();
         assert!(known["last_known"]["reason"].is_string(), "{known}");
         assert_eq!(known["members"].as_array().map(Vec::len), Some(2), "{known}");
-        // What nobody opened or listed before.
+        // What was not opened or listed before.
         tree.verify_names(&mount.path("s3"));
         tree.verify(&mount.path("s3"));
         progress.reads_on(100);
@@ -179,7 +179,7 @@ fn a_mount_that_starts_without_etcd_reads_from_the_workers_that_it_was_told() {
     });
 }
 
-/// What a worker says of the size of a file, by a client that asks nobody else.
+/// What a worker says of the size of a file, by a client that asks no other worker.
 #[track_caller]
 fn size_by(worker: &Worker, name: &str) -> u64 {
     let answer = worker.ask(&["fs", "stat", "--json", &format!("/s3/{name}")]).succeeded();
@@ -205,7 +205,7 @@ fn a_worker_that_was_stopped_for_longer_than_its_lease_tells_nothing_that_it_kne
     coordinator.wait_for_active(&["w1"]);
     names.iter().for_each(|name| cluster.bucket.put_text(name, "replaced"));
     assert_eq!(size_by(&first, &names[0]), 3, "for its time a worker believes what it knows");
-    // The first to be answered are those who asked while it was stopped.
+    // The first requests to be answered are those that were sent while it was stopped.
     std::thread::scope(|scope| {
         let asked: Vec<_> = names[..4].iter().map(|name| scope.spawn(|| size_by(&second, name))).collect();
         std::thread::sleep(Duration::from_millis(500));

@@ -80,7 +80,7 @@ fn a_worker_that_is_drained_can_be_stopped_without_an_error_or_a_miss() {
 
     running.coordinator.ask(&["cluster", "drain", "nobody"]).failed(3, &["nobody"]);
 
-    // Until somebody says that it shall stay, it does not come back by being started.
+    // Until an operator says that it shall stay, it does not come back by being started.
     second.start_again();
     eventually("it is there", SOON, || running.coordinator.member("w2").is_some());
     read_while(&running.mount.path("s3"), file, 2, |progress| {
@@ -136,7 +136,7 @@ fn the_last_worker_is_read_from_though_it_is_asked_to_leave() {
         });
         reading::verify_direct(&running.mount.path("s3/file00"), file.data, file.size);
         assert!(second.bytes_served() > 0);
-        // The mount must have somebody to read from when the second is gone.
+        // The mount must have a worker to read from when the second is gone.
         let _ = running.coordinator.ask(&["cluster", "undrain", "w1"]).succeeded();
         running.coordinator.wait_for_active(&["w1", "w2"]);
         progress.reads_on(100);

@@ -175,7 +175,8 @@ fn damaged_headers_lose_their_extents_and_nothing_else() {
 #[test]
 fn a_slab_that_was_cut_off_is_filled_again() {
     let mut warm = Warm::new(&[]);
-    // In the middle of a sector that holds data. Where those are depends on who read first, and a page of data has hardly a zero.
+    // In the middle of a sector that holds data. Where those are depends on which read came first, and a page of data
+    // has hardly a zero.
     let bytes = std::fs::read(warm.slab()).unwrap();
     let is_data = |page: &usize| bytes[*page..page + 4096].iter().filter(|byte| **byte != 0).count() > 3000;
     let pages = (bytes.len() / 2 / 4096 * 4096..bytes.len() - 4096).step_by(4096);

@@ -186,7 +186,7 @@ fn a_port_that_is_taken_is_told_with_who_has_it() {
     finished.failed(1, &["port failed"]);
     let report = json(&finished);
     let taken = check(&report, "network", "port", Some("worker.rpc.port"));
-    // This test is who.
+    // This test's process has it.
     let expected = format!("(process {})", std::process::id());
     assert!(taken["what"].as_str().unwrap().contains(&expected), "{taken}");
 }
@@ -310,7 +310,7 @@ fn a_worker_is_asked_whether_it_lets_us_in_and_each_of_its_cards_is_connected_to
     let address = listener["address"].as_str().unwrap();
     assert_eq!(of_peer(&report, "rdma-connect", &format!("{peer} {address}")).0, "ok", "{listener}");
     assert!(listener["connect_us"].is_u64() && listener["ping_us"].is_u64(), "{listener}");
-    // Of another cluster: it is told by whom it was refused, and why.
+    // Of another cluster: it is told which worker refused it, and why.
     let other = [&arguments[..], &["-o", "cluster.name=other"]].concat();
     let finished = ask_peer(&peer, &other);
     finished.failed(4, &["worker failed"]);

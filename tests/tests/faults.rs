@@ -327,7 +327,7 @@ fn up_says_what_is_wrong_with_the_bucket_or_the_credentials() {
     fails(wrong_secret, &bucket.url(), 5, &["secret key", "AWS_ACCESS_KEY_ID"]);
     let wrong_key = Setup::of(&bucket).variable("AWS_ACCESS_KEY_ID", "nobody");
     fails(wrong_key, &bucket.url(), 5, &["access denied", "AWS_ACCESS_KEY_ID", "s3:ListBucket"]);
-    // A port that nobody listens on stands for an instance without a role.
+    // A port that nothing listens on stands for an instance without a role.
     let no_keys = Setup::default()
         .variable("AWS_ENDPOINT_URL", &endpoint)
         .variable("AWS_REGION", "us-east-1")

@@ -147,7 +147,7 @@ impl Shell {
         self.end_server();
         let log = self.directory.join("server.log");
         let mut command = Command::new("ip");
-        // The shell gives way to the program, so that this is who is killed.
+        // The shell gives way to the program, so that the program is what is killed.
         command
             .args(["netns", "exec", &host.namespace, "bash", "-c", &format!("exec {line}")])
             .current_dir(&self.directory);

@@ -79,7 +79,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Whether a process waits in the kernel, and nobody can list its mappings.
+/// Whether a process waits in the kernel, and its mappings cannot be listed.
 fn has_locked_memory(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     if !status.lines().any(|line| line.starts_with("State:\tD")) {
@@ -98,7 +98,7 @@ fn has_locked_memory(pid: u32) -> bool {
     false
 }
 
-/// Who looks at the mappings of a process waits as long as the kernel has the lock of its address space.
+/// A program that looks at the mappings of a process waits as long as the kernel has the lock of its address space.
 #[test]
 fn umount_of_a_mount_in_use_does_not_wait_for_a_process_that_another_mount_holds_up() {
     let (bucket, _) = bucket_with_files();
@@ -156,7 +156,7 @@ fn a_mount_left_dead_is_repaired_by_the_next_one_on_the_same_place() {
     let mut mount = Setup::of(&bucket).up(&bucket);
     let killed = mount.pid();
     mount.kill();
-    // A request that is under way while the process dies is aborted; those after it find nobody.
+    // A request that is under way while the process dies is aborted; those after it find no server.
     let dead = || mount.root().read_dir().unwrap_err().kind() == std::io::ErrorKind::NotConnected;
     eventually("the mount is dead", SOON, dead);
     let repaired = mount.start().succeeded();

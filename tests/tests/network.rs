@@ -420,6 +420,6 @@ fn events(cluster: &mut Cluster, load: &Load) {
     cluster.worker("w2");
     cluster.wait_for_ring(&["w2", "w3", "w4"]);
     let back = event.after(cluster, load);
-    // Blocks of which nobody has read all since it died come whole from the origin.
+    // Blocks that were not read as a whole since it died come whole from the origin.
     assert!(back.fetched < back.moved * 0.5, "{} %", back.fetched);
 }

@@ -325,7 +325,7 @@ fn an_address_that_is_not_here_is_refused_at_once_with_its_key() {
     if !has_ucx() {
         return;
     }
-    // Of a network that documentation may use, and nobody has.
+    // An address of a network that is reserved for documentation, which no host has.
     let ended = refused(&["network.rdma.data.bind.host=198.51.100.7", "network.rdma.data.port=0"]);
     ended.failed(2, &["network.rdma.data.bind.host: cannot listen on 198.51.100.7", "no interface of this machine"]);
     assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);

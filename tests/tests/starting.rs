@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_e2e::reading;
 use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, eventually, finish, forebay, skipped};
 
-/// Whoever is refused is refused at once; with room for a busy machine.
+/// A start that is refused is refused at once; with room for a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(30);
 
 /// Runs `forebay worker` with these settings to its end.

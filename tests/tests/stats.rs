@@ -48,7 +48,7 @@ impl Terminal {
 
     fn resize(&self, columns: u16) {
         tcsetwinsize(&self.master, size(columns)).expect("a terminal has a size");
-        // It is nobody's terminal for jobs, so the kernel tells nobody.
+        // It is no process's controlling terminal, so the kernel signals none.
         signal(self.program.id(), Signal::WINCH);
     }
 

@@ -1,4 +1,4 @@
-//! The coordinator's web page in a browser: what it shows is what there is, and it asks nobody but the coordinator.
+//! The coordinator's web page in a browser: what it shows is what there is, and it asks nothing but the coordinator.
 
 use std::process::Command;
 use std::time::Duration;

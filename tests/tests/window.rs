@@ -15,7 +15,7 @@ const BLOCK: u64 = 4 * MIB;
 /// Also where there are no huge pages to share.
 const ON: &str = "network.shared_memory=on";
 const OFF: &str = "network.shared_memory=off";
-/// Who has failed is asked again soon.
+/// A worker that has failed is asked again soon.
 const IMPATIENT: [&str; 3] =
     ["client.retry.initial_backoff=200ms", "client.retry.max_backoff=1s", "client.request_timeout=20s"];
 
@@ -49,8 +49,8 @@ fn worker(bucket: &Bucket, settings: &[&str]) -> Worker {
 }
 
 fn mount<'a>(workers: impl IntoIterator<Item = &'a Worker>, settings: &[&str]) -> Mount {
-    // Less than a file, so that it is asked for again: what was sent meanwhile lies in memory of the mount's own, and a worker of
-    // whom nobody wants anything is not looked at either.
+    // Less than a file, so that it is asked for again: what was sent meanwhile lies in memory of the mount's own, and a
+    // worker that the mount wants nothing of is not looked at either.
     let setup = Setup::without_origin().option("client.memory.size=8MiB").options(&IMPATIENT);
     setup.options(settings).mount(workers)
 }
@@ -128,7 +128,7 @@ fn without_a_setting_a_privileged_worker_shares_huge_pages_and_a_mount_reads_the
     assert!(log.contains("see this worker's memory") && !log.contains("Small"), "{log}");
 }
 
-/// A mount that answers nobody; it goes on when this is dropped, and whoever reads through it may end.
+/// A mount that does not answer; it goes on when this is dropped, and then readers through it may end.
 struct Stopped<'a> {
     mount: &'a Mount,
     done: &'a AtomicBool,

@@ -154,7 +154,7 @@ fn a_refresh_shows_another_mount_at_once_what_it_would_have_believed_for_an_hour
     refresh(&[], "dir/file");
     assert_eq!(std::fs::read(mounts.far.path("dir/file")).unwrap(), b"newer");
 
-    // Written by somebody who knows nothing of us.
+    // Written by a program that knows nothing of us.
     mounts.bucket.put_text("dir/file", "from elsewhere");
     refresh(&[], "dir/file");
     assert_eq!(std::fs::read(mounts.far.path("dir/file")).unwrap(), b"from elsewhere");

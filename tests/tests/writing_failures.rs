@@ -1,5 +1,5 @@
-//! When what was written cannot be uploaded: the program is told, the data is kept, and somebody can see to it after the crash of
-//! whatever crashed.
+//! When what was written cannot be uploaded: the program is told, the data is kept, and a user can see to it after a
+//! crash of any of the processes.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -138,7 +138,7 @@ fn what_was_written_to_a_mount_that_is_killed_is_uploaded_after_it_is_mounted_ag
         mount.fs_staged(&["retry", &id], &[]).failed(6, &["is being written", &mount.pid().to_string()]);
         mount.fs_staged(&["drop", &id], &[]).failed(6, &["is being written"]);
 
-        // An upload whose beginning is not answered yet would be known to nobody.
+        // An upload whose beginning is not answered yet would be known to no process.
         if size > 10 * MIB {
             eventually("parts go up while it is open", SOON, || bucket.server().parts_of_uploads() > 0);
         }

@@ -16,8 +16,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The same, drawn evenly from the upper half of it, so that those who failed together do not come back together: `random`
-    /// is drawn evenly from 0..1.
+    /// The same, drawn evenly from the upper half of it, so that requests that failed together are not tried again
+    /// together: `random` is drawn evenly from 0..1.
     #[must_use]
     pub fn jittered(&self, failures: u32, random: f64) -> Duration {
         self.after(failures).mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)

@@ -1,9 +1,10 @@
-//! Who is in the cluster, who owns what, and who can be reached. Pure: no I/O, no clock.
+//! Which members are in the cluster, which of them own what, and which can be reached. Pure: no I/O, no clock.
 //!
 //! * [`records`]: what the state of a cluster says, as it is stored;
 //! * [`MemberView`]: from what the state store tells to the [`Topology`] in use, with the last known one while it is away;
 //! * [`Ring`]: the members and, by weighted rendezvous hashing, the order in which they own a key;
-//! * [`Topology`]: a ring, who is leaving it and who is new, and whom to ask for a block before the origin;
+//! * [`Topology`]: a ring, which members are leaving it and which are new, and which to ask for a block before the
+//!   origin;
 //! * [`Registration`]: what a worker says of itself: damped, active and warming, draining;
 //! * [`Membership`]: where a topology comes from; [`StaticMembership`] is a configured list;
 //! * [`Health`]: whether a member that failed is worth another try yet;

@@ -1,7 +1,7 @@
 //! How long to pause before something is tried again: a state machine without a clock.
 //!
-//! A pause doubles with each failure, and half of it is chance ([`Backoff::jittered`]). None ends after the deadline of whoever
-//! pauses.
+//! A pause doubles with each failure, and half of it is chance ([`Backoff::jittered`]). None ends after the deadline of
+//! the request.
 
 use std::time::{Duration, Instant};
 

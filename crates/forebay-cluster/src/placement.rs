@@ -89,7 +89,7 @@ impl Ring {
                 classes.len() - 1
             });
             classes[at].seeds.push(hash_bytes(member.name.as_bytes()));
-            // Nobody has four billion workers.
+            // No cluster has four billion workers.
             classes[at].indices.push(index as u32);
         }
         Self { members, classes }
@@ -120,7 +120,8 @@ impl Ring {
         self.first(key, 1).first().copied()
     }
 
-    /// The indices of the first `count` members in rendezvous order: the owner, its replicas, and whom to ask next.
+    /// The indices of the first `count` members in rendezvous order: the owner, its replicas, and the members to ask
+    /// next.
     #[must_use]
     pub fn first(&self, key: impl Into<PlacementKey>, count: usize) -> Ranked {
         if self.members.len() == 1 && count > 0 {
@@ -145,7 +146,7 @@ impl Ring {
         scored.into_iter().map(|(_, index)| index).collect()
     }
 
-    /// What places `key` on the member at `index`, as a number: whoever has the highest owns it.
+    /// What places `key` on the member at `index`, as a number: the member with the highest one owns it.
     #[must_use]
     pub fn score(&self, index: usize, key: impl Into<PlacementKey>) -> f64 {
         score_of(&self.members[index], key.into())

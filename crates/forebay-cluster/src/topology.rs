@@ -1,8 +1,8 @@
-//! The members of a cache group and what they are about to do: who owns blocks, who is leaving, who is new.
+//! The members of a cache group and what they are about to do: which own blocks, which are leaving, which are new.
 //!
-//! A worker that lacks a block asks at most two others for it before it asks the origin: those who are likely to have it
-//! because they owned it a moment ago or own it as well. Nobody who is asked in this way fetches anything itself, so workers
-//! that ask each other never wait for each other.
+//! A worker that lacks a block asks at most two others for it before it asks the origin: those that are likely to have
+//! it because they owned it a moment ago or own it as well. A worker that is asked in this way fetches nothing itself,
+//! so workers that ask each other never wait for each other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ pub const MAX_PEERS: usize = 2;
 /// Members whose names are in order; what they own is told by the ring.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
-    /// Those who own blocks.
+    /// The members that own blocks.
     pub ring: Arc<Ring>,
-    /// Those who own none any more and answer for what they still hold.
+    /// The members that own none any more and answer for what they still hold.
     pub leaving: Vec<Member>,
-    /// Those who are there and own nothing yet, because they came and went too often.
+    /// The members that are there and own nothing yet, because they came and went too often.
     pub damped: Vec<Member>,
-    /// Those of the ring who joined a moment ago and hold little of what they own.
+    /// The members of the ring that joined a moment ago and hold little of what they own.
     pub warming: BTreeSet<Arc<str>>,
 }
 
 impl Topology {
-    /// Members of whom nobody comes or goes.
+    /// Members of which none comes or goes.
     #[must_use]
     pub fn of(ring: Ring) -> Self {
         Self { ring: Arc::new(ring), ..Self::default() }
@@ -42,7 +42,8 @@ impl Topology {
         of_ring.or_else(|| self.leaving.iter().find(|member| &*member.name == name))
     }
 
-    /// Whom the worker `me` asks for `key`, which it lacks, before it asks the origin, when `replicas` workers own each key:
+    /// The workers that `me` asks for `key`, which it lacks, before it asks the origin, when `replicas` workers own
+    /// each key:
     ///
     /// 1. a worker that is leaving and owned the key before `me` did, or owned it when `me` was not yet there;
     /// 2. while `me` is new: the one that owned it before `me` came;

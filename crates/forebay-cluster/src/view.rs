@@ -18,7 +18,7 @@ use crate::{Member, Ring, Topology};
 /// Which of its addresses a worker is reached at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// That for requests: by those who move no data, and may not be on the network for it.
+    /// That for requests: by processes that move no data, and may not be on the network for it.
     #[default]
     Requests,
     /// That for data, where the worker has one.
@@ -145,7 +145,7 @@ impl MemberView {
 
     fn renew(&mut self, now: Instant) {
         let told = &self.told;
-        // While the store is away, nobody's time runs out: nobody could register.
+        // While the store is away, no member's time runs out: no worker could register.
         let away = self.lost.is_some();
         self.missing.retain(|name, (_, until)| !told.contains_key(name) && (away || now < *until));
         let renewed = topology_at(self.reach, self.records());

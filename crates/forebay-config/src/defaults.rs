@@ -1,11 +1,12 @@
-//! Defaults that give way to what somebody has set.
+//! Defaults that give way to what the user has set.
 //!
-//! A default is what suits most users. Where another setting leaves no room for it, an error about a value that the user never wrote
-//! would help nobody: the default takes what room there is. A value that the user wrote stays, and conflicts are errors (`rules.rs`).
+//! A default is what suits most users. Where another setting leaves no room for it, an error about a value that the
+//! user never wrote would not help: the default takes what room there is. A value that the user wrote stays, and
+//! conflicts are errors (`rules.rs`).
 
 use crate::keys::Config;
 
-/// Fits the defaults of `config` to what was set; `is_default` says which of its keys nobody did.
+/// Fits the defaults of `config` to what was set; `is_default` says which of its keys were not.
 pub(crate) fn give_way(config: &mut Config, is_default: impl Fn(&str) -> bool) {
     if is_default("network.rdma.data.buffer_pool.initial_size") {
         let initial = &mut config.network_rdma_data_buffer_pool_initial_size;

@@ -204,7 +204,7 @@ impl Scalar for Interface {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        // The kernel takes commas, and nobody means one: it is a list, where one name is wanted.
+        // The kernel takes commas, but a comma here is a mistake: a list, where one name is wanted.
         let never = |c: char| matches!(c, '/' | ',' | ';') || c.is_whitespace() || c.is_control();
         let bad = text.is_empty() || text.contains(never);
         if bad || text.len() > MAX_INTERFACE_LEN {
@@ -232,7 +232,7 @@ pub struct Disk {
 pub enum Room {
     /// So many bytes, not 0.
     Size(ByteSize),
-    /// So much of what nobody else uses, in percent: 1 to 99.
+    /// So much of what nothing else uses, in percent: 1 to 99.
     OfFree(u8),
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 /// The source of a setting, as errors and `forebay conf show` name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it.
+    /// It was not set.
     Default,
     /// A line of a configuration file.
     File {

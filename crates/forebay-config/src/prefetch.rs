@@ -2,7 +2,7 @@
 
 use crate::keys::Config;
 
-/// Blocks ahead of a stream where nobody says how many.
+/// Blocks ahead of a stream where the configuration does not say how many.
 const PARTS: u32 = 8;
 
 impl Config {

@@ -34,7 +34,7 @@ pub enum ApiError {
     /// Not an address.
     #[error("`{0}` is not the address of a coordinator: write HOST:PORT, as in `coordinator-0:19999`")]
     Address(String),
-    /// Nobody answers there.
+    /// No coordinator answers there.
     #[error(
         "the coordinator at {address} cannot be reached ({reason}): check the address, and that `forebay coordinator` \
          runs there"
@@ -51,7 +51,7 @@ pub enum ApiError {
          seconds, when another one leads"
     )]
     LeaderUnreachable {
-        /// Who was asked.
+        /// The coordinator that was asked.
         address: String,
         /// Where the leader is said to be.
         leader: String,

@@ -1,7 +1,8 @@
 //! Waiting for a coordinator that leads.
 //!
-//! Right after a start, and for as long as the lease of a leader that died, nobody runs jobs. What is refused for that reason alone
-//! has changed nothing, or can be asked for again: a job that is under way is joined, and one that is stopped stays so.
+//! Right after a start, and until the lease of a leader that died has ended, no coordinator runs jobs. What is refused
+//! for that reason alone has changed nothing, or can be asked for again: a job that is under way is joined, and one
+//! that is stopped stays so.
 
 use std::time::Duration;
 

@@ -65,7 +65,7 @@ struct FakeCacheState {
     delay: Duration,
     calls: Calls,
     placement: u64,
-    /// One, if nobody says otherwise.
+    /// One, unless a test says otherwise.
     workers: Option<Vec<Answered>>,
 }
 
@@ -120,7 +120,7 @@ impl FakeCache {
         }
     }
 
-    /// All blocks have other owners from now on, who hold none of them.
+    /// All blocks have other owners from now on, which hold none of them.
     pub fn reassign(&self) {
         let mut state = self.state.lock();
         state.placement += 1;

@@ -70,7 +70,7 @@ impl Rest {
     /// Looks at what was stored.
     ///
     /// # Panics
-    /// When something was that nobody would take.
+    /// When something was that no reader would take.
     pub async fn check(&self) {
         let stored = |prefix: &'static str| async move {
             self.store.list(prefix).await.map(|found| found.entries).unwrap_or_default()

@@ -7,8 +7,8 @@
 //! * [`Runner`]: the shell around it: asks the cache, keeps records, resumes what another coordinator left;
 //! * [`api`]: the REST interface, described by OpenAPI; [`ApiClient`] speaks it;
 //! * [`Coordinator`]: start and end of all that, and the campaign for leadership;
-//! * [`CacheAccess`] and [`ClusterView`]: the seams to the cache and to who is in the cluster; [`fake`] is a cache for
-//!   tests.
+//! * [`CacheAccess`] and [`ClusterView`]: the interfaces to the cache and to the members of the cluster; [`fake`] is a
+//!   cache for tests.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

@@ -27,8 +27,8 @@ const STATS_WITHIN: Duration = Duration::from_secs(10);
 /// What a coordinator knows of the cluster beside what the state store says.
 #[async_trait::async_trait]
 pub trait ClusterView: Send + Sync + 'static {
-    /// An object that says who is in the cluster, with shares, versions and health. `warnings`, an array of sentences,
-    /// is told first. Answers from what is known: it waits for nobody.
+    /// An object that says which members are in the cluster, with shares, versions and health. `warnings`, an array of
+    /// sentences, is told first. Answers from what is known, without waiting.
     async fn status(&self) -> Value;
 }
 
@@ -93,7 +93,7 @@ impl Service {
         self.mount_check.as_ref().map_or(Ok(()), |check| check(mount, others))
     }
 
-    /// Who leads, if somebody does.
+    /// The coordinator that leads, if there is one.
     pub(crate) async fn leader(&self) -> Result<Option<LeaderRecord>, StateError> {
         let entry = self.store.get(LEADER).await?;
         Ok(entry.and_then(|entry| serde_json::from_slice(&entry.value).ok()))

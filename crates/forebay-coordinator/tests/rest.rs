@@ -157,7 +157,7 @@ async fn who_submits_while_the_leader_is_dead_waits_for_the_next_one_to_lead() {
     let refused = client.submit(&load()).await.unwrap_err();
     assert!(refused.is_without_leader() && refused.is_unavailable(), "{refused:?}");
     assert_eq!(refusal(refused).1, "NO_LEADER");
-    // Of another one, where nobody listens.
+    // Of another one, where nothing listens.
     leader_is("dead").await;
     let unreachable = client.submit(&load()).await.unwrap_err();
     assert!(

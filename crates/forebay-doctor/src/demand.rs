@@ -1,7 +1,8 @@
 //! The memory that a process takes by its configuration, and whether it can be had.
 //!
-//! A process that takes more than its control group allows is killed without a word, so it is refused while somebody can still be
-//! told why: by `forebay doctor` beforehand, and by `forebay worker`, `mount` and `up` before they take any of it.
+//! A process that takes more than its control group allows is killed without a word. So it is refused while the user
+//! can still be told why: by `forebay doctor` beforehand, and by `forebay worker`, `mount` and `up` before they take
+//! any of it.
 
 use forebay_config::Config;
 use forebay_types::ByteSize;
@@ -25,7 +26,8 @@ pub struct Demand {
     pub size: ByteSize,
     /// When it is taken.
     pub taken: Taken,
-    /// Whether reserved huge pages are taken for it where there are enough. They are nobody else's, and no limit counts them.
+    /// Whether reserved huge pages are taken for it where there are enough. Those are set aside, and no limit counts
+    /// them.
     pub huge_pages: bool,
 }
 
@@ -60,8 +62,8 @@ pub fn of_worker(config: &Config, at_start: bool) -> Demand {
     }
 }
 
-/// What a mount takes for what it reads. `limited`: somebody set how far its registered buffers may grow; the default gives way to
-/// what the machine has.
+/// What a mount takes for what it reads. `limited`: the user set how far its registered buffers may grow; the default
+/// gives way to what the machine has.
 #[must_use]
 pub fn of_client(config: &Config, limited: bool) -> Vec<Demand> {
     let huge_pages = config.worker_memory_huge_pages;

@@ -202,7 +202,7 @@ impl Root {
         may
     }
 
-    /// Who owns a file.
+    /// The owner and the permissions of a file.
     pub(crate) fn ownership(&self, path: impl AsRef<Path>) -> Option<Ownership> {
         let path = relative(path.as_ref());
         if let Some(owned) = self.answers.owned.get(&key(path)) {

@@ -194,7 +194,7 @@ fn a_port_without_a_subnet_manager_is_told_what_it_lacks() {
     assert!(card.what.contains("0000:5e:00.0") && !card.what.contains("0000:3b:00.0"), "{card:?}");
     assert_eq!(verdict(&facts, &config, "ucx transports"), Fail);
     assert_eq!(verdict(&facts, &config, "system kernel"), Warn);
-    // Nobody asked for RDMA: it does not fail, and it is still said.
+    // RDMA is not asked for: it does not fail, and it is still said.
     assert_eq!(verdict(&facts, &support::config(&[]), "rdma port-state mlx5_0:1"), Warn);
     assert_eq!(verdict(&facts, &support::config(&[]), "ucx transports"), Info);
 }

@@ -10,7 +10,7 @@ use Verdict::{Info, Ok, Warn};
 
 const SHARED: &str = "memory shared-memory";
 
-/// A machine without reserved huge pages, whose kernel gives shared memory others to those who may mount.
+/// A machine without reserved huge pages, where shared memory has other huge pages if the process may mount.
 fn machine(change: impl FnOnce(&mut Facts)) -> Facts {
     let mut facts = facts("mlx5-roce", &["enp59s0=10.0.1.10/24"], ucx("1.20.0", &["rc_mlx5/mlx5_0:1"]));
     facts.memory.huge_free_bytes = 0;

@@ -1,7 +1,8 @@
-//! The access log: a line for each request of the kernel, for those who have it open.
+//! The access log: a line for each request of the kernel, for the handles that have it open.
 //!
-//! While nobody has, a request pays for one load of a counter that hardly ever changes. Each reader has a queue of its own,
-//! bounded in bytes: a reader that is too slow misses lines, and is told how many. A request never waits for a reader.
+//! While no handle has it open, a request pays for one load of a counter that hardly ever changes. Each reader has a
+//! queue of its own, bounded in bytes: a reader that is too slow misses lines, and is told how many. A request never
+//! waits for a reader.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -85,7 +86,7 @@ impl AccessLog {
         self.open.store(readers.len(), Ordering::Relaxed);
     }
 
-    /// Notes a request, if anybody wants to know.
+    /// Notes a request, if the log has a reader.
     #[inline]
     pub(crate) fn seen(&self, header: &Header, what: impl FnOnce() -> What) -> Option<Seen> {
         if self.open.load(Ordering::Relaxed) == 0 {

@@ -24,7 +24,7 @@ impl Dispatcher {
         Arc::clone(&self.shared)
     }
 
-    /// What the access log is to say of a request, if anybody reads it.
+    /// What the access log says of a request, if the log has a reader.
     #[inline]
     pub(crate) fn seen(&self, header: &Header, what: impl FnOnce() -> What) -> Option<Seen> {
         self.shared.virtual_files.log().seen(header, what)

@@ -42,7 +42,7 @@ pub enum MountError {
     NoPermission {
         /// Where.
         mountpoint: PathBuf,
-        /// Who said so.
+        /// What refused it, and why.
         reason: String,
     },
     /// `/dev/fuse` is closed to users, which udev's rules open on most systems.

@@ -82,7 +82,7 @@ pub(crate) enum Attempt {
 pub(crate) enum ReadBytes {
     /// Of a version, as they lie in memory.
     Spans(Spans),
-    /// Of a version, in memory that nobody else sees.
+    /// Of a version, in memory that nothing else reads.
     Landed(SpanMut),
     /// Of a draft.
     Copied(Bytes),
@@ -353,7 +353,7 @@ impl FileSystem {
         self.forget_name(&inode.path());
     }
 
-    /// Nobody will open this version any more.
+    /// No program will open this version any more.
     pub(crate) fn forget_copy(&self, version: Option<FileId>) {
         if let (Some(materialised), Some(version)) = (&self.materialised, version) {
             materialised.files().forget(version);

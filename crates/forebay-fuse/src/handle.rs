@@ -22,7 +22,7 @@ pub(crate) struct FileHandle {
     pub(crate) file: Option<Arc<OpenFile>>,
     /// That of the inode when it was opened.
     pub(crate) revision: u64,
-    /// Who writes through it; `None` for a handle that only reads.
+    /// The processes that write through it; `None` for a handle that only reads.
     pub(crate) writers: Option<Arc<Writers>>,
     /// What was read through it, where that may make its file worth materialising.
     pub(crate) read: Option<Arc<ReadThrough>>,

@@ -80,7 +80,7 @@ impl<T> HandleTable<T> {
     /// Releases `handle`. The value goes when the last look at it ends. Returns whether it was open.
     pub(crate) fn remove(&self, handle: u64) -> bool {
         let Some(slot) = self.slot(handle) else { return false };
-        // Only the kernel's one release of a handle comes here, so nobody else empties the slot in between.
+        // Only the kernel's one release of a handle comes here, so no other thread empties the slot in between.
         let open = slot.load().as_ref().is_some_and(|slotted| slotted.handle == handle);
         if open {
             slot.store(None);

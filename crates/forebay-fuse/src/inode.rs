@@ -239,13 +239,13 @@ impl Inode {
         is_ahead(self.state.lock().kept_until)
     }
 
-    /// A handle that was open for reading is not any more. What it was passed through to, if it was the last one: to be dropped
-    /// where nobody waits.
+    /// A handle for reading was closed. Returns what it was passed through to, if it was the last such handle: drop
+    /// that where no request waits.
     pub(crate) fn leave(&self) -> Option<Arc<Pinned>> {
         self.state.lock().mode.leave()
     }
 
-    /// An inode of number `ino` for a writer of this one, which nobody holds yet.
+    /// An inode with the number `ino` for a writer of this one. The kernel does not hold it yet.
     pub(crate) fn successor(&self, ino: u64) -> Self {
         let (path, known) = {
             let state = self.state.lock();
@@ -300,7 +300,7 @@ impl Inode {
         self.state.lock().writers > 0
     }
 
-    /// Whether nobody but the caller is writing.
+    /// Whether the caller is the only writer.
     pub(crate) fn is_only_writer(&self) -> bool {
         self.state.lock().writers == 1
     }

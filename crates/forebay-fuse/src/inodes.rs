@@ -83,7 +83,7 @@ impl InodeTable {
                 self.hold(&inode);
                 return inode;
             }
-            // Somebody else has replaced it.
+            // Another writer has replaced it.
             self.unname(path, &inode);
         }
         let version = version_id(&known.attr);
@@ -159,7 +159,7 @@ impl InodeTable {
             self.unsuspect(&inode.path(), Some(ino));
         }
         self.let_go(&inode);
-        // One that took its name, and that nobody came for.
+        // Its name may lead to a successor that the kernel does not hold either: that goes, too.
         if inode.is_removed()
             && let Some(successor) = self.local(&inode.path())
         {
@@ -276,7 +276,7 @@ fn unreserved(ino: u64) -> u64 {
     if ino <= LAST_RESERVED { ino + LAST_RESERVED + 1 } else { ino }
 }
 
-/// A keyed BLAKE3, so that nobody who chooses object names can make numbers meet.
+/// A keyed BLAKE3, so that a user who chooses object names cannot make numbers collide.
 fn number_of(path: &FsPath, version: Option<&FileId>) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("forebay 2026 inode number");
     hasher.update(path.as_bytes());

@@ -43,7 +43,7 @@ struct Shard {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
     unique: u64,
-    /// 0: nobody knows which.
+    /// 0: the thread is not known.
     thread: u32,
 }
 

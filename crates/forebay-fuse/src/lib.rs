@@ -7,8 +7,8 @@
 //!
 //! * `filesystem` and `directories`: the file system itself; `inode` and `inodes`, `handle` and `handles`, and `listing` are what it
 //!   holds, `described` and `failures` what it says;
-//! * `opening`, with `mode`, `pinned` and `materialised`: how files are opened for reading: served by us, or passed through by the
-//!   kernel; `materialise_requests` and `local_files`: what somebody asks to be materialised, and what came of it;
+//! * `opening`, with `mode`, `pinned` and `materialised`: how files are opened for reading: served by us, or passed
+//!   through by the kernel; `materialise_requests` and `local_files`: requests to materialise files, and their outcome;
 //! * `room`: what `statfs` shows;
 //! * `writing`, `changing` and `renaming`: what changes it: bytes, names, and where names lead; `writers`: whose closes count;
 //! * `dispatch`, `changes` and `serving`: feed it with requests, whatever carries them ([`forebay_fuse_io`]); `interrupts`: those

@@ -20,8 +20,8 @@ pub struct Kept {
     /// The file.
     #[serde(flatten)]
     pub file: Listed,
-    /// Where the mount shows it; bytes that are no text are replaced. `None`: not known before somebody opens it, as after a
-    /// restart.
+    /// Where the mount shows it; bytes that are no text are replaced. `None`: not known before a program opens it, as
+    /// after a restart.
     pub shown: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl LocalFiles {
     /// Drops `path`, and all below it; how many files there were.
     ///
     /// # Errors
-    /// When nobody can say what is below it.
+    /// When it cannot be found out what is below `path`.
     pub async fn release(&self, path: &FsPath) -> Result<u64, Failure> {
         let Some(local) = self.local() else { return Ok(0) };
         let dropped = AtomicU64::new(0);

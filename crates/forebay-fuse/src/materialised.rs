@@ -145,8 +145,8 @@ impl Materialised {
         }
     }
 
-    /// Lets go of what nobody is passed through to any more. The kernel may have a file of many GB to free for it, and the
-    /// calling thread serves others, too; what is small is gone before another thread would have been woken.
+    /// Drops what no handle is passed through to any more. The kernel may have a file of many GB to free for it, and
+    /// the calling thread serves other requests, too. A small file is gone before another thread would have been woken.
     pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
         if pinned.size() > FREED_AT_ONCE {
             drop(self.runtime.spawn_blocking(move || drop(pinned)));

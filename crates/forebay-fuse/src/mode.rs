@@ -7,8 +7,8 @@
 //!
 //! * Every open of an inode that is passed through names the **same** backing, or is answered [`How::Direct`]: the kernel counts it
 //!   with the others, brings its reads to us, and maps the backing all the same. So no open is ever refused.
-//! * Nobody may write to an inode that is passed through: readers would not see it. [`Mode::write`] says so, and the writer gets an
-//!   inode of its own.
+//! * No handle may write to an inode that is passed through: readers would not see it. [`Mode::write`] says so, and the
+//!   writer gets an inode of its own.
 //!
 //! What is counted here goes up before the kernel hears of an open and down after the kernel has ended it: it is never below what
 //! the kernel counts, so deciding on it is safe. Pure: it takes opens and releases and says how. Reads never come here.

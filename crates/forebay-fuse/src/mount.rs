@@ -152,7 +152,8 @@ impl Mount {
         LocalFiles::of(&self.shared)
     }
 
-    /// All that there is to tell, for as long as anybody asks: what `.stats.json` shows.
+    /// A function that returns all counters, as `.stats.json` shows them. The caller may keep it for as long as it
+    /// likes.
     pub fn reporter(&self) -> impl Fn() -> serde_json::Value + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.report()
@@ -166,7 +167,7 @@ impl Mount {
         self.shared.files.refresh(path, below)
     }
 
-    /// The same, for as long as anybody asks.
+    /// `refresh` as a function, which the caller may keep for as long as it likes.
     pub fn refresher(&self) -> impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move |path, below| shared.files.refresh(path, below)
@@ -200,7 +201,7 @@ impl Mount {
 
     async fn take_from_namespace(&self) -> Result<Unmounted, MountError> {
         match self.detach(Detach::Clean).await {
-            // Somebody else was faster.
+            // It is unmounted already: something else was faster.
             Ok(()) | Err(MountError::NotMounted(_)) => Ok(Unmounted::Clean),
             Err(MountError::Busy(mountpoint)) => {
                 warn!(

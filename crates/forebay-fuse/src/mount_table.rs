@@ -70,7 +70,8 @@ pub fn inspect(mountpoint: &Path) -> Result<MountState, MountError> {
         return Ok(MountState::Other { fs_type: entry.fs_type, source: entry.source });
     }
     let source = entry.source;
-    // The kernel tells nothing of a user's mount to anyone else, root included, and of a dead one nothing but good.
+    // Without `allow_other`, the kernel asks the server of a user's mount only for that user. It answers all others,
+    // root included, with success, even where the mount is dead. So root asks as that user.
     let owner = entry.owner.filter(|(user, _)| *user != 0 && rustix::process::geteuid().is_root());
     let answered = answer(&mountpoint, ANSWER_WITHIN, owner);
     let dead = answered.is_some_and(|answered| answered.is_err_and(is_of_the_dead));
@@ -118,8 +119,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
     detach(&resolve(mountpoint)?, how)
 }
 
-/// Whether nobody serves the mount that answers so. A request that was under way while its server died is aborted; those
-/// after it find no connection.
+/// Whether this answer means that the mount has no server. A request that was under way while its server died is
+/// aborted; later ones find no connection.
 fn is_of_the_dead(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }

@@ -1,8 +1,9 @@
 //! Opening files for reading, and closing what was opened.
 //!
-//! An open finds out first whether the inode is still what its name leads to, and then how it is to be served: by us, or passed
-//! through by the kernel to a materialised file of just that version. The inode decides ([`crate::mode`]); what it may decide for is
-//! had before, so that nobody waits while its lock is held. Files for writing are opened in [`crate::writing`].
+//! An open finds out first whether the inode is still what its name leads to, and then how it is to be served: by us,
+//! or passed through by the kernel to a materialised file of just that version. The inode decides ([`crate::mode`]).
+//! The file that it may be passed through to is obtained before that, so that no thread waits while the inode's lock is
+//! held. Files for writing are opened in [`crate::writing`].
 
 use std::sync::Arc;
 

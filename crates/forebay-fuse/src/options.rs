@@ -51,14 +51,14 @@ pub struct MountOptions {
     /// How many read-ahead and asynchronous direct requests the kernel may have under way. Measured: with 256 sixteen buffered readers
     /// get 16 to 27 % more than with 64, one reader and direct reads the same; with 1024 nothing more.
     pub max_background: u16,
-    /// So many of them, and the kernel takes the mount to be congested, and holds back what nobody waits for; `None`: only when
-    /// there may be no more.
+    /// With so many of them the kernel takes the mount to be congested, and holds back requests that no program waits
+    /// for. `None`: the same number as [`MountOptions::max_background`].
     pub congestion_threshold: Option<u16>,
     /// How far the kernel reads ahead of a buffered reader. Only root can set it; otherwise the kernel's 128 KiB stay.
     pub read_ahead: ByteSize,
     /// How long the kernel may believe that a name does not exist.
     pub negative_ttl: Duration,
-    /// The last resort against a request that nobody answers: the client has shorter deadlines of its own.
+    /// The last limit for a request that gets no answer: the client has shorter deadlines of its own.
     pub deadline: Duration,
     /// Names asked for at a time when a directory is read.
     pub list_page: u32,
@@ -88,12 +88,12 @@ pub struct WritingOptions {
 pub struct LocalOptions {
     /// Where, and which.
     pub files: forebay_materialise::LocalOptions,
-    /// Also files that may be written through this mount. A reader of such a file goes on seeing the version that it opened when
-    /// somebody writes to it.
+    /// Also files that may be written through this mount. A reader of such a file goes on seeing the version that it
+    /// opened when a program writes to the file.
     pub on_writable: bool,
 }
 
-/// Counters of others, as a JSON object whenever somebody asks. Without any, by default.
+/// A function that returns the counters of other parts, as a JSON object. By default there is none.
 #[derive(Clone, Default)]
 pub struct ReportSource(Option<Arc<dyn Fn() -> Value + Send + Sync>>);
 
@@ -193,7 +193,8 @@ pub fn read_ahead(wanted: ByteSize) -> ByteSize {
     if rustix::process::geteuid().is_root() { wanted } else { wanted.min(KERNELS_READ_AHEAD) }
 }
 
-/// The largest read that this machine's kernel sends when `wanted` is asked for: more than 1 MiB only where somebody allowed it.
+/// The largest read that this machine's kernel sends when `wanted` is asked for. It is more than 1 MiB only where the
+/// system's `max_pages_limit` allows that.
 #[must_use]
 pub fn largest_read(wanted: ByteSize) -> ByteSize {
     let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok();

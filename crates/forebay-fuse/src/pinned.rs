@@ -27,7 +27,7 @@ impl Pinned {
         &self.backing
     }
 
-    /// Whether it may be passed through to by one more: as far as anybody knows it is what it should be.
+    /// Whether one more handle may be passed through to it: no check has found it wrong.
     pub(crate) fn is_right(&self) -> bool {
         self.file.is_right()
     }

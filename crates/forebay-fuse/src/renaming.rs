@@ -60,7 +60,7 @@ impl FileSystem {
         }
     }
 
-    /// `known`: what `from` was just before, where nobody here was writing it.
+    /// `known`: what `from` was just before, if it was not being written here.
     async fn rename_file(&self, from: &FsPath, to: &FsPath, known: Option<&Known>) -> Result<(), Failure> {
         let inode = match self.inodes.local(from) {
             Some(inode) => Some(inode),
@@ -103,7 +103,8 @@ impl FileSystem {
         };
         match &inode {
             Some(inode) if is_copied => self.inode_moved(inode, from, to, Some(attr), asked),
-            // Somebody else has replaced it: the kernel looks it up again, and does not find the pages of another version.
+            // Another writer has replaced it: the kernel looks it up again, and does not find the pages of another
+            // version.
             Some(inode) => {
                 self.inodes.unname(from, inode);
                 self.forget_name(to);
@@ -171,7 +172,8 @@ impl FileSystem {
         let held: Moving =
             self.inodes.held_below(from).into_iter().filter(is_there).map(|inode| (inode.path(), inode)).collect();
         let moved = Mutex::new(Vec::new());
-        // What was copied, and what it was copied to: nothing else is removed, whoever put it there meanwhile.
+        // What was copied, and what it was copied to. Nothing else is removed, even if another writer put it there
+        // meanwhile.
         let (copied_files, made_files) = (Mutex::new(HashSet::new()), Mutex::new(HashSet::new()));
         let asked = Instant::now();
         let copied = self.walk(from, |path, attr| {

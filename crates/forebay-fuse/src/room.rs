@@ -1,12 +1,13 @@
 //! What `statfs(2)` shows: the room that a program finds for what it writes.
 //!
-//! Nobody knows how large an object store is, and a mount that cannot be written must not look full to tools that watch for full
-//! disks: both show a petabyte, all of it free. An origin that is a directory has the room of its file system, which a worker tells.
-//! The staging directory is no limit to a file, since what is written goes on to the origin while writing goes on, and so its room is
-//! not shown, unless the disk that it is on is so full that it does not hold one part any more: then that is all that can be written.
+//! The size of an object store is not known, and a mount that cannot be written must not look full to tools that watch
+//! for full disks: both show a petabyte, all of it free. An origin that is a directory has the room of its file system,
+//! which a worker tells. The staging directory is no limit to a file, since what is written goes on to the origin while
+//! writing goes on. So its room is not shown, unless its disk is so full that it does not hold one part any more: then
+//! that is all that can be written.
 //!
-//! `statfs(2)` is how others find out whether a mount lives, so it waits for nobody for long: workers and disks are asked by a task, at
-//! most once in [`FRESH`], and a request that comes meanwhile gets what was seen last.
+//! Programs use `statfs(2)` to find out whether a mount lives, so it never waits for long: a task asks workers and
+//! disks, at most once in [`FRESH`], and a request that comes meanwhile gets what was seen last.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +63,8 @@ impl Rooms {
         Arc::new(Self { state: Mutex::default(), looks: watch::Sender::new(0) })
     }
 
-    /// What is to be told at once, or else what to wait for; and the duty to look, unless somebody has it.
+    /// What was seen last, if it is fresh. Otherwise what to wait for, and the duty to look, unless another request has
+    /// it.
     pub(crate) fn ask(self: &Arc<Self>, now: Instant) -> Result<Seen, (watch::Receiver<u64>, Option<Look>)> {
         let is_within =
             |since: Option<Instant>, limit| since.is_some_and(|since| now.saturating_duration_since(since) < limit);

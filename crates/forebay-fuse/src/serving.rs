@@ -6,7 +6,7 @@
 //! What is written, synced, removed or renamed may take as long as the origin takes: the requests to workers that it consists of
 //! have deadlines of their own.
 //!
-//! A panic in here does not leave a mount that nobody serves: the session or the runtime catches and logs it, and the
+//! A panic in here does not leave a mount without a server: the session or the runtime catches and logs it, and the
 //! dropped reply tells the kernel `EIO`.
 
 use std::fs::OpenOptions;
@@ -56,7 +56,7 @@ pub(crate) struct MountShared {
     pub(crate) tasks: TaskTracker,
     /// Which of them may be ended early.
     pub(crate) interrupts: Interrupts,
-    /// Cancelled when nobody waits for answers any more.
+    /// Cancelled when no program waits for answers any more.
     pub(crate) ended: CancellationToken,
     pub(crate) runtime: Handle,
     mountpoint: PathBuf,
@@ -118,8 +118,8 @@ impl MountShared {
         let _ = self.served.set(served);
     }
 
-    /// Nobody waits for answers any more. With an `error`, the mount is there but cannot be served, and is taken away: programs get
-    /// errors from it, rather than wait for ever.
+    /// No program waits for answers any more. With an `error`, the mount is there but cannot be served, and is taken
+    /// away: programs get errors from it, rather than wait for ever.
     pub(crate) fn end(&self, error: Option<&io::Error>) {
         self.ended.cancel();
         let Some(error) = error else { return };
@@ -250,7 +250,7 @@ impl MountShared {
         self.tasks.spawn_on(task, &self.runtime);
     }
 
-    /// Settles a file whose last writer is gone. Nobody waits for it, but the mount's end does.
+    /// Settles a file whose last writer is gone. No request waits for it, but the mount's end does.
     pub(crate) fn finish(self: &Arc<Self>, inode: Arc<Inode>) {
         let shared = Arc::clone(self);
         self.tasks.spawn_on(async move { shared.files.finish(&inode).await }, &self.runtime);
@@ -262,7 +262,7 @@ impl MountShared {
         (self.writing.fetch_add(1, Ordering::Relaxed) < self.max_writing).then_some(writing)
     }
 
-    /// Whether a file or directory has these attributes already, or nobody minds that it will not get them.
+    /// Whether a file or directory has these attributes already, or such changes are to be ignored.
     pub(crate) fn may_be(
         &self,
         inode: &Described,

@@ -17,7 +17,7 @@ enum Message {
         parent: u64,
         name: Box<[u8]>,
     },
-    /// Somebody wants to know when everything before it is done.
+    /// A thread wants to know when everything before it is done.
     Done(SyncSender<()>),
     End,
 }
@@ -45,7 +45,7 @@ impl StaleNames {
 
     /// The same, waiting while the queue is full.
     pub(crate) fn push_patiently(&self, parent: u64, name: &[u8]) {
-        // It fails only when the thread has ended: nobody is to be told any more.
+        // It fails only when the thread has ended: then the kernel need not be told any more.
         let _ = self.0.send(Message::Name { parent, name: name.into() });
     }
 
@@ -70,7 +70,7 @@ impl StaleQueue {
     pub(crate) fn serve(self, notifier: &Notifier) {
         while let Ok(message) = self.0.recv() {
             match message {
-                // After an unmount there is nobody to tell.
+                // This fails after an unmount, when the mount is gone.
                 Message::Name { parent, name } => {
                     if let Err(error) = notifier.inval_entry(parent, &name) {
                         debug!(%error, "the kernel was not told of a stale name");

@@ -198,7 +198,8 @@ impl Dispatcher {
         self.shared.answered(Operation::Write, seen, told, started);
     }
 
-    /// Takes a file to the origin, if there is something that is not there; because it is closed, or because somebody wants that.
+    /// Takes a file to the origin, if something of it is not there: because it is closed, or because a program syncs
+    /// it.
     pub(crate) fn sync(&self, request: Request<'_>, handle: u64, closes: bool) {
         let header = *request.header();
         let ino = header.node;

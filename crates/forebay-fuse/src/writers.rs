@@ -14,7 +14,8 @@ pub(crate) struct Writers {
     /// The thread that wrote last: most of the time it is the one that writes next.
     last: AtomicU32,
     processes: Mutex<Vec<u32>>,
-    /// Some could not be told, or are too many to be remembered: anybody may be a writer.
+    /// The processes of some threads could not be found out, or are too many to be remembered: any process may be a
+    /// writer.
     anybody: AtomicBool,
 }
 
@@ -43,7 +44,8 @@ impl Writers {
         self.last.store(thread, Ordering::Relaxed);
     }
 
-    /// Whether a close by this thread is one by a writer. So it is where nobody can tell: in another namespace of processes.
+    /// Whether a close by this thread is one by a writer. It counts as one where its process cannot be found out: in
+    /// another PID namespace.
     pub(crate) fn include(&self, thread: u32) -> bool {
         let is_known = |process| self.processes.lock().contains(&process);
         self.anybody.load(Ordering::Relaxed) || process_of(thread).is_none_or(is_known)

@@ -185,7 +185,7 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let draft = self.begin_writing(&inode, size == 0).await?;
         let mut resized = draft.truncate(size).await;
-        // By its name, or when nobody will close it.
+        // The file was resized by its name, or no other handle will sync it at its close.
         if resized.is_ok() && (handle.is_none() || inode.is_only_writer()) {
             resized = draft.sync().await.map(drop);
         }

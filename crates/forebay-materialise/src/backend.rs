@@ -32,7 +32,7 @@ pub(crate) trait FileBackend: Send + Sync + 'static {
     /// A new file, with all of its room where the backend can set that aside. `ENOSPC` where there is too little.
     fn begin(&self, name: Name) -> io::Result<Box<dyn Part>>;
 
-    /// A descriptor for reading that nobody can make one for writing of.
+    /// A descriptor for reading. No process can make one for writing of it.
     fn open(&self, name: Name) -> io::Result<OwnedFd>;
 
     /// Its bytes, as the backend has them: from the disk, past the page cache.

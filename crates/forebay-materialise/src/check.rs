@@ -1,7 +1,7 @@
 //! Every byte again and again: what a restart found before it is used, and what is there once in a while.
 //!
-//! Nobody checks what the kernel reads by itself, so what lies there for long is checked at rest, slowly: one file after the
-//! other, so many bytes a second.
+//! Bytes that the kernel reads by FUSE passthrough are not checked. So files that stay for long are checked at rest,
+//! slowly: one after the other, so many bytes a second.
 
 use std::io;
 use std::sync::Arc;

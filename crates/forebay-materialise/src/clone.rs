@@ -4,8 +4,9 @@
 //! for a file that it passes through to, fails with `EROFS`, whatever the process is allowed otherwise. The view is attached
 //! nowhere, so no path leads to it.
 //!
-//! Before Linux 6.15 there is none of a directory that is itself attached nowhere, as our tmpfs is. Then the directory does for
-//! both: its descriptors are opened for reading all the same, and nobody else is given one.
+//! Before Linux 6.15 the kernel makes no such view of a directory that is itself attached nowhere, as our tmpfs is.
+//! Then the directory is used in place of the view: its descriptors are opened for reading all the same, and no other
+//! process is given one.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};

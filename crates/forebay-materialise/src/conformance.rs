@@ -167,7 +167,7 @@ fn memory_takes_no_more_than_its_size_and_lies_in_huge_pages() {
         ));
     }
     assert!(free - backend.free().unwrap() <= crate::index::room_of(32 << 20));
-    // Full, whatever anybody reckons.
+    // It is full, whatever its users reckon.
     let (_, name) = named(&version("/too-large", 60 << 20));
     let mut part = backend.begin(name).unwrap();
     let mebibyte = vec![7; 1 << 20];

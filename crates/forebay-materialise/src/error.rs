@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Why there can be no materialised files here, though they were asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
-    /// Somebody else fills this directory.
+    /// Another mount fills this directory.
     #[error("{0} is in use by another mount: give each its own client.local.dir, or end the other one")]
     InUse(PathBuf),
     /// Others could change what is read from it.

@@ -23,7 +23,7 @@ pub enum Verdict {
     No,
 }
 
-/// Who asked for a file.
+/// What asked for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
@@ -73,7 +73,8 @@ impl LocalFile {
         self.pinned.size
     }
 
-    /// Whether it is what it should be, as far as anybody knows. Where it is not, give it to nobody else.
+    /// Whether it is what it should be: no check has found it wrong. If it is not, pass no further handle through to
+    /// it.
     #[must_use]
     pub fn is_right(&self) -> bool {
         !self.pinned.is_wrong.load(Ordering::Acquire)
@@ -81,7 +82,7 @@ impl LocalFile {
 }
 
 impl AsFd for LocalFile {
-    /// For reading, on a mount that takes no writes: nobody who reopens it gets one for writing.
+    /// For reading, on a mount that takes no writes: it cannot be opened again for writing.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pinned.descriptor.as_fd()
     }
@@ -99,7 +100,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Why a file that somebody waited for did not come.
+/// Why a file that was waited for did not come.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// Materialised files are off.
@@ -129,7 +130,7 @@ pub enum NotTaken {
 #[derive(Debug)]
 pub struct Waiting {
     pub(crate) file: oneshot::Receiver<Result<LocalFile, NotTaken>>,
-    /// How long an open waits; somebody who asked for the file waits until it comes or not.
+    /// How long an open waits. `None`: a job or a command asked for the file, and waits until it comes or not.
     pub(crate) limit: Option<Duration>,
     pub(crate) counts: Arc<Counts>,
 }
@@ -147,7 +148,7 @@ impl Waiting {
             },
             None => self.file.await,
         };
-        // Nobody tells any more when the mount is being closed.
+        // When files are turned off, waiters are dropped without an answer.
         let file = told.unwrap_or(Err(NotTaken::Off));
         let count = if file.is_ok() { &self.counts.waited } else { &self.counts.in_vain };
         Counts::add(count, 1);

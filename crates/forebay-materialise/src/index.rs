@@ -3,15 +3,16 @@
 //!
 //! ```text
 //!          worth it or asked for        a slot and room            whole and checked
-//! (unknown) ──────────────► Queued ───────────────► Filling ──────────────────► Ready ─┐ to go, nobody has it open
+//! (unknown) ──────────────► Queued ───────────────► Filling ──────────────────► Ready ─┐ to go, and not open
 //!     ▲                        │ no room              │ failed      Unchecked ───►│    ├──────► Removing ─► (unknown)
 //!     │                        ▼                      ▼            (a restart     │    │              ▲
 //!     └───────────────────── (unknown)             Cooling          found it)     └────┴─► Leaving ───┘ the last one closed it
 //! ```
 //!
-//! A file takes its room from the moment it begins to be filled until it is removed, so the sum never exceeds the size. Room
-//! that is free by that reckoning and that the backend has not got (somebody has a removed file mapped; others fill the disk) is
-//! *missing*, and nobody gets it. What somebody has open never goes for another file, and what was asked for does not either.
+//! A file takes its room from the moment it begins to be filled until it is removed, so the total never exceeds the
+//! size. Room that is free by that reckoning and that the backend has not got (a removed file is still mapped, or other
+//! files fill the disk) is *missing*, and no file gets it. A file that is open never goes for another file, and neither
+//! does one that was asked for.
 
 mod admission;
 mod contents;
@@ -56,7 +57,7 @@ impl FileIndex {
         true
     }
 
-    /// Somebody opens a version.
+    /// A program opens a version.
     pub(crate) fn opened(&mut self, file: FileId, version: &FileVersion, now: Instant) -> Answer {
         let size = version.size;
         let worth = self.policy.opened(file, size, now);
@@ -102,7 +103,7 @@ impl FileIndex {
         self.policy.closed(file, size, reading);
     }
 
-    /// Somebody asks for a version.
+    /// A job or a command asks for a version.
     ///
     /// # Errors
     /// [`NotTaken`] when it will not come.
@@ -131,7 +132,8 @@ impl FileIndex {
                 *pins += 1;
                 return Ok(Answer::Ready);
             }
-            // It goes before those that nobody asked for; and what failed is tried again at once, since somebody insists.
+            // It goes before files that were not asked for. What failed is tried again at once, since it is asked for
+            // anew.
             EntryState::Queued { .. } | EntryState::Cooling { .. } => self.queue(file, true, now),
             EntryState::Leaving { pins, is_right: true } => {
                 let pins = *pins + 1;
@@ -189,7 +191,7 @@ impl FileIndex {
     pub(crate) fn filled(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         let EntryState::Filling { cancelled, .. } = &mut entry.state else { return };
-        // Somebody may have asked for it since.
+        // It may have been asked for since.
         let cancelled = cancelled.take().filter(|_| entry.asked.is_none());
         self.filling -= 1;
         (entry.checked, entry.failures) = (now, 0);
@@ -216,7 +218,7 @@ impl FileIndex {
             self.policy.forget(&file);
             self.files.remove(&file);
         } else if why == NotTaken::Dropped && entry.asked.is_some() && !self.is_closed {
-            // Somebody asked for it after somebody else had dropped it.
+            // It was asked for after it had been dropped.
             self.queue(file, true, now);
             return self.pump(now);
         } else if matches!(why, NotTaken::Dropped | NotTaken::Off) {
@@ -246,13 +248,13 @@ impl FileIndex {
         self.pump(now);
     }
 
-    /// Nobody will open it any more.
+    /// No program will open it any more.
     pub(crate) fn forget(&mut self, file: FileId, now: Instant) {
         self.policy.forget(&file);
         self.drop_file(file, now);
     }
 
-    /// Somebody wants it gone. Whether it was there, or on its way.
+    /// Drops a file. Whether it was there, or on its way.
     pub(crate) fn drop_file(&mut self, file: FileId, now: Instant) -> bool {
         let Some(entry) = self.files.get_mut(&file) else { return false };
         entry.asked = None;
@@ -325,7 +327,7 @@ impl FileIndex {
         let over: Vec<FileId> =
             self.files.iter().filter_map(|(file, entry)| entry.is_over(now).then_some(*file)).collect();
         for file in over {
-            // What somebody asked for is tried again; the rest waits for somebody to open it, and is forgotten in time.
+            // A file that was asked for is tried again. Any other is forgotten until a program opens it.
             match self.files.get(&file) {
                 Some(entry) if entry.asked.is_some() && !self.is_closed => self.queue(file, true, now),
                 _ => drop(self.files.remove(&file)),
@@ -366,7 +368,7 @@ impl FileIndex {
         self.pump(now);
     }
 
-    /// It is not there, or not what it should be: nobody gets it any more.
+    /// It is not there, or not what it should be: no open gets it any more.
     pub(crate) fn lost(&mut self, file: FileId, now: Instant) {
         let Some(entry) = self.files.get_mut(&file) else { return };
         match &mut entry.state {

@@ -1,4 +1,4 @@
-//! Files that a node keeps whole for itself, so that the kernel can read them without asking anybody.
+//! Files that a node keeps whole for itself, so that the kernel can read them without a request to the mount.
 //!
 //! Whatever a FUSE server does, buffered and mapped reads through it run at 1 to 3 GB/s. A file that lies whole on a local
 //! file system can be *passed through*: the kernel reads it where it is, at the speed of memory. So files that are worth it
@@ -13,13 +13,13 @@
 //!   with the inode from its first handle that is passed through to its last, and drop it then: there is no other pin.
 //! * `Waiting` is a file that is worth waiting for; [`Waiting::done`] gives up in time. `No` is the ordinary way.
 //! * [`Local::closed`] tells what a handle read that was served the ordinary way.
-//! * [`Local::forget`] when a version was written over, replaced or removed: nobody will open it any more.
+//! * [`Local::forget`] when a version was written over, replaced or removed: no program will open it any more.
 //! * [`Local::want`], [`Local::drop_file`], [`Local::drop_all`], [`Local::list`] are for people and jobs.
 //! * [`Local::turn_off`] when the kernel refuses to pass files through at all: nothing is filled for nothing.
 //!
 //! Never a file with holes: a file gets its name only when each of its sectors was written and checked. A version never
-//! changes, so neither does its file; a new version is a new file. A file that somebody has open, or a program has mapped, is
-//! never changed or cut, only unlinked.
+//! changes, so neither does its file; a new version is a new file. A file that is open, or that a program has mapped,
+//! is never changed or cut, only unlinked.
 //!
 //! Pure, without I/O and without a clock:
 //!

@@ -29,7 +29,7 @@ pub struct Listed {
     pub pins: u64,
     /// Opens since it came.
     pub opens: u64,
-    /// Who asked for it; `None`: it was worth it.
+    /// What asked for it; `None`: it was worth it without that.
     pub asked: Option<Why>,
     /// Since when it is in this state.
     pub since: SystemTime,
@@ -47,7 +47,7 @@ pub enum LocalState {
     Unchecked,
     /// Whole and checked.
     Ready,
-    /// Gone, but for those who have it open.
+    /// Gone, but for the handles that have it open.
     Leaving,
     /// Failed, and left alone for a while.
     Cooling,

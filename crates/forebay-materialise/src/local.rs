@@ -45,7 +45,8 @@ impl Local {
     /// warning: see [`Local::is_on`].
     ///
     /// # Errors
-    /// [`LocalError`] when there is no room for them, or the directory is somebody else's, or takes no files.
+    /// [`LocalError`] when there is no room for them, or the directory belongs to another user or mount, or takes no
+    /// files.
     pub fn open(options: LocalOptions, source: Arc<dyn Source>, runtime: Handle) -> Result<Self, LocalError> {
         if options.size.as_u64() == 0 {
             return Err(LocalError::NoSize);
@@ -116,7 +117,7 @@ impl Local {
         self.kind
     }
 
-    /// Somebody opens a version for reading, and it may be passed through. Short: at most one `openat`.
+    /// A program opens a version for reading, and it may be passed through. Short: at most one `openat`.
     #[must_use]
     pub fn opened(&self, id: FileId, version: &FileVersion) -> Verdict {
         self.working().map_or(Verdict::No, |shared| shared.opened(id, version))
@@ -129,7 +130,7 @@ impl Local {
         }
     }
 
-    /// Somebody asks for a file: it is taken whatever its size, and goes for no other. The wait is for as long as it takes.
+    /// A job or a command asks for a file: it is taken whatever its size, and goes for no other. The wait has no limit.
     ///
     /// # Errors
     /// [`NotTaken`] when it is plain that it will not come.
@@ -137,14 +138,15 @@ impl Local {
         self.working().map_or(Err(NotTaken::Off), |shared| shared.want(id, version, why))
     }
 
-    /// Nobody will open this version any more: it was written over, replaced or removed. Those who have it open keep it.
+    /// No program will open this version any more: it was written over, replaced or removed. Handles that have it open
+    /// keep it.
     pub fn forget(&self, id: FileId) {
         if let Some(shared) = self.working() {
             shared.change(|state, now| state.index.forget(id, now));
         }
     }
 
-    /// Drops a file, whoever asked for it; those who have it open keep it. Whether there was one.
+    /// Drops a file, whether or not it was asked for. Handles that have it open keep it. Whether there was one.
     pub fn drop_file(&self, id: FileId) -> bool {
         self.working().is_some_and(|shared| shared.change(|state, now| state.index.drop_file(id, now)))
     }

@@ -1,4 +1,4 @@
-//! Memory that nobody else sees: a tmpfs in huge pages that is attached nowhere.
+//! Memory that no other process sees: a tmpfs in huge pages that is attached nowhere.
 //!
 //! The kernel keeps it within its size, and ends it with its last descriptor and mapping; so nothing is left of it whatever
 //! happens to this process. Its pages count as memory of this process's group.

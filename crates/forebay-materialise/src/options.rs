@@ -14,7 +14,7 @@ pub struct LocalOptions {
     pub dir: Option<PathBuf>,
     /// What tells this mount from others that use the directory: its cluster and mountpoint.
     pub owner: String,
-    /// Larger files are taken only if somebody asks for them.
+    /// Larger files are taken only if a job or a command asks for them.
     pub max_file_size: ByteSize,
     /// So many opens make a file worth it.
     pub min_opens: u32,

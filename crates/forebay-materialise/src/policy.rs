@@ -5,8 +5,9 @@
 //! read from it, which is its opens times its size; per byte of room that is its opens, whatever its size. That is all its
 //! [worth](Policy::opens).
 //!
-//! A scan opens everything once. So one open is enough only where somebody said so (`client.local.first_open_size`), and then
-//! it does not drive out what was opened oftener lately. The table is bounded: when it is full, its colder half is forgotten.
+//! A scan opens everything once. So one open is enough only where the configuration says so
+//! (`client.local.first_open_size`), and then it does not drive out what was opened oftener lately. The table is
+//! bounded: when it is full, its colder half is forgotten.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -118,7 +119,7 @@ impl Policy {
         resident < candidate * CLEARLY_LESS
     }
 
-    /// Whether it fits, when somebody asks for it.
+    /// Whether it fits, when a job or a command asks for it.
     pub(crate) fn is_possible(&self, size: u64) -> bool {
         size > 0 && size <= self.rules.size
     }
@@ -128,7 +129,7 @@ impl Policy {
         size <= self.rules.first_open_size
     }
 
-    /// Nobody will open it any more.
+    /// No program will open it any more.
     pub(crate) fn forget(&mut self, file: &FileId) {
         self.counts.remove(file);
     }

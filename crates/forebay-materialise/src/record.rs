@@ -42,7 +42,7 @@ impl Record {
         let mut out = Vec::with_capacity(HEAD + description.len() + self.checksums.as_bytes().len() + WORD);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
-        // A description is far below 4 GiB; one that is not makes a record that nobody can read.
+        // A description is far below 4 GiB; one that is not makes a record that cannot be read.
         out.extend_from_slice(&u32::try_from(description.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&description);
         out.extend_from_slice(self.checksums.as_bytes());

@@ -185,7 +185,7 @@ impl LocalShared {
     fn wait(&self, state: &mut SharedState, id: FileId, limit: Option<Duration>) -> Waiting {
         let (tell, file) = oneshot::channel();
         let waiters = state.waiters.entry(id).or_default();
-        // Those who gave up, so that there are never more than wait.
+        // Drops waiters that gave up, so that the list never holds more than those that wait.
         waiters.retain(|waiter| !waiter.is_closed());
         waiters.push(tell);
         Waiting { file, limit, counts: Arc::clone(&self.counts) }
@@ -258,7 +258,7 @@ impl LocalShared {
         }
     }
 
-    /// Pins and opens a file for one who waited for it.
+    /// Pins and opens a file for an open or a request that waited for it.
     fn taken(&self, name: Name) -> Result<LocalFile, NotTaken> {
         let found = self.change(|state, now| state.index.pin(&name.id).then(|| state.opened_already(name.id, now)));
         match found {
@@ -383,12 +383,12 @@ impl LocalShared {
                 state.index.drop_all(now);
             }
         });
-        // There is nothing to look after any more, and nobody who tells those that wait.
+        // There is nothing to look after any more, and no task that answers the waiters.
         self.closing.cancel();
         self.tell_off();
     }
 
-    /// Tells all who wait that nothing comes any more.
+    /// Tells all waiters that nothing comes any more.
     fn tell_off(&self) {
         let waiters = std::mem::take(&mut self.state.lock().waiters);
         drop(waiters);
@@ -434,7 +434,8 @@ impl LocalShared {
         self.tasks.spawn_blocking_on(work, &self.runtime).await.ok()
     }
 
-    /// Does what blocks and need not be waited for; here and now when the mount is being closed, since nobody may come after.
+    /// Does what blocks and need not be waited for. When the mount is being closed it is done here and now, since no
+    /// task may be started any more.
     fn elsewhere(&self, work: impl FnOnce(&Self) + Send + 'static) {
         match self.this.upgrade() {
             Some(shared) if !self.closing.is_cancelled() => {

@@ -1,4 +1,4 @@
-//! What filling a file needs of the world: whole blocks, with the checksums that somebody nearer to the origin computed of them.
+//! What filling a file needs of the world: whole blocks, with the checksums that were computed nearer to the origin.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! What materialised files do, in numbers: what `.stats.json` shows and metrics are made of.
 //!
-//! Bytes that the kernel reads from them are in no number: nobody but the kernel knows of such reads.
+//! Bytes that the kernel reads from them are in no number: only the kernel knows of such reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -52,11 +52,11 @@ pub struct Files {
     pub filling: u64,
     /// Whole and checked.
     pub ready: u64,
-    /// Of them, those that somebody has open.
+    /// Of them, those that are open.
     pub pinned: u64,
     /// Found in the directory, and not yet checked.
     pub unchecked: u64,
-    /// Gone, but for those who have them open.
+    /// Gone, but for the handles that have them open.
     pub leaving: u64,
     /// Failed, and left alone for a while.
     pub cooling: u64,
@@ -71,7 +71,7 @@ pub struct Bytes {
     pub filling: u64,
     /// Of files found in the directory and not yet checked.
     pub unchecked: u64,
-    /// Of files that somebody still has open, or that are just being removed.
+    /// Of files that are still open, or that are just being removed.
     pub leaving: u64,
     /// Of files that are gone, where programs still have them mapped.
     pub lingering: u64,
@@ -108,7 +108,7 @@ pub struct Fills {
     pub done: u64,
     /// The origin has another version.
     pub changed: u64,
-    /// Nobody wanted it any more.
+    /// The file was not wanted any more.
     pub cancelled: u64,
     /// No room, against what was reckoned.
     pub no_room: u64,

@@ -20,7 +20,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Nobody yet.
+    /// One without collectors.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

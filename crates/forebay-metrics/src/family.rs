@@ -2,7 +2,7 @@
 //!
 //! A name says all: `forebay_origin_received_bytes_total` is a counter of bytes. So kind and unit are read off the name
 //! where they must agree with it, and [`Family::fault`] tells what is wrong with one, by the rules that Prometheus and
-//! OpenMetrics give for names; the tests of those who collect ask it of each.
+//! OpenMetrics give for names; the tests of the crates that collect families ask it of each.
 
 use crate::latency::LatencySnapshot;
 

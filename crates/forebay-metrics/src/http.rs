@@ -1,8 +1,8 @@
-//! An HTTP listener that nobody can keep busy: what every page and every interface of a process is served by.
+//! An HTTP listener that no client can keep busy: what every page and every interface of a process is served by.
 //!
-//! Connections are bounded in number and in time, and so are the heads of requests. When all places are taken, the connection
-//! that has asked nothing for longest is closed for the next ([`crate::places`]); only when all are being answered, the
-//! next one waits. So idle connections, however many, keep nobody from being answered.
+//! Connections are bounded in number and in time, and so are the heads of requests. When all places are taken, the
+//! connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when all are being
+//! answered, the next one waits. So idle connections, however many, keep no client from being answered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ struct HttpShared {
     limits: HttpLimits,
     router: Router,
     seats: Mutex<Seats>,
-    /// Somebody has left, or may be told to.
+    /// A connection has left its place, or may be told to.
     left: Notify,
 }
 
@@ -113,7 +113,7 @@ impl HttpShared {
         }
     }
 
-    /// A place; or else somebody is told to leave, if anybody can be.
+    /// A place; or else a connection is told to leave its own, if any can be.
     fn try_place(self: &Arc<Self>, stop: &CancellationToken) -> Option<Place> {
         let mut seats = self.seats.lock();
         if let Some(number) = seats.places.take() {

@@ -11,7 +11,7 @@
 //! * `process`: what the kernel counts of this process;
 //! * `readiness`: whether, and if not why not;
 //! * `report`: the counters as lines for people;
-//! * `http`, `places`: a listener that nobody can keep busy, also of others;
+//! * `http`, `places`: a listener that no client can keep busy, also of others;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]

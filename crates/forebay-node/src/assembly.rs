@@ -96,7 +96,8 @@ pub fn open_origin(loaded: &Loaded, url: &str) -> anyhow::Result<Arc<dyn Origin>
     Ok(forebay_origin::open(url, &origin_options(loaded))?)
 }
 
-/// Asks the origin at `url` for its root, with few retries: whoever starts something wants to know soon.
+/// Asks the origin at `url` for its root, with few retries, so that a user who starts something soon knows whether it
+/// works.
 ///
 /// # Errors
 /// What the origin refused with, or why it did not answer.

@@ -1,10 +1,10 @@
 //! Which address of this machine each listener and each outgoing connection has.
 //!
-//! The name of a network interface stands for its first address (`Address::first` of `forebay-doctor` says which). It is used as
-//! it is or not at all: a name that no interface has, an interface without an address and one that is down end the process at its
-//! start, with the names that would do.
-//! Of the keys in a row, the first that is set decides; a `bind.host` is set when it is not "every address". A mount's pages are for
-//! its own machine alone unless somebody opens them.
+//! The name of a network interface stands for its first address (`Address::first` of `forebay-doctor` says which). It
+//! is used as it is or not at all: a name that no interface has, an interface without an address and one that is down
+//! end the process at its start, with the names that would do.
+//! Of the keys in a row, the first that is set decides; a `bind.host` is set when it is not "every address". A mount's
+//! pages are for its own machine alone unless the configuration opens them.
 //!
 //! | what | by which keys |
 //! | --- | --- |
@@ -80,7 +80,7 @@ fn named<'a>(config: &'a Config, parts: &[Part]) -> impl Iterator<Item = (&'stat
     all.filter_map(|(key, interface)| Some((key, interface.as_ref()?)))
 }
 
-/// What becomes of a worker's port that nobody has named, when it is taken.
+/// What to do when a worker's port is taken and the configuration does not name one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
     /// That of requests stays: clients that are told no other, and the name that places the worker's blocks, go by it. Those of RDMA,

@@ -186,8 +186,9 @@ impl NodeBuilder {
         }
     }
 
-    /// Loads the library for RDMA, where that is going to be needed, and logs the settings that act on nothing. To be called while the
-    /// process has one thread: only then can UCX be told to leave `malloc` alone. A node that nobody did this for loads it later.
+    /// Loads the library for RDMA if it is going to be needed, and logs the settings that act on nothing. Call it while
+    /// the process has one thread: only then can UCX be told to leave `malloc` alone. Without this call, a node loads
+    /// the library later.
     ///
     /// # Errors
     /// Those of [`Self::check`].
@@ -226,7 +227,7 @@ impl NodeBuilder {
     }
 }
 
-/// On a machine that does other work, memory is taken as it is needed, unless somebody has said otherwise.
+/// On a machine that does other work, memory is taken as it is needed, unless the configuration says otherwise.
 fn is_prewarmed_alone(loaded: &Loaded) -> bool {
     let is_set = loaded.origin("worker.memory.prewarm") != Origin::Default;
     is_set && loaded.config.worker_memory_prewarm

@@ -1,4 +1,4 @@
-//! The cluster that a process belongs to: where its state is kept, and who its members are.
+//! The cluster that a process belongs to: where its state is kept, and its members.
 //!
 //! With `cluster.etcd.endpoints` the state is in etcd, and workers and mounts find each other there. Without it workers are
 //! those of `cluster.workers`; a coordinator keeps the state of its jobs in files.
@@ -75,10 +75,10 @@ impl Cluster {
         format!("{}/{}", config.cluster_name.as_str(), config.cluster_cache_group.as_str())
     }
 
-    /// Waits until it is known who the members are. Without a state to tell, the configured ones will do.
+    /// Waits until the members are known. If the state does not tell them, the configured ones will do.
     ///
     /// # Errors
-    /// When nobody tells and none are configured.
+    /// When the state does not tell them in time and none are configured.
     pub async fn told(&self) -> anyhow::Result<()> {
         if self.members.told(TOLD_WITHIN).await || !self.members.topology().ring.members().is_empty() {
             return Ok(());

@@ -5,9 +5,9 @@
 //! * a refresh makes the mount and the kernel forget names, so that they are asked for again;
 //! * [`mod@local`] has files materialised and dropped, and lists them.
 //!
-//! The socket tells, and forgets only what can be had again, so everybody may ask, as everybody may read the run state; what takes
-//! room, and names in a mount that is for its user alone, only root and that user may ask for. Nobody can keep it busy, for places,
-//! bytes and time are bounded.
+//! Every user may ask, as every user may read the run state: the socket only tells, and forgets only what can be had
+//! again. There are two exceptions: only root and the user of the mount may ask for what takes room, and for names in a
+//! mount that is for its user alone. No client can keep the socket busy, because places, bytes and time are bounded.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -40,7 +40,7 @@ const MAX_BYTES: u64 = 4 << 20;
 const MAX_ASKED: u64 = 64 << 10;
 /// Answers under way at once. A connection that comes when all are taken is closed.
 const PLACES: usize = 16;
-/// How long nobody is taken after the system refused to take one, as when there are no descriptors.
+/// How long no connection is accepted after the system refused to accept one, as when there are no descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What can be asked.
@@ -147,7 +147,7 @@ type RefreshNames = dyn Fn(&FsPath, bool) -> u64 + Send + Sync;
 impl Answerer {
     async fn talk(&self, mut stream: UnixStream) {
         let Ok(question) = tokio::time::timeout(ANSWER_WITHIN, question(&mut stream)).await else { return };
-        // Where the kernel does not say who asks, it is somebody else.
+        // If the kernel does not say which user asks, the client is not trusted.
         let is_trusted = stream.peer_cred().is_ok_and(|peer| is_trusted(peer.uid()));
         let answer = match question {
             Ok(question) => self.answer(question, is_trusted).await,

@@ -1,7 +1,7 @@
 //! A coordinator in the life of its process: what `coordinator` and `up` have in common.
 //!
-//! `forebay-coordinator` decides and answers; here are its seams: the cache, through a client of the workers, and who is in the
-//! cluster, from what this process knows of it.
+//! `forebay-coordinator` decides and answers. This module implements its interfaces: the cache, through a client of the
+//! workers, and the members of the cluster, as this process knows them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -118,7 +118,7 @@ impl Coordinating {
             }
         };
         let coordinator = Arc::new(coordinator);
-        // Nobody else sets it.
+        // Nothing else sets it.
         let _ = itself.set(Arc::downgrade(&coordinator));
         let hot = Hot::start(config, cluster, &coordinator, client);
         Ok(Self { coordinator, view, hot })

@@ -22,7 +22,7 @@ const ABOUT: u64 = 10;
 struct Space {
     /// Which it is.
     device: u64,
-    /// Bytes that nobody uses.
+    /// Bytes that are free.
     free: u64,
     /// Bytes of the slab that is in the directory.
     slab: u64,

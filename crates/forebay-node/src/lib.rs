@@ -14,8 +14,9 @@
 //! [`NodeBuilder`] says what is to run and with which configuration, [`Node`] is the handle of what runs. The program `forebay` is made
 //! of the same: its commands build a node, print what it says of itself, and end it at a signal.
 //!
-//! The modules are what those commands need besides: where things listen ([`binding`]), what a process reports ([`report`]) and to
-//! whom ([`control`]), which mounts there are on this machine ([`state`]), and how errors are told to people ([`error`]).
+//! The modules are what those commands need besides: where things listen ([`binding`]), what a process reports
+//! ([`report`]) and how others ask for it ([`control`]), which mounts there are on this machine ([`state`]), and how
+//! errors are told to people ([`error`]).
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

@@ -49,7 +49,7 @@ impl Question {
 pub struct Answerer {
     /// `None`: there is no room for any.
     files: Option<LocalFiles>,
-    /// Whether everybody may enter the mount, and so see names in it.
+    /// Whether every user may enter the mount, and so see names in it.
     is_open: bool,
 }
 

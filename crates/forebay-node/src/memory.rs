@@ -35,8 +35,8 @@ impl Takes {
     }
 }
 
-/// Checks that a process of these parts can have the memory that it is to take. How far buffers may grow where nobody has set it is
-/// lowered to what there is.
+/// Checks that a process of these parts can have the memory that it is to take. If the maximum size of the buffers is
+/// not set, it is lowered to what there is.
 ///
 /// # Errors
 /// When it cannot; the settings are named.

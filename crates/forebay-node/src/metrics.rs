@@ -34,7 +34,7 @@ pub(crate) fn site(readiness: Readiness, report: impl Fn() -> Value + Send + Syn
 
 fn build_info(families: &mut Families) {
     families
-        .gauge("forebay_build_info", "The program's version, as a label of a series that is always 1")
+        .gauge("forebay_build_info", "The program's version as a label; the value is always 1")
         .add([("version", env!("CARGO_PKG_VERSION"))], 1u64);
 }
 
@@ -56,48 +56,50 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.origins.iter().for_each(|origin| of_origin(origin, families));
         let mut latency = families.histogram(
             "forebay_worker_request_duration_seconds",
-            "Time to answer requests from other processes, by what they ask for",
+            "Time to answer requests from other processes, by operation",
         );
         for (operation, took) in &part.requests {
             latency = latency.record([("operation", operation)], took);
         }
         if let Some(connections) = part.connections {
-            families.gauge("forebay_worker_connections", "Connections over TCP").add([], connections);
+            families.gauge("forebay_worker_connections", "Open TCP connections").add([], connections);
         }
         part.coordinator.iter().for_each(|coordinator| of_coordinator(coordinator, families));
         if let Some(cluster) = &part.cluster {
             families
-                .gauge("forebay_cluster_members", "Workers in the ring, as known here")
+                .gauge("forebay_cluster_members", "Workers in the ring, according to this process")
                 .add([], cluster.members.len());
             families
                 .gauge(
                     "forebay_cluster_last_known_seconds",
-                    "Age of what is known of the members; 0 while it is current",
+                    "Age of the information about the members; 0 while it is current",
                 )
                 .add([], cluster.last_known.as_ref().map_or(0, |known| known.seconds));
         }
         if let Some(buffers) = &part.buffers {
             families
-                .gauge("forebay_client_buffers_capacity_bytes", "Memory that a client may have for what it fetches")
+                .gauge("forebay_client_buffers_capacity_bytes", "Memory that a client may use for fetched data")
                 .add([], buffers.capacity);
-            families.gauge("forebay_client_buffers_used_bytes", "Memory of that in use").add([], buffers.used);
+            families
+                .gauge("forebay_client_buffers_used_bytes", "Memory that a client uses for fetched data")
+                .add([], buffers.used);
         }
     }
 }
 
 fn of_coordinator(coordinator: &Coordinator, families: &mut Families) {
     families
-        .gauge("forebay_coordinator_leader", "Whether this coordinator leads: 1 or 0")
+        .gauge("forebay_coordinator_leader", "Whether this coordinator is the leader: 1 or 0")
         .add([], u64::from(coordinator.leads));
-    let mut jobs = families.gauge("forebay_coordinator_jobs", "Jobs that the leader remembers, by their state");
+    let mut jobs = families.gauge("forebay_coordinator_jobs", "Jobs that the leader remembers, by state");
     for state in ["WAITING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"] {
         jobs = jobs.add([("state", state)], coordinator.jobs.get(state).copied().unwrap_or(0));
     }
     families
-        .gauge("forebay_coordinator_job_rate_bytes", "Bytes that the jobs under way load, free or check in a second")
+        .gauge("forebay_coordinator_job_rate_bytes", "Bytes per second that running jobs load, free or check")
         .add([], coordinator.bytes_per_second);
     families
-        .gauge("forebay_coordinator_job_failures", "Files that the remembered jobs could not do")
+        .gauge("forebay_coordinator_job_failures", "Files that failed in the remembered jobs")
         .add([], coordinator.failures);
 }
 
@@ -107,36 +109,36 @@ fn of_fuse(fuse: &Fuse, families: &mut Families) {
     for (operation, took) in &fuse.operations {
         latency = latency.record([("operation", operation)], took);
     }
-    let mut errors =
-        families.counter("forebay_fuse_errors_total", "Requests of the kernel that were answered with an error");
+    let mut errors = families.counter("forebay_fuse_errors_total", "Kernel requests that were answered with an error");
     for (errno, count) in &fuse.failures {
         errors = errors.add([("errno", errno)], *count);
     }
     families.counter("forebay_fuse_read_bytes_total", "Bytes that reads returned").add([], fuse.read_bytes);
     families
-        .counter("forebay_fuse_reads_total", "Reads, by whether they were answered at once from memory")
+        .counter("forebay_fuse_reads_total", "Reads, by whether memory answered them at once (hit) or not (miss)")
         .add([("result", "hit")], fuse.read_hits)
         .add([("result", "miss")], fuse.read_misses);
-    families.counter("forebay_fuse_written_bytes_total", "Bytes that were written").add([], fuse.written_bytes);
+    families.counter("forebay_fuse_written_bytes_total", "Bytes written").add([], fuse.written_bytes);
     families.gauge("forebay_fuse_inodes", "Inodes that the kernel holds").add([], fuse.inodes);
     fuse.io.iter().for_each(|io| of_fuse_io(io, families));
 }
 
 fn of_fuse_io(io: &FuseIo, families: &mut Families) {
-    let mut threads = families.gauge("forebay_mount_io_threads", "Threads that serve a mount, by what brings requests");
+    let mut threads = families
+        .gauge("forebay_mount_io_threads", "Threads that serve a mount, by request channel: /dev/fuse or io_uring");
     for mode in ["device", "uring"] {
         threads = threads.add([("mode", mode)], if io.mode == mode { io.threads } else { 0 });
     }
     families
-        .gauge("forebay_mount_io_passthrough", "Whether the kernel can read materialised files by itself: 1 or 0")
+        .gauge("forebay_mount_io_passthrough", "Whether the kernel can read materialised files directly: 1 or 0")
         .add([], io.passthrough);
     let rings = [
         ("forebay_mount_io_requests_total", "Requests that came over io_uring", io.requests),
         ("forebay_mount_io_kept_total", "Requests over io_uring that were not answered at once", io.kept),
-        ("forebay_mount_io_submits_total", "System calls of the threads that serve rings", io.submits),
-        ("forebay_mount_io_bells_total", "Times that one of them was woken to send an answer", io.bells),
-        ("forebay_mount_io_starved_total", "Times that all entries of a queue were in use", io.starved),
-        ("forebay_mount_io_malformed_total", "Messages of the kernel that made no sense", io.malformed),
+        ("forebay_mount_io_submits_total", "System calls of the threads that serve io_uring requests", io.submits),
+        ("forebay_mount_io_bells_total", "Wake-ups of io_uring threads to send an answer", io.bells),
+        ("forebay_mount_io_starved_total", "Times that all entries of an io_uring queue were in use", io.starved),
+        ("forebay_mount_io_malformed_total", "Kernel messages that were malformed", io.malformed),
         ("forebay_mount_io_interrupts_total", "Signals to programs that waited for an answer", io.interrupts),
     ];
     for (name, help, count) in rings {
@@ -147,30 +149,32 @@ fn of_fuse_io(io: &FuseIo, families: &mut Families) {
 fn of_staging(staging: &Staging, families: &mut Families) {
     let Staging { drafts, space, uploads } = staging;
     families
-        .gauge("forebay_staging_files", "Files that are staged, by what becomes of them")
+        .gauge("forebay_staging_files", "Staged files, by state")
         .add([("state", "clean")], drafts.open.saturating_sub(drafts.dirty))
         .add([("state", "dirty")], drafts.dirty)
         .add([("state", "failed")], drafts.failed);
     families.gauge("forebay_staging_capacity_bytes", "Bytes that a mount may stage").add([], space.size);
-    families.gauge("forebay_staging_used_bytes", "Bytes of that in use").add([], space.used);
+    families.gauge("forebay_staging_used_bytes", "Bytes of staging space that a mount uses").add([], space.used);
     families.gauge("forebay_staging_failed_bytes", "Bytes of files that could not be uploaded").add([], space.failed);
     families
         .gauge("forebay_staging_waiting_writers", "Writers that wait for room in the staging directory")
         .add([], space.writers_waiting);
     families
-        .gauge("forebay_staging_sending_bytes", "Bytes of files and parts on their way to the origin")
+        .gauge("forebay_staging_sending_bytes", "Bytes of files and parts in transit to the origin")
         .add([], uploads.bytes_in_flight);
     families
-        .counter("forebay_staging_sent_total", "Files and parts of files that were sent to the origin")
+        .counter("forebay_staging_sent_total", "Files and parts of files sent to the origin")
         .add([("kind", "file")], uploads.puts)
         .add([("kind", "part")], uploads.parts);
-    families.counter("forebay_staging_sent_bytes_total", "Bytes of those").add([], uploads.bytes);
     families
-        .counter("forebay_staging_uploads_total", "Uploads in parts that ended, by how")
+        .counter("forebay_staging_sent_bytes_total", "Bytes of files and parts sent to the origin")
+        .add([], uploads.bytes);
+    families
+        .counter("forebay_staging_uploads_total", "Finished multipart uploads, by outcome")
         .add([("outcome", "completed")], uploads.completed)
         .add([("outcome", "aborted")], uploads.aborted);
     families
-        .counter("forebay_staging_failures_total", "Attempts to take a file to the origin that failed")
+        .counter("forebay_staging_failures_total", "Failed attempts to upload a file to the origin")
         .add([], uploads.failures);
 }
 
@@ -180,107 +184,117 @@ fn of_local(local: &Local, families: &mut Families) {
     families
         .gauge("forebay_mount_local_on", "Whether files are materialised for the kernel to read: 1 or 0")
         .add([], u64::from(local.on));
-    let mut files = families.gauge("forebay_mount_local_files", "Materialised files, by their state");
+    let mut files = families.gauge("forebay_mount_local_files", "Materialised files, by state");
     for state in ["queued", "filling", "ready", "pinned", "unchecked", "leaving", "cooling"] {
         files = files.add([("state", state)], count(&local.files, state));
     }
-    let mut bytes = families.gauge("forebay_mount_local_bytes", "Room that they take, by what for");
+    let mut bytes = families.gauge("forebay_mount_local_bytes", "Space that materialised files use, by state");
     for state in ["ready", "filling", "unchecked", "leaving", "lingering"] {
         bytes = bytes.add([("state", state)], count(&local.bytes, state));
     }
-    families.gauge("forebay_mount_local_capacity_bytes", "Room that they may take").add([], local.capacity_bytes);
-    families.gauge("forebay_mount_local_huge_bytes", "Bytes of them in huge pages").add([], local.huge_bytes);
-    let mut opens = families.counter("forebay_mount_local_opens_total", "Files opened for reading, by who serves them");
+    families
+        .gauge("forebay_mount_local_capacity_bytes", "Space that materialised files may use")
+        .add([], local.capacity_bytes);
+    families
+        .gauge("forebay_mount_local_huge_bytes", "Bytes of materialised files in huge pages")
+        .add([], local.huge_bytes);
+    let mut opens =
+        families.counter("forebay_mount_local_opens_total", "Files opened for reading, by how reads are served");
     for (how, name) in [("passed", "passed"), ("direct", "direct"), ("cached", "served")] {
         opens = opens.add([("how", how)], count(&local.handles, name));
     }
     families
-        .counter(
-            "forebay_mount_local_waits_total",
-            "Opens that waited for a file to be materialised, by how that ended",
-        )
+        .counter("forebay_mount_local_waits_total", "Opens that waited for a file to be materialised, by result")
         .add([("result", "came")], count(&local.opens, "waited"))
         .add([("result", "late")], count(&local.opens, "in_vain"));
-    let mut refused = families.counter("forebay_mount_local_refused_total", "Files that were not taken, by the reason");
+    let mut refused =
+        families.counter("forebay_mount_local_refused_total", "Files that were not materialised, by reason");
     for why in ["room", "size", "cooling"] {
         refused = refused.add([("why", why)], count(&local.refused, why));
     }
     refused.add([("why", "kernel")], local.refused_by_kernel);
     let fills = &local.fills;
     families
-        .counter("forebay_mount_local_fills_total", "Files that were fetched to be materialised, by how that ended")
+        .counter("forebay_mount_local_fills_total", "Files fetched to be materialised, by result")
         .add([("result", "done")], fills.done)
         .add([("result", "changed")], fills.changed)
         .add([("result", "cancelled")], fills.cancelled)
         .add([("result", "no_room")], fills.no_room)
         .add([("result", "corrupt")], fills.corrupt)
         .add([("result", "failed")], fills.failed);
-    families.counter("forebay_mount_local_fill_bytes_total", "Bytes of those that are whole").add([], fills.bytes);
     families
-        .counter("forebay_mount_local_fill_seconds_total", "Time that it took to fetch those that are whole")
+        .counter(
+            "forebay_mount_local_fill_bytes_total",
+            "Bytes of files that were fetched completely to be materialised",
+        )
+        .add([], fills.bytes);
+    families
+        .counter("forebay_mount_local_fill_seconds_total", "Time to completely fetch files that were materialised")
         .add([], fills.seconds_sum);
     families
-        .counter("forebay_mount_local_evictions_total", "Materialised files that had to go for others")
+        .counter("forebay_mount_local_evictions_total", "Materialised files evicted to make room for others")
         .add([], local.evictions);
     families
-        .counter("forebay_mount_local_corrupt_sectors_total", "Sectors of them that were not as they were fetched")
+        .counter("forebay_mount_local_corrupt_sectors_total", "Corrupt sectors found in materialised files")
         .add([], local.corrupt_sectors);
     families
-        .counter("forebay_mount_local_checked_bytes_total", "Bytes of them that were checked again")
+        .counter("forebay_mount_local_checked_bytes_total", "Bytes of materialised files that were checked again")
         .add([], local.checked_bytes);
     families
         .counter(
             "forebay_mount_local_splits_total",
-            "Writers that got an inode of their own while readers had the old one",
+            "Writers that got a new inode because readers had the old one open",
         )
         .add([], local.splits);
 }
 
 fn of_client(client: &Client, families: &mut Families) {
     families
-        .counter("forebay_client_read_bytes_total", "Bytes that a client's reads got, by where they came from")
+        .counter("forebay_client_read_bytes_total", "Bytes that a client read, by source")
         .add([("source", "local_memory")], client.local_memory)
         .add([("source", "buffered")], client.buffered)
         .add([("source", "worker_memory")], client.worker_memory)
         .add([("source", "worker_disk")], client.worker_disk)
         .add([("source", "origin")], client.origin);
     families
-        .counter("forebay_client_prefetched_bytes_total", "Bytes asked for ahead of a reader")
+        .counter("forebay_client_prefetched_bytes_total", "Bytes prefetched ahead of a reader")
         .add([], client.prefetched);
     families
-        .counter("forebay_client_failovers_total", "Requests that went to another worker than the first choice")
+        .counter("forebay_client_failovers_total", "Requests that went to a worker other than the first choice")
         .add([], client.failovers);
-    families.counter("forebay_client_outages_total", "Times when no worker could be reached").add([], client.outages);
+    families.counter("forebay_client_outages_total", "Times that no worker could be reached").add([], client.outages);
     families
-        .gauge("forebay_client_waiting_requests", "Requests that wait for a worker, since none can be reached")
+        .gauge("forebay_client_waiting_requests", "Requests that wait because no worker can be reached")
         .add([], client.waiting_for_workers as f64);
     families
         .counter(
             "forebay_client_direct_requests_total",
-            "Requests that went to the origin, since no worker could be reached",
+            "Requests that went to the origin because no worker could be reached",
         )
         .add([], client.direct_requests);
     families
-        .counter("forebay_client_corrupt_sectors_total", "Sectors that did not arrive as their worker's checksums say")
+        .counter("forebay_client_corrupt_sectors_total", "Received sectors that did not match the worker's checksums")
         .add([], client.corrupt_sectors);
     families.counter("forebay_client_failed_reads_total", "Reads that failed").add([], client.failed_reads);
     families
-        .counter("forebay_client_uploads_total", "Files and parts of files that a client took to the origin")
+        .counter("forebay_client_uploads_total", "Files and parts of files that a client uploaded to the origin")
         .add([], client.uploads);
-    families.counter("forebay_client_uploaded_bytes_total", "Bytes of those").add([], client.uploaded);
     families
-        .counter("forebay_client_changes_total", "Changes of the namespace that a client made, uploads aside")
+        .counter("forebay_client_uploaded_bytes_total", "Bytes that a client uploaded to the origin")
+        .add([], client.uploaded);
+    families
+        .counter("forebay_client_changes_total", "Namespace changes that a client made, except uploads")
         .add([], client.changes);
     let calls = [("data", &client.data), ("metadata", &client.metadata)];
     for (kind, calls) in calls {
         families
-            .histogram("forebay_client_call_duration_seconds", "Time from a request to a worker until its answer")
+            .histogram("forebay_client_call_duration_seconds", "Time from a request to a worker until the answer")
             .record([("kind", kind)], &calls.latency);
         families
             .counter("forebay_client_failed_calls_total", "Requests that no worker answered")
             .add([("kind", kind)], calls.failures);
         families
-            .counter("forebay_client_received_bytes_total", "Bytes that came with the answers of workers")
+            .counter("forebay_client_received_bytes_total", "Bytes received in answers from workers")
             .add([("kind", kind)], calls.bytes_received);
     }
 }
@@ -299,15 +313,15 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
         families
             .histogram(
                 "forebay_rdma_reply_duration_seconds",
-                "Time from a request's arrival over RDMA until its reply was given to the card",
+                "Time from a request's arrival over RDMA until the card gets the reply",
             )
             .record(card, &listener.latency);
-        families.gauge("forebay_rdma_connections", "Connections over RDMA").add(card, listener.connections);
+        families.gauge("forebay_rdma_connections", "Open RDMA connections").add(card, listener.connections);
     }
     let cards = rdma.cards.iter().map(|card| (&card.card, card.registered_bytes));
     let listening = rdma.listeners.iter().map(|listener| (&listener.card, listener.registered_bytes));
     for (card, bytes) in cards.chain(listening) {
-        families.gauge("forebay_rdma_registered_bytes", "Memory that a card may access").add([("card", card)], bytes);
+        families.gauge("forebay_rdma_registered_bytes", "Memory registered with a card").add([("card", card)], bytes);
     }
     if let Some(paths) = &rdma.paths {
         for (transport, traffic) in [("rdma", &paths.rdma), ("tcp", &paths.tcp)] {
@@ -319,7 +333,10 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
                 .record([("transport", transport)], &traffic.latency);
         }
         families
-            .counter("forebay_client_path_switches_total", "Workers' paths that went from one transport to the other")
+            .counter(
+                "forebay_client_path_switches_total",
+                "Switches of a worker's path from one transport to the other",
+            )
             .add([("to", "tcp")], paths.fell_back)
             .add([("to", "rdma")], paths.failed_back);
     }
@@ -327,7 +344,7 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
         for (transport, is_rdma) in [("rdma", true), ("tcp", false)] {
             let up = worker.data.iter().filter(|path| path.rdma == is_rdma && path.up).count();
             families
-                .gauge("forebay_client_paths_up", "Paths of data to a worker that are used, by transport")
+                .gauge("forebay_client_paths_up", "Data paths to a worker that are in use, by transport")
                 .add([("worker", &worker.worker), ("transport", transport)], up);
         }
     }
@@ -336,19 +353,27 @@ fn of_rdma(rdma: &Rdma, families: &mut Families) {
 fn of_window(window: &Window, families: &mut Families) {
     if let (Some(reads), Some(bytes)) = (window.reads, window.bytes) {
         families
-            .counter("forebay_client_window_reads_total", "Reads of bytes where workers on the same host have them")
+            .counter("forebay_client_window_reads_total", "Reads directly from the memory of workers on the same host")
             .add([], reads);
-        families.counter("forebay_client_window_bytes_total", "Bytes of those, which were not copied").add([], bytes);
         families
-            .gauge("forebay_client_windows_open", "Workers on the same host whose memory is seen")
+            .counter(
+                "forebay_client_window_bytes_total",
+                "Bytes read from workers' memory on the same host, without a copy",
+            )
+            .add([], bytes);
+        families
+            .gauge("forebay_client_windows_open", "Workers on the same host whose memory a client can read")
             .add([], window.workers.iter().filter(|worker| worker.state == "open").count());
     }
     if let (Some(connections), Some(pinned)) = (window.connections, window.pinned_bytes) {
         families
-            .gauge("forebay_worker_window_connections", "Clients on the same host that see a worker's memory")
+            .gauge("forebay_worker_window_connections", "Clients on the same host that can read a worker's memory")
             .add([], connections);
         families
-            .gauge("forebay_worker_window_pinned_bytes", "Memory that has to stay as it is because they look at it")
+            .gauge(
+                "forebay_worker_window_pinned_bytes",
+                "Memory that a worker keeps unchanged while clients on the same host read it",
+            )
             .add([], pinned);
     }
 }
@@ -362,49 +387,52 @@ fn of_zero_copy(zero_copy: &ZeroCopy, families: &mut Families) {
         )
         .add([], bytes);
     families
-        .counter("forebay_worker_zero_copy_copied_total", "Sends that the kernel was asked not to copy, and copied")
+        .counter("forebay_worker_zero_copy_copied_total", "Sends that the kernel copied although it was asked not to")
         .add([], copied);
     families
-        .gauge("forebay_worker_zero_copy_lost_bytes", "Memory that is lost because the kernel never let go of it")
+        .gauge("forebay_worker_zero_copy_lost_bytes", "Memory that is lost because the kernel never released it")
         .add([], lost_bytes);
 }
 
 fn of_worker(worker: &Worker, families: &mut Families) {
-    let mut requests = families.counter("forebay_worker_requests_total", "Requests answered, well or badly");
+    let mut requests = families.counter("forebay_worker_requests_total", "Requests answered, including failed ones");
     for (operation, count) in &worker.requests {
         requests = requests.add([("operation", operation)], *count);
     }
     families.counter("forebay_worker_failed_requests_total", "Requests that failed").add([], worker.failures);
     families
-        .counter("forebay_worker_served_bytes_total", "Bytes that a worker had, by where it had them from")
+        .counter("forebay_worker_served_bytes_total", "Bytes that a worker served, by source")
         .add([("source", "memory")], worker.bytes_memory)
         .add([("source", "disk")], worker.bytes_disk)
         .add([("source", "origin")], worker.bytes_origin)
         .add([("source", "peer")], worker.bytes_peers);
     families
-        .counter("forebay_worker_adopted_bytes_total", "Bytes taken over from workers that leave")
+        .counter("forebay_worker_adopted_bytes_total", "Bytes taken over from leaving workers")
         .add([], worker.bytes_adopted);
     families.counter("forebay_worker_freed_blocks_total", "Blocks dropped on request").add([], worker.blocks_freed);
     families.counter("forebay_worker_freed_bytes_total", "Bytes dropped on request").add([], worker.bytes_freed);
     families
-        .counter("forebay_worker_uploaded_bytes_total", "Bytes of files that a worker took to origins")
+        .counter("forebay_worker_uploaded_bytes_total", "Bytes of files that a worker uploaded to origins")
         .add([], worker.bytes_uploaded);
-    families.gauge("forebay_worker_fetches", "Fetches under way").add([], worker.fetches);
+    families.gauge("forebay_worker_fetches", "Fetches in progress").add([], worker.fetches);
 }
 
 fn of_store(store: &Store, families: &mut Families) {
     let disks: Vec<(String, _)> = store.disks.iter().map(|disk| (disk.dir.display().to_string(), disk)).collect();
     let Store { blocks, memory, disk_queue_bytes, disk_write_skipped, .. } = store;
-    families.gauge("forebay_store_blocks", "Blocks of which something is held").add([], *blocks);
+    families.gauge("forebay_store_blocks", "Blocks that the store holds, whole or in part").add([], *blocks);
     families
         .gauge("forebay_store_disk_queue_bytes", "Bytes that wait to be written to disk")
         .add([], *disk_queue_bytes);
     families
-        .counter("forebay_store_disk_writes_skipped_total", "Runs that left memory without having reached a disk")
+        .counter(
+            "forebay_store_disk_writes_skipped_total",
+            "Runs of sectors that left memory without being written to a disk",
+        )
         .add([], *disk_write_skipped);
-    families.counter("forebay_store_memory_waits_total", "Requests for memory that had to wait").add([], memory.waits);
+    families.counter("forebay_store_memory_waits_total", "Memory allocations that had to wait").add([], memory.waits);
     families
-        .counter("forebay_store_memory_failures_total", "Requests for memory that gave up")
+        .counter("forebay_store_memory_failures_total", "Memory allocations that waited in vain")
         .add([], memory.failures);
     let tiers = [("memory", "", memory.capacity, memory.used, memory.runs_evicted, memory.corrupt_sectors)];
     let disk_tiers = disks
@@ -414,10 +442,8 @@ fn of_store(store: &Store, families: &mut Families) {
         let labels = [("tier", tier), ("dir", dir)];
         families.gauge("forebay_store_capacity_bytes", "Bytes that a tier may hold").add(labels, capacity);
         families.gauge("forebay_store_used_bytes", "Bytes that a tier holds").add(labels, used);
-        families.counter("forebay_store_evictions_total", "Runs that a tier evicted").add(labels, evicted);
-        families
-            .counter("forebay_store_corrupt_sectors_total", "Sectors that were not as they were written")
-            .add(labels, corrupt);
+        families.counter("forebay_store_evictions_total", "Runs of sectors that a tier evicted").add(labels, evicted);
+        families.counter("forebay_store_corrupt_sectors_total", "Corrupt sectors found in a tier").add(labels, corrupt);
     }
     for (dir, disk) in &disks {
         let dir = [("dir", &**dir)];
@@ -426,11 +452,14 @@ fn of_store(store: &Store, families: &mut Families) {
             .counter("forebay_store_disk_written_bytes_total", "Bytes written to a disk")
             .add(dir, disk.bytes_written);
         families
-            .counter("forebay_store_disk_errors_total", "Reads and writes that the kernel failed")
+            .counter(
+                "forebay_store_disk_errors_total",
+                "Disk reads and writes that failed with an error from the kernel",
+            )
             .add([dir[0], ("direction", "read")], disk.read_errors)
             .add([dir[0], ("direction", "write")], disk.write_errors);
         families
-            .gauge("forebay_store_disk_degraded", "Whether a disk is not written to because it failed")
+            .gauge("forebay_store_disk_degraded", "Whether writes to a disk are stopped because it failed: 1 or 0")
             .add(dir, disk.degraded);
     }
 }
@@ -443,14 +472,14 @@ fn of_origin(origin: &Origin, families: &mut Families) {
         .add([], counts.bytes);
     families.counter("forebay_origin_sent_bytes_total", "Bytes of files sent to origins").add([], counts.uploaded);
     families
-        .counter("forebay_origin_retries_total", "Requests to origins that followed a failed one")
+        .counter("forebay_origin_retries_total", "Repeated requests to origins after a failure")
         .add([], counts.retries);
     families
-        .counter("forebay_origin_errors_total", "Operations on origins that failed in the end")
+        .counter("forebay_origin_errors_total", "Operations on origins that failed after any retries")
         .add([], counts.errors);
     for of in &counts.operations {
-        let mut requests = families
-            .counter("forebay_origin_requests_total", "Requests to origins, by what they ask for and how they ended");
+        let mut requests =
+            families.counter("forebay_origin_requests_total", "Requests to origins, by operation and outcome");
         for (outcome, count) in &of.outcomes {
             requests = requests.add([("operation", &of.operation), ("outcome", outcome)], *count);
         }

@@ -1,4 +1,4 @@
-//! A mountpoint that is to be this process's: its name, who has claimed it, and what a killed process left there.
+//! A mountpoint that is to be this process's: its name, its claim, and what a killed process left there.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ impl Place {
     /// Claims `mountpoint`, and takes away what a killed process left there.
     ///
     /// # Errors
-    /// When it does not exist, or somebody serves it.
+    /// When it does not exist, or another process serves it.
     pub(crate) fn take(mountpoint: &Path) -> anyhow::Result<Self> {
         let mountpoint = resolve(mountpoint)?;
         let claim = Claim::take(&mountpoint)?;

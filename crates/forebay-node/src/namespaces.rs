@@ -46,7 +46,7 @@ pub(crate) struct Namespaces {
 /// The mounts of the configuration.
 ///
 /// # Errors
-/// When one of them cannot be opened: whoever starts a worker wants to know.
+/// When one of them cannot be opened, so that the user who starts a worker learns of it.
 pub(crate) fn configured(
     loaded: &Loaded,
     mounts: &[forebay_config::Mount],

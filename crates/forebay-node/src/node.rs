@@ -15,7 +15,8 @@ use crate::mountpoint::Place;
 use crate::web::Web;
 use crate::worker_node::WorkerNode;
 
-/// What runs in this process. To be ended by [`Node::shutdown`]: dropping it gives no blocks to others and waits for nobody.
+/// What runs in this process. To be ended by [`Node::shutdown`]: dropping it gives no blocks to others and waits for no
+/// other process.
 pub struct Node {
     parts: Parts,
     at_once: CancellationToken,
@@ -83,13 +84,13 @@ impl Node {
         }
     }
 
-    /// Once this is cancelled, [`Node::shutdown`] does not wait any more for those who have files open in the mount.
+    /// Once this is cancelled, [`Node::shutdown`] no longer waits for processes that have files open in the mount.
     #[must_use]
     pub fn at_once(&self) -> CancellationToken {
         self.at_once.clone()
     }
 
-    /// Unmounts, gives jobs and blocks to others, and ends. Those who have files open have 10 s.
+    /// Unmounts, gives jobs and blocks to others, and ends. Processes that have files open have 10 s.
     ///
     /// # Errors
     /// When it cannot be unmounted. The rest is ended all the same.
@@ -108,7 +109,7 @@ pub(crate) struct Parts {
     pub(crate) worker: Option<WorkerNode>,
     pub(crate) web: Option<Web>,
     pub(crate) cluster: Option<Cluster>,
-    /// The claim of the mountpoint: somebody else's only after everything has ended.
+    /// The claim of the mountpoint: another process can have it only after everything has ended.
     pub(crate) place: Option<Place>,
 }
 

@@ -28,7 +28,8 @@ use crate::state::{self, Role};
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
 
-/// How long a standalone node waits for its coordinator, which nobody runs against: it leads when the state's files are written.
+/// How long a standalone node waits for its coordinator. No other coordinator competes with it, so it leads when the
+/// state's files are written.
 const LEADS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is to run, checked.
@@ -59,7 +60,8 @@ pub(crate) async fn start(plan: Plan, cancelled: &CancellationToken) -> anyhow::
     match started {
         Ok(()) => Ok(Node::of(parts)),
         Err(error) => {
-            // Nobody can have opened a file that is worth waiting for. The token that starting was given up by is the caller's.
+            // No process can have opened a file that is worth waiting for. The token that cancelled the start is the
+            // caller's.
             let at_once = CancellationToken::new();
             at_once.cancel();
             let _ = parts.close(&at_once).await;

@@ -1,8 +1,9 @@
 //! Run state: which process serves which mountpoint.
 //!
-//! Each mountpoint has files in a run directory, named after it: `NAME.json` says what is mounted, by whom and
-//! where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however it
-//! ends; `NAME.sock` is where it answers for itself; the log, where the configuration names none, lies in a log directory under the same name.
+//! Each mountpoint has files in a run directory, named after it: `NAME.json` says what is mounted, by which process,
+//! and where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however
+//! it ends; `NAME.sock` is where it answers for itself; the log, where the configuration names none, lies in a log
+//! directory under the same name.
 //!
 //! The lock decides which process serves a mountpoint. What a killed process leaves behind is replaced by the next one.
 
@@ -29,7 +30,7 @@ pub enum Role {
     Mount,
 }
 
-/// What is mounted where, and by whom.
+/// What is mounted where, and by which process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunState {
     /// The process that serves the mount.
@@ -108,7 +109,7 @@ pub struct Claim {
     state_file: PathBuf,
     /// What an earlier process wrote that did not end well.
     pub left_behind: Option<RunState>,
-    /// Locked. Closed after the files are gone, so that nobody else removes ours or we theirs.
+    /// Locked. Closed after the files are gone, so that no other process removes our files, nor we theirs.
     _lock: File,
 }
 
@@ -317,7 +318,7 @@ fn may_be_written(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Whether nobody but this user or root can have put something into `directory`: anyone may make names in `/tmp`.
+/// Whether only this user or root can have put something into `directory`: every user may make names in `/tmp`.
 fn may_be_trusted(directory: &Path) -> bool {
     let user = rustix::process::geteuid().as_raw();
     std::fs::symlink_metadata(directory).is_ok_and(|metadata| {

@@ -150,7 +150,7 @@ impl NearConnector {
 }
 
 impl Links {
-    /// Lets go of links that nobody else has any more.
+    /// Drops the links that only this list still holds.
     fn settle(&mut self) {
         for link in self.open.extract_if(.., |link| Arc::strong_count(link) == 1) {
             let WindowReport { reads, bytes, .. } = link.report();

@@ -201,7 +201,7 @@ impl WorkerNode {
     /// Waits until the worker is registered, or until that seems to take too long and others are there to read from.
     ///
     /// # Errors
-    /// When it is not registered and nobody else is.
+    /// When it is not registered and no other worker is.
     pub(crate) async fn registered(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let Some(joined) = &self.joined else { return Ok(()) };
         let mut standing = joined.standing();

@@ -6,10 +6,10 @@
 //! one tick of the file system's clock (at most 4 ms; none since Linux 6.13, whose time stamps are finer once looked
 //! at) keeps its version: replace files by renaming a new one over them.
 //!
-//! **Symbolic links** are followed (`file/directory.rs`), and what they lead to must lie in the origin's directory: a link
-//! out of it answers `PermissionDenied`, whoever made it. The check is made on the file that was opened (by what `/proc/self/fd` says of
-//! it), so that no swap of a link in between gets past it. Listings leave out links that lead outside or nowhere,
-//! and whatever is neither file nor directory.
+//! **Symbolic links** are followed (`file/directory.rs`), and what they lead to must lie in the origin's directory: a
+//! link out of it answers `PermissionDenied`, whatever made it. The check is made on the file that was opened (by what
+//! `/proc/self/fd` says of it), so that no swap of a link in between gets past it. Listings leave out links that lead
+//! outside or nowhere, and whatever is neither file nor directory.
 //!
 //! **Changes** (`file/writes.rs`) are renames of hidden files that lie in the origin's root until they are whole; uploads in
 //! parts (`file/uploads.rs`) are hidden directories there. No path leads to them, and no listing shows them.

@@ -71,14 +71,14 @@ pub struct Room {
 /// * **Cancellation.** Dropping a future gives up the operation; bytes may have been written into `into`, and nothing
 ///   is written after the drop returns.
 /// * Every operation ends within the implementation's configured deadline; changes get more time the more bytes they move.
-/// * **Changes.** An origin that [`Origin::takes_changes`] has the verbs below it; the others answer `ReadOnly` to each. A file
-///   appears, or is replaced, whole and at once, and never in part: readers see the version before or the version after. What a
-///   change answers is what the origin has from then on, so a `stat` right after it says the same, unless somebody else has
-///   changed it since. Names that the origin cannot hold are `InvalidArgument`, files beyond its limits `TooLarge`, a full
-///   origin is `NoSpace`. Nothing here checks for races between writers: the last one wins, with one whole version. Directories
-///   above a new name need not be there: they are implied, or made where they are real. A change that is given up, or fails with
-///   `TimedOut` or `Unavailable`, may have been made, or be made yet; every verb may be asked again then, where `Exists` and
-///   `NotFound`, of directories, may mean that it was.
+/// * **Changes.** An origin that [`Origin::takes_changes`] has the verbs below it; the others answer `ReadOnly` to
+///   each. A file appears, or is replaced, whole and at once, and never in part: readers see the version before or the
+///   version after. What a change answers is what the origin has from then on, so a `stat` right after it says the
+///   same, unless another writer has changed it since. Names that the origin cannot hold are `InvalidArgument`, files
+///   beyond its limits `TooLarge`, a full origin is `NoSpace`. Nothing here checks for races between writers: the last
+///   one wins, with one whole version. Directories above a new name need not be there: they are implied, or made where
+///   they are real. A change that is given up, or fails with `TimedOut` or `Unavailable`, may have been made, or be
+///   made yet; every verb may be asked again then, where `Exists` and `NotFound`, of directories, may mean that it was.
 #[async_trait::async_trait]
 pub trait Origin: Send + Sync + 'static {
     /// The URL this origin was opened with, normalised (no trailing slash): [`FileVersion::origin`] is this.

@@ -72,7 +72,7 @@ impl std::fmt::Debug for S3Keys {
 const PROBE_ATTEMPTS: u32 = 6;
 
 impl OriginOptions {
-    /// The same for a first question when something starts: who starts it wants to know soon.
+    /// The same for a first question when something starts: the user who starts it wants to know soon.
     #[must_use]
     pub fn for_a_probe(self) -> Self {
         Self { max_attempts: self.max_attempts.min(PROBE_ATTEMPTS), ..self }

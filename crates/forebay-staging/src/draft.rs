@@ -30,7 +30,7 @@ impl Draft {
     }
 
     /// When it was last changed; what the origin says, once it is synced. A draft that revises a file was changed now,
-    /// until somebody says otherwise.
+    /// until another time is set.
     #[must_use]
     pub fn modified(&self) -> SystemTime {
         self.inner.state.lock().modified
@@ -62,8 +62,8 @@ impl Draft {
     /// Bytes of it: what was written, zeros in holes, the base elsewhere. Cut off at its end.
     ///
     /// # Errors
-    /// `NoSpace` for bytes that were let go of and are not synced; `VersionChanged` when the base has been replaced at
-    /// the origin by somebody else; what the origin and the disk say.
+    /// `NoSpace` for bytes that were let go of and are not synced; `VersionChanged` when another writer has replaced
+    /// the base at the origin; what the origin and the disk say.
     pub async fn read(&self, offset: u64, length: u32) -> Result<Bytes, Failure> {
         self.inner.read(offset, length).await
     }
@@ -107,12 +107,12 @@ impl Draft {
     ///
     /// # Errors
     /// What the origin says; everything stays staged, and what has arrived need not go again with the next try.
-    /// `VersionChanged` when bytes are needed of a base that somebody else has replaced.
+    /// `VersionChanged` when bytes are needed of a base that another writer has replaced.
     pub async fn sync(&self) -> Result<Option<Attr>, Failure> {
         self.inner.sync(false).await
     }
 
-    /// Nobody writes any more: syncs, and lets go of all that is staged. A draft that cannot be synced is written down
+    /// The last writer is gone: syncs, and lets go of all that is staged. A draft that cannot be synced is written down
     /// as failed, stays in the staging directory, and takes no more writes.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl Draft {
         self.inner.renamed(path, attr);
     }
 
-    /// It has no name any more: it is never uploaded, and lives on for those who have it open. An upload under way is
-    /// aborted.
+    /// It has no name any more: it is never uploaded, and lives on for the handles that have it open. An upload under
+    /// way is aborted.
     pub fn unlink(&self) {
         self.inner.unlink();
     }

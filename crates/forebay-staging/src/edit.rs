@@ -112,7 +112,7 @@ impl DraftInner {
     }
 
     fn truncate_now(&self, size: u64) -> Result<(), Failure> {
-        // Nobody else changes the file meanwhile, so that `state` need not be held while the disk works.
+        // No other thread changes the file meanwhile, so that `state` need not be held while the disk works.
         let _io = self.io.write();
         let before = {
             let state = self.state.lock();
@@ -178,7 +178,7 @@ impl DraftInner {
     pub(crate) fn retire(&self) {
         let _io = self.io.write();
         let mut state = self.state.lock();
-        // Dirty: somebody writes again. Unlinked: the staged file is all there is.
+        // Dirty: it is being written again. Unlinked: the staged file is all there is.
         if state.dirty || state.unlinked || state.attr.is_none() {
             return;
         }

@@ -108,7 +108,7 @@ impl FakeRemote {
         self.world.state.lock().objects.remove(path);
     }
 
-    /// Puts an object there as somebody else does.
+    /// Puts an object there as another writer does.
     pub(crate) fn store(&self, path: &FsPath, bytes: impl Into<Bytes>) -> Attr {
         self.world.state.lock().store(path, bytes.into())
     }

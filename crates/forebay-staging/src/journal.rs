@@ -5,7 +5,7 @@
 //! locks, the process in the record counts.
 //!
 //! A draft's bytes come before its record and go after it: bytes without a record are those of a draft with nothing to
-//! lose, or what a crash left of one, and are removed when nobody has them locked.
+//! lose, or what a crash left of one, and are removed when no process has them locked.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -21,11 +21,11 @@ use crate::record::{FORMAT, Record};
 
 /// Bytes without a record that are younger than this may be those of a draft that is just being made.
 const YOUNG: Duration = Duration::from_secs(60);
-/// How often, and how far apart, a lock is tried that somebody may only be looking at.
+/// How often, and how far apart, a lock is tried that may be held only to look at the draft.
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
-/// What may take a disk long: a directory on a network or a disk that is busy may make anybody wait for it.
+/// What may take a disk long: a directory on a network, or a disk that is busy, may make any thread wait for it.
 pub(crate) trait Disk: std::fmt::Debug + Send + Sync {
     /// Waits until a file, or a directory, outlives the machine.
     fn sync(&self, file: &File) -> io::Result<()>;
@@ -156,8 +156,8 @@ impl Journal {
         Ok(names)
     }
 
-    /// Takes a draft over from a process that is gone, or has left it. `None`: somebody works with it. `patient`:
-    /// others may look at it for a moment.
+    /// Takes over a draft whose process is gone, or has left it. `None`: it is in use. `patient`: others may look at it
+    /// for a moment.
     pub(crate) fn claim(&self, id: &str, patient: bool) -> io::Result<Option<File>> {
         if !is_id(id) {
             return Err(io::ErrorKind::NotFound.into());
@@ -178,7 +178,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// Whether somebody works with a draft.
+    /// Whether a draft is in use.
     pub(crate) fn is_claimed(&self, id: &str) -> bool {
         let Ok(file) = File::open(self.data(id)) else { return false };
         match file.try_lock_shared() {

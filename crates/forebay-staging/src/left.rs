@@ -35,7 +35,7 @@ pub struct Staged {
     pub since: SystemTime,
     /// What became of it.
     pub state: StagedState,
-    /// Who wrote it: a mountpoint.
+    /// The mount that wrote it: its mountpoint.
     pub owner: String,
     /// Where its bytes are.
     pub file: PathBuf,

@@ -1,4 +1,5 @@
-//! What befalls a draft besides its bytes: it gets another name or loses it, nobody has it open any more, or the mount goes away.
+//! What befalls a draft besides its bytes: it gets another name or loses it, its last handle is gone, or the mount goes
+//! away.
 
 use forebay_types::{Attr, Failure, FailureKind, FsPath};
 

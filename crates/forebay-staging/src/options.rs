@@ -18,9 +18,9 @@ pub struct StagingOptions {
     pub memory: ByteSize,
     /// How long a writer waits for room.
     pub timeout: Duration,
-    /// How long nobody must have written to a part for it to be sent before the file is synced.
+    /// How long a part must be left unwritten before it is sent ahead of the file's sync.
     pub quiet: Duration,
-    /// Who stages, for people: the mountpoint.
+    /// The mount that stages, for people: its mountpoint.
     pub owner: String,
 }
 

@@ -4,10 +4,11 @@
 //! be read; it is *current* as long as it was not changed after that. A part that is changed again is sent again; never
 //! are two sends of one part under way at once, because nothing would tell which of them the origin keeps.
 //!
-//! A part goes *early*, before anybody asks for a sync, when as many bytes were written to it as it has (since it was
-//! sent last), all of it is staged, and nobody wrote to it for a while. So a writer that goes through the file in order
+//! A part goes *early*, before a sync is asked for, when as many bytes were written to it as it has (since it was sent
+//! last), all of it is staged, and it was not written to for a while. So a writer that goes through the file in order
 //! has its parts sent behind it, and one that changes a few bytes here and there does not have whole parts sent for
-//! each of them. As long as every write has begun where the one before ended there is no wait: such a writer will not come back.
+//! each of them. As long as every write has begun where the one before ended there is no wait: such a writer will not
+//! come back.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::schedule::Schedule;
 
-/// The parts of a draft since it was last synced. A part that nobody touched since has no entry.
+/// The parts of a draft since it was last synced. A part that was not touched since has no entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     schedule: Arc<Schedule>,
@@ -303,7 +304,7 @@ impl Parts {
         self.touched.insert(number, Part { changed: self.generation, sent, ..Part::new(now) });
     }
 
-    /// Whether nobody changed the part since the last sync, and nobody is about to send it.
+    /// Whether the part was not changed since the last sync, and is not being sent.
     pub(crate) fn is_untouched(&self, number: u32) -> bool {
         self.touched.get(&number).is_none_or(|part| part.changed == 0 && !part.in_flight)
     }

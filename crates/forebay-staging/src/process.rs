@@ -1,4 +1,4 @@
-//! Which process a draft belongs to, so that nobody touches those of one that lives.
+//! Which process a draft belongs to, so that no other process touches the drafts of one that lives.
 
 use forebay_metrics::process_started;
 use serde::{Deserialize, Serialize};

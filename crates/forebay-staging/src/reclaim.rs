@@ -36,7 +36,7 @@ pub(crate) async fn run(shared: Arc<StagingShared>) {
     }
 }
 
-/// Makes room, if somebody waits for some and there is something to let go of.
+/// Makes room, if a writer waits for some and there is something to let go of.
 fn relieve(shared: &StagingShared) {
     let mut missing = shared.room.missing();
     if missing == 0 || shared.forget_kept() >= missing {
@@ -95,7 +95,7 @@ impl DraftInner {
             ranges.iter().for_each(|range| state.content.let_go(range.clone()));
             (ranges, state.file.clone(), state.written_down == WrittenDown::Exactly)
         };
-        // With `io` alone, nothing is changed meanwhile, and nobody reads what may stay after all.
+        // `io` is held exclusively: nothing is changed meanwhile, and no thread reads what may stay after all.
         if let Err(failure) = self.write_down(if exact { As::Exactly } else { As::Roughly }, false) {
             tracing::warn!(%failure, "bytes that were uploaded are not let go of");
             let mut state = self.state.lock();

@@ -22,7 +22,7 @@ pub(crate) struct Record {
     /// For people; names may be any bytes, so `path_hex` counts.
     pub(crate) path: String,
     pub(crate) path_hex: String,
-    /// Who wrote it: the mountpoint.
+    /// The mount that wrote it: its mountpoint.
     pub(crate) owner: String,
     #[serde(flatten)]
     pub(crate) process: Process,

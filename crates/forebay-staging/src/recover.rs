@@ -1,5 +1,5 @@
-//! What dead processes left in a staging directory, when it is opened: uploads that nobody needs are aborted, and what
-//! holds nothing is removed. What holds something waits for `forebay fs staged`.
+//! What dead processes left in a staging directory, when it is opened: uploads that are not needed are aborted, and
+//! what holds nothing is removed. What holds something waits for `forebay fs staged`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,8 +36,8 @@ async fn look_through(shared: &Arc<StagingShared>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A draft of a process that is gone, locked. `None` when somebody has it, or it cannot be read: people may still want
-/// to see that.
+/// A draft of a process that is gone, locked. `None` when it is in use, or cannot be read: people may still want to see
+/// that.
 fn abandoned(shared: &StagingShared, id: &str) -> Option<(StagedFile, Record)> {
     let file = shared.journal.claim(id, false).ok()??;
     let record = shared.journal.read(id).ok()?;

@@ -20,7 +20,7 @@ pub struct StagingReport {
 /// Files that are being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DraftCounts {
-    /// Those that somebody has open.
+    /// Those that are open.
     pub open: usize,
     /// Those of them that have something that the origin does not have.
     pub dirty: usize,

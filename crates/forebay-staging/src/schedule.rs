@@ -1,9 +1,9 @@
 //! How a file is cut into parts. Pure.
 //!
 //! Object stores take 10,000 parts and not one more, so parts that are small enough for a file of a few gigabytes are
-//! too small for one of hundreds. Nobody says beforehand how long a file will be; so parts grow on the way: 2,000 of
-//! the configured size, 3,000 four times that, 5,000 eight times that, none above [`MAX_PART`]. With 8 MiB that ends at
-//! 422 GiB.
+//! too small for one of hundreds. The length of a file is not known beforehand. So parts grow on the way: 2,000 of the
+//! configured size, 3,000 four times that, 5,000 eight times that, none above [`MAX_PART`]. With 8 MiB that ends at 422
+//! GiB.
 
 use std::ops::Range;
 

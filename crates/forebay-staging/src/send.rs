@@ -61,7 +61,7 @@ pub(crate) struct Sending {
 impl DraftInner {
     /// What may go early.
     pub(crate) fn next_early(&self, now: Instant) -> Next {
-        // Somebody waits for room: what can go should go.
+        // A writer waits for room: what can go should go.
         let quiet = if self.shared.room.missing() > 0 { std::time::Duration::ZERO } else { self.shared.quiet };
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -82,7 +82,7 @@ impl DraftInner {
     }
 
     /// Takes a part to be sent. `None` when it cannot go now: it is under way, there is no upload, a sync took over.
-    /// `early`: nobody asked for it; otherwise it is one of a file of `size` bytes.
+    /// `size`: the file's size, for a sync that asks for the part; `None`: the part goes early.
     pub(crate) fn start(
         self: &Arc<Self>,
         number: u32,
@@ -206,7 +206,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Sends it before anybody asked; what goes wrong is tried again.
+    /// Sends it before a sync asks for it; what goes wrong is tried again.
     pub(crate) async fn send_early(self) {
         let (inner, upload) = (Arc::clone(&self.inner), Arc::clone(&self.upload));
         let closing = inner.shared.closing.clone();

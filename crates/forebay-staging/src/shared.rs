@@ -1,10 +1,10 @@
 //! What the drafts of a process share, and what each of them is. They know each other: a draft takes room, memory and tasks from what
 //! is shared, and registers there, so that all drafts are found, and those of which parts may go early.
 //!
-//! Locks of a draft, in the order in which they are taken: `serial` (a sync is under way; the only one that is held while
-//! waiting), `io` (shared: somebody reads or writes staged bytes; exclusive: they are cut off, zeroed or let go of),
-//! `disk` (the staged file is made or removed, or its record is written), `state` (what is known; never held while a disk
-//! works, so that nobody waits for one to learn a file's size).
+//! Locks of a draft, in the order in which they are taken: `serial` (a sync is under way; the only one that is held
+//! while waiting), `io` (shared: staged bytes are being read or written; exclusive: they are cut off, zeroed or let go
+//! of), `disk` (the staged file is made or removed, or its record is written), `state` (what is known; never held while
+//! a disk works, so that no thread waits for one to learn a file's size).
 //!
 //! A write is first put into the staged file and then noted: what is noted is there. To send a part, first take the generation
 //! and then read: a write that the read may have missed is noted later, and makes the part go again.
@@ -77,7 +77,7 @@ pub(crate) struct DraftInner {
     pub(crate) state: Mutex<DraftState>,
     /// Something that was under way in the background has ended.
     pub(crate) settled: Notify,
-    /// Cancelled when nobody wants the file at the origin any more.
+    /// Cancelled when the file is not wanted at the origin any more.
     pub(crate) unlinked: CancellationToken,
 }
 

@@ -1,7 +1,8 @@
 //! The staged file and its record on disk: made, written down, and removed, by one at a time.
 //!
-//! The lock `disk` is held while the disk works, and `state` only for as long as it takes to make the record. So records come to
-//! the disk in the order in which they became true, and nobody waits for the disk to learn a file's size.
+//! The lock `disk` is held while the disk works, and `state` only for as long as it takes to make the record. So
+//! records come to the disk in the order in which they became true, and no thread waits for the disk to learn a file's
+//! size.
 //!
 //! `written_down` tells what is on disk, or will be as soon as `disk` is free. If that must be otherwise, the next holder writes
 //! it down.
@@ -27,7 +28,8 @@ pub(crate) enum As {
 }
 
 impl DraftInner {
-    /// The staged file, made if there is none, and written down if it is not. With `io`, so that nobody cuts the file meanwhile.
+    /// The staged file, made if there is none, and written down if it is not. The caller holds `io`, so that the file
+    /// is not cut meanwhile.
     pub(crate) fn staged_file(&self) -> Result<Arc<StagedFile>, Failure> {
         let locked = self.disk.lock();
         let (made, size) = {
@@ -129,7 +131,7 @@ impl DraftInner {
         self.warn(settled.await.flatten());
     }
 
-    /// Removes the staged file and its record. Nobody writes it down any more: its state says why.
+    /// Removes the staged file and its record. It is not written down any more: its state says why.
     pub(crate) fn remove_staged(&self, staged: &StagedFile) {
         let _locked = self.disk.lock();
         self.shared.journal.remove(&staged.id);

@@ -26,8 +26,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Opens a staging directory. What dead processes left in it is looked through in the background: uploads that
-    /// nobody will complete are aborted.
+    /// Opens a staging directory. What dead processes left in it is looked through in the background: uploads that will
+    /// never be completed are aborted.
     ///
     /// # Errors
     /// [`StagingError`] when the options make no sense, or the directory takes no files.

@@ -66,7 +66,7 @@ pub(crate) struct DraftState {
     pub(crate) new: bool,
     pub(crate) unlinked: bool,
     pub(crate) syncing: bool,
-    /// Nobody has it open any more.
+    /// It is not open any more.
     pub(crate) dropped: bool,
     /// It could not be uploaded and was left in the staging directory.
     pub(crate) left: Option<Failure>,

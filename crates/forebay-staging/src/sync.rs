@@ -25,7 +25,7 @@ use crate::state::{Begun, DraftState, Upload, WrittenDown, modified};
 
 /// What a sync does next.
 enum Step {
-    /// Nobody wants the file any more.
+    /// The file is not wanted any more.
     Stop,
     Put {
         path: FsPath,
@@ -61,7 +61,7 @@ impl Drop for Syncing<'_> {
     }
 }
 
-/// A draft that nobody else takes to the origin for now.
+/// A draft that nothing but this takes to the origin for now.
 pub struct Held {
     inner: Arc<DraftInner>,
     _serial: tokio::sync::OwnedMutexGuard<()>,
@@ -93,7 +93,7 @@ impl Drop for Held {
 }
 
 impl DraftInner {
-    /// Syncs; `finish`: nobody writes any more.
+    /// Syncs; `finish`: the last writer is gone.
     pub(crate) async fn sync(self: &Arc<Self>, finish: bool) -> Result<Option<Attr>, Failure> {
         {
             let state = self.state.lock();
@@ -248,7 +248,7 @@ impl DraftInner {
             // What was cut off before it was read would be zeros.
             return Err(Trouble::Cut);
         }
-        // Also when nobody wants the file any more: what was sent may arrive, and the waiters must know when.
+        // Also when the file is not wanted any more: what was sent may arrive, and the waiters must know when.
         let attr = self.shared.remote.put(path, bytes).await.map_err(Trouble::Other)?;
         self.shared.counts.puts.fetch_add(1, Ordering::Relaxed);
         self.shared.arrived(size);
@@ -297,7 +297,7 @@ impl DraftInner {
         Ok(Some(attr))
     }
 
-    /// What is known now that the origin has the file. False when nobody wants it any more.
+    /// What is known now that the origin has the file. False when the file is not wanted any more.
     fn rests_on(
         &self,
         path: &FsPath,
@@ -393,7 +393,7 @@ impl DraftInner {
             let path = self.shared.journal.data(&staged.id);
             self.shared.journal.sync(&staged.file).map_err(failed("sync", &path))?;
             self.write_down(As::Exactly, true)?;
-            // From here on anybody may retry or drop it.
+            // From here on any process may retry or drop it.
             let _ = staged.file.unlock();
             Ok(())
         });

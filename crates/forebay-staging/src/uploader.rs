@@ -1,4 +1,4 @@
-//! Sends parts behind the writers: those that are whole and that nobody has written to for a while.
+//! Sends parts behind the writers: those that are whole and that were not written to for a while.
 //!
 //! One task looks at the drafts that have such parts, and sends one of each in turn, as memory for parts becomes free,
 //! so that no large file keeps the others waiting.

@@ -21,8 +21,8 @@ use crate::{Entry, LeaseId, Revision, Snapshot, StateStore, Transaction, Update,
 /// Makes stores.
 #[async_trait::async_trait]
 pub trait Fixture: Send + Sync + 'static {
-    /// Two users of one empty store, in which nobody else writes but whose revisions may go up by themselves: separate connections to it where it has any, otherwise the
-    /// same twice.
+    /// Two users of one empty store. Nothing else writes to it, but its revisions may go up by themselves. They are
+    /// separate connections to it where it has any, otherwise the same twice.
     async fn users(&self) -> Users;
 
     /// The shortest ttl that leases can have.

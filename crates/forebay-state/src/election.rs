@@ -1,8 +1,9 @@
-//! Who of several does a job: one at a time, and a new one when it dies.
+//! Which of several processes does a job: one at a time, and a new one when it dies.
 //!
-//! The leader is whoever made a key under its lease; the others watch the key and try when it is gone. Between the moment
-//! a leader's lease ends in the store and the moment it notices, two processes may believe that they lead. Therefore a
-//! leader adds [`Leadership::fence`] to what it commits: the store refuses the commits of one that was deposed.
+//! The leader is the process that made a key under its lease; the others watch the key and try when it is gone. Between
+//! the moment a leader's lease ends in the store and the moment it notices, two processes may believe that they lead.
+//! Therefore a leader adds [`Leadership::fence`] to what it commits: the store refuses the commits of one that was
+//! deposed.
 //!
 //! What to do is decided by [`Candidate`], which knows no clock and no store; the rest of this file carries it out.
 
@@ -33,7 +34,7 @@ impl Election {
         Self { store, key: key.into(), ttl }
     }
 
-    /// Waits until this process leads; `value` tells the others who does. Dropping the future withdraws.
+    /// Waits until this process leads; `value` tells the others which process does. Dropping the future withdraws.
     ///
     /// # Errors
     /// What no waiting cures: the key or the value cannot be stored, the store refuses or was closed. A store that cannot
@@ -72,7 +73,7 @@ impl Election {
         }
     }
 
-    /// Tells who leads, now and whenever that changes.
+    /// Tells which process leads, now and whenever that changes.
     #[must_use]
     pub fn watch(&self) -> LeaderWatch {
         LeaderWatch { watch: self.store.watch(&self.key), key: self.key.clone(), last: None, is_lost: false }
@@ -156,7 +157,7 @@ pub enum LeaderUpdate {
     },
 }
 
-/// Who leads, over time.
+/// The leader, over time.
 #[derive(Debug)]
 pub struct LeaderWatch {
     watch: Watch,

@@ -169,7 +169,7 @@ impl StateStore for FileStore {
         let (granted, is_granted) = oneshot::channel();
         self.tasks.spawn(async move {
             let result = shared.ask("take a lease", |answer| Request::Grant(id, answer)).await;
-            // Whoever gave up waiting has dropped the lease as well.
+            // A caller that gave up waiting has dropped the lease as well.
             let _ = granted.send(result.map(drop));
             let done = tokio::select! {
                 done = owner.ended() => done,
@@ -208,7 +208,7 @@ impl StateStore for FileStore {
         self.shared.queue.close();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // The writer does not panic; if the runtime ends meanwhile there is nobody to wait for it.
+            // The writer does not panic; if the runtime ends meanwhile, no task is left to wait for it.
             let _ = tokio::task::spawn_blocking(|| thread.join()).await;
         }
     }

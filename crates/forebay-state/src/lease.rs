@@ -96,7 +96,8 @@ pub struct LeaseOwner {
 }
 
 impl LeaseOwner {
-    /// Until when the keys are there for certain, for whoever renews the lease. Nothing is set at first: they stay.
+    /// Until when the keys are there for certain. The code that renews the lease sets it. Nothing is set at first: they
+    /// stay.
     #[must_use]
     pub fn tenure(&self) -> &Arc<Tenure> {
         &self.tenure
@@ -116,7 +117,7 @@ impl LeaseOwner {
 
 impl Drop for LeaseOwner {
     fn drop(&mut self) {
-        // A lease that nobody renews is lost.
+        // A lease that is not renewed is lost.
         self.lose();
     }
 }

@@ -52,7 +52,7 @@ impl Watch {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// [`Watch::next`] for those who poll.
+    /// [`Watch::next`] for callers that poll.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Update>> {
         self.updates.poll_recv(context)
     }
@@ -65,12 +65,12 @@ pub struct WatchSender {
 }
 
 impl WatchSender {
-    /// Hands out an update; waits while too many are not yet taken. False when nobody watches any more.
+    /// Hands out an update; waits while too many are not yet taken. False when the watch was dropped.
     pub async fn send(&self, update: Update) -> bool {
         self.sender.send(update).await.is_ok()
     }
 
-    /// Waits until nobody watches any more.
+    /// Waits until the watch is dropped.
     pub async fn closed(&self) {
         self.sender.closed().await;
     }

@@ -157,7 +157,7 @@ async fn any_one_of_three_members_may_die_or_hang() {
     store.close().await;
 }
 
-/// A commit whose answer was lost is repeated by whoever knows that this is harmless.
+/// Repeats a commit whose answer was lost, which is harmless for this one.
 async fn put_whatever_happens(store: &dyn StateStore, key: &str) {
     let put = async {
         while let Err(error) = store.commit(Transaction::new().put(key, "x")).await {
@@ -181,7 +181,8 @@ async fn tls_with_certificates_on_both_sides() {
     assert!(matches!(next(&mut watch).await, Update::Changed { puts, .. } if puts.len() == 1));
     store.close().await;
 
-    // Whom etcd refuses sees the connection closed, with or without the reason; whom we refuse is told why.
+    // If etcd refuses the client, the client sees the connection closed, with or without the reason. If the client
+    // refuses etcd, its failure says why.
     let strangers = [
         (EtcdOptions { identity: None, ..with_tls.clone() }, "etcd at https://"),
         (EtcdOptions { ca_file: None, ..with_tls.clone() }, "check the certificate"),

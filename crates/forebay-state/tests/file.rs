@@ -1,4 +1,4 @@
-//! The embedded store: the conformance suite, crashes, damage, and who may open it.
+//! The embedded store: the conformance suite, crashes, damage, and which process may open it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

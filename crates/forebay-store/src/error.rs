@@ -57,7 +57,7 @@ pub enum StoreError {
     InUse {
         /// The directory.
         dir: PathBuf,
-        /// Who holds it: `process 1234`, or `another process` when its lock file does not say.
+        /// Which process holds it: `process 1234`, or `another process` when its lock file does not say.
         holder: String,
     },
     /// A file called `slab` that no store wrote.

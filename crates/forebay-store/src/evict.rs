@@ -1,10 +1,11 @@
 //! Eviction: makes room ahead of need, in a task of its own.
 //!
 //! Each tier is kept below its high watermark: when it is above, runs go in SIEVE's order until it is below the low
-//! one. Room is of use only where it fits, so a few frames are kept wholly free, and when somebody waits though there is
-//! room, the frame that holds least is emptied for them. Runs with readers are passed over, for evicting them frees no
-//! memory now; only for those who wait are they unlinked too, one frame for each who had to, so that memory comes back
-//! with their last reader. Pinned runs never go: they are fewer than would leave no room (`residents.rs`).
+//! one. Room is of use only where it fits. So a few frames are kept wholly free, and when an allocation waits though
+//! there is room, the frame that holds least is emptied for it. Runs with readers are passed over, for evicting them
+//! frees no memory now. Only for allocations that wait are they unlinked too, one frame for each that had to, so that
+//! memory comes back with their last reader. Pinned runs never go: they are fewer than would leave no room
+//! (`residents.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,7 @@ use crate::run::{Held, MemoryRun};
 
 /// Victims between two yields to other tasks.
 const BATCH: usize = 256;
-/// How soon to look again when somebody still waits: runs that could not go may now.
+/// How soon to look again when an allocation still waits: runs that could not go may now.
 const RETRY: Duration = Duration::from_millis(5);
 /// How soon to look again otherwise, in case two stores share a pool and the other one got the call.
 const IDLE: Duration = Duration::from_secs(1);

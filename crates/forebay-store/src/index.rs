@@ -2,12 +2,12 @@
 //!
 //! A hit takes no lock: the map (papaya) and each block's list of runs (an immutable list behind an arc-swap) are read
 //! without one. Changes to one block exclude each other by a lock that stands for a share of the blocks; they replace
-//! the list. A list that was replaced is freed at once when nobody looks at it, and with it the memory of runs that
+//! the list. A list that was replaced is freed at once when no thread looks at it, and with it the memory of runs that
 //! are gone; the map itself frees removed blocks later, which by then are empty.
 //!
-//! The lock also guards the share's block names in order, so that whoever goes through all blocks, or all of one file, can
-//! do so a piece at a time, and the number of removals in the share, by which a run that is on its way from memory to disk
-//! learns that its block may have been removed.
+//! The lock also guards the share's block names in order, so that a walk through all blocks, or all of one file, can go
+//! a piece at a time. And it guards the number of removals in the share, by which a run that is on its way from memory
+//! to disk learns that its block may have been removed.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -74,7 +74,7 @@ const SHARES: usize = 64;
 /// What is kept of a share of the blocks besides the map.
 #[derive(Default)]
 struct Share {
-    /// The blocks that have runs. Whoever changes a block of the share holds the lock.
+    /// The blocks that have runs. A thread that changes a block of the share holds the lock.
     blocks: Mutex<BTreeSet<BlockKey>>,
     removals: AtomicU64,
 }

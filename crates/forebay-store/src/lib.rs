@@ -1,7 +1,7 @@
 //! The block store: what a cache node holds, in memory and on disk.
 //!
 //! A **run** is a consecutive, wholly valid, immutable range of sectors of one block, held in one extent. A block is a
-//! set of runs. A fill lands bytes in a [`SpanMut`](forebay_memory::SpanMut) that nobody else sees and then publishes
+//! set of runs. A fill lands bytes in a [`SpanMut`](forebay_memory::SpanMut) that nothing else sees and then publishes
 //! them as a run, so there are no half-valid extents and no reader ever sees bytes being written. Runs of one block may
 //! overlap: they are of one file version, so they hold the same bytes. A new run that covers older ones replaces them.
 //!

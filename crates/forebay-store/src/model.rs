@@ -1,7 +1,8 @@
 //! The copies of a block under a scheduler that tries orders out (shuttle): `make model`.
 //!
-//! Readers, eviction, removal and the writer of a disk meet at the same block, whose list, residents, extents and marks are the
-//! product's own. Whoever waits for ever is a deadlock, which shuttle reports with the order that led to it.
+//! Readers, eviction, removal and the writer of a disk meet at the same block, whose list, residents, extents and marks
+//! are the product's own. A thread that waits for ever is a deadlock, which shuttle reports with the order that led to
+//! it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -269,7 +270,7 @@ fn bytes_with_a_reader_stay_as_they_are_while_their_run_is_evicted_and_others_wa
             drop(all);
             publish(core, key(1), block_on(core.pool.alloc(LENGTH as usize, Duration::MAX)).unwrap());
         });
-        // As eviction does for one who waits; the other block is to stay.
+        // As eviction does for an allocation that waits; the other block is to stay.
         while let Some(copy) = rig.core.memory.evict(Eviction::Fifo, |copy| copy.run.key == key(0)) {
             rig.core.let_go(copy);
         }

@@ -20,7 +20,7 @@ pub struct DiskOptions {
 /// Which runs leave memory first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
-    /// Those that nobody has read again: for a cache.
+    /// Those that were not read again: for a cache.
     #[default]
     Sieve,
     /// The oldest: for what was fetched ahead of streams, which is read once, soon after it came.
@@ -42,8 +42,8 @@ pub struct StoreOptions {
     pub io: IoBackend,
     /// How bytes on disk get to a reader.
     pub serve: ServeMode,
-    /// Whether to have the kernel back all of the pool with memory from the start, in the background. Otherwise whoever
-    /// fills a part of it for the first time waits for that.
+    /// Whether to have the kernel back all of the pool with memory from the start, in the background. Otherwise the
+    /// thread that fills a part of it for the first time waits for that.
     pub prewarm: bool,
     /// Whether reads from memory check the CRC of the sectors that they touch. Reads from disk always do.
     pub verify_reads: bool,

@@ -5,7 +5,7 @@ use forebay_types::Priority;
 use crate::Keep;
 use crate::sieve::Token;
 
-/// Who goes before whom; the last never goes.
+/// Which copies go before others; the last rank never goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     Low,

@@ -249,7 +249,7 @@ async fn read_from_disk(
         landing.map_err(|error| Fault::Store(error.into()))
     };
     if patience == Patience::Waits && (is_second_hit || wanted >= run.byte_len / 2) {
-        // One reader reads the run, those who come meanwhile find it in memory.
+        // One reader reads the run, others that come meanwhile find it in memory.
         let _promoting = copy.promotion.lock().await;
         let promoted = core.index.look(&run.key, |runs| {
             let held = furthest(&runs.memory, offset).filter(|held| held.run.end() >= end)?;

@@ -427,7 +427,7 @@ mod tests {
                             held.retain(|copy| !is_in(&gone, copy) && !is_in(&replaced, copy));
                             held.push(copy);
                             let used = keep.account.map_or(0, |account| residents.use_of(account).bytes);
-                            // More only by what was given to the account later, which nobody checks here.
+                            // More only by what was given to the account later, which is not checked here.
                             let reclassed = bytes(held.iter().filter(|copy| copy.was_reclassed.load(Relaxed)));
                             prop_assert!(used <= QUOTA + reclassed);
                         }

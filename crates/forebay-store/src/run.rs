@@ -165,7 +165,7 @@ impl MemoryRun {
         self.run.check(sectors.start, &self.bytes[within..within + length as usize])
     }
 
-    /// Whether somebody but the index looks at its extent, so that evicting it would not give back memory now.
+    /// Whether anything but the index looks at its extent, so that evicting it would not give back memory now.
     pub(crate) fn has_readers(&self) -> bool {
         self.bytes.views() > 1
     }

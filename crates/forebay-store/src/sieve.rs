@@ -5,8 +5,8 @@
 //! victim, and the hand stays where it was. So one-time entries leave soon, popular ones stay, and a hit is one store
 //! to an atomic flag: no lock, no list to reorder.
 //!
-//! It is our own because of what victims need here: whoever judges an entry may skip it (its bytes have readers), and
-//! entries leave from the middle when a whole frame is freed or their block is removed.
+//! It is our own because of what victims need here: the judge may skip an entry (its bytes have readers), and entries
+//! leave from the middle when a whole frame is freed or their block is removed.
 
 /// What the judge says of an entry that the hand has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The store: its verbs, and who owns its tasks.
+//! The store: its verbs, and the owner of its tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,9 +91,9 @@ impl Store {
         read::is_in_memory(&self.core, key, offset, length)
     }
 
-    /// The same as [`Store::try_read`] for whole sectors, which are not checked but come with their checksums: whoever gets them in the end checks
-    /// them, and reads again with [`Store::read`] those that are wrong. `None` also when they are not whole, or not in
-    /// one run.
+    /// The same as [`Store::try_read`] for whole sectors, which are not checked but come with their checksums. The
+    /// reader that gets them in the end checks them, and reads again with [`Store::read`] those that are wrong. `None`
+    /// also when they are not whole, or not in one run.
     #[must_use]
     pub fn try_read_checksummed(&self, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorChecksums)> {
         read::try_read_checksummed(&self.core, key, offset, length)
@@ -113,9 +113,9 @@ impl Store {
         held::audit(&self.core, key).await
     }
 
-    /// What is held of the next `most` blocks in a fixed order: the first ones, or those after the block `last`. Empty at the
-    /// end. Takes its locks for microseconds, so that whoever goes through the whole store holds nothing meanwhile; blocks
-    /// that come and go on the way may be told of or not.
+    /// What is held of the next `most` blocks in a fixed order: the first ones, or those after the block `last`. Empty
+    /// at the end. Takes its locks for microseconds, so that a walk through the whole store holds nothing meanwhile;
+    /// blocks that come and go on the way may be told of or not.
     #[must_use]
     pub fn held(&self, last: Option<&BlockKey>, most: usize) -> Vec<HeldBlock> {
         held::held(&self.core, last, most)
@@ -129,8 +129,8 @@ impl Store {
         read::read(&self.core, key, offset, length, Patience::Waits).await
     }
 
-    /// The same without ever waiting for memory to read into: where that would be needed it is a miss. So whoever holds memory
-    /// while it waits for the answer can not be waiting for itself.
+    /// The same without ever waiting for memory to read into: where that would be needed it is a miss. So a caller that
+    /// holds memory while it waits for the answer cannot be waiting for itself.
     pub async fn read_at_once(&self, key: &BlockKey, offset: u32, length: u32) -> Option<StoreRead> {
         // Without a wait for memory there is no wait to fail.
         read::read(&self.core, key, offset, length, Patience::None).await.ok().flatten()
@@ -230,9 +230,9 @@ impl Store {
         bytes
     }
 
-    /// Forgets a block, for good: it does not come back after a restart either, once the store was flushed. Those who read it
-    /// keep what they have (invariant 4). What is being fetched just now still arrives. Returns the bytes that were held, in
-    /// memory and on disk together.
+    /// Forgets a block, for good: it does not come back after a restart either, once the store was flushed. Readers
+    /// keep what they have of it (invariant 4). What is being fetched just now still arrives. Returns the bytes that
+    /// were held, in memory and on disk together.
     pub fn remove(&self, key: &BlockKey) -> ByteSize {
         ByteSize::bytes(self.core.remove(key))
     }

@@ -1,4 +1,4 @@
-//! What those need of threads who share a block's copies. With `--cfg shuttle` it is that of a scheduler that tries orders out
+//! What threads that share a block's copies need. With `--cfg shuttle` it is that of a scheduler that tries orders out
 //! (`model.rs`); what only counts, or is a hint, stays as it is.
 
 #[cfg(not(shuttle))]
@@ -17,7 +17,7 @@ mod real {
 mod tried {
     pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    /// As parking_lot's: nobody is told of a holder that panicked.
+    /// As parking_lot's: it tells of no holder that panicked.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

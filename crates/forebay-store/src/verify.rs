@@ -1,10 +1,10 @@
 //! When reads from memory check what they return: never, each time, or once an interval (ADR 0013).
 //!
-//! For the last, the store counts *epochs*, each as long as the interval. A run has a bit for each of its sectors: found right in
-//! this epoch. A task moves on to the next epoch, so a hit looks at no clock. The bits of 32 sectors stand in one word with the
-//! epoch that they belong to: bits of another epoch do not count, so nobody has to clear them, and a check that began in one epoch
-//! and ended in the next counts for neither. Nothing but a check writes to the words, so that readers of a hot run share them
-//! without a cache line going back and forth.
+//! For the last, the store counts *epochs*, each as long as the interval. A run has a bit for each of its sectors:
+//! found right in this epoch. A task moves on to the next epoch, so a hit looks at no clock. The bits of 32 sectors
+//! stand in one word with the epoch that they belong to: bits of another epoch do not count, so no thread has to clear
+//! them, and a check that began in one epoch and ended in the next counts for neither. Nothing but a check writes to
+//! the words, so that readers of a hot run share them without a cache line going back and forth.
 
 pub(crate) mod checked;
 #[cfg(test)]

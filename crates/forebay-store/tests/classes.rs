@@ -144,7 +144,7 @@ async fn an_account_over_its_quota_gives_up_its_own() {
     assert_eq!((store.account(account).memory, store.account(account).disk), (4 << 20, 4 << 20));
     assert_eq!(in_memory_of(&store, 2, 12..16), 4, "the newest stay");
     assert_eq!(in_memory_of(&store, 1, 0..8), 8, "others give up nothing");
-    // Larger than its quota: served by whoever fetched it, not kept.
+    // Larger than its quota: served by the reader that fetched it, not kept.
     store.set_quotas([(account, ByteSize::mib(1))]);
     until("a quota that shrinks is enforced", || store.account(account).memory <= 1 << 20).await;
     until("on disk too", || store.account(account).disk <= 1 << 20).await;

@@ -324,7 +324,7 @@ async fn with_fifo_what_was_read_goes_before_what_is_yet_to_be_read() {
     let store = Store::open(options).await.unwrap();
     let mib = 1 << 20;
     let sectors = forebay_types::SectorRange::covering(0, mib).unwrap();
-    // A stream: eight blocks are there ahead of the reader, who reads each once.
+    // A stream: eight blocks are there ahead of the reader, which reads each once.
     for index in 0..200u64 {
         let mut landing = store.landing(mib).await.unwrap();
         landing.fill(index as u8);

@@ -37,7 +37,7 @@ impl Default for EtcdSetup {
 pub struct Etcd {
     members: Vec<Member>,
     tls: Option<Tls>,
-    /// All that members serve at: nobody gets one of them while its member is away.
+    /// All ports that members serve at: no other process gets one of them while its member is away.
     ports: Vec<ReservedPort>,
     _directory: TempDir,
 }
@@ -91,7 +91,7 @@ impl Etcd {
                 let mut command = Command::new(binary);
                 command
                     .env_clear()
-                    // etcd asks to be told that somebody knows what machine this is.
+                    // On a machine that etcd does not support, it starts only if this names the architecture.
                     .env("ETCD_UNSUPPORTED_ARCH", if cfg!(target_arch = "aarch64") { "arm64" } else { "" })
                     .args(["--name", &format!("m{number}"), "--logger", "zap", "--log-level", "warn"])
                     .arg("--data-dir")
@@ -161,8 +161,8 @@ impl Etcd {
         self.wait(member)
     }
 
-    /// Starts the only member with the data it had at a port that nobody else knows: those who used it before do not find
-    /// it until [`Etcd::restart`], which brings it back to where it was.
+    /// Starts the only member with the data it had at a port that no client knows: clients that used it before do not
+    /// find it until [`Etcd::restart`], which brings it back to where it was.
     ///
     /// # Errors
     /// When it does not serve.

@@ -2,11 +2,11 @@
 //!
 //! * [`S3Server`]: a real S3 server (SigV4, ranges, multipart, ListObjectsV2) on loopback, in this process; the binary
 //!   `forebay-testkit-s3` is the same in a process of its own;
-//! * [`VersityGw`]: the `versitygw` server, where it is installed: somebody else's reading of the S3 protocol;
+//! * [`VersityGw`]: the `versitygw` server, where it is installed: an independent implementation of the S3 protocol;
 //! * [`FaultProxy`]: stands in front of an S3 server and does, on command, what bad networks and bad servers do;
 //! * [`CannedServer`]: answers http with whatever a test hands out;
 //! * [`Etcd`]: a real etcd, of one member or several that can be killed, paused and started again;
-//! * [`ReservedPort`]: a port at which nobody listens but whom a test gives it to;
+//! * [`ReservedPort`]: a port that only the servers of a test listen at;
 //! * [`DataSet`]: file contents that can be checked at any offset;
 //! * [`Telling`]: an allocator that tells of each allocation;
 //! * [`Programs`]: this workspace's programs as processes: [`S3Process`], [`WorkerProcess`], [`MountProcess`].

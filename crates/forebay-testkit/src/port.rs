@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use socket2::{Domain, Socket, Type};
 
-/// A TCP port of 127.0.0.1 at which nobody listens but whom the test gives it to, also between two of them: the kernel gives it to
-/// nobody as the port of an outgoing connection, nor to who asks for any free port.
+/// A TCP port of 127.0.0.1 that only the servers of the test listen at. It stays the test's between two of them: the
+/// kernel gives it neither to an outgoing connection nor to a process that asks for any free port.
 ///
 /// It is bound, but not listened at: servers that set `SO_REUSEADDR`, as all of ours and those written in Go do, may bind it, too.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl ReservedPort {
     /// When none is.
     pub fn new() -> std::io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        // Of any port, one that nobody else has bound, whatever they have set.
+        // Of any port, one that no other socket is bound to, whatever options that has set.
         socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
         socket.set_reuse_address(true)?;
         let address = socket.local_addr()?.as_socket().ok_or(std::io::ErrorKind::AddrNotAvailable)?;

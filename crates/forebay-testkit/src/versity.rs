@@ -1,4 +1,4 @@
-//! `versitygw` as a child process: somebody else's reading of the S3 protocol.
+//! `versitygw` as a child process: an independent implementation of the S3 protocol.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

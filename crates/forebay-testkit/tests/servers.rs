@@ -1,4 +1,4 @@
-//! The servers of this crate, used by somebody else's S3 client.
+//! The servers of this crate, used by an independent S3 client.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The time until which something is held. Shared by who renews it and who asks.
+/// The time until which something is held. The code that renews it and the code that asks share it.
 #[derive(Debug)]
 pub struct Tenure {
     start: Instant,

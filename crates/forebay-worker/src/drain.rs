@@ -21,7 +21,7 @@ const PAGE: usize = 256;
 /// Passes at most: a cache that fills as fast as it is handed over would be walked for ever.
 const MAX_PASSES: u32 = 16;
 
-/// Who takes over what a worker has.
+/// The workers that take over what a worker has.
 #[async_trait::async_trait]
 pub trait DrainTargets: Send + Sync + 'static {
     /// Has the new owner of a block take a part of it from this worker. `block_length` is as much as this worker knows of the

@@ -1,4 +1,4 @@
-//! What is read most just now: which files, and, where somebody wants to know, which blocks.
+//! What is read most just now: which files, and, while they are watched, which blocks.
 //!
 //! A hit must cost nothing for it, so one read in some 64 is looked at, on average and at random intervals (a fixed interval
 //! would see the same block of a round again and again), and one that meets another at the lock is not. What is counted
@@ -43,7 +43,7 @@ pub(crate) struct Heat {
 #[derive(Default)]
 struct Lists {
     files: Hottest<FileId, MAX_FILES>,
-    /// `None` while nobody wants to know.
+    /// `None` while blocks are not watched.
     blocks: Option<Hottest<BlockKey, MAX_BLOCKS>>,
 }
 

@@ -1,10 +1,11 @@
 //! Unknown names of one directory that are asked for one after the other, as the files of a data set are: after a few of them,
 //! a page of the directory costs the origin less than to be asked about each name that is still to come. Pure.
 //!
-//! A page is *earned* by [`EARNED_BY`] unknown names within [`WITHIN`]. So a data set of small files costs a request for each file
-//! and little more, in whatever order they are read; and whoever looks at a few names of a directory of millions makes at most one
-//! request more for every three, as the pages that do not help have to be earned, too. Pages are taken from the first on: with
-//! names in random order, any page is as good as another, and no name is listed twice.
+//! A page is *earned* by [`EARNED_BY`] unknown names within [`WITHIN`]. So a data set of small files costs a request
+//! for each file and little more, in whatever order they are read. A client that looks at a few names of a directory of
+//! millions makes at most one request more for every three, as the pages that do not help have to be earned, too. Pages
+//! are taken from the first on: with names in random order, any page is as good as another, and no name is listed
+//! twice.
 //!
 //! A page is waited for, as it may tell of the names that come meanwhile, but for [`PATIENCE`] only. A directory that was given up
 //! is left alone for [`GIVEN_UP_FOR`] at least.

@@ -139,7 +139,7 @@ impl Metadata {
         Ok(StatReply { attr: Attr { replicas: rules.replicas, ..known.answer? }, valid_for })
     }
 
-    /// What is known of `path`, without waiting; not for those who want to know what the origin says now.
+    /// What is known of `path`, without waiting. Not for a request that wants to know what the origin says now.
     pub(crate) fn try_stat(&self, path: &FsPath, flags: Flags) -> Option<StatReply> {
         let scope = self.scopes.current();
         let rules = scope.of_name(path);
@@ -161,7 +161,7 @@ impl Metadata {
             let known = self.attrs.try_get_with_by_ref(path, self.find(scope, path)).await;
             let known = known.map_err(|failure: Arc<Failure>| (*failure).clone())?;
             if !known.answers(began) {
-                // The cache has dropped it: it is not believed by anybody any more.
+                // The cache has dropped it: it is not believed any more.
                 continue;
             }
             if known.scope == scope.number && self.invalidations.believes_name(path, known.asked, Instant::now()) {
@@ -369,8 +369,8 @@ impl Metadata {
     }
 }
 
-/// A change that is under way. However it ends, also when nobody waits for it any more, nothing that was asked for before its
-/// end is believed after it: it may have happened.
+/// A change that is under way. However it ends, also when no request waits for it any more, nothing that was asked for
+/// before its end is believed after it: it may have happened.
 pub(crate) struct Changing<'a> {
     metadata: &'a Metadata,
     scope: Arc<Scope>,
@@ -385,13 +385,13 @@ impl Changing<'_> {
         let (metadata, scope, path) = (self.metadata, Arc::clone(&self.scope), self.path.clone());
         let rules = scope.of_name(&path);
         let attr = Attr { replicas: rules.replicas, writable: scope.is_writable(&path), ..attr };
-        // Of two changes at once, nobody here knows which one the origin took last.
+        // Of two changes at once, this worker does not know which one the origin took last.
         let is_alone = metadata.invalidations.believes_name(&path, self.began, Instant::now());
         let began = self.began;
         drop(self);
         let asked = Instant::now();
         let answer = Ok(attr.clone());
-        // It was so at some time since the change began, and somebody else may have changed it after that.
+        // It was so at some time since the change began, and another writer may have changed it after that.
         let ttl = rules.believed(&answer).saturating_sub(asked.saturating_duration_since(began));
         if is_alone && !ttl.is_zero() {
             let known = Known { answer, asked, ttl, scope: scope.number };

@@ -35,8 +35,9 @@ impl Worker {
         Ok(Response::of_body(reply.encode()))
     }
 
-    /// The versions that show at `path` or below it, by what this worker was told of them: those whose files are gone are in no
-    /// listing any more. (Of what a restart has found on disk, and nobody has described since, it does not know where it shows.)
+    /// The versions that show at `path` or below it, by what this worker was told of them. Those whose files are gone
+    /// are in no listing any more. (Where a version shows that a restart has found on disk, and that no request has
+    /// described since, this worker does not know.)
     async fn known_below(&self, path: &FsPath) -> Vec<FileId> {
         let scope = self.scopes.current();
         let mut found = Vec::new();

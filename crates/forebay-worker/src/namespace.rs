@@ -50,8 +50,8 @@ impl Namespace {
         }
     }
 
-    /// The same mounts, of which it is not known yet whether they are all: where they lead nowhere, nobody can say that there is
-    /// nothing.
+    /// The same mounts, of which it is not known yet whether they are all. Of a path that none of them leads to, it
+    /// cannot be said that there is nothing.
     #[must_use]
     pub fn and_others(self) -> Self {
         Self { lacks: true, ..self }

@@ -1,9 +1,10 @@
 //! Other workers, asked before the origin.
 //!
-//! A worker that has just joined, one of several replicas, one that takes over from another: each may find in a peer's cache
-//! what it lacks. A peer answers such a question from what it holds and asks nobody in turn, and it waits for no memory to
-//! do so ([`Store::read_at_once`]). So however workers ask one another, no question waits for another question, and no
-//! buffer for another buffer: there is no cycle to be stuck in. A peer that does not answer soon is one that has nothing.
+//! A worker that has just joined, one of several replicas, one that takes over from another: each may find in a peer's
+//! cache what it lacks. A peer answers such a question from what it holds and asks no other worker in turn, and it
+//! waits for no memory to do so ([`Store::read_at_once`]). So however workers ask one another, no question waits for
+//! another question, and no buffer for another buffer: there is no cycle to be stuck in. A peer that does not answer
+//! soon is one that has nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +16,10 @@ use forebay_types::{BlockKey, Failure, FailureKind, SectorRange};
 /// How long peers have for an answer when nothing else is said. Longer than a busy peer takes, shorter than a reader minds.
 pub const PEERS_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Who else in the cluster may hold a block.
+/// The other workers of the cluster, which may hold a block.
 ///
-/// What they deliver has in [`Fetched::checksums`] what the peer sent as checksums: whoever asks checks the bytes against them, so an
-/// implementation need not. Bytes without checksums are not believed.
+/// What they deliver has in [`Fetched::checksums`] what the peer sent as checksums. The caller checks the bytes against
+/// them, so an implementation need not. Bytes without checksums are not believed.
 #[async_trait::async_trait]
 pub trait Peers: Send + Sync + 'static {
     /// Bytes that another worker has in its cache; `None` when none of those worth asking has them. Never asks the origin,
@@ -52,7 +53,7 @@ impl Asked {
         checked(asked.ok()??, fetch.key, fetch.sectors, fetch.length())
     }
 
-    /// The same from one of them. `deadline` is the caller's: nobody waits for these bytes.
+    /// The same from one of them. `deadline` is the caller's: no reader waits for these bytes.
     pub(crate) async fn cached_by(
         &self,
         from: &str,

@@ -17,7 +17,7 @@ use crate::worker::Worker;
 
 /// Files that the counters show as the hottest ones.
 const HOTTEST: usize = 20;
-/// Who gives less time for counters is not told of the room of origins.
+/// A request that gives less time for counters is not told of the room of origins.
 const ROOMS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Worker {
@@ -153,7 +153,8 @@ impl Worker {
         self.paths.get().map(|offered| offered.paths.clone()).unwrap_or_default()
     }
 
-    /// The counters. The room of origins is asked of file systems, which who has no time does not wait for.
+    /// The counters. The room of origins is asked of file systems; a request that has too little time does not wait for
+    /// that.
     async fn stats(&self, within: Duration) -> Response {
         let scope = self.scopes.current();
         let known: Vec<_> = scope.namespace.origins().collect();

@@ -15,7 +15,7 @@ use moka::sync::Cache;
 
 use crate::namespace::{Namespace, Resolved};
 
-/// How long the attributes of an immutable file are believed: nobody's cache entry lives as long.
+/// How long the attributes of an immutable file are believed: no cache entry lives as long.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Files whose rules are remembered: some 100 bytes each.
 const FILES: u64 = 262_144;
@@ -126,7 +126,7 @@ fn account_of(path: &FsPath) -> Account {
     Account::of(path.as_bytes())
 }
 
-/// The scope of a worker. Those who ask share it.
+/// The scope of a worker. Requests share it.
 pub(crate) struct Scopes {
     current: ArcSwap<Scope>,
     files: Cache<FileId, (u64, FileRules)>,

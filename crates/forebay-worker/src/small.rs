@@ -23,8 +23,8 @@ use crate::requests::path_of;
 use crate::stats::Served;
 use crate::worker::Worker;
 
-/// How long an answer about a name waits for the bytes of its file. Those who only want to know the name wait, too, and must not
-/// feel an origin that is stuck.
+/// How long an answer about a name waits for the bytes of its file. Requests that only want to know the name wait, too,
+/// and must not feel an origin that is stuck.
 const CONTENT_WITHIN: Duration = Duration::from_secs(1);
 
 /// The bytes of a whole file.
@@ -120,7 +120,7 @@ impl Worker {
         let version = self.learn(key.file, version);
         let layout = BlockLayout::new(version.size, self.block_size);
         let read = tokio::time::timeout(CONTENT_WITHIN, self.engine.read(&version, key, layout, 0, length)).await;
-        // It goes on being fetched: whoever opens the file finds it.
+        // It goes on being fetched: a client that opens the file finds it.
         let Ok(read) = read else { return Ok(None) };
         let read = read?;
         let origin = read.from_source - read.from_cache;
@@ -128,7 +128,7 @@ impl Worker {
         Ok(Some(Content { spans: read.spans, checksums: None, served: Served { provenance, peers: read.from_cache } }))
     }
 
-    /// The bytes of a file that are in memory: with their checksums for a caller who checks them, checked for another.
+    /// The bytes of a file that are in memory: with their checksums for a caller that checks them, checked for another.
     fn in_memory(&self, request: &Request, key: BlockKey, length: u32) -> Option<Content> {
         let checksummed = || {
             let (span, checksums) = self.store().try_read_checksummed(&key, 0, length)?;
@@ -143,7 +143,7 @@ impl Worker {
         Some(Content { spans, checksums, served: Served { provenance, peers: 0 } })
     }
 
-    /// Remembers a version, so that nobody need describe it who reads it next.
+    /// Remembers a version, so that the next reader need not describe it.
     fn learn(&self, id: FileId, version: &FileVersion) -> Arc<FileVersion> {
         if let Some(known) = self.versions.get(id) {
             return known;

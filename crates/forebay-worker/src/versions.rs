@@ -1,6 +1,6 @@
 //! The descriptions of file versions that this worker was told, so that a client need not attach them to each request.
 //!
-//! A table of bounded size; who is forgotten is asked for its description again.
+//! A table of bounded size. If a description was dropped from it, the next client is asked for it again.
 
 use std::sync::Arc;
 

@@ -196,8 +196,8 @@ impl Worker {
         self.heat.watch_blocks(watch);
     }
 
-    /// The blocks that are read most often just now, at most `most`; none while nobody watches them. An estimate by a sample
-    /// of the reads of the last minutes.
+    /// The blocks that are read most often just now, at most `most`; none while they are not watched. An estimate by a
+    /// sample of the reads of the last minutes.
     #[must_use]
     pub fn hot_blocks(&self, most: usize) -> Vec<HotBlock> {
         let hot = |(key, rate): (BlockKey, Rate)| HotBlock {

@@ -1,9 +1,9 @@
 //! Changes of the namespace, and the bytes of files that are written: all of it goes through to the origin, and nothing is
 //! cached of it but what the metadata cache learns.
 //!
-//! What a client names is checked before an origin hears of it: a mount cannot be changed by way of what it is mounted on, and
-//! what exists only to lead to mounts cannot be changed at all. Blocks of versions that are replaced stay until they are
-//! evicted: whoever has one open goes on reading it.
+//! What a client names is checked before an origin hears of it: a mount cannot be changed by way of what it is mounted
+//! on, and what exists only to lead to mounts cannot be changed at all. Blocks of versions that are replaced stay until
+//! they are evicted: a handle that has one open goes on reading it.
 
 use std::sync::Arc;
 

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Default)]
 struct Near {
     workers: OnceLock<HashMap<&'static str, Arc<Worker>>>,
-    /// Whom to ask before the origin.
+    /// The worker to ask before the origin.
     before_origin: Option<&'static str>,
     corrupts: bool,
     delay: Duration,
@@ -100,7 +100,7 @@ async fn a_question_for_cached_bytes_is_answered_from_memory_and_disk_with_sums_
     let first = worker.store().clone();
     drop(worker);
     first.close().await;
-    // After a restart nobody has described the file, and none need to.
+    // After a restart no request has described the file, and none need to.
     let again = worker_of(store(64, Some(dir.path())).await, &origin);
     for _ in 0..3 {
         check(&again, 0, 100_000).await;
@@ -193,7 +193,7 @@ async fn workers_that_ask_one_another_do_not_wait_for_one_another() {
         let at = index as usize * BLOCK as usize;
         assert!(read == bytes[at..at + BLOCK as usize]);
     }
-    // Who waits for another one does so until the first deadline.
+    // Workers that wait for one another do so until the first deadline.
     assert!(start.elapsed() < LONG / 3, "{:?}", start.elapsed());
 }
 

@@ -17,7 +17,7 @@ thread_local! {
 
 #[global_allocator]
 static ALLOCATOR: Telling = Telling(|| {
-    // A thread that ends allocates where nobody counts any more.
+    // A thread that ends allocates where no counter is any more.
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 });
 

@@ -1,5 +1,5 @@
-//! A client whose only worker is away for a while: who waits for it, for how long, and who reads the origin meanwhile; and one that
-//! another joins.
+//! A client whose only worker is away for a while: which requests wait for it, for how long, and which read the origin
+//! meanwhile; and a worker that another one joins.
 
 mod common;
 
@@ -179,7 +179,7 @@ async fn a_worker_that_does_not_know_yet_what_is_mounted_is_waited_for() {
     assert_eq!(client.stat(&f, true).await.unwrap_err().kind(), FailureKind::NotReady);
     assert!((TIMEOUT - PAUSE..=TIMEOUT).contains(&began.elapsed()), "{:?}", began.elapsed());
 
-    // So is one that is about to end, which nobody has told of yet.
+    // So is one that is about to end, and has told no client of that yet.
     worker.set_namespace(namespace(&[("/s3", &origin)])).await;
     origin.set_delay(8 * SECOND);
     let began = Instant::now();

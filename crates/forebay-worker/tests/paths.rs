@@ -187,7 +187,7 @@ async fn with_never_reads_fail_with_the_reason_and_tcp_is_not_touched() {
     assert_eq!(scene.read().await, Err(FailureKind::Unavailable));
     assert_eq!((scene.calls()[2], scene.switches()), (0, [0, 0, 1, 1]));
     scene.cards.iter().for_each(|card| card.revive());
-    // Nobody reads meanwhile.
+    // No reads come meanwhile.
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(scene.switches(), [0, 1, 1, 1]);
     scene.read().await.unwrap();
@@ -211,7 +211,7 @@ async fn with_never_a_request_that_comes_while_a_probe_is_due_waits_for_it() {
     tokio::time::sleep_until(failed + SECOND).await;
     scene.read().await.unwrap();
     assert!(failed.elapsed() >= SECOND * 3 / 2, "the probes took as long: {:?}", failed.elapsed());
-    // A probe that is not answered keeps nobody for long.
+    // A probe that is not answered delays no read for long.
     scene.cards.iter().for_each(|card| card.kill());
     assert_eq!(scene.read().await, Err(FailureKind::Unavailable));
     scene.cards.iter().for_each(|card| card.revive());

@@ -162,7 +162,7 @@ async fn flipped_bit_is_filled_again(verify_reads: bool) {
     let at = cached[0].as_ptr().addr() - base.as_ptr().addr() + 1_000_000;
     drop(cached);
     assert!(at < length);
-    // SAFETY: inside the mapping, and nobody reads these bytes now: faulty memory does not ask for more.
+    // SAFETY: inside the mapping, and nothing reads these bytes now: faulty memory does not ask for more.
     unsafe { *base.as_ptr().add(at) ^= 0x10 };
     let second = client([("w".to_owned(), linked())]).await;
     assert!(read(&second).await == bytes);
@@ -214,7 +214,7 @@ async fn requests_that_make_no_sense_are_refused() {
         let refused = link.call(described(read(offset, length)), None).await;
         assert_eq!(kind(refused), FailureKind::InvalidArgument, "{offset} {length}");
     }
-    // Somebody else's description, garbage, and an origin that this worker has no mount on.
+    // The description of another file, garbage, and an origin that this worker has no mount on.
     let other = origin.put("g", pattern(10, 1));
     for body in [other.encode(), b"garbage".to_vec()] {
         let refused = link.call(read(0, 10).with_body(body.into()), None).await;

@@ -158,7 +158,7 @@ async fn a_worker_that_comes_back_elsewhere_is_found_and_one_that_is_where_it_wa
     *scene.worker.0.lock() = offer(Some(2), None);
     scene.read().await.unwrap();
     assert_eq!(scene.calls(Op::Fill), [2, 0, 0, 1], "nobody waits for the worker to say where it is");
-    // Nobody reads meanwhile: it is asked anew, and probed before it is used.
+    // No reads come meanwhile: it is asked anew, and probed before it is used.
     tokio::time::sleep(RETRY + SECOND).await;
     scene.read().await.unwrap();
     assert_eq!(scene.calls(Op::Fill), [2, 0, 1, 1]);

@@ -104,7 +104,7 @@ async fn every_change_is_seen_at_once_by_whoever_asks_after_it() {
     change(&worker, Change::RemoveDirectory { path: b"/s3/d".to_vec() }).await.unwrap();
     assert_eq!((kind(size("/s3/d").await), list(&worker, "/s3", none).await), (FailureKind::NotFound, vec![]));
 
-    // Directories that are there by what is made below them, and that somebody knew not to be there.
+    // Directories that are there by what is made below them, and that were known not to be there.
     assert_eq!(kind(size("/s3/x/y").await), FailureKind::NotFound);
     assert_eq!(kind(size("/s3/x").await), FailureKind::NotFound);
     upload(&worker, "/s3/x/y/z", None, pattern(3, 1)).await.unwrap();

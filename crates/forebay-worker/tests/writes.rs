@@ -30,7 +30,7 @@ impl Connector for Links {
     }
 }
 
-/// Members who come and go as a test wants.
+/// Members that come and go as a test wants.
 struct Changing(ArcSwap<Topology>);
 
 impl Changing {
@@ -77,7 +77,7 @@ impl Scene {
         Self { origin, fakes, client }
     }
 
-    /// Whoever has been asked for `op`.
+    /// The workers that have been asked for `op`.
     fn asked(&self, op: Op) -> Vec<&Arc<FakeTransport>> {
         self.fakes.iter().filter(|fake| fake.calls(op) > 0).collect()
     }
@@ -97,7 +97,8 @@ fn bytes(length: usize) -> Bytes {
     pattern(length, 3).into()
 }
 
-/// Who does not own a name is not told of its changes, and remembers what it heard when it was asked in the owner's place.
+/// A worker that does not own a name is not told of its changes, and remembers what it heard when it was asked in the
+/// owner's place.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_was_asked_in_the_place_of_the_owner_does_not_tell_what_it_heard_then() {
     let scene = Scene::new(2).await;
@@ -187,7 +188,7 @@ async fn a_change_is_seen_at_once_by_whoever_made_it_whichever_workers_are_asked
         for directory in [&parent, &other] {
             client.make_directory(&path(directory)).await.unwrap();
         }
-        // What is known of a name before it is there, by all who may be asked about it.
+        // What is known of a name before it is there, by all workers that may be asked about it.
         assert_eq!(
             (scene.size(&directory).await, scene.size(&file).await),
             (Err(FailureKind::NotFound), Err(FailureKind::NotFound))

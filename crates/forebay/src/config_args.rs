@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_config::{Config, ConfigErrors, Loaded, Sources};
 
-/// Where the configuration is looked for when nobody names it.
+/// Where the configuration is looked for when neither an option nor the variable names it.
 const SYSTEM_FILE: &str = "/etc/forebay/forebay.toml";
 /// The variable that names the configuration.
 const FILE_VARIABLE: &str = "FOREBAY_CONFIG";

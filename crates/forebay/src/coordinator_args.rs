@@ -45,9 +45,9 @@ impl CoordinatorArgs {
     }
 }
 
-/// A coordinator that nobody has named on the command line.
+/// A coordinator that is not named on the command line.
 pub(crate) enum Known {
-    /// The configuration does.
+    /// Named by the configuration.
     Address(String),
     /// That of a mount on this machine.
     Mount(Box<state::RunState>),

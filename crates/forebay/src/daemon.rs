@@ -1,9 +1,9 @@
 //! Going to the background.
 //!
-//! The process starts itself again with one hidden flag more. The child's standard error is the log; its standard output is a pipe on which it says, in one line, that the mount answers or why it will
-//! not. The parent waits for that line with a deadline and shows the person who waits what goes on; then it leaves, and
-//! the child closes the pipe. So "the command succeeded" means "the mount can be used", and an error is one that the
-//! command's own exit code tells.
+//! The process starts itself again with one more, hidden flag. The child's standard error is the log. Its standard
+//! output is a pipe, on which the child writes one line: that the mount answers, or why it will not. The parent waits
+//! for that line with a deadline, and shows the progress to the user. Then the parent ends, and the child closes the
+//! pipe. So "the command succeeded" means "the mount can be used", and an error shows in the command's own exit code.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};

@@ -25,7 +25,7 @@ pub(crate) fn print(user_error: &UserError) {
     if user_error.what.is_empty() {
         return;
     }
-    // Nobody may be there to read it any more, which is no reason to panic.
+    // The reader of standard error may have gone, which is no reason to panic.
     let mut out = std::io::stderr();
     let _ = writeln!(out, "forebay: {}", user_error.what.replace('\n', "\nforebay: "));
     if let Some(next) = &user_error.next {
@@ -72,7 +72,7 @@ impl Failures {
     }
 }
 
-/// Whether the reader of our output went away: no fault of anyone's, so nothing is said.
+/// Whether the reader of our output went away. That is not a failure, so nothing is said.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |cause: &io::Error| cause.kind() == io::ErrorKind::BrokenPipe;
     error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))

@@ -110,7 +110,7 @@ fn name(pid: u32) -> String {
 /// What `act` returns, or `None` when it takes longer than `limit`.
 fn within<T: Send + 'static>(limit: Duration, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Nobody can join one that the kernel keeps; it ends with this program, which is about to end.
+    // A thread that the kernel keeps cannot be joined. It ends with this program, which is about to end.
     std::thread::spawn(move || drop(sender.send(act())));
     receiver.recv_timeout(limit).ok()
 }

@@ -28,8 +28,8 @@ pub(crate) fn start(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Starts logging of a command that runs to its end while someone looks on: to standard error, and only what that
-/// person should know unless more was asked for.
+/// Starts logging of a command that runs to its end while a user watches: to standard error, and only what the user
+/// should know unless more was asked for.
 ///
 /// # Errors
 /// When the filter makes no sense.

@@ -1,7 +1,7 @@
 //! A command that mounts, in the life of its process: what `up` and `mount` have in common.
 //!
-//! [`begin`] goes to the background when asked to. In the process that stays, [`serve`] starts the node, says that it is ready, and
-//! serves until a signal comes or somebody unmounts.
+//! [`begin`] goes to the background when asked to. In the process that stays, [`serve`] starts the node, says that it
+//! is ready, and serves until a signal comes or the file system is unmounted.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
     if let Some(summary) = node.mount().filter(|_| stay.background_child) {
         let told = daemon::ready(summary);
         if let Err(error) = told {
-            // That nobody knows of the mount is what is told.
+            // The error to report is that the waiting process could not be told, and not how the shutdown went.
             let _ = node.shutdown().await;
             return Err(error);
         }

@@ -129,7 +129,7 @@ pub(crate) fn time(nanos: i64) -> String {
 
 /// Tells a person something besides the data, on standard error.
 pub(crate) fn say(line: &str) {
-    // Who closed standard error does not want to know.
+    // If standard error is closed, no reader wants the line.
     let _ = writeln!(io::stderr(), "forebay: {line}");
 }
 

@@ -89,7 +89,7 @@ fn a_mount_left_dead_by_a_kill_is_repaired_by_the_next_one() {
     let killed = fixture.must_up(&[]);
     signal(killed, Signal::KILL);
     eventually("the kill", || !is_running(killed));
-    // A request that is under way while the process dies is aborted; those after it find nobody.
+    // A request that is under way while the process dies is aborted; those after it find no server.
     eventually("the mount's death", || {
         let error = std::fs::metadata(fixture.mountpoint()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::ConnectionAborted), "{error}");

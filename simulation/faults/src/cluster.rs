@@ -225,7 +225,7 @@ async fn work(site: WorkerSite, settings: Settings) {
     model::gone(site.node);
     store.close().await;
     kernel::note("worker has ended");
-    // Each task has an owner, who has waited for it.
+    // Each task has an owner, which has waited for it.
     let left = Handle::current().metrics().num_alive_tasks().saturating_sub(1 + net::serving(process));
     if left > 0 {
         kernel::violated("everything ends", format!("{left} tasks of the worker of node {} outlive it", site.node));
@@ -299,7 +299,7 @@ pub(crate) fn start_client(node: usize, settings: Settings, until_up: u64) {
         tokio::spawn(async move {
             let etcd: Arc<dyn StateStore> = SimulatedEtcd::new();
             let members = members_of(&etcd, &settings);
-            // `forebay mount` ends with an error, and whoever started it starts it again.
+            // `forebay mount` ends with an error, and is then started again.
             while !members.told(Duration::from_secs(10)).await {}
             let (client, _) = client_over(Arc::clone(&members), &settings).await;
             let process = kernel::current();

@@ -1,5 +1,5 @@
-//! What files hold: bytes that follow from a number, so that whoever reads any of them can tell whether they are right without
-//! anybody's keeping them.
+//! What files hold: bytes that follow from a number, so that a reader of any of them can tell whether they are right
+//! although no copy of them is kept.
 //!
 //! The first eight bytes of a file are its number; a shorter one has the beginning of that.
 

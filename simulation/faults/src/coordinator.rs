@@ -1,7 +1,8 @@
 //! Coordinators: one leads, and runs jobs; and what is asked of them.
 //!
-//! The election and the runner of jobs are the product's; the REST interface in front of them is left out. A job that was taken is
-//! watched in the cluster's state, as everybody sees it: its state changes only as states may, whoever leads.
+//! The election and the runner of jobs are the product's; the REST interface in front of them is left out. A job that
+//! was taken is watched in the cluster's state, as every process sees it: its state changes only as states may,
+//! whichever coordinator leads.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -172,7 +173,7 @@ impl CacheAccess for Cache {
     }
 }
 
-/// Asks whoever leads for a job.
+/// Asks the leading coordinator for a job.
 pub(crate) fn submit(dataset: &Dataset) {
     let leader = seen(|seen| seen.leaders.iter().next_back().map(|(process, runner)| (*process, Arc::clone(runner))));
     let Some((process, runner)) = leader.filter(|(process, _)| kernel::is_alive(*process)) else { return };

@@ -1,8 +1,8 @@
 //! Disks: what a machine keeps when its process dies.
 //!
-//! A disk is pages of 4 KiB. A write takes a while; when its process is killed meanwhile, any of its pages are written. When the power
-//! fails, what was written a moment ago may be lost as well, page by page, since nobody syncs a cache. On demand a disk is slow, full,
-//! fails, or lies: what it gives back is not what it was given.
+//! A disk is pages of 4 KiB. A write takes a while; when its process is killed meanwhile, any of its pages are written.
+//! When the power fails, what was written a moment ago may be lost as well, page by page, since a cache is never
+//! synced. On demand a disk is slow, full, fails, or lies: what it gives back is not what it was given.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -68,7 +68,7 @@ pub(crate) fn set_skew(nanos: i64) {
     SKEW.set(nanos);
 }
 
-/// Whom to wake when the runtime has nothing to do.
+/// What to wake when the runtime has nothing to do.
 pub(crate) fn wake_when_idle(waker: &Waker) {
     WAKER.with_borrow_mut(|known| *known = Some(waker.clone()));
 }
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn getrandom(
         return unsafe { libc::syscall(libc::SYS_getrandom, bytes, length, flags) } as libc::ssize_t;
     }
     if length > 0 {
-        // SAFETY: the caller vouches for so many bytes, and for nobody else seeing them meanwhile.
+        // SAFETY: the caller vouches for so many bytes, and for nothing else seeing them meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
         bytes.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&next_random().to_le_bytes()[..chunk.len()]));
     }

@@ -432,8 +432,8 @@ fn step(node: usize) {
     });
 }
 
-/// Asks the world something: `there` from now it does `work`, and the answer is here `back` later. It does so also if nobody waits for
-/// the answer any more.
+/// Asks the world something: `there` from now it does `work`, and the answer is here `back` later. It does so also if
+/// no task waits for the answer any more.
 pub(crate) fn ask<T: Send + 'static>(
     there: Duration,
     back: Duration,

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         let _ = std::panic::catch_unwind(AssertUnwindSafe(|| run::run(&plan)));
         let outcome = (kernel::violation(), kernel::fingerprint(), kernel::now(), summary());
         let _ = tell.send((outcome, kernel::last_lines()));
-        // What is left of the processes goes with this one: nobody is to be told of their end.
+        // What is left of the processes goes with this one: nothing is to be told of their end.
         loop {
             std::thread::park();
         }
@@ -168,7 +168,7 @@ fn probe(seed: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// What happened, so that nobody takes a run in which nothing happened for a proof.
+/// What happened, so that a run in which nothing happened is not taken for a proof.
 fn summary() -> String {
     format!(
         "users {:?}\nfaults {:?}\njobs {:?}\nnetwork {:?}\norigins {:?}\ndisks {:?}\netcd {:?}\n",

@@ -173,7 +173,7 @@ impl Drop for Get {
 }
 
 impl Fetched {
-    /// When something left the cache, nobody knows here what it was.
+    /// When something left the cache, the model does not know what it was, and forgets all that is held.
     fn forget_what_left(&mut self) {
         let left = self.leaves.as_ref().map_or(0, |leaves| leaves());
         if left != self.left {

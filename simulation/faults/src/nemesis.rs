@@ -22,7 +22,7 @@ use crate::{coordinator, disk, etcd, faults, kernel, net, origin};
 pub(crate) const CALM_FROM: u64 = 3000;
 pub(crate) const WELL_FROM: u64 = 3300;
 
-/// Who makes things go wrong.
+/// What makes things go wrong.
 pub(crate) struct Nemesis {
     dataset: Arc<Dataset>,
     sites: Vec<WorkerSite>,
@@ -210,7 +210,7 @@ impl Nemesis {
         let this = Rc::clone(self);
         // It has its time to end; then it is killed.
         kernel::after(lasts + Duration::from_secs(60), move || {
-            // Whoever killed it meanwhile starts it.
+            // If another fault killed it meanwhile, that one starts it.
             if !kernel::is_alive(process) {
                 return faults::ends(fault);
             }
@@ -248,7 +248,7 @@ impl Nemesis {
     /// A worker is asked to leave, and asked back.
     fn drain(self: &Rc<Self>, lasts: Duration) {
         let node = self.any_site().node;
-        // One at a time: when all leave, nobody owns anything.
+        // One at a time: when all leave, no worker owns anything.
         if faults::now().iter().any(|fault| matches!(fault, Fault::Drain(_))) {
             return;
         }
@@ -263,7 +263,7 @@ impl Nemesis {
         });
     }
 
-    /// Mounts and policies come and go that nobody depends on.
+    /// Mounts and policies that nothing depends on come and go.
     fn change_policies(self: &Rc<Self>) {
         let place = self.dataset.any();
         let path = place.shown.parent();
@@ -321,7 +321,7 @@ impl Nemesis {
             let is_origin = self.dataset.mounts.iter().any(|(number, _)| [from, to].contains(&origin::node(*number)));
             kernel::after(lasts, move || {
                 net::cut(from, to, false);
-                // Whoever waits for an answer of an origin that was lost waits for it to the end.
+                // A request to an origin whose answer was lost waits for it until its deadline.
                 let known = if is_origin { origin::DEADLINE } else { Duration::ZERO };
                 kernel::after(known, move || faults::ends(fault));
             });
@@ -342,7 +342,7 @@ impl Nemesis {
         origin::trouble(number, trouble);
         kernel::after(lasts, move || {
             origin::trouble(number, origin::Trouble::default());
-            // Whoever waits for an answer that was lost waits for it to the end.
+            // A request whose answer was lost waits for it until its deadline.
             kernel::after(origin::DEADLINE, move || faults::ends(fault));
         });
         number

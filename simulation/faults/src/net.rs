@@ -103,7 +103,7 @@ pub(crate) fn listen(address: &str, service: Arc<dyn Service>) {
     drop(before);
 }
 
-/// Nobody answers at `address` any more.
+/// No process answers at `address` any more.
 pub(crate) fn close(address: &str) {
     let listener = net(|net| net.listeners.remove(address));
     drop(listener);
@@ -129,7 +129,8 @@ pub(crate) fn counts() -> Counts {
     net(|net| net.counts)
 }
 
-/// The process at `node` was killed, and its machine with it if `off`: who waits for it learns it, or does not.
+/// The process at `node` was killed, and its machine with it if `off`. Callers that wait for it learn that only if the
+/// machine is on.
 pub(crate) fn killed(node: usize, off: bool) {
     let (gone, lost) = net(|net| {
         if off {
@@ -144,7 +145,7 @@ pub(crate) fn killed(node: usize, off: bool) {
     if !off {
         lost.into_iter().for_each(|id| lose(id, "the peer closed the connection"));
     }
-    // Those that nobody waits for any more, since who did is dead.
+    // The calls of the killed process itself, which nothing waits for any more.
     let own: Vec<_> = net(|net| {
         let own: Vec<u64> = net.calls.iter().filter(|(_, call)| call.from.node == node).map(|(id, _)| *id).collect();
         own.iter().filter_map(|id| net.calls.remove(id)).collect()
@@ -285,7 +286,7 @@ impl Drop for Serving {
     }
 }
 
-/// How many tasks of a process answer somebody.
+/// How many tasks of a process answer a request.
 pub(crate) fn serving(process: Process) -> usize {
     net(|net| net.serving.get(&process).copied().unwrap_or(0))
 }
@@ -331,7 +332,7 @@ fn land(sent: Sent, into: Option<SpanMut>) -> Reply {
     Reply { provenance, body, payload }
 }
 
-/// The link of a process to whoever listens at an address.
+/// The link of a process to the process that listens at an address.
 struct SimulatedLink {
     number: u64,
     peer: String,
@@ -353,7 +354,7 @@ impl SimulatedLink {
         LinkError::Connect { peer: self.peer.clone(), reason: reason.into() }.into()
     }
 
-    /// A connection to whoever listens there now.
+    /// A connection to the process that listens there now.
     async fn connect(&self) -> Result<Listener, CallError> {
         let me = kernel::current();
         let node = net(|net| net.listeners.get(&self.peer).map(|listener| listener.process.node))
@@ -365,7 +366,7 @@ impl SimulatedLink {
         {
             return Ok(known);
         }
-        // A hello there and back: where nobody answers, it is tried until the time is over.
+        // A hello there and back: where no process answers, it is tried until the time is over.
         let deadline = kernel::now() + CONNECT_TIMEOUT;
         loop {
             let peer = self.peer.clone();

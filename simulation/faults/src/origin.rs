@@ -25,7 +25,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// What is wrong with an origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trouble {
-    /// Nobody answers.
+    /// It does not answer.
     pub(crate) silent: bool,
     /// Once in so many operations one fails; 0 is never.
     pub(crate) fails: u32,
@@ -108,7 +108,7 @@ pub(crate) fn counts() -> Counts {
     ORIGINS.with_borrow(|(_, counts)| *counts)
 }
 
-/// Somebody else makes, replaces or removes an object.
+/// Another program makes, replaces or removes an object.
 pub(crate) fn set(number: usize, path: &[u8], object: Option<Object>) {
     with(number, |state, _| state.set(number, path, object));
 }
@@ -153,7 +153,7 @@ impl OriginState {
         Failure::new(kind, format!("{}/{}: {what}", self.url, String::from_utf8_lossy(path)))
     }
 
-    /// The object that these bytes are: exactly those of its number, or somebody has mixed something up.
+    /// The object that these bytes are. They must be exactly those of its number; otherwise bytes were mixed up.
     fn object_in(bytes: &[u8], number: usize, path: &[u8]) -> Object {
         let mut beginning = [0; 8];
         let known = bytes.len().min(8);

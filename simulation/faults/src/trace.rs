@@ -11,7 +11,7 @@ use crate::kernel;
 pub(crate) fn listen(filter: &str) {
     let filter = EnvFilter::new(filter);
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).without_time().with_target(false);
-    // Nobody else listens.
+    // Nothing else listens.
     let _ = lines.with_writer(Lines).try_init();
     std::panic::set_hook(Box::new(|panic| {
         let what = panic.to_string();

@@ -10,7 +10,7 @@ use std::os::fd::AsFd as _;
 use anyhow::{Context as _, bail, ensure};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
-/// Fits into a pipe that nobody empties.
+/// Fits into a pipe that is not being read.
 const PIECE: usize = 4096;
 
 struct Mapped {
@@ -92,8 +92,8 @@ impl Mapped {
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        // SAFETY: `main` checked that it is within the mapping, and it is of nobody else's memory. One that is not writable ends
-        // this process.
+        // SAFETY: `main` checked that it is within the mapping, and the mapping is no other object's memory. One that
+        // is not writable ends this process.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len()) };
     }
 

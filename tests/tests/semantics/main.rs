@@ -100,7 +100,7 @@ fn refused_below() -> i32 {
 /// `close(2)`, which says whether the file arrived.
 fn close(file: File) -> io::Result<()> {
     use std::os::fd::IntoRawFd as _;
-    // SAFETY: the descriptor was the file's, which is gone, and nobody else has it.
+    // SAFETY: the descriptor was the file's, which is gone, and nothing else has it.
     Ok(unsafe { rustix::io::try_close(file.into_raw_fd()) }?)
 }
 

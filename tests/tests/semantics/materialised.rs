@@ -104,7 +104,7 @@ fn many_writers_come_while_readers_have_it_open() {
                     let reader = File::open(one.path("f")).unwrap();
                     let content = all_of(&reader);
                     assert!(content.len() == SIZE && content[16..] == bytes(1, SIZE)[16..]);
-                    // No writer is ever turned away, however often somebody opens the file for reading in between.
+                    // No writer is ever turned away, however often the file is opened for reading in between.
                     let writer = OpenOptions::new().write(true).open(one.path("f")).unwrap();
                     writer.write_all_at(&[round as u8; 2], thread * 2).unwrap();
                     drop(reader);

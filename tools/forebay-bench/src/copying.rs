@@ -1,4 +1,4 @@
-//! `cp` from tmpfs: what moving bytes costs a program that has nobody to ask for them.
+//! `cp` from tmpfs: what moving bytes costs a program that asks no other process for them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -87,8 +87,8 @@ impl Service for Far {
     }
 }
 
-/// Lets everybody through after the same time, in the order that they came in. A thread that sleeps is more exact than tokio's
-/// timer, which counts milliseconds.
+/// Lets every request through after the same time, in the order that they came in. A thread that sleeps is more exact
+/// than tokio's timer, which counts milliseconds.
 struct Line {
     delay: Duration,
     enter: mpsc::Sender<(Instant, oneshot::Sender<()>)>,

@@ -75,7 +75,7 @@ impl Drop for Iperf {
     }
 }
 
-/// Whether somebody listens there, without connecting: iperf3 would take that for a client.
+/// Whether a process listens there, without connecting: iperf3 would take that for a client.
 fn is_listening(port: u16) -> anyhow::Result<bool> {
     const LISTEN: &str = "0A";
     let local = format!("0100007F:{port:04X}");

@@ -26,7 +26,7 @@ const TRANSPORTS: &str = "sysv,cma,tcp,self";
 /// Makes both ends use it, and nothing else.
 const UCX: [&str; 3] =
     ["network.rdma.data.enabled=true", "network.rdma.data.fallback=never", "network.rdma.metadata.enabled=true"];
-/// The worker listens where nobody else does.
+/// The worker listens where nothing else does.
 const LISTEN: [&str; 3] =
     ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];
 

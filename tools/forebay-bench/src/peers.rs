@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 const AHEAD: f64 = 1.0;
 /// The same where the kernel makes most of the difference.
 const FAR_AHEAD: f64 = 2.0;
-/// What a daemon may use while nobody reads, as a share of one processor: a measurement beside it would count it.
+/// What a daemon may use while nothing is read, as a share of one processor: a measurement beside it would count it.
 const IDLE: f64 = 0.01;
 /// How long they are watched for that.
 const WATCH: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ fn start(fixture: &Fixture, peer: &dyn Peer) -> anyhow::Result<Mounted> {
     peer.start(&place)
 }
 
-/// Those that work while nobody asks them to.
+/// Those that work while nothing is asked of them.
 fn restless(peers: &[Box<dyn Peer>], mounts: &[Mounted]) -> anyhow::Result<Vec<&'static str>> {
     let used = || mounts.iter().map(Mounted::cpu).collect::<anyhow::Result<Vec<_>>>();
     let before = used()?;

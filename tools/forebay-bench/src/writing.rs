@@ -173,7 +173,7 @@ fn write(source: &Path, target: &Path) -> anyhow::Result<()> {
         to.write_all(&buffer[..count]).with_context(|| format!("cannot write {}", target.display()))?;
     }
     // `drop` would not say how that went.
-    // SAFETY: the descriptor was the file's, which is gone, and nobody else has it.
+    // SAFETY: the descriptor was the file's, which is gone, and nothing else has it.
     unsafe { rustix::io::try_close(to.into_raw_fd()) }.with_context(|| format!("cannot close {}", target.display()))
 }
 

@@ -102,7 +102,8 @@ pub enum CacheState {
     Warm,
     /// Nothing.
     Cold,
-    /// Some of it: it was brought there before, and came from the origin all the same while it was read. Nobody asks for that.
+    /// Some of it: it was brought there before, and came from the origin all the same while it was read. A run never
+    /// asks for that.
     Partial,
 }
 
@@ -142,7 +143,7 @@ impl Layout {
     }
 }
 
-/// Who reads which file.
+/// Which job reads which file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
@@ -193,7 +194,7 @@ pub struct Case {
     pub state: CacheState,
     /// The files.
     pub layout: Layout,
-    /// Who reads which.
+    /// Which job reads which file.
     pub pattern: Pattern,
     /// In which order.
     pub access: Access,
@@ -282,7 +283,8 @@ pub struct Cpu {
     pub machine: f64,
     /// fio itself: the reader.
     pub fio: f64,
-    /// What neither reads nor serves: what other programs did before the step, while nobody read, and went on with.
+    /// What neither reads nor serves: what other programs did before the step, while nothing was read, and went on
+    /// with.
     #[serde(default)]
     pub others: f64,
     /// What other machines on the same hardware took meanwhile, by the hypervisor's word. It is not in [`Cpu::machine`].

@@ -35,7 +35,7 @@ pub enum Verdict {
     Less,
     /// Within what rounds of the same differ by.
     Same,
-    /// One round of one side at least: nobody knows.
+    /// One round of one side at least: it cannot be known.
     Unknown,
 }
 

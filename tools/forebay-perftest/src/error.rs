@@ -16,7 +16,7 @@ pub enum Error {
     /// The options make no sense together.
     #[error("{0}")]
     Usage(String),
-    /// Nobody answers there.
+    /// No server answers there.
     #[error(
         "cannot connect to {address}: {reason}; start `forebay bench rdma` on that host, and check the address, \
          --remote-port and the firewall"

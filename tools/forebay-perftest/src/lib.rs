@@ -22,16 +22,17 @@
 //! Every endpoint uses error handling by peer, as the cache's do, so that a server's death is noticed. UCX 1.13 then emulates
 //! one-sided operations over shared memory, which costs the server time, too: `ucx_perftest -e` shows the same.
 //!
-//! **One thread serves all clients.** A network card needs nobody on the server's side for one-sided operations. Transports in
-//! software (TCP, and some of shared memory's) do: the server's one UCX worker is driven for them, and by events, so it costs
-//! nothing with a card.
+//! **One thread serves all clients.** For one-sided operations a network card needs no thread on the server's side.
+//! Transports in software (TCP, and some of shared memory's) do: the server's one UCX worker is driven for them, and by
+//! events, so it costs nothing with a card.
 //!
 //! **What is counted.** Percentiles are exact: every latency is kept, [`plan::MAX_ITERATIONS`] of them at most, which
 //! needs no histogram. Bandwidth counts operations that ended, from the common start of all jobs to the end of the last one.
 //! Links are made before a test starts.
 //!
-//! **Trust.** Whoever reaches the server's port can read and write the benchmark's own memory and nothing else, can use up to
-//! [`plan::MAX_CLIENTS`] places, and learns its version. Every message is checked before it is used, on both sides.
+//! **Trust.** A client that reaches the server's port can read and write the benchmark's own memory and nothing else,
+//! can use up to [`plan::MAX_CLIENTS`] places, and learns its version. Every message is checked before it is used, on
+//! both sides.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

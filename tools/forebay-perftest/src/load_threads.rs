@@ -109,7 +109,7 @@ impl LoadThreads {
             started.threads.push(std::thread::Builder::new().name(format!("job-{number}")).spawn(job)?);
             started.tasks.push(tasks);
         }
-        // Gone with the jobs' own, so that nobody waits for an answer that cannot come.
+        // Then only the jobs have senders, and waiting ends when no answer can come any more.
         drop(report);
         started.collect(|_| ())?;
         Ok(started)

@@ -72,16 +72,16 @@ pub fn kinds(case: Case) -> [&'static [Kind]; 3] {
     }
 }
 
-/// How many threads for a payload of `bytes`, when nobody says: one a core, up to 8 for small ones, of which a thread sends some
-/// millions a second at most, and up to 4 for large ones, which the card is busy with.
+/// How many threads for a payload of `bytes`, when the user does not say: one a core, up to 8 for small ones, of which
+/// a thread sends some millions a second at most, and up to 4 for large ones, which the card is busy with.
 #[must_use]
 pub fn auto_jobs(bytes: u64, cores: usize) -> u32 {
     let most = if bytes <= 262_144 { 8 } else { 4 };
     cores.clamp(1, most) as u32
 }
 
-/// How many operations each thread has under way for a payload of `bytes`, when nobody says: enough to hide a round trip,
-/// few enough for the buffers to stay in a processor's cache.
+/// How many operations each thread has under way for a payload of `bytes`, when the user does not say: enough to hide a
+/// round trip, few enough for the buffers to stay in a processor's cache.
 #[must_use]
 pub fn auto_depth(bytes: u64) -> u32 {
     match bytes {

@@ -1,7 +1,8 @@
 //! Mounts that keep files whole for their machine, and what jobs ask of them.
 //!
-//! A mount is no member: nobody can call it. It says that it is there, watches for requests to materialise files, and reports. What it writes is
-//! under a lease of its own, so that what a mount that died had promised is promised no more.
+//! A mount is no member: no process can call it. It says that it is there, watches for requests to materialise files,
+//! and reports. What it writes is under a lease of its own, so that what a mount that died had promised is promised no
+//! more.
 
 use serde::{Deserialize, Serialize};
 

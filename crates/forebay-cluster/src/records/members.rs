@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub const WORKERS: &str = "workers/";
 /// Under which key prefix it is written when workers joined: `joins/NAME`.
 pub const JOINS: &str = "joins/";
-/// Under which key prefix it is written who shall leave: `drains/NAME`.
+/// Under which key prefix it is written which workers shall leave: `drains/NAME`.
 pub const DRAINS: &str = "drains/";
 
 /// What a worker is about to do.

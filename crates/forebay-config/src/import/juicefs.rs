@@ -26,7 +26,7 @@ enum Mapping {
     BufferSize,
     /// How blocks are served from disk, or that they are not.
     ServeMode,
-    /// Requests at once: to the origin, of who caches; to workers, of who only reads.
+    /// Requests at once: to the origin for a mount that caches, to workers for one that only reads.
     MaxDownloads,
     /// `HOST:PORT` of the page with metrics.
     Metrics,

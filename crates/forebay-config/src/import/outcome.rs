@@ -7,7 +7,7 @@ pub struct Import {
     pub toml: String,
     /// What has no counterpart here, in the file's order.
     pub unknown: Vec<Unknown>,
-    /// Where Forebay differs in a way that someone should know, in the file's order.
+    /// Where Forebay differs in a way that the user should know, in the file's order.
     pub notes: Vec<Note>,
 }
 

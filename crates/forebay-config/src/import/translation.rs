@@ -152,8 +152,8 @@ impl<'a> Translation<'a> {
     }
 }
 
-/// What is quoted of the other file in a comment. A line that ended there would be a setting, and what is no character of TOML no file
-/// that anybody reads.
+/// Text of the other file that is quoted in a comment. A line that ended in it would begin a setting, and with a
+/// character that TOML does not allow the file could not be read.
 fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

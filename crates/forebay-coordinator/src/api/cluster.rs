@@ -1,5 +1,5 @@
-//! `/api/v1/cluster`, `/api/v1/stats`, `/api/v1/series` and `/api/v1/version`: eyes on the cluster, and who shall leave
-//! it.
+//! `/api/v1/cluster`, `/api/v1/stats`, `/api/v1/series` and `/api/v1/version`: eyes on the cluster, and which workers
+//! shall leave it.
 
 use std::sync::Arc;
 

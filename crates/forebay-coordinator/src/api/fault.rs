@@ -59,7 +59,7 @@ impl Fault {
         Self::new(StatusCode::CONFLICT, "CONFLICT", message, remedy)
     }
 
-    /// Nobody runs jobs now; somebody will.
+    /// No coordinator runs jobs now; one will.
     pub(crate) fn no_leader(message: impl ToString) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, NO_LEADER, message, "try again in a few seconds")
     }

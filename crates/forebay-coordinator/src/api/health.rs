@@ -1,4 +1,4 @@
-//! `/healthz` and `/readyz`, for those who restart and route.
+//! `/healthz` and `/readyz`, for the tools that restart processes and route requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::service::Service;
 
-/// How long the state store may take: those who ask give up soon.
+/// How long the state store may take: the tools that ask give up soon.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether a process lives.

@@ -142,7 +142,7 @@ pub(crate) async fn stop(
     }
 }
 
-/// Who runs jobs.
+/// Where jobs run.
 enum Leading {
     Here(Arc<Runner>),
     Elsewhere(Response),

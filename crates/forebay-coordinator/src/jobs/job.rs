@@ -123,7 +123,7 @@ pub struct Job {
     place: Place,
     walk_ended: bool,
     window: Window,
-    /// Items with blocks that nobody was asked for.
+    /// Items with blocks that no worker was asked for.
     open: VecDeque<u64>,
     /// Blocks that are to be asked for before those.
     urgent: VecDeque<Block>,
@@ -430,7 +430,7 @@ impl Job {
     fn end(&mut self, state: JobState) -> Step {
         debug_assert!(self.record.state.may_become(state), "{state:?} after {:?}", self.record.state);
         self.record.state = state;
-        // Nobody goes on from here: the report tells all that happened.
+        // The job does not go on from here: the report tells all that happened.
         self.record.ledger = self.live.clone();
         self.pending.clear();
         self.later.clear();

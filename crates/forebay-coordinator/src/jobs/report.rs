@@ -23,7 +23,7 @@ pub struct JobReport {
     pub pass: Pass,
     /// How far it is.
     pub progress: Progress,
-    /// What the last audit found missing of what was loaded, and nobody loaded again.
+    /// What the last audit found missing of the loaded files, and what was not loaded again.
     pub evicted: Evicted,
     /// What mounts keep of it; absent where they were not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -31,7 +31,7 @@ pub(super) struct FileWork {
     pub(super) modified_nanos: i64,
     pub(super) replicas: u8,
     pub(super) stage: Stage,
-    /// The first block that nobody was asked for.
+    /// The first block that no worker was asked for.
     pub(super) next: u64,
     /// Requests that are not answered.
     pub(super) outstanding: u32,

@@ -22,7 +22,7 @@ const WRITE_AGAIN: Duration = Duration::from_secs(1);
 pub(super) async fn run(shared: Arc<RunnerShared>, entry: Arc<Entry>) {
     let taken = tokio::select! {
         taken = write_down(&shared, &entry) => taken,
-        // What is still written then is so only if nobody else leads yet: the next leader finds it.
+        // What is still being written then gets there only if no other coordinator leads yet: the next leader finds it.
         () = shared.ended.cancelled() => Taken::Deposed,
     };
     let is_written = matches!(taken, Taken::Written);

@@ -24,11 +24,11 @@ enum Mood {
     Well,
     /// The store is not reached.
     Away,
-    /// They are carried out, and nobody is told.
+    /// They are carried out, and the caller is not told.
     Mute,
     /// They are refused.
     Strict,
-    /// They wait until the mood is another, and are carried out then, whoever gave up the waiting.
+    /// They wait until the mood is another, and are carried out then, even if the caller gave up waiting.
     Slow,
     /// The next one does; those after it do not.
     SlowOnce,

@@ -6,7 +6,7 @@ use crate::checks::{Check, Section, Verdict, cards};
 use crate::facts::Facts;
 
 pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
-    // A child (`ib0.8001`) and one that nobody gave an address are not missed.
+    // A child (`ib0.8001`) and an interface without an address are not missed.
     let with_address = facts.interfaces.iter().filter(|interface| interface.is_ipoib && interface.address().is_some());
     let mut checks: Vec<Check> = with_address.map(|interface| of_interface(facts, config, &interface.name)).collect();
     if facts.module("ib_ipoib").is_some() && facts.rdma.ports().any(|(_, port)| port.is_infiniband()) {

@@ -57,7 +57,7 @@ fn check_port(facts: &Facts, config: &Config, key: &'static str, port: u16) -> C
             let who = owner
                 .as_ref()
                 .map_or("another program".to_owned(), |owner| format!("{} (process {})", owner.name, owner.pid));
-            // Who configures mounts runs a worker.
+            // A machine whose configuration has mounts runs a worker.
             let verdict = if config.mounts.is_empty() { Verdict::Warn } else { Verdict::Fail };
             check(verdict, format!("{who} listens on {port}: a worker cannot")).remedy(format!(
                 "ss -tlnp | grep {port} shows it, or rdma resource show cm_id; end it, or set another port; after a restart it may take 10 s until it is free"

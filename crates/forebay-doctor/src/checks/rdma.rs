@@ -69,7 +69,7 @@ fn idle_cards(facts: &Facts, config: &Config) -> Vec<Check> {
 
 fn modules(facts: &Facts, config: &Config) -> Vec<Check> {
     if facts.rdma.devices.is_empty() {
-        // Where nobody asks for RDMA, nobody misses its modules.
+        // Where RDMA is not asked for, its modules are not missed.
         let is_missed = cards::wanted(config) && facts.module("ib_core").is_none();
         let check = is_missed.then(|| {
             row("module", cards::without_rdma(config), "not loaded: every RDMA driver builds on it")
@@ -170,7 +170,7 @@ fn state(facts: &Facts, config: &Config, port: &Port) -> Check {
     }
     let is_named = cards::are_named(config) && cards::uses(config, port);
     let other_is_active = facts.rdma.ports().any(|(_, other)| other.is_active());
-    // A port that nobody named does not matter as long as another one is up.
+    // A port that is not named does not matter as long as another one is up.
     let verdict = if other_is_active && !is_named { Verdict::Info } else { cards::broken_port(config, port) };
     let interface = port.interfaces.first().map_or("INTERFACE", String::as_str);
     let remedy = match (state, physical) {

@@ -56,7 +56,7 @@ fn governor(facts: &Facts, config: &Config) -> Option<Check> {
     let is_slow = |governor: &str| matches!(governor, "powersave" | "conservative");
     let governors = &facts.system.governors;
     let of_some = |(governor, processors): (&String, &BTreeSet<u32>)| format!("{governor} on {}", ranges(processors));
-    // Who sets them one by one forgets some.
+    // A user who sets them one by one forgets some.
     let what = match governors.len() {
         0 | 1 => format!("processors' clocks: {first}"),
         _ => format!("processors' clocks: {}", listed(governors.iter().map(of_some))),

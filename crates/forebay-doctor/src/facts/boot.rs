@@ -1,7 +1,7 @@
 //! What the next boot brings back: the modules that are loaded then, and the interfaces that the network's settings name.
 //!
-//! Distributions keep these in many places. Those that are known here are looked through for names; what none of them has may
-//! still be made by a program of somebody's own.
+//! Distributions keep these in many places. Those that are known here are looked through for names. What none of them
+//! names may still be made by a program of the user's own.
 
 use std::collections::BTreeMap;
 

@@ -64,7 +64,7 @@ impl FlowControl {
     pub fn priority(&self, dscp: u8) -> u8 {
         match self.priority_of_dscp.is_empty() {
             true => 0,
-            // Those that nobody has set are by the upper three bits.
+            // A DSCP that is not set goes by its upper three bits.
             false => self.priority_of_dscp.get(&dscp).copied().unwrap_or(dscp >> 3),
         }
     }

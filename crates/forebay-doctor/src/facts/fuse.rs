@@ -31,7 +31,7 @@ pub struct Fuse {
 pub struct Fusermount {
     /// Where it is.
     pub path: PathBuf,
-    /// Whether it runs as root whoever starts it, as it must.
+    /// Whether it runs as root for every user that starts it, as it must.
     pub is_setuid_root: bool,
 }
 

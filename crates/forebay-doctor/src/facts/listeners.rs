@@ -44,7 +44,8 @@ impl Listener {
     }
 }
 
-/// The lines of the tables of TCP sockets that have one of `ports` at either end; those of others are nobody's business.
+/// The lines of the tables of TCP sockets that have one of `ports` at either end. Lines of other ports are private, and
+/// left out.
 pub(crate) fn sockets(root: &Root, ports: &[u16]) -> [String; 2] {
     let concerns = |line: &&str| {
         let mut ends = line.split_whitespace().skip(1).take(2).filter_map(end);

@@ -63,7 +63,7 @@ impl LocalDirectory {
 fn mount_of<'a>(table: &'a str, path: &Path) -> Option<(&'a str, &'a str)> {
     let mounts = table.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
-        // The kernel writes a space as `\040`; who has one in this path is told nothing wrong, only less.
+        // The kernel writes a space as `\040`. A user with one in this path is told nothing wrong, only less.
         let on = Path::new(before.split(' ').nth(4)?);
         let mut after = after.split(' ');
         path.starts_with(on).then_some((on.components().count(), (after.next()?, after.nth(1).unwrap_or(""))))

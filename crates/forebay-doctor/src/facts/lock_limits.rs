@@ -1,5 +1,5 @@
-//! How much memory those may lock who will run a worker or a mount: units of systemd, and the user who called `sudo`. Their limits
-//! are in files, and are none of this process's.
+//! How much memory may be locked by those that will run a worker or a mount: units of systemd, and the user who called
+//! `sudo`. Their limits are in files, and are none of this process's.
 //!
 //! A unit has the limit that its `LimitMEMLOCK` says, else `DefaultLimitMEMLOCK` of systemd; `limits.conf` is for sessions
 //! (pam_limits) and does not concern units. Of what these files have besides, nothing is kept: units have environments.
@@ -21,7 +21,7 @@ const UNITS: [&str; 5] = [
 const OF_UNIT: [&str; 5] = ["ExecStart", "User", "LimitMEMLOCK", "AmbientCapabilities", "CapabilityBoundingSet"];
 const CAPABILITY: &str = "CAP_IPC_LOCK";
 
-/// The limit of somebody else.
+/// The limit of a unit, or of another user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockLimit {
     /// Whose: `forebay-worker.service`, or `user alice`.

@@ -19,7 +19,7 @@ pub struct Memory {
     /// What is left of such a limit, in bytes: page cache does not count as used, as the kernel takes it back.
     #[serde(default)]
     pub left_bytes: Option<u64>,
-    /// Reserved huge pages that nobody uses, in bytes.
+    /// Reserved huge pages that are not in use, in bytes.
     pub huge_free_bytes: u64,
     /// All reserved huge pages, in bytes.
     pub huge_total_bytes: u64,

@@ -59,7 +59,7 @@ impl Module {
             let line = table.lines().find(|line| line.split(' ').next() == Some(name));
             // One that is built in has a folder when it has parameters or a version.
             (line.is_some() || root.exists(format!("sys/module/{name}"))).then_some(())?;
-            // `ib_cm 131072 2 rdma_cm,ib_ipoib, Live 0x0`, and `-` where nobody uses it.
+            // `ib_cm 131072 2 rdma_cm,ib_ipoib, Live 0x0`, and `-` where nothing uses it.
             let mut words = line.unwrap_or_default().split(' ').skip(1);
             Some(Self {
                 name: (*name).to_owned(),
@@ -82,7 +82,7 @@ fn users(names: &str) -> Vec<String> {
 pub struct PciCard {
     /// Its address: `0000:3b:00.0`.
     pub address: String,
-    /// Who made it.
+    /// Its maker.
     pub vendor: String,
     /// Maker and model, as the bus numbers them: `15b3:101c`.
     pub id: String,
@@ -177,8 +177,8 @@ fn class_name(class: u32) -> &'static str {
     }
 }
 
-/// Who made a card that can do RDMA, and the module for it; `None` for all others. Of makers whose cards mostly cannot
-/// (Broadcom, Intel) only those of class InfiniBand are known.
+/// The maker of a card that can do RDMA, and the module for it; `None` for all others. Of makers whose cards mostly
+/// cannot (Broadcom, Intel) only those of class InfiniBand are known.
 fn maker(vendor: u32, device: u32, class: u32) -> Option<(&'static str, Option<&'static str>)> {
     const NETWORK: u32 = 0x02;
     const INFINIBAND: u32 = 0x0207;

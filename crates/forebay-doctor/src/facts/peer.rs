@@ -36,7 +36,7 @@ pub enum Reached {
     /// It was made.
     #[default]
     Open,
-    /// The host is there, and nobody listens.
+    /// The host is there, and no process listens.
     Refused,
     /// No answer at all.
     Silent,

@@ -46,7 +46,7 @@ impl Process {
 
     fn read(root: &Root, pid: u32) -> Option<Self> {
         root.word(format!("proc/{pid}/comm"))?;
-        // Options may have what nobody else is to know.
+        // Options may contain what must stay private.
         let without_options = |text: &str| {
             let words = text.split('\0').take_while(|word| !word.starts_with('-')).take(MAX_WORDS);
             let words: Vec<&str> =

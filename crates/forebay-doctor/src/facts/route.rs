@@ -29,7 +29,7 @@ const MAX_DATAGRAM: u32 = 65_507;
 /// How often a large packet is sent, and how long an answer to one is waited for.
 const ATTEMPTS: u32 = 3;
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
-/// A port of UDP where nobody listens, as traceroute believes: the host says so when a packet arrives.
+/// A port of UDP where nothing listens, as traceroute assumes: the host says so when a packet arrives.
 const NOBODYS_PORT: u16 = 33_434;
 
 /// The way that packets to a host take.
@@ -143,7 +143,7 @@ fn datagrams(to: IpAddr, from: Option<IpAddr>, largest: Option<u32>) -> std::io:
         let sent = socket.send(&vec![0; payload as usize]).is_ok();
         let answer = if sent { socket.recv(&mut [0; 1]) } else { Err(ErrorKind::WouldBlock.into()) };
         found.believed = believed(&socket);
-        // The host got it, and says that nobody listens there; or somebody does, and answers.
+        // The host got it, and says that nothing listens there; or a program listens there, and answers.
         if answer.map_or_else(|error| error.kind() == ErrorKind::ConnectionRefused, |_| true) {
             found.delivered = Some(payload + headers);
             break;

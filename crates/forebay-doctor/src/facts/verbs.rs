@@ -16,7 +16,7 @@ use crate::facts::rdma::Rdma;
 pub struct VerbsDevice {
     /// Its name.
     pub name: String,
-    /// Who made it, by the number that makers of network cards have: `0x02c9`.
+    /// Its maker, by the number that makers of network cards have: `0x02c9`.
     pub vendor_id: u32,
     /// The maker's number of the part.
     pub part_id: u32,

@@ -1,5 +1,5 @@
-//! What a machine answers to questions about its files that a copy of them cannot: who owns them, who may open them, which of
-//! them cannot be read. A recorded tree has these beside its files.
+//! What a copy of a machine's files cannot say about them: which user owns them, whether they can be opened, which of
+//! them cannot be read. A recorded tree has these answers beside its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub enum Access {
     Refused(String),
 }
 
-/// Who owns a file, and who may do what with it.
+/// The owner and the permissions of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ownership {
     /// The number of its owner.
@@ -35,7 +35,7 @@ pub struct Answers {
     pub opened: BTreeMap<String, Access>,
     /// Which files could be opened for writing.
     pub writable: BTreeMap<String, bool>,
-    /// Who owns files.
+    /// The owners and permissions of files.
     pub owned: BTreeMap<String, Ownership>,
     /// What was free in the file systems of directories, in bytes.
     pub free_bytes: BTreeMap<String, u64>,

@@ -1,5 +1,5 @@
-//! Symbolic links below a prefix. In a recorded tree `/etc/x` means the tree's, and `..` does not lead out of it: a tree that
-//! somebody sent must not have the machine looked at that it is unpacked on.
+//! Symbolic links below a prefix. In a recorded tree `/etc/x` means the tree's, and `..` does not lead out of it: a
+//! tree from elsewhere must not lead to files of the machine that it is unpacked on.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -45,7 +45,7 @@ impl Recorder {
         });
     }
 
-    /// What is at `path`: a link, a folder, or a file whose content nobody has asked for yet.
+    /// What is at `path`: a link, a folder, or a file whose content was not asked for yet.
     pub(crate) fn entry(&self, path: &Path, is_end_followed: bool) {
         self.attempt(|| {
             let Some(place) = self.place(path, is_end_followed)? else { return Ok(()) };

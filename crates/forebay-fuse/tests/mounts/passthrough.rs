@@ -37,7 +37,7 @@ fn eager() -> LocalOptions {
     LocalOptions { files, on_writable: true }
 }
 
-/// Files that are opened twice are worth it, and nobody waits.
+/// Files that are opened twice are worth it, and no open waits.
 fn patient() -> LocalOptions {
     let eager = eager();
     LocalOptions {
@@ -257,8 +257,8 @@ fn read_all_of(file: &File, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Opens, reads and maps go on while files come, go for others and are replaced: nobody ever sees an i/o error, or a byte of
-/// another version.
+/// Opens, reads and maps go on while files come, go for others and are replaced: no program ever sees an i/o error, or
+/// a byte of another version.
 #[test]
 fn a_thousand_opens_while_files_come_and_go_never_give_eio() {
     const FILES: usize = 6;

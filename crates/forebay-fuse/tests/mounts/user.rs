@@ -16,7 +16,7 @@ use crate::harness::{is_root, skipped, wait_until};
 
 /// Directories that the test and the processes that it starts see differently from all others.
 struct Place {
-    /// Nobody's.
+    /// Owned by the user `nobody`.
     mountpoint: TempDir,
     /// Holds a `/dev/fuse` that is open to users, where the machine's is not.
     _device: TempDir,
@@ -28,7 +28,7 @@ impl Place {
     }
 }
 
-/// A place where nobody can mount, or why there cannot be one.
+/// A place where the user `nobody` can mount, or why there cannot be one.
 fn place() -> Result<Place, &'static str> {
     if !is_root() {
         return Err("only root can become another user");

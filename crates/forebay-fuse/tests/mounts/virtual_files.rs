@@ -152,7 +152,7 @@ fn a_quiet_log_can_be_read_by_cat_and_head_and_who_reads_it_can_be_killed() {
         reader.kill().unwrap();
         reader.wait().unwrap();
     }
-    // Nothing is held of those who left: there are places for others, however many come after one another.
+    // Nothing is held of readers that left: there are places for others, however many come after one another.
     for _ in 0..20 {
         wait_until("a reader has a place", || File::open(mounted.path(".accesslog")).is_ok());
     }

@@ -127,7 +127,7 @@ impl FileIndex {
         Some(may_go[..=enough?].iter().map(|(.., file, _)| *file).collect())
     }
 
-    /// Those who have it open keep it; nobody else gets it, unless somebody asks for it and it is right.
+    /// Handles that have it open keep it. No other open gets it, unless it is right and is asked for.
     pub(super) fn leave(&mut self, file: FileId, is_right: bool, now: Instant) {
         if let Some(entry) = self.files.get_mut(&file)
             && let EntryState::Ready { pins } = entry.state
@@ -136,7 +136,7 @@ impl FileIndex {
         }
     }
 
-    /// Whether those who have it open may go on, as far as anybody knows.
+    /// Whether handles that have it open may go on: no check has found it wrong.
     pub(crate) fn is_right(&self, file: &FileId) -> bool {
         let state = self.files.get(file).map(|entry| &entry.state);
         !matches!(state, Some(EntryState::Leaving { is_right: false, .. }))

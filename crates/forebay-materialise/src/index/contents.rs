@@ -34,13 +34,13 @@ pub(crate) enum Action {
     Cancel(FileId),
     /// Remove it; ends with [`FileIndex::removed`].
     Remove(FileId),
-    /// Say that it is there, or why not, to those who wait for it.
+    /// Tell its waiters that it is there, or why not.
     Tell(FileId, Option<NotTaken>),
     /// The last one closed it: write down when it was used.
     Used(FileId),
 }
 
-/// Whether nobody asked for it: `false` comes first.
+/// Whether a file was not asked for: `false` comes first.
 pub(super) type NotAsked = bool;
 
 /// All cached files.

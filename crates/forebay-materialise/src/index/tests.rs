@@ -33,7 +33,7 @@ struct Rig {
     removing: Vec<FileId>,
     pins: HashMap<FileId, u64>,
     waiting: HashSet<FileId>,
-    /// Those that may go though somebody asked for them.
+    /// Those that may go though they were asked for.
     dropped: HashSet<FileId>,
     /// Those whose bytes turned bad.
     bad: HashSet<FileId>,
@@ -261,7 +261,7 @@ fn a_scan_drives_out_nothing_that_was_opened_twice() {
             rig.settle();
         }
         assert!(kept.iter().all(|number| rig.whole().contains(number)), "{:?}", rig.whole());
-        // What nobody opens any more goes in time.
+        // What is not opened any more goes in time.
         rig.now += 3 * HALF_LIFE;
         for number in 3000..3020 {
             rig.hold(number, MIB);
@@ -300,7 +300,7 @@ fn a_dropped_file_stays_for_those_who_have_it_open() {
     rig.close(1);
     rig.settle();
     assert_eq!(rig.whole(), []);
-    // Somebody asks for it while it goes: it comes again.
+    // It is asked for while it goes: it comes again.
     rig.hold(1, MIB);
     rig.drop_file(1);
     assert_eq!(rig.want(1, MIB), Ok(Answer::Wait));
@@ -321,7 +321,7 @@ fn what_failed_is_left_alone_longer_each_time() {
         assert_eq!(rig.filling.len(), 0, "{wait}");
         rig.now += Duration::from_millis(1);
     }
-    // What was asked for is tried again without anybody opening it.
+    // What was asked for is tried again without another open.
     assert_eq!(rig.want(2, MIB), Ok(Answer::Wait));
     rig.end_fill(0, Some(NotTaken::Failed("no".into())));
     rig.now += Duration::from_secs(1);
@@ -336,7 +336,7 @@ fn what_failed_is_left_alone_longer_each_time() {
 #[test]
 fn room_that_the_backend_has_not_got_is_given_to_nobody() {
     let mut rig = Rig::new(limits(10 * MIB));
-    // Somebody has a removed file mapped.
+    // A removed file is still mapped.
     rig.index.free(4 * MIB, rig.now);
     rig.hold(1, 3 * MIB);
     assert_eq!(rig.whole(), [1]);
@@ -370,7 +370,7 @@ fn what_a_restart_found_is_there_when_it_was_checked() {
     let hour = Duration::from_secs(3600);
     assert_eq!(rig.index.next_check(Some(hour), rig.now), None);
     assert_eq!(rig.index.next_check(Some(hour), rig.now + hour), Some(late));
-    // It turned bad while it is open: nobody else gets it.
+    // It turned bad while it is open: no other open gets it.
     rig.index.checked(late, None, false, rig.now);
     assert_eq!((rig.open(2, MIB), rig.removing.len()), (Answer::No, 0));
     rig.close(2);
@@ -456,7 +456,7 @@ proptest! {
                 }
             }
         }
-        // Everybody is told, and nothing is left in the end.
+        // Every waiter gets an answer, and nothing is left in the end.
         rig.index.free(u64::MAX / 2, rig.now);
         rig.obey();
         for number in 0..12 {

@@ -1,4 +1,4 @@
-//! Every metric there is: its name, its place in the documentation, and who uses it in `deploy/`.
+//! Every metric there is: its name, its place in the documentation, and what uses it in `deploy/`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

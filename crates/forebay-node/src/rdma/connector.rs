@@ -33,9 +33,9 @@ use crate::block_size::block_size;
 /// How often it is looked whether a pool has grown beyond what is registered.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Of several cards each is asked whether it lives when one has been silent for this part of the time after which a silent
-/// link is given up, and is preferred no more after a second such part. So the others are in doubt before the first one is
-/// given up, and still nobody is suspected for the length of a usual pause.
+/// When one of several cards has been silent for this part of the time after which a silent link is given up, each card
+/// is asked whether it lives. A card that does not answer within a second such part is no longer preferred. So the
+/// others are in doubt before the first one is given up, and still no card is suspected for a pause of usual length.
 const SILENCES: u32 = 4;
 
 /// Connects to workers over RDMA and TCP.

@@ -1,4 +1,5 @@
-//! Settings of RDMA that somebody made and that act on nothing: said at start, since whoever sets a key expects something of it.
+//! Settings of RDMA that were made and that act on nothing. They are logged at start, since a user who sets a key
+//! expects something of it.
 
 use forebay_config::{KEYS, Loaded, Origin};
 use tracing::warn;

@@ -185,7 +185,8 @@ async fn bind(
     }
 }
 
-/// Whether somebody else has the port. rdma_cm says no more than that it cannot listen, but tells which process does.
+/// Whether another process has the port. rdma_cm says only that it cannot listen, but the kernel lists all listeners of
+/// rdma_cm.
 fn is_taken(error: &RdmaError) -> bool {
     match error {
         RdmaError::Listen { reason: UcxError::PortBusy { .. }, .. } => true,
@@ -247,9 +248,10 @@ fn metadata_place(config: &Config) -> anyhow::Result<Place> {
     Ok(Place { card, port: METADATA_PORT, host: "worker.rpc.bind.host", name, address, registered })
 }
 
-/// Where to listen for the data of each of `cards`. Keys of RDMA alone say so: the network of the group is for TCP and may be one
-/// without RDMA, where nobody could connect. `network.rdma.data.bind.host` is for a single card; several listen at their own
-/// addresses, each of which clients are told, as the connections of one go through no other.
+/// Where to listen for the data of each of `cards`. Only keys of RDMA decide: the network of the group is for TCP and
+/// may be one without RDMA, where no client could connect. `network.rdma.data.bind.host` is for a single card. Several
+/// cards listen at their own addresses, and clients are told each of them, because the connections of one card go
+/// through no other.
 fn data_addresses(config: &Config, cards: &[Card]) -> anyhow::Result<Vec<SocketAddr>> {
     let (host, port) = (config.network_rdma_data_bind_host.as_str(), config.network_rdma_data_port);
     let configured = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());

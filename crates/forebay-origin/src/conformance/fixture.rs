@@ -1,4 +1,4 @@
-//! What the suite is run on: an origin, and whoever changes it behind its back.
+//! What the suite is run on: an origin, and the means to change it behind its back.
 
 use std::sync::Arc;
 

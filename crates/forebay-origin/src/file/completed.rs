@@ -1,4 +1,4 @@
-//! The uploads that were completed last, and what became of them: whoever asks again is answered alike.
+//! The uploads that were completed last, and their outcome: a request that is repeated gets the same answer.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! How much room a directory's file system has.
 //!
-//! A network file system that hangs may keep a thread for ever, and workers are asked every few seconds: one look is under way at
-//! most, and who comes meanwhile, or waits too long, is told what was seen last.
+//! A network file system that hangs may keep a thread for ever, and workers are asked every few seconds: one look is
+//! under way at most, and a request that comes meanwhile, or waits too long, is told what was seen last.
 
 use std::path::Path;
 use std::sync::Arc;

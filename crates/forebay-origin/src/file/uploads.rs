@@ -5,9 +5,10 @@
 //! copies them, in the kernel, into one draft. A part that is sent again is renamed over the one before. Its tag is made of
 //! inode, time and size, so that a list of tags that is out of date is found out.
 //!
-//! Completing and giving up take the directory's lock: whoever asks again while the first request is still at work waits
-//! for it, and then finds what came of it. What was completed is remembered for a while (`file/completed.rs`), so that asking again is answered
-//! alike; a process that was started since does not know, and says that there is no such upload.
+//! Completing and giving up take the directory's lock: a request that is repeated while the first one is still at work
+//! waits for it, and then finds its outcome. What was completed is remembered for a while (`file/completed.rs`), so
+//! that a repeated request gets the same answer. A process that was started since does not know, and says that there is
+//! no such upload.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +25,7 @@ use super::directory::{Directory, HIDDEN, nanos};
 use super::writes::new_name;
 use crate::names::{no_such_part, no_such_upload, not_of_size};
 
-/// Hidden files and directories that nobody has touched for so long are nobody's any more.
+/// Hidden files and directories that were not touched for so long are left over.
 const LEFT_OVER: Duration = Duration::from_secs(7 * 24 * 3600);
 const PATH: &str = "path";
 
@@ -37,7 +38,8 @@ impl Directory {
             let directory = open_directory(&root, &hidden(&upload))?;
             write_file(&directory, PATH, path).map(drop)
         };
-        // One that nobody was told of is nobody's to abort: a full disk has room for the directory, and not for what is in it.
+        // An upload that failed to begin is removed here, since no caller knows its name and can abort it. A full disk,
+        // for one, has room for the directory, and not for what is in it.
         begin()
             .map_err(|error| self.failure(path, error))
             .and_then(|()| self.sync_directory(&root, path))
@@ -78,7 +80,7 @@ impl Directory {
         }
         let directory = self.upload(path, upload)?;
         rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(|error| self.failure(path, error))?;
-        // While it waited, somebody else may have completed it, or given it up.
+        // While it waited, another request may have completed it, or given it up.
         if let Some(attr) = self.completed.find(path, upload) {
             return Ok(attr);
         }

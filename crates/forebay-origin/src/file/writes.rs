@@ -161,13 +161,13 @@ impl Directory {
             Err(Errno::NOENT) => {}
             Err(error) => return Err(failed(error)),
             Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
-                // Who could read the file before can read it now.
+                // Users who could read the file before can read it now.
                 FileType::RegularFile => {
                     rustix::fs::fchmod(&draft.file, Mode::from_raw_mode(stat.st_mode & 0o777)).map_err(failed)?;
                 }
                 FileType::Symlink if !self.is_directory(&parent, path)? => {}
                 FileType::Symlink | FileType::Directory => return Err(is_a_directory(&self.url, path)),
-                // A socket or a pipe is somebody's, though it is not shown.
+                // A socket or a pipe belongs to a program, though it is not shown.
                 _ => return Err(exists(&self.url, path)),
             },
         }
@@ -237,7 +237,7 @@ impl Directory {
     }
 }
 
-/// A name that nobody else has.
+/// A name that nothing else has.
 pub(super) fn new_name() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

@@ -190,7 +190,7 @@ mod tests {
         let second = attempts.run(std::future::pending::<Result<(), _>>()).await.unwrap_err();
         let failure = attempts.retry_or_give_up(second, false).await.unwrap_err();
         assert_eq!(failure, Failure::new(FailureKind::Unavailable, "it refuses connections (after 2 attempts)"));
-        // Who has nothing else to tell tells that.
+        // An attempt that is cut short says so when no attempt before it has failed.
         let mut attempts = requests.attempts(Operation::Read, b"f");
         let only = attempts.run(std::future::pending::<Result<(), _>>()).await.unwrap_err();
         assert_eq!(only.failure.kind(), FailureKind::TimedOut);

@@ -1,7 +1,8 @@
 //! Changes of files in an object store: whole objects and uploads in parts.
 //!
-//! * **What a change answers** is what a HEAD says afterwards: only that has the modification time. When its entity tag is not
-//!   the one that the change was answered with, somebody else has written since, and the answer is of our version.
+//! * **What a change answers** is what a HEAD says afterwards: only that has the modification time. When its entity tag
+//!   is not the one that the change was answered with, another writer has written since, and the answer is of our
+//!   version.
 //! * **Names of uploads and tags of parts** carry more than the origin's. A part's tag has its length, so that parts that do
 //!   not add up are found out before anything is changed, by whatever worker. An upload's name has a random mark, which is
 //!   put into the object's metadata (`x-amz-meta-forebay-upload`): when the answer to a completion was lost, and the upload
@@ -204,7 +205,8 @@ impl ObjectStoreOrigin {
             Ok(attr) if attr.version().is_some_and(|version| version.tag == VersionTag::Etag((*etag).into())) => {
                 Ok(attr)
             }
-            // Somebody else has written since, or removed it; or it cannot be asked for, which makes it no less written.
+            // Another writer has written since, or removed it; or it cannot be asked for, which makes it no less
+            // written.
             _ => Ok(self.attr(path, size, Some(&etag), whole_seconds(Utc::now()))),
         }
     }

@@ -1,5 +1,5 @@
-//! What a crash leaves, and what is done about it. A crash is a copy of the directory as it is at that moment: nobody
-//! has its files locked, and the process that its records name is gone.
+//! What a crash leaves, and what is done about it. A crash is a copy of the directory as it is at that moment: no
+//! process has its files locked, and the process that its records name is gone.
 
 use forebay_types::FailureKind;
 

@@ -107,7 +107,7 @@ async fn a_writer_who_finds_no_room_in_time_is_told_so() {
     let failure = draft.write(3 * PART, Bytes::from_static(b"x")).await.unwrap_err();
     assert_eq!(failure.kind(), FailureKind::NoSpace);
     assert!(failure.message().contains("1 files that could not be uploaded hold 64KiB"), "{failure}");
-    // Somebody drops the one that failed.
+    // The one that failed is dropped.
     let id = crate::staged(&rig.dir()).unwrap().into_iter().find(|file| file.path == path("/failed")).unwrap().id;
     crate::drop_staged(&rig.dir(), &id, None).await.unwrap();
     // A writer looks for room for 20 ms at a time, which on a busy machine may all be over before it looks again.

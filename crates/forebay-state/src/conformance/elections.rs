@@ -43,7 +43,7 @@ pub(super) async fn a_deposed_leader_commits_nothing_more(users: Users, fixture:
     let election = |store: &Arc<dyn StateStore>| Election::new(Arc::clone(store), "leader", fixture.shortest_ttl());
     let mut news = election(&two).watch();
     assert_eq!(next(&mut news).await, LeaderUpdate::Vacant);
-    // A key that only begins like the election's is nobody's leader.
+    // A key that only begins like the election's makes no leader.
     commit(&*two, Transaction::new().put("leadership", "x")).await;
     let old = election(&one).campaign("old").await.unwrap();
     assert!(matches!(led_by(&mut news, "old").await, LeaderUpdate::Leads(entry) if entry.key == "leader"));

@@ -82,7 +82,7 @@ pub(super) async fn a_slow_watcher_arrives_at_the_same_state(users: Users, _: &d
     let mut watch = users.one.watch("");
     let mut known = Known::default();
     known.apply(next(&mut watch).await);
-    // Nobody takes updates while more is written than any queue or history holds.
+    // No update is taken while more is written than any queue or history holds.
     for turn in 0..30 {
         let put = (0..50)
             .fold(Transaction::new(), |put, key| put.put(format!("k/{}", (turn * 7 + key) % 90), vec![0; 20_000]));

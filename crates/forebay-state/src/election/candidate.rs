@@ -9,15 +9,15 @@ const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// Somebody leads.
+    /// A process leads.
     Occupied,
-    /// Nobody leads.
+    /// No process leads.
     Vacant,
     /// The claim succeeded.
     Claimed,
-    /// Somebody else was there first.
+    /// Another process was there first.
     Taken,
-    /// The claim failed, or nobody knows whether it did.
+    /// The claim failed, or it is not known whether it did.
     Failed,
     /// The pause is over.
     Paused,

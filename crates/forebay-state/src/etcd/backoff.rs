@@ -18,7 +18,7 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// It failed: how long to wait. `jitter`, between 0 and 1, spreads those who lost the same member.
+    /// It failed: how long to wait. `jitter`, between 0 and 1, spreads clients that lost the same member.
     pub(super) fn failed(&mut self, jitter: f64) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.failures.min(16)).min(LAST);
         self.failures = self.failures.saturating_add(1);

@@ -9,7 +9,7 @@ use crate::{Committed, Condition, Entry, Revision, Snapshot, StateError, Transac
 /// The first page of a list, in entries. Most values are small; where they are not, pages get smaller.
 const PAGE: i64 = 1000;
 
-/// Where the keys are, and who is asked for them.
+/// Where the keys are, and which members are asked for them.
 #[derive(Debug)]
 pub(super) struct Keyspace {
     pub(super) members: Members,
@@ -28,7 +28,7 @@ impl Keyspace {
         Entry { key: self.relative(&key), value: value.into(), revision }
     }
 
-    /// The key as our users know it. All keys are theirs; somebody else's are shown as well as they can be.
+    /// The key as our users know it. All keys are theirs; those of other programs are shown as well as they can be.
     pub(super) fn relative(&self, key: &[u8]) -> String {
         String::from_utf8_lossy(key.strip_prefix(self.root.as_bytes()).unwrap_or(key)).into_owned()
     }

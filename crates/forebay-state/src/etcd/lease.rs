@@ -49,7 +49,7 @@ struct Keeper {
     ttl: Duration,
     /// By our clock, counted from before etcd was asked: never later than etcd's own.
     expires: Instant,
-    /// The same, for who relies on the lease's keys.
+    /// The same, for code that relies on the lease's keys.
     tenure: Arc<Tenure>,
 }
 

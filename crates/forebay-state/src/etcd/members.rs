@@ -120,7 +120,7 @@ impl Members {
     /// Asks others than this one from now on, if there are any.
     pub(super) fn avoid(&self, index: usize) {
         let next = (index + 1) % self.count();
-        // If it was changed meanwhile, somebody else has avoided it already.
+        // If it was changed meanwhile, another task has avoided it already.
         let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
         // Its token may be what it did not like; a new client asks for a new one. If another task makes one just now, that
         // will do.

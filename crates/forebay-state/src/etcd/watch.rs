@@ -16,7 +16,7 @@ use crate::{Entry, Revision, Update, WatchSender};
 /// The largest batch of events that is taken; what is larger is listed, page by page.
 const MAX_BATCH: usize = 64 << 20;
 
-/// Watches until nobody does any more.
+/// Watches until the watch is dropped.
 pub(super) async fn serve(keyspace: &Keyspace, prefix: &str, sender: &WatchSender) {
     let mut watching = Watching { keyspace, prefix, sender, known: None, is_lost: false, backoff: Backoff::default() };
     loop {

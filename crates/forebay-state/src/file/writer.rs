@@ -1,7 +1,8 @@
 //! The thread that writes: the only place where state is changed.
 //!
-//! It takes all requests that wait, plans them one after the other, writes what they change with one sync, and only then
-//! shows it to readers and answers. So commits under load share syncs, and nobody ever sees what a crash could undo.
+//! It takes all requests that wait, plans them one after the other, writes what they change with one sync, and only
+//! then shows it to readers and answers. So commits under load share syncs, and no reader ever sees what a crash could
+//! undo.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -14,8 +15,8 @@ use super::table::{Change, Plan, Table};
 use crate::coalesce::Changes;
 use crate::{Committed, LeaseId, Revision, StateError, Transaction, Update};
 
-/// How much of the past is kept for watchers that lag, in commits and in bytes of their keys and values. Who lags further
-/// gets a new snapshot.
+/// How much of the past is kept for watchers that lag, in commits and in bytes of their keys and values. A watcher that
+/// lags further gets a new snapshot.
 const HISTORY_COMMITS: usize = 1024;
 const HISTORY_BYTES: usize = 8 << 20;
 
@@ -27,7 +28,7 @@ pub(super) enum Request {
     End(LeaseId, oneshot::Sender<()>),
 }
 
-/// Requests that wait. Who pushes bounds them.
+/// Requests that wait. Their callers bound them.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -201,7 +202,7 @@ impl Writer<'_> {
             }
         }
         for (answer, outcome) in commits {
-            // Who asked may have given up.
+            // The caller may have given up.
             let _ = answer.send(written.clone().and(outcome));
         }
         for answer in done {

@@ -20,7 +20,7 @@ pub struct MembersOptions {
     pub group: String,
     /// How long members stay that are missing when the state comes back: longer than a worker takes to register again.
     pub grace: Duration,
-    /// Who is believed to be there until the state has told.
+    /// The members that are believed to be there until the state has told.
     pub until_told: Topology,
     /// At which of their addresses they are reached.
     pub reach: Reach,
@@ -132,7 +132,7 @@ async fn follow(
         next_tick = view.tick(now);
         let topology = Arc::clone(view.topology());
         drop(view);
-        // Before anyone was told of, a list from the configuration may know better than an empty state.
+        // Before any member was told of, a list from the configuration may know better than an empty state.
         if !Arc::ptr_eq(&before, &topology) {
             let (workers, leaving) = (topology.ring.members().len(), topology.leaving.len());
             info!(workers, leaving, "the members of the cluster have changed");
@@ -144,7 +144,7 @@ async fn follow(
     }
 }
 
-/// Takes in what the store told. Whether it told who is there.
+/// Takes in what the store told. Whether it told the members.
 fn take_in(view: &mut MemberView, update: Update, prefix: &str, now: Instant) -> bool {
     let record = |entry: Entry| match WorkerRecord::decode(&entry.value) {
         Ok(record) => Some(record),

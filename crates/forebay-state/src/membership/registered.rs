@@ -1,8 +1,8 @@
 //! A worker's record in the cluster's state, for as long as the worker lives.
 //!
-//! The record is under a lease. When that was lost, also because the process was stopped for a time, others owned what was this
-//! worker's and took changes of it. So the worker is told of each lease before the record says that it owns anything: by its
-//! [`Tenure`] it sees by itself that the lease is over, whoever asks it first.
+//! The record is under a lease. When that was lost, also because the process was stopped for a time, others owned what
+//! was this worker's and took changes of it. So the worker is told of each lease before the record says that it owns
+//! anything: by its [`Tenure`] it sees by itself that the lease is over, whichever request it gets first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-/// How long between two tries at a store that cannot be reached, or at a name that somebody else has.
+/// How long between two tries at a store that cannot be reached, or at a name that another process has.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 /// How often the progress of a drain is written at most.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -56,9 +56,9 @@ struct RegisteredShared {
 }
 
 impl Registered {
-    /// Registers a worker once `ready` is over: who is in the ring is asked at once. `record` says all but what it is about
-    /// to do. `begins` is told of each lease before anybody sees the record under it: nothing that was learned before is to be
-    /// believed then, and nothing of it any more once it is over.
+    /// Registers a worker once `ready` is over, since a worker in the ring is asked at once. `record` says all but what
+    /// it is about to do. `begins` is told of each lease before any process sees the record under it: nothing that was
+    /// learned before is to be believed then, and nothing that was learned under the lease once it is over.
     #[must_use]
     pub fn start(
         store: Arc<dyn StateStore>,

@@ -1,8 +1,8 @@
 //! The superblock of a slab and the header of an extent, as bytes: little-endian, one page, its CRC32C at the end.
 //!
-//! An extent's header carries the slab's random identity and its own place in the file. So bytes that somebody stored
-//! as data cannot pass as a header when recovery looks in the wrong place, and neither can a header that a drive wrote
-//! to the wrong place. A header with no sectors is a tombstone: it tells the frame's class and nothing else.
+//! An extent's header carries the slab's random identity and its own place in the file. So bytes that were stored as
+//! data cannot pass as a header when recovery looks in the wrong place, and neither can a header that a drive wrote to
+//! the wrong place. A header with no sectors is a tombstone: it tells the frame's class and nothing else.
 //!
 //! How a run is to be kept stands apart from the rest, where headers of before there were classes have zeros: those read as
 //! the default, and a program of that time does not look there. So the version is still the first. In the same way a

@@ -1,8 +1,9 @@
 //! The disk tier: slab files.
 //!
-//! * `geometry.rs`: where extents lie; `space.rs`: which are free, and who holds them;
+//! * `geometry.rs`: where extents lie; `space.rs`: which are free, and what holds them;
 //! * `header.rs`: the superblock and the header of an extent, as bytes;
-//! * `lock.rs`: who has a directory; `file.rs`: making, sizing and opening its slab file; `recovery.rs`: finding out what is in it;
+//! * `lock.rs`: which process has a directory; `file.rs`: making, sizing and opening its slab file; `recovery.rs`:
+//!   finding out what is in it;
 //! * `slab.rs`: one slab at work; `health.rs`: when a disk that fails is left alone; `choice.rs`: which disk a run goes to.
 
 mod choice;

@@ -43,7 +43,7 @@ pub(crate) struct Slab {
     waiting_writes: AtomicUsize,
 }
 
-/// What a slab is made of, when it is open and nobody has looked at what is in it.
+/// What a slab is made of, when it is open and what is in it is not known yet.
 pub(crate) struct Opened {
     pub(crate) dir: PathBuf,
     pub(crate) id: SlabId,
@@ -171,7 +171,7 @@ impl Slab {
         })
     }
 
-    /// How many runs somebody who opened the slab anew would find.
+    /// How many runs a store that opened the slab anew would find.
     #[cfg(all(test, shuttle))]
     pub(crate) async fn found_again(&self, memory: &forebay_memory::Pool) -> usize {
         let (id, frames) = (self.id, self.usage().frames);

@@ -18,7 +18,7 @@ use super::geometry::{CLASSES, FRAME_SIZE, Slot, extents};
 use super::lock::DirectoryLock;
 use crate::sync::Mutex;
 
-/// The free space of one slab, and the lock on its directory: whoever holds an extent keeps other stores away.
+/// The free space of one slab, and the lock on its directory: an extent that is held keeps other stores away.
 #[derive(Debug)]
 pub(crate) struct Space {
     state: Mutex<SpaceState>,
@@ -31,8 +31,8 @@ pub(crate) struct Space {
 struct SpaceState {
     frames: Frames,
     leftovers: Leftovers,
-    /// Extents that were given to somebody else while their last holder was letting go: it must not free them, the holder that lets go
-    /// later. That the two may come in the other order does not matter.
+    /// Extents that were given to a new holder while their last holder was letting go. That one must not free them: the
+    /// holder that lets go later does. It does not matter if the two let go in the other order.
     passed_on: HashSet<Slot>,
 }
 
@@ -46,7 +46,7 @@ struct Leftovers {
 #[derive(Debug)]
 struct Leftover {
     slot: Slot,
-    /// As long as somebody still reads from it.
+    /// As long as a holder still reads from it.
     extent: Weak<DiskExtent>,
 }
 
@@ -172,8 +172,8 @@ impl Space {
                 return Some(extent);
             }
             let generation = state.frames.take_slot(slot).or_else(|| {
-                // Somebody is letting go of it, and waits for the lock. Nobody else can have it: whoever takes an extent has what it
-                // said forgotten.
+                // Its last holder is letting go of it, and waits for the lock. No other holder can have it: when an
+                // extent is taken, what it said before is forgotten.
                 let generation = state.frames.generation_in_use(slot)?;
                 state.passed_on.insert(slot);
                 Some(generation)
@@ -343,7 +343,7 @@ mod tests {
         while still_held.upgrade().is_some() {
             std::thread::yield_now();
         }
-        // It is nobody's, and cannot say so yet.
+        // No holder has it any more, and the last one could not say so yet.
         let found = space.leftovers_of(&mut state, 0, &block);
         drop(state);
         letting_go.join().unwrap();

@@ -72,7 +72,7 @@ async fn reading_past_the_end_is_an_error(io: &dyn DiskIo) {
 }
 
 async fn a_dropped_future_does_not_give_its_memory_away_early(io: &Arc<dyn DiskIo>) {
-    // One frame: as long as the read is under way, nobody else gets its memory; when it has ended, somebody does.
+    // One frame: as long as the read is under way, no allocation gets its memory; when it has ended, one does.
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4))).unwrap();
     for _ in 0..50 {
         let into = pool.alloc(4 << 20, Duration::from_secs(10)).await.unwrap();

@@ -17,7 +17,7 @@ pub(super) struct Operation {
     pub(super) _turn: OwnedSemaphorePermit,
 }
 
-/// What to do, and whom to tell.
+/// What to do, and where the result goes.
 pub(super) enum Kind {
     Read { into: SpanMut, done: oneshot::Sender<io::Result<SpanMut>> },
     Write { from: WriteBuffer, done: oneshot::Sender<io::Result<()>> },
@@ -32,7 +32,7 @@ impl Operation {
         }
     }
 
-    /// Tells the result to whoever still waits for it; the memory goes along or is let go.
+    /// Tells the result to the caller, if it still waits for it; the memory goes along or is let go.
     pub(super) fn end(self, result: io::Result<()>) {
         match self.kind {
             Kind::Read { into, done } => _ = done.send(result.map(|()| into)),

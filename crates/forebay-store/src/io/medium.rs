@@ -1,4 +1,4 @@
-//! A slab on something that is no file and lives in somebody else's time: the disk of a simulation.
+//! A slab on something that is no file and has a time of its own: the disk of a simulation.
 //!
 //! Everything above the interface is the same as over a file, recovery after a crash included. What differs is that no thread is
 //! started and nothing blocks, so that what happens is a function of what the medium does.
@@ -76,7 +76,7 @@ impl Store {
     }
 }
 
-/// Each operation is a task, which goes on when nobody waits for it.
+/// Each operation is a task, which goes on when its caller waits no more.
 struct OnMedium {
     medium: Arc<dyn Medium>,
     runtime: tokio::runtime::Handle,

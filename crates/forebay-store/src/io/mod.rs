@@ -1,4 +1,4 @@
-//! Reading and writing a slab file, and who does it: the interface is [`DiskIo`] (`traits.rs`), and here is the choice between its
+//! Reading and writing a slab file. The interface is [`DiskIo`] (`traits.rs`), and here is the choice between its
 //! implementations, io_uring and a pool of threads.
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Disk I/O by io_uring: one ring a slab, driven by one thread.
 //!
-//! The thread sleeps in the ring, which it also polls for a wake-up descriptor: whoever has put an operation into the
-//! channel writes to it. Operations live in a table of the thread from submission to completion, at addresses that do
-//! not change.
+//! The thread sleeps in the ring, which it also polls for a wake-up descriptor: a thread that has put an operation into
+//! the channel writes to that descriptor. Operations live in a table of the thread from submission to completion, at
+//! addresses that do not change.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! The bits of checked sectors, in every order in which those who check can come (loom).
+//! The bits of checked sectors, in every order in which threads that check can come (loom).
 
 #[expect(clippy::duplicate_mod, reason = "the same code, with other atomics")]
 #[path = "."]
@@ -11,7 +11,8 @@ mod modelled {
     }
 }
 
-/// One whose check began in the epoch before, and two who check in this one: no bit is lost, and none counts that nobody earned.
+/// A thread whose check began in the epoch before, and two that check in this one: no bit is lost, and none counts
+/// without a check.
 #[test]
 fn each_bit_counts_in_the_epoch_of_its_check_and_in_no_other() {
     use loom::sync::Arc;

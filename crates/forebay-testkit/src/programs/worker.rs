@@ -42,7 +42,7 @@ impl WorkerProcess {
         let log = std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 match line.split_once("worker listening on ").and_then(|(_, address)| address.trim().parse().ok()) {
-                    // Nobody listens any more once the worker is known to be there.
+                    // The receiver is gone once the worker is known to be there.
                     Some(address) => drop(tell.send(address)),
                     None => eprintln!("{line}"),
                 }

@@ -66,7 +66,7 @@ impl Backend {
             _ => s3_error!(error, InternalError),
         })?;
         let metadata = file.metadata().map_err(|error| s3_error!(error, InternalError))?;
-        // `dir/` is an object where somebody put it, and while the directory is empty, as its marker would be.
+        // `dir/` is an object where a client put it, and while the directory is empty, as its marker would be.
         let is_object = match key.ends_with('/') {
             true => metadata.is_dir() && (has_marker(&path) || is_empty(&path)),
             false => metadata.is_file(),

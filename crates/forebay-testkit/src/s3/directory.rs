@@ -66,7 +66,8 @@ pub(super) fn object_path(bucket: &Path, key: &str) -> Option<PathBuf> {
 
 /// The keys and common prefixes of a listing that come after `after`, in order, at most `max` and one more.
 ///
-/// Without a delimiter all keys below the prefix; a directory that is empty, or whose marker somebody put, is the key `dir/`.
+/// Without a delimiter all keys below the prefix; a directory that is empty, or whose marker a client put, is the key
+/// `dir/`.
 pub(super) fn keys_after(
     directories: &Directories,
     bucket: &Path,

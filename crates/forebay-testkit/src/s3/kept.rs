@@ -1,5 +1,5 @@
 //! What S3 keeps of an object and a file system does not: the number of parts that it was uploaded in, with which its
-//! entity tag ends, the client's own metadata, and whether a directory's marker was put by somebody.
+//! entity tag ends, the client's own metadata, and whether a client put a directory's marker.
 //!
 //! It is kept in an extended attribute of the very file, so it goes where the file goes and ends with it. A file's says which
 //! entity tag it belongs to: what a test wrote over an object in place has nothing kept. Where the file system has no
@@ -71,7 +71,7 @@ impl Kept {
     }
 }
 
-/// Whether somebody put the marker of this directory, which then stays when it is empty.
+/// Whether a client put the marker of this directory. If so, the directory stays when it is empty.
 pub(super) fn has_marker(directory: &Path) -> bool {
     rustix::fs::getxattr(directory, MARKER, &mut [0; 1]).is_ok()
 }

@@ -76,7 +76,7 @@ fn what_was_learned_before_a_tenure_was_over_is_not_believed_after_it() {
     assert!(!invalidations.believes_listing(&path(2), after(start, 5999), after(start, 6000)));
 }
 
-/// Real threads, and more names than places: whoever was told that a change is done sees it, while others change.
+/// Real threads, and more names than places: a thread that was told that a change is done sees it, while others change.
 #[test]
 fn a_change_that_was_told_to_be_done_is_never_unseen_while_others_are_made() {
     let (invalidations, start) = (InvalidationLog::with_slots(4), Instant::now());
@@ -101,8 +101,8 @@ fn a_change_that_was_told_to_be_done_is_never_unseen_while_others_are_made() {
     });
 }
 
-/// One change of a name, one of a name that shares its place, one of everything, and somebody who uses answers meanwhile: in all
-/// orders in which their steps can come, and be seen.
+/// One change of a name, one of a name that shares its place, one of everything, and a thread that uses answers
+/// meanwhile: in all orders in which their steps can come, and be seen.
 #[test]
 fn in_whatever_order_threads_come_no_answer_from_before_a_change_that_is_done_is_believed() {
     use loom::sync::Arc;

@@ -1,11 +1,11 @@
 //! Listing ahead: pages of directories of which many unknown names are asked for ([`crate::list_ahead`]).
 //!
-//! A page is listed by a task of its own, whoever waits for it and whoever stops to. Those who wait do so for a moment only: where
-//! to list is slow, or stuck, to ask about one name may well be quick. What comes later than that is still learned, unless the
-//! worker is closed: that ends what is being listed.
+//! A task of its own lists a page, and goes on when no request waits for it any more. Requests wait for a moment only:
+//! where to list is slow, or stuck, to ask about one name may well be quick. A page that comes later than that is still
+//! learned, unless the worker is closed: that ends what is being listed.
 //!
-//! A directory that cannot be listed, or not in a time that its names would be believed for much longer than, is given up for a
-//! while: who cannot be listed can still be asked.
+//! A directory that cannot be listed, or not in a time that its names would be believed for much longer than, is given
+//! up for a while: its names can still be asked about one by one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(super) struct Ahead {
 /// A directory of which unknown names are counted.
 struct Directory {
     list_ahead: Mutex<ListAhead>,
-    /// Tells those who wait that its page is here, or will not come.
+    /// Tells the requests that wait that its page is here, or will not come.
     ended: Notify,
 }
 
@@ -115,7 +115,7 @@ impl Listers {
     }
 }
 
-/// A page that is being listed. However that ends, those who wait hear of it.
+/// A page that is being listed. However that ends, the requests that wait hear of it.
 struct Listing {
     directory: Arc<Directory>,
     page: Page,
@@ -146,7 +146,7 @@ impl Drop for Listing {
             Some(next) => list_ahead.listed(&self.page, next, Instant::now()),
             None => list_ahead.give_up(&self.page, Instant::now()),
         }
-        // Under the lock, so that nobody waits for this one who was to wait for the next.
+        // Under the lock, so that a request that is to wait for the next page is not woken by this one.
         self.directory.ended.notify_waiters();
     }
 }

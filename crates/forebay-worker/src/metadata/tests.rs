@@ -1,4 +1,4 @@
-//! Who is asked what, and what is believed.
+//! What origins are asked, and what is believed.
 
 use super::ahead::is_paged;
 use super::*;
@@ -84,7 +84,7 @@ async fn what_a_change_made_is_believed_no_longer_than_from_its_beginning() {
         origin.put("a", vec![0; 1]);
         let (name, ours) = (path("/data/s3/a"), origin.stat(b"a").await.unwrap());
         let changing = metadata.changing(&metadata.scopes.current(), &name, false);
-        // Somebody else replaces it before we hear that the origin has ours.
+        // Another writer replaces it before we hear that the origin has ours.
         origin.put("a", vec![0; 2]);
         tokio::time::sleep(takes).await;
         let made = changing.made(ours).await;
@@ -371,7 +371,7 @@ async fn closing_ends_a_page_that_is_being_listed_and_waits_for_its_task() {
     for ask in asks {
         assert!(ask.await.is_err_and(|error| error.is_cancelled()));
     }
-    // Those who asked are gone, and the task that lists is not: it has the other one.
+    // The requests are gone, and the task that lists is not: it has the other reference.
     assert!(Arc::strong_count(&metadata.invalidations) > 1);
     tokio::time::timeout(Duration::from_secs(10), metadata.close()).await.expect("the listing is not ended");
     assert_eq!(Arc::strong_count(&metadata.invalidations), 1, "its task has ended");

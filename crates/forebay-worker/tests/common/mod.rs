@@ -76,7 +76,7 @@ pub(crate) async fn read(
     read_within(10 * SECOND, worker, version, index, offset, length).await
 }
 
-/// The same by a reader who waits as long as that.
+/// The same by a reader that waits as long as that.
 pub(crate) async fn read_within(
     deadline: Duration,
     worker: &Worker,

@@ -1,4 +1,4 @@
-//! `forebay cluster`: who is there, who owns how much, and who shall leave.
+//! `forebay cluster`: the workers, how much each of them owns, and which of them shall leave.
 
 use std::io::Write;
 use std::time::Duration;

@@ -192,7 +192,8 @@ struct Asked {
     origin_exit: Option<Exit>,
 }
 
-/// Asks everybody. Hosts come last and one by one: what is measured must not be disturbed.
+/// Asks all origins, etcd members, coordinators, mounts and hosts. Hosts come last and one by one, because nothing may
+/// disturb what is measured.
 async fn ask(args: &Args, loaded: &Loaded, rdma: &Rdma) -> anyhow::Result<Asked> {
     let config = &loaded.config;
     let coordinators = services::coordinator_addresses(config, args.coordinator.as_deref());

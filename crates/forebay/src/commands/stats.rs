@@ -31,7 +31,7 @@ use crate::exit::Failures;
 use crate::output::{self, JsonArg};
 use crate::runtime;
 
-/// The groups that are shown when nobody names any.
+/// The groups that are shown when none are named.
 const USUAL: &str = "ufmcreo";
 /// Seconds from line to line, at least: the counters are those of all threads, and asking for them is work.
 const SHORTEST: f64 = 0.1;

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             // It would wait for the last reader; the signal bounds how long.
             args.lazy
         }
-        // Somebody detached it while it was in use.
+        // It was detached while it was in use.
         MountState::NotMounted if state.is_some() => true,
         MountState::NotMounted | MountState::Other { .. } => {
             // Refuses, and says what is there instead.

@@ -74,7 +74,7 @@ pub(super) fn node() -> usize {
     server(|server| server.node)
 }
 
-/// It answers nobody, or does again.
+/// It stops answering, or answers again.
 pub(crate) fn away(away: bool) {
     server(|server| server.away = away);
     if away {
@@ -123,7 +123,7 @@ pub(crate) fn entries(prefix: &str) -> Vec<Entry> {
     list(prefix).entries
 }
 
-/// Carries a transaction out as an operator would, whoever can reach it.
+/// Carries a transaction out as an operator would, whichever nodes reach the server.
 pub(crate) fn fresh(transaction: &Transaction) {
     let _ = commit(transaction);
 }
@@ -205,7 +205,7 @@ pub(super) fn commit(transaction: &Transaction) -> Result<Committed, String> {
     }
 }
 
-/// The entries are changed: notes it, and tells who watches.
+/// The entries are changed: notes it, and tells the streams that watch them.
 fn apply(changed: Vec<Changed>) -> u64 {
     let (revision, told) = server(|server| {
         server.revision += 1;
@@ -223,7 +223,7 @@ fn apply(changed: Vec<Changed>) -> u64 {
     });
     compact(1000);
     for (id, changed) in told {
-        // Taken out meanwhile: who is told may ask the server things.
+        // Taken out meanwhile: a stream that is told may ask the server things.
         let Some(stream) = server(|server| server.streams.remove(&id)) else { continue };
         (stream.told)(changed, Revision(revision));
         server(|server| server.streams.insert(id, stream));

@@ -63,7 +63,7 @@ fn travel() -> Duration {
 async fn call<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
     let (me, server) = (kernel::current().node, server::node());
     if !server::answers() && kernel::once_in(2) {
-        // Its machine is there, and nobody listens.
+        // Its machine is there, and nothing listens.
         sleep(Duration::from_millis(1)).await;
         return Err(Fault::Unreachable);
     }

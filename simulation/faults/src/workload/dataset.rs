@@ -21,7 +21,7 @@ pub(crate) struct Dataset {
     pub(crate) settings: Settings,
 }
 
-/// A file that nobody has had before.
+/// A file with a number that no file had before.
 pub(crate) fn new_object(dataset: &Dataset) -> Object {
     let number = state(|state| {
         state.next += 1;
@@ -102,7 +102,7 @@ impl Dataset {
         }
     }
 
-    /// Somebody else changes an object.
+    /// Another program changes an object.
     pub(crate) fn replace_any(&self) {
         let place = self.any();
         let object = (!kernel::once_in(6)).then(|| new_object(self));

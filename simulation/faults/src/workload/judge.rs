@@ -53,7 +53,7 @@ impl Operation {
         }
     }
 
-    /// Somebody got this error: there must have been no worker that could have answered.
+    /// A request got this error: there must have been no worker that could have answered.
     pub(super) fn failed(&self, asked: &Asked, origin: usize, failure: &Failure, what: impl FnOnce() -> String) {
         let what = what();
         kernel::note(format!("{what}: {failure}"));
@@ -94,7 +94,8 @@ impl Operation {
         if only_silent && is_known && took < waits {
             kernel::violated("an outage is waited for", format!("{what} failed after {took:?}: {failure}"));
         }
-        // Who asks several workers that wait for their origin in vain has no time left for one that need not.
+        // A client that asks several workers, which wait for their origin in vain, has no time left for one that need
+        // not wait.
         let behind = self.dataset.workers.iter().filter(|worker| touches_origin(**worker)).count();
         let ring_now = self.ring();
         let well = asked

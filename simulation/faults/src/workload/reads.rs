@@ -35,7 +35,7 @@ impl Operation {
                 Some((version, reply.attr.replicas, reply.valid_for))
             }
             Err(failure) if failure.kind() == FailureKind::NotFound => {
-                // Nobody may say so who knows of no mount.
+                // A worker that knows of no mount may say so only if mounts have just changed.
                 if failure.message().contains("no mount")
                     && !faults::since(asked.at.saturating_sub(Duration::from_secs(60))).contains(&Fault::Mount)
                 {
@@ -206,7 +206,7 @@ impl Operation {
         }
     }
 
-    /// Looks at all names of a directory, one after the other, as who goes through a data set does.
+    /// Looks at all names of a directory, one after the other, as a program that goes through a data set does.
     pub(super) async fn walk(&self) {
         for (_, place) in self.dataset.siblings(&self.dataset.any()) {
             self.stat(&place, false).await;

@@ -11,8 +11,8 @@ use super::state::UnderWay;
 use crate::{content, kernel, origin};
 
 impl Operation {
-    /// Changes a file, and looks at it at once and a few times more, while what went wrong ends and other things do: whoever is
-    /// asked then may have been away meanwhile.
+    /// Changes a file, and looks at it at once and a few times more, while faults end and others begin: the worker that
+    /// is asked then may have been away meanwhile.
     pub(super) async fn change_and_look(&self, place: &Place, change: UnderWay) {
         if kernel::once_in(4) {
             self.remove_at(place).await

@@ -29,7 +29,7 @@ pub struct Published {
     pub clients: u32,
     /// The files.
     pub layout: Layout,
-    /// Who reads which.
+    /// Which job reads which file.
     pub pattern: Pattern,
     /// In which order.
     pub access: Access,

@@ -206,7 +206,7 @@ fn reading(case: &Case, jobs: usize, settings: &Settings) -> Vec<(&'static str, 
         options.push(("time_based", String::new()));
     }
     if !settings.direct {
-        // On other machines nobody else does. (It is fio's default; the file says what is meant.)
+        // On other machines nothing else does. (It is fio's default; the file says what is meant.)
         options.push(("invalidate", "1".to_owned()));
     }
     options.push(("group_reporting", String::new()));

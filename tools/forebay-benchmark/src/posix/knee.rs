@@ -19,9 +19,9 @@
 //! between changes nothing, and a knee is one when *all* later points say so. Where the last point is the best, there is no knee in
 //! sight.
 //!
-//! That is of the medians of the rounds. A knee is *shown* if all later points are past it even so far as rounds differ: with the highest
-//! bandwidth and the shortest wait of theirs against the lowest and the longest of its own. Else there may be none, and it is not
-//! marked; of one round each nobody knows ([`Certainty`]).
+//! That is of the medians of the rounds. A knee is *shown* if all later points are past it even so far as rounds
+//! differ: with the highest bandwidth and the shortest wait of theirs against the lowest and the longest of its own.
+//! Else there may be none, and it is not marked. With one round each this cannot be known ([`Certainty`]).
 //!
 //! What is full is then read off: the network at [`FULL_LINK`] of its speed (TCP carries that much of a fast card's), the disk
 //! likewise, the processors at [`BUSY`]; and if half or more of those is fio's own, it is the readers. If nothing is full, then
@@ -127,7 +127,7 @@ impl From<&Point> for Measure {
 pub enum Certainty {
     /// By more than rounds of the same differ.
     Shown,
-    /// Of one round each, so that nobody knows what two of them would differ by.
+    /// Of one round each, so that it is unknown what two of them would differ by.
     OneRound,
     /// Rounds of the same differ by as much.
     WithinSpread,

@@ -83,7 +83,7 @@ fn sweeps(settings: &Settings, clients: u32, workers: u32) -> Vec<Case> {
     sweeps
 }
 
-/// One file is shared by all who read it: there is nothing to tell apart.
+/// One file is shared by all jobs that read it: there is nothing to tell apart.
 fn patterns(settings: &Settings, layout: Layout) -> Vec<Pattern> {
     match layout {
         Layout::Single => vec![Pattern::Shared],

@@ -1,5 +1,5 @@
-//! Whether figures of a run are such that they can be shown to somebody: steps of half a minute, and rounds enough to know how far they
-//! are from one another. A run of less is called quick, wherever its figures stand.
+//! Whether figures of a run are good enough to be shown to others: steps of half a minute, and rounds enough to know
+//! how far they are from one another. A run of less is called quick, wherever its figures stand.
 
 use std::collections::BTreeMap;
 

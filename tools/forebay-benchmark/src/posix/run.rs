@@ -6,9 +6,10 @@
 //! report ─► what was made is removed, and its room in the cache given back
 //! ```
 //!
-//! A run takes hours, and must survive what happens in hours. The record is whole after every step, and the same command goes on
-//! after the last one (`journal.rs`). Every fio has a deadline, and is ended by its number (`child.rs`). A lost terminal loses
-//! nothing: nothing here fails when nobody listens. An interruption ends the fio under way, keeps the record and removes the data.
+//! A run takes hours, and must survive what happens in hours. The record is whole after every step, and the same
+//! command goes on after the last one (`journal.rs`). Every fio has a deadline, and is ended by its number
+//! (`child.rs`). A lost terminal loses nothing: nothing here fails when its output is not read. An interruption ends
+//! the fio under way, keeps the record and removes the data.
 //!
 //! * [`Run`]: what is to be measured;
 //! * [`Fio`]: the program, its engines; [`serve()`]: its server on other machines, [`Host`]: these machines;

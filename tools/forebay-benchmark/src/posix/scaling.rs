@@ -85,7 +85,7 @@ pub struct Table {
     pub state: CacheState,
     /// The files.
     pub layout: Layout,
-    /// Who reads which.
+    /// Which job reads which file.
     pub pattern: Pattern,
     /// In which order.
     pub access: Access,

@@ -57,7 +57,7 @@ pub struct Settings {
     pub states: Vec<CacheState>,
     /// Sets of files.
     pub layouts: Vec<Layout>,
-    /// Who reads which file, of sets of several.
+    /// Which job reads which file, of sets of several.
     pub patterns: Vec<Pattern>,
     /// Orders of reading.
     pub accesses: Vec<Access>,
@@ -227,7 +227,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What may mislead, though it can be run: sentences for whoever asked for it.
+    /// What may mislead, though it can be run: sentences for the user who asked for it.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut blocks: Vec<u64> = self.layouts.iter().flat_map(|layout| self.blocks(*layout)).collect();

@@ -7,7 +7,7 @@
 //! Checking is part of the time, as it was in ReadTest: [`Pattern`] costs a fraction of what the bytes do. A file that differs is read
 //! to its end all the same: all that differs is told.
 //!
-//! What is written over nobody must miss: a file that is there is one of ours, which its contents tell, or it stays.
+//! Writing must lose no data: a file that is already there is one of ours, which its contents show, or it stays.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -78,7 +78,7 @@ pub enum FileError {
     /// There is one already, and not of ours.
     #[error("{} is there, and is not what `bench read --write` writes", .0.display())]
     Exists(PathBuf),
-    /// Somebody wanted it to end.
+    /// It was asked to end.
     #[error("interrupted")]
     Interrupted,
 }

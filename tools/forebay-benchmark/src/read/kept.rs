@@ -166,7 +166,7 @@ impl Kept {
     }
 }
 
-/// What runs before have left. All of it is to be removed, so whoever can write the list must be us.
+/// What earlier runs have left. All of it is to be removed, so the list must be a file of this user's own.
 fn left(path: &Path) -> Result<Vec<Made>, KeepError> {
     let foreign = |why| KeepError::Foreign { path: path.to_owned(), why };
     let failed = |error| KeepError::Io { doing: "read", path: path.to_owned(), error };

@@ -1,9 +1,10 @@
 //! What a run makes outside of its directory, and removes: known by its name, so that a run that was killed can be cleaned up after.
 //!
-//! A run has one name, `forebay-bench-` and six letters, for all of it: a directory for processes among the temporary files, and one
-//! for the files that are read wherever they are read, with a number behind the name. The name is written down before any of that
-//! is there. The next run goes by it, and never by a path that somebody has written into a list: where files are read it knows from
-//! its own settings, which must be the same. In such a directory it removes what this benchmark writes, and nothing else.
+//! A run has one name, `forebay-bench-` and six letters, for all of it: a directory for processes among the temporary
+//! files, and one for the files that are read wherever they are read, with a number behind the name. The name is
+//! written down before any of that is there. The next run goes by it, and never by a path in a list: where files are
+//! read it knows from its own settings, which must be the same. In such a directory it removes what this benchmark
+//! writes, and nothing else.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -145,7 +145,7 @@ pub(super) struct Section {
     /// Only on the page.
     pub(super) plots: Vec<Plot>,
     pub(super) tables: Vec<Table>,
-    /// On the page, only its heading is seen until somebody asks.
+    /// On the page, only its heading is seen until the reader asks.
     pub(super) folded: bool,
 }
 
@@ -199,7 +199,7 @@ pub(super) struct Table {
     pub(super) rows: Vec<Vec<Cell>>,
     /// So many of the rows, the last, are on the page only, and what the terminal says instead.
     pub(super) on_page: Option<(usize, &'static str)>,
-    /// On the page, only its caption is seen until somebody asks.
+    /// On the page, only its caption is seen until the reader asks.
     pub(super) folded: bool,
 }
 

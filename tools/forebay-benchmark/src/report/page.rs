@@ -11,7 +11,7 @@ use crate::record::{Finding, Level};
 struct Page<'a> {
     document: &'a Document,
     findings: Vec<Shown<'a>>,
-    /// Those that can wait until somebody asks.
+    /// Those that can wait until the reader asks.
     more_findings: Vec<Shown<'a>>,
     /// Whether some of those trouble.
     more_urgent: bool,

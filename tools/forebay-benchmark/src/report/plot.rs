@@ -109,7 +109,7 @@ impl Plot {
         self.lines.iter().all(|line| line.points.is_empty())
     }
 
-    /// The same in words, for who does not see it.
+    /// The same in words, for a reader who does not see it.
     fn words(&self) -> String {
         let lines = self.lines.iter().filter_map(|line| {
             let (first, last) = (line.points.first()?, line.points.last()?);

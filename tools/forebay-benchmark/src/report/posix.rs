@@ -1,9 +1,9 @@
 //! The report of `forebay bench posix`: what fio read, by the way of reading.
 //!
-//! What was measured comes first: for each way of reading (which files, who reads which, in which order) there are four plots over the
-//! number of jobs, a line for each target and state of its cache: throughput, with operations on the right since each has the same size;
-//! p99; what serving costs in processors; and the latencies' percentiles at the knee. What it compares with follows, and what it was
-//! measured on, folded.
+//! What was measured comes first: for each way of reading (which files, which job reads which, in which order) there
+//! are four plots over the number of jobs, a line for each target and state of its cache: throughput, with operations
+//! on the right since each has the same size; p99; what serving costs in processors; and the latencies' percentiles at
+//! the knee. What it compares with follows, and what it was measured on, folded.
 
 use super::document::{Attached, Cell, Document, Headline, Section, Table};
 use super::plot::{Kind, Level, Line, Plot, Right};

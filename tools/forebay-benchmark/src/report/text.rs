@@ -7,7 +7,7 @@ use crate::record::{Finding, Level};
 
 /// `document` in lines.
 pub(super) fn text(document: &Document) -> String {
-    // Whoever copies a part of it copies that as well.
+    // A reader who copies a part of it copies that as well.
     let mark = document.mark.as_ref().map(|mark| format!(" [{}]", printable(mark))).unwrap_or_default();
     let mut out = format!("{}{mark}\n{}\n", printable(&document.title), printable(&document.lead));
     if let Some(caution) = &document.caution {

@@ -177,7 +177,7 @@ pub(super) fn times(ratio: &Spread) -> String {
     format!("{}×", ratio.written(1.0))
 }
 
-/// Bytes as somebody wrote them: `256 KiB` and `1 GiB` where they are that, else `50 MB`.
+/// Bytes as a user wrote them: `256 KiB` and `1 GiB` where they are that, else `50 MB`.
 pub(super) fn size(bytes: u64) -> String {
     let binary = BINARY.iter().find(|(unit, _)| bytes >= *unit);
     match binary {

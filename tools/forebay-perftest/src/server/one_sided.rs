@@ -140,7 +140,7 @@ fn run(
 fn welcome(worker: &Worker, greetings: Greetings, sessions: Arc<Sessions>) -> Result<(), Error> {
     let handler = move |message: Message<'_>| {
         let Some(from) = message.from else { return };
-        // Without a session nobody is told, and the endpoint is closed.
+        // Without a session the waiting task is not told, and the endpoint is closed.
         let Some(waiting) = greetings.borrow_mut().remove(&from.key()) else { return };
         let session = message.header.try_into().ok().map(u64::from_le_bytes);
         if let Some(ended) = session.and_then(|session| sessions.end_of(session)) {

@@ -282,7 +282,8 @@ impl Job {
         self.ask(Asker::Clients, Question::Deliver { path })
     }
 
-    /// Mounts keep what they can. What they do not fails the job, and so does a mount that went away: nobody knows what it keeps.
+    /// Mounts keep what they can. What they do not keep fails the job, and so does a mount that went away: it is not
+    /// known what that mount keeps.
     pub(super) fn delivered(&mut self, delivery: Delivery) {
         let all = self.record.spec.path().clone();
         let failure = |message: String| Failure::new(FailureKind::Unavailable, message);

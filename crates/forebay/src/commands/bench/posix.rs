@@ -196,8 +196,8 @@ async fn measure(args: Args, loaded: Loaded) -> anyhow::Result<()> {
     }
 }
 
-/// Whoever asks twice does not want to wait for a file system, which may never answer: neither does this process, whose
-/// thread cannot be ended then.
+/// A user who asks twice does not want to wait for a file system, which may never answer. So this process does not wait
+/// either; its thread cannot be ended then.
 fn end_at_once(signal: &str, output: &Path) -> ! {
     let output = output.display();
     output::say(&format!(
@@ -239,7 +239,7 @@ fn work(args: &Args, loaded: &Loaded, output: PathBuf, runtime: Handle, stop: &S
         budget: args.budget.map(ByteSize::as_u64),
         asks_above: match (args.yes, &args.directory) {
             (true, _) => u64::MAX,
-            // Nobody has named the place.
+            // The user has not named the place.
             (false, None) => 0,
             (false, Some(_)) => ASKS_ABOVE,
         },

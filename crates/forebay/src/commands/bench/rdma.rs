@@ -359,7 +359,7 @@ async fn serve(args: &Args, ucx: UcxOptions, rdma: &Rdma) -> anyhow::Result<()> 
 
 /// The first of the ports for data; `None`: free ones.
 fn data_port(control: u16, said: Option<u16>) -> Option<u16> {
-    // Who has the control port chosen has no rule of a firewall for the others.
+    // If the system chooses the control port, no rule of a firewall can name the ports that follow it.
     said.or(control.checked_add(1).filter(|_| control != 0)).filter(|port| *port != 0)
 }
 
@@ -427,7 +427,7 @@ fn resolve(host: &str, port: u16) -> anyhow::Result<SocketAddr> {
 /// The error as this program tells errors: with its code, and the remedy apart.
 fn told(error: Error) -> anyhow::Error {
     let error = match error {
-        // As it is: who reads our output may have left, which is told by the cause.
+        // As it is: the reader of our output may have gone, which the cause shows.
         Error::Io(error) => return error.into(),
         other => other,
     };

@@ -170,7 +170,7 @@ impl Counted {
         }
     }
 
-    /// Where the bytes must have gone, and what was counted there since; `None` where nobody counts.
+    /// Where the bytes must have gone, and what was counted there since; `None` where nothing counts them.
     fn since(&self, rdma: &Rdma, interface: Option<&str>, measured: &PeerMeasured) -> Option<(String, u64)> {
         let now = Self::now(rdma, interface);
         if !measured.is_rdma {

@@ -34,7 +34,7 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, name: &str) -> PeerProbe {
     let mut ports = Vec::new();
     let mut connection = None;
     let benchmark = port.filter(|port| *port != config.worker_rpc_port).unwrap_or(BENCHMARK_PORT);
-    // 0 takes a free one, which nobody here knows.
+    // Port 0 takes a free one, which this process does not know.
     for (service, port) in [("worker", config.worker_rpc_port), ("benchmark", benchmark)] {
         if port != 0 {
             let (port, stream) = connect(service, SocketAddr::new(to, port), from).await;

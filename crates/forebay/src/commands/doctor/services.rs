@@ -18,7 +18,7 @@ use forebay_node::{binding, control, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
 const PAGE_WITHIN: Duration = Duration::from_secs(3);
-/// A key that nobody writes: it is read to see whether etcd agrees that there is none.
+/// A key that no process writes: it is read to see whether etcd agrees that there is none.
 const NOBODYS_KEY: &str = "doctor";
 
 /// Asks every member of etcd that the configuration names, by itself.

@@ -49,7 +49,8 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from:
     link.close().await;
     match answer {
         Ok((ping_us, offered)) => {
-            // Cards of ours that nobody asked for are tried, too: the question is whether they would do.
+            // This machine's cards are tried even if the configuration does not ask for them: the question is whether
+            // they would work.
             let tries = configured::is_wanted_for_data(config) || !rdma.devices.is_empty();
             let listeners = connect_all(config, address, &offered, tries).await;
             PeerWorker { ping_us: Some(ping_us), ucx: offered.ucx, listeners, error: None }

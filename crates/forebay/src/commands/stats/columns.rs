@@ -281,10 +281,10 @@ fn millis(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-/// What is known of a column, for those who have to leave some out.
+/// What is known of a column, for callers that have to leave some out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Counted {
-    /// Nobody counts it.
+    /// No process counts it.
     Nowhere,
     /// Nothing of it ever happened.
     Never,

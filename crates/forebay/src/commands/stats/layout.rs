@@ -1,8 +1,9 @@
 //! Which columns have a place in so many characters, and how wide each is: pure.
 //!
-//! What does not fit on one line is made to, in steps: columns that nobody counts go, names and numbers are shortened to four
-//! characters, and groups of which nothing ever happened go. If that is not enough, groups are put on several lines, as few as can
-//! be. Groups that a person named stay, and are only shortened and put on further lines.
+//! A table that does not fit on one line is made narrower in steps. Columns that no process counts go, then names and
+//! numbers are shortened to four characters, then groups of which nothing ever happened go. If that is not enough,
+//! groups are put on several lines, as few as can be. Groups that the user named stay, and are only shortened and put
+//! on further lines.
 
 use super::columns::{Column, Counted, Section};
 

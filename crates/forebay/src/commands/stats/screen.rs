@@ -7,7 +7,7 @@ use super::columns::{Column, Counted};
 use super::layout::Layout;
 use super::table::Table;
 
-/// Lines after which the heading is repeated where nobody says how high the terminal is.
+/// Lines after which the heading is repeated where the height of the terminal is unknown.
 const SCREENFUL: usize = 24;
 /// Intervals that can be drawn anew; no terminal shows more.
 const KEPT: usize = 256;

@@ -154,7 +154,7 @@ async fn of_web(address: &str, http: &reqwest::Client) -> anyhow::Result<Value> 
     answer.await.map_err(|error| {
         let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let cause = causes.by_ref().last().map(ToString::to_string).unwrap_or_default();
-        // Somebody else listens there, or an old version.
+        // Another program listens there, or an old version.
         if error.is_status() || error.is_decode() {
             let next = "give the address that a worker's or a mount's log names with `/metrics`";
             return Fault::new(Exit::NotFound, format!("{url} has no counters of Forebay: {cause}"), next).into();

@@ -144,7 +144,8 @@ pub(super) fn network(evidence: &Evidence<'_>) -> Vec<Finding> {
         }
         used if used >= *OF_THE_CARD.start() => finding("network", Level::Good, text),
         _ => {
-            // Where nobody said so, the workers may be on this machine, and the card has nothing to do with it.
+            // Where it was not said how many there are, the workers may be on this machine, and the card has nothing to
+            // do with it.
             let level = if sweep.case.workers == 0 { Level::Info } else { Level::Warn };
             finding("network", level, text).next(
                 "If its workers are other machines: measure the network alone (`forebay bench rdma`), then look at `fuse.threads` \

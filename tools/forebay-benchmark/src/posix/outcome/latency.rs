@@ -105,7 +105,7 @@ mod tests {
         let (fast, slow) = (of(&[1000; 100]), of(&[[1000; 90].as_slice(), &[1_000_000; 10]].concat()));
         let both = latency(&[(&fast, 100), (&slow, 100)]);
         assert_eq!((both.p50, both.p90, both.p95), (1.05, 1.05, 1.05), "95 % took no longer");
-        // An average would say half a millisecond, which nobody waited.
+        // An average would say half a millisecond, which no operation took.
         assert_eq!((both.p99, both.p999, both.max), (1000.0, 1000.0, 1000.0));
         assert!((both.mean - (190.0 * 1000.0 + 10.0 * 1e6) / 200.0 / 1e3).abs() < 1e-9);
     }

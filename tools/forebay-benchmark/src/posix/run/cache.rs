@@ -92,7 +92,8 @@ pub trait Cache {
     /// When they are still in the cache afterwards, as far as one can know.
     fn empty(&mut self, files: &CachedFiles, stop: &Stop, tell: &mut dyn FnMut(&str)) -> Result<(), CacheError>;
 
-    /// The files are about to be removed: their room in the cache, which nobody else would give back, may be given back.
+    /// The files are about to be removed: their room in the cache may be given back, as nothing else would give it
+    /// back.
     ///
     /// # Errors
     /// When that fails; the files are removed all the same.

@@ -159,7 +159,7 @@ impl Running {
         if self.ended {
             return None;
         }
-        // Before it ends: nobody knows afterwards whose they were.
+        // Before it ends: afterwards it is unknown whose they were.
         let descendants = descendants(self.pid());
         let pid = Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, Signal::TERM);
@@ -244,7 +244,7 @@ fn children(pid: u32) -> Vec<u32> {
     listed.flat_map(|line| line.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()).collect()
 }
 
-/// What comes out of a pipe, until its end or until nobody needs more of it.
+/// What comes out of a pipe, until its end or until no more of it is needed.
 struct Collected {
     reader: JoinHandle<Vec<u8>>,
     enough: Arc<AtomicBool>,

@@ -1,9 +1,9 @@
 //! The files that are measured: made by fio through the mount, checked, and removed again.
 //!
-//! They have a directory of their own in the one that is measured, and in that a place for each layout, so that one job of the
-//! coordinator loads a layout and nothing else. What lies there with the right size is used as it is: the data of an earlier run
-//! that kept it, or what somebody put into the origin of a mount that takes no writes. It is not ours, then: it is neither written to
-//! nor removed.
+//! They have a directory of their own in the one that is measured, and in that a place for each layout, so that one job
+//! of the coordinator loads a layout and nothing else. What lies there with the right size is used as it is: the data
+//! of an earlier run that kept it, or what a user put into the origin of a mount that takes no writes. Then it is not
+//! ours: it is neither written to nor removed.
 //!
 //! Nothing is followed to another place: a link where a file or a directory of ours belongs is refused, and left when the rest
 //! is removed.
@@ -336,7 +336,7 @@ mod tests {
         let mut journal = journal(directory.path());
         let files = data.files(Layout::Small);
         std::fs::create_dir_all(files[0].0.parent().unwrap()).unwrap();
-        // Somebody's, and right.
+        // Not ours, and right.
         files[..2].iter().for_each(|(path, _)| std::fs::write(path, [7; 10]).unwrap());
         let missing = data.missing(Layout::Small, &mut journal).unwrap();
         let [(_, command)] = missing.as_slice() else { panic!("{missing:?}") };
@@ -364,7 +364,7 @@ mod tests {
         assert!(left.len() == 1 && left[0].ends_with("it is no file any more"), "{left:?}");
         assert!(elsewhere.exists() && file.is_symlink());
 
-        // The directory as well: what is behind it is somebody's.
+        // The directory as well: what is behind it is not ours.
         let theirs = directory.path().join("theirs");
         std::fs::create_dir(&theirs).unwrap();
         std::fs::write(theirs.join("single"), [0; 30]).unwrap();

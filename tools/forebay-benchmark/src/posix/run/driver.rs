@@ -361,7 +361,7 @@ impl<'a> Driver<'a> {
         if self.journal.made.files.is_empty() && self.journal.made.directories.is_empty() {
             return Ok(());
         }
-        // Who asked it to end once has asked for this.
+        // The first request to end asks for this.
         let stop = self.stop.again();
         self.say("removing the data; --keep would leave it");
         for measure in &mut self.run.targets {

@@ -16,7 +16,7 @@ pub enum RunError {
     /// Prerequisites that are not met, a line each.
     #[error("{}", .0.join("\n"))]
     Prerequisites(Vec<String>),
-    /// Nobody agreed to what would be written.
+    /// The user did not agree to what would be written.
     #[error("{0} would be written, and nobody has agreed to that; give --yes, or measure less: --scale 0.1")]
     NotConfirmed(String),
     /// An output directory holds another run.
@@ -85,7 +85,7 @@ pub enum RunError {
         #[source]
         error: io::Error,
     },
-    /// Somebody asked it to end.
+    /// It was asked to end.
     #[error("interrupted")]
     Interrupted,
 }
@@ -111,7 +111,7 @@ pub enum CacheError {
     /// It was tried.
     #[error("{0}")]
     Failed(String),
-    /// Somebody asked it to end.
+    /// It was asked to end.
     #[error("interrupted")]
     Interrupted,
 }

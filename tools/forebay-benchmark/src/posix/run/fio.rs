@@ -79,7 +79,8 @@ impl Fio {
         if !self.engines.contains(engine.name()) {
             return Ok(Some(format!("{} is built without it", self.version)));
         }
-        // By a name that nobody knows before, and opened as a new one: the directory may be everybody's.
+        // By a name that cannot be known before, and opened as a new one: every user may be able to write to the
+        // directory.
         let file = tempfile::Builder::new().prefix("forebay-fio-").tempfile_in(directory);
         let mut file = file.map_err(RunError::io("make a file in", directory))?;
         file.write_all(&[0; TRIAL_BYTES]).map_err(RunError::io("write", file.path()))?;

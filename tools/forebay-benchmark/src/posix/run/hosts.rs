@@ -1,9 +1,9 @@
 //! Other machines that read: each has a `fio --server`, to which ours, as `fio --client`, gives the job.
 //!
-//! Three things go wrong with that in practice. Ending servers by name ends the shell of whoever logged in as the same user, with
-//! the benchmark in it: here nothing is ever ended by name. `fio --daemonize` hangs: [`start_line`] and `forebay bench posix --serve`
-//! do without. And a public address sends the packets around by a gateway: the addresses are looked at, and one that is public is
-//! warned of.
+//! Three things go wrong with that in practice. Ending servers by name ends the shells of other logins of the same
+//! user, with the benchmark in them: here nothing is ever ended by name. `fio --daemonize` hangs: [`start_line`] and
+//! `forebay bench posix --serve` do without. And a public address sends the packets around by a gateway: the addresses
+//! are looked at, and one that is public is warned of.
 //!
 //! fio itself leaves a host out that it cannot reach, and succeeds. So each is asked first, and counted afterwards.
 
@@ -184,7 +184,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = Host { name: "127.0.0.1".into(), address: listener.local_addr().unwrap() };
         host.check().unwrap();
-        // A port that is taken, where nobody listens.
+        // A port that is taken, where nothing listens.
         let taken = TcpStream::connect(host.address).unwrap();
         let host = Host { name: "127.0.0.1".into(), address: taken.local_addr().unwrap() };
         let told = host.check().unwrap_err().to_string();

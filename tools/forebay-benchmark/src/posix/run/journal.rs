@@ -12,9 +12,9 @@
 //! A run that ended early goes on in the same directory, if it is asked the same question: other settings would make a record
 //! of which no half can be compared with the other.
 //!
-//! The directory may be one that somebody uses for other things, too. What a run has not made there it neither writes to nor
-//! removes: a directory that holds a file by one of these names and no record is refused. And as files are removed by what `made.json`
-//! says, it is believed only beside its record, from ourselves, and of what a run makes.
+//! The directory may be used for other things, too. What a run has not made there it neither writes to nor removes: a
+//! directory that holds a file by one of these names and no record is refused. And as files are removed by what
+//! `made.json` says, it is believed only beside its record, from ourselves, and of what a run makes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -95,7 +95,7 @@ impl Journal {
         // fio runs elsewhere, and is told where its job files are.
         let directory = directory.canonicalize().map_err(RunError::io("resolve", directory))?;
         let path = directory.join(LOG);
-        // Looked at before it is made, and judged once it is locked: then nobody else is making one.
+        // Looked at before it is made, and judged once it is locked: then no other process is making one.
         let had_log = path.symlink_metadata().is_ok();
         if !had_log {
             is_free(&directory, &OTHERS)?;
@@ -159,8 +159,9 @@ impl Journal {
         self.replace("steps.csv", report::csv(&self.record).as_bytes())
     }
 
-    /// Leaves nothing of a run that could not begin: who mends what was wrong and tries again has one directory, and not one for
-    /// each try. One in which something was measured, or is still to be removed, stays; so does what was there before.
+    /// Leaves nothing of a run that could not begin: a user who mends what was wrong and tries again has one directory,
+    /// and not one for each try. One in which something was measured, or is still to be removed, stays; so does what
+    /// was there before.
     pub(super) fn withdraw(&self) {
         if !self.begun.record || !self.steps().is_empty() || self.made != Made::default() {
             return;

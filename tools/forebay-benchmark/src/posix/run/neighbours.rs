@@ -138,7 +138,7 @@ mod tests {
         let rates = before.rates(&after);
         assert_eq!(rates.len(), 1);
         assert!((rates[&(10, 0)] - 80.0).abs() < 1e-9, "{rates:?}");
-        // Nobody is left to ask; and numbers that are used again may make a ring.
+        // No process is left to ask; and numbers that are used again may make a ring.
         assert!(before.rates(&at(start, 1, &[])).is_empty());
         assert_eq!(at(start, 0, &[(10, 0, 11, 0), (11, 0, 10, 0)]).counted_with(10, &at(start, 1, &[])), None);
     }

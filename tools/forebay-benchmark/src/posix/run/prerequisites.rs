@@ -1,7 +1,7 @@
 //! What must be so before anything is measured, and what should be.
 //!
-//! All that is wrong is told at once, each with what to do: who prepares a benchmark on ten machines does not want to hear of one
-//! thing an hour.
+//! Everything that is wrong is told at once, each with what to do: a user who prepares a benchmark on ten machines does
+//! not want to hear of one thing an hour.
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@ pub trait Progress {
     /// Something to know.
     fn say(&mut self, text: &str);
 
-    /// Whether whoever waits agrees; nobody there does not. Ends when it is asked to stop.
+    /// Whether the user who waits agrees; without a user the answer is no. Ends when it is asked to stop.
     fn confirm(&mut self, question: &str, stop: &Stop) -> bool;
 
     /// `total` steps of this kind begin: `writing data`, `measuring`.

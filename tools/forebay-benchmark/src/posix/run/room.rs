@@ -10,7 +10,7 @@ use crate::posix::words::bytes;
 pub struct Room {
     /// Which, in words: `the origin file:///bucket`.
     pub place: String,
-    /// Bytes that are free there; `None` where nobody knows.
+    /// Bytes that are free there; `None` where that is unknown.
     pub free: Option<u64>,
     /// What tells its file system from others, where that is known: what goes to one twice takes its room twice.
     pub device: Option<u64>,

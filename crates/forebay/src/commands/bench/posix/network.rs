@@ -48,7 +48,7 @@ fn named(config: &Config) -> Option<(&'static str, String)> {
 fn source_to(peer: IpAddr) -> Option<IpAddr> {
     let any: SocketAddr = if peer.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).ok()?;
-    // Any port: that of nobody.
+    // Any port: nothing is sent to it.
     socket.connect((peer, 9)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }

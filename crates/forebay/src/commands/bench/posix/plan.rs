@@ -127,8 +127,8 @@ impl PlanArgs {
         }
     }
 
-    /// The settings that they stand for, and what to tell of them. Sizes that nobody asked for are so small that they stay in a
-    /// cache of this capacity.
+    /// The settings that the options stand for, and what to tell of them. Sizes that the user did not ask for are made
+    /// small enough to stay in a cache of this capacity.
     pub(super) fn fitted(&self, engine: Engine, capacity: Option<Capacity>) -> (Settings, Option<String>) {
         let mut settings = self.settings(engine);
         let Some(Capacity { usable, total }) = capacity else { return (settings, None) };
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(bits_per_second("2.5G"), Ok(2.5e9));
         assert_eq!(bytes_per_second("12GBps"), Ok(12e9));
         assert_eq!(bytes_per_second("3.5 GB/s"), Ok(3.5e9));
-        // Bits of a disk, bytes of a network: a factor of eight that nobody would see.
+        // Bits of a disk, bytes of a network: a factor of eight that a user would not notice.
         for bad in ["200GBps", "", "Gbps", "-1Gbps", "0Gbps", "1Xbps"] {
             assert!(bits_per_second(bad).is_err(), "{bad}");
         }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
 
-/// How often it is looked whether somebody has asked to end, while an answer is waited for.
+/// How often it is checked whether the user has asked to end, while an answer is waited for.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(100);
 /// How often the clock of a bar goes on.
 const TICK: std::time::Duration = std::time::Duration::from_millis(500);

@@ -24,7 +24,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 /// Runs fio's server until a signal comes. A lost terminal is none.
 ///
 /// # Errors
-/// When it would serve everybody, cannot listen, or ends by itself.
+/// When hosts outside of a private network could reach it, when it cannot listen, or when it ends by itself.
 pub(super) async fn run(address: SocketAddr, insecure: bool) -> anyhow::Result<()> {
     if let Some(reason) = reachable(address.ip()).filter(|_| !insecure) {
         let what = format!("--serve {address} {reason}, and whoever reaches it may run anything as this user");

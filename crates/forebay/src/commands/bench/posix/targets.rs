@@ -119,7 +119,7 @@ impl Caches<'_> {
     }
 }
 
-/// The mountpoint of the only mount on this machine: what is measured when nobody says what.
+/// The mountpoint of the only mount on this machine: what is measured when no directory is named.
 ///
 /// # Errors
 /// When there is none, or more than one.

@@ -11,7 +11,7 @@ pub(in crate::commands::bench) struct Terminal {
 }
 
 impl Terminal {
-    /// As it is now: once it is lost, nobody can tell any more that it was one.
+    /// As it is now: once it is lost, it can no longer be recognised as a terminal.
     pub(in crate::commands::bench) fn now() -> Self {
         Self { stdout: stdout().is_terminal(), stderr: stderr().is_terminal() }
     }

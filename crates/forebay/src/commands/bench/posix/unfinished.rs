@@ -1,5 +1,5 @@
-//! What was written through a mount of ours and did not arrive: it stays staged on this machine, for another try, and parts of it may be
-//! at the origin. Of a benchmark nobody wants another try.
+//! What was written through a mount of ours and did not arrive: it stays staged on this machine, for another try, and
+//! parts of it may be at the origin. The data of a benchmark needs no other try.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub(super) struct Cells<'a> {
     pub(super) kept: Kept,
     /// Set when it is to end.
     pub(super) stop: Arc<AtomicBool>,
-    /// Who waits.
+    /// Shows the progress.
     pub(super) bar: Bar,
     /// Whether some could not be removed.
     pub(super) files_are_left: bool,
@@ -192,7 +192,7 @@ impl Cells<'_> {
             let before = self.site.fetched();
             let mut cell = self.cell(step, files, batch)?;
             let meanwhile = before.zip(self.site.fetched()).and_then(|(before, after)| after.since(&before));
-            // Nobody's worker is in another file system's way.
+            // Reads of another file system go through no worker.
             if matches!(self.plan.ways[step.way].by, By::Mounts(_)) {
                 cell.origin_bytes = meanwhile.map(|bytes| bytes as u64);
                 fetched = fetched.zip(meanwhile).map(|(all, bytes)| all + bytes);

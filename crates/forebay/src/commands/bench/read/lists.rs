@@ -107,7 +107,7 @@ fn read(args: &Args, places: &[PathBuf], clients: u32) -> anyhow::Result<()> {
             wrong.files += lists[0].len();
             wrong.wrong.extend(read.right(&lists).err().into_iter().flat_map(|found| found.wrong));
         }
-        // What it takes to read the wrong bytes nobody wants to know.
+        // How long it takes to read the wrong bytes is of no interest.
         if !wrong.wrong.is_empty() {
             return Err(wrong.into());
         }

@@ -140,7 +140,8 @@ fn fresh(args: &Args, loaded: &Loaded, plan: &Plan) -> Record {
     }
 }
 
-/// Runs the matrix on a thread of its own, and ends it, in order, when somebody wants that. A terminal that is lost is none.
+/// Runs the matrix on a thread of its own. A signal ends the matrix in order; the loss of the terminal is no such
+/// signal.
 async fn supervise(
     args: &Args,
     loaded: Loaded,

@@ -27,7 +27,7 @@ enum Worker {
     Here(Used),
     /// Seconds that those elsewhere say they used, if they say it.
     Elsewhere(Option<Figures>),
-    /// Nobody's.
+    /// None is measured: there are no mounts.
     None,
 }
 

@@ -36,8 +36,8 @@ pub(super) fn mountpoint(directory: &Path, number: u32) -> PathBuf {
 /// Removes one. Mounts remove their own mountpoints, and may take this long for it; a dead one is taken away.
 ///
 /// # Errors
-/// When somebody else's is there, and when a mount is left: what is removed below it is removed at the origin, so everything stays
-/// where it is.
+/// When what is there is no directory of this user, and when a mount is left: what is removed below a mount is removed
+/// at the origin, so everything stays where it is.
 pub(super) fn remove(directory: &Path, patience: Duration) -> anyhow::Result<()> {
     let what = || format!("cannot remove {}", directory.display());
     match std::fs::symlink_metadata(directory) {

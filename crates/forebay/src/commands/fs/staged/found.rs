@@ -38,7 +38,7 @@ impl Places {
     /// When there is no such place.
     pub(super) fn known(loaded: &Loaded, place: Option<&Path>) -> anyhow::Result<Self> {
         let mut directories = vec![staged::directory(&loaded.config)?];
-        // Who says on the command line where to look means that alone.
+        // A `write.staging_dir` on the command line is the only place to look in.
         let mut known = match loaded.origin("write.staging_dir") {
             Origin::Flag { .. } => Vec::new(),
             _ => state::known(),
