@@ -45,7 +45,7 @@ pub use disks::{Tmpfs, is_root};
 pub use fio::Fio;
 pub use mount::{Mount, is_mounted};
 pub use network::{Host, Network, Relay, TcpSocket, Traffic};
-pub use program::{Finished, UCX_ON_LOOPBACK, beside_tests, ended, finish, forebay, resident, signal};
+pub use program::{Finished, UCX_ON_LOOPBACK, beside_tests, ended, finish, forebay, resident, resident_shared, signal};
 pub use setup::Setup;
 pub use suites::{installed, script};
 pub use terminal::terminal;

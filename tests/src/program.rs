@@ -172,7 +172,18 @@ pub fn ended(pid: u32) -> bool {
 /// Bytes of memory that process `pid` has resident; 0 when it has ended.
 #[must_use]
 pub fn resident(pid: u32) -> u64 {
+    status(pid, "VmRSS")
+}
+
+/// The part of that which it may share with other processes.
+#[must_use]
+pub fn resident_shared(pid: u32) -> u64 {
+    status(pid, "RssShmem")
+}
+
+/// Bytes that the kernel counts of process `pid` under this name.
+fn status(pid: u32, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10
 }

@@ -55,7 +55,15 @@ fn every_invariant_of_the_architecture_has_the_tests_that_it_names() {
 fn promises() -> HashSet<String> {
     let text = std::fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();
     let promising = text.split("\n## Reading\n").nth(1).expect("a section on reading");
-    promising.lines().filter_map(|line| line.strip_prefix("* ")).map(str::to_owned).collect()
+    let mut promises: Vec<String> = Vec::new();
+    for line in promising.lines() {
+        match (line.strip_prefix("* "), line.strip_prefix("  ")) {
+            (Some(promise), _) => promises.push(promise.to_owned()),
+            (None, Some(more)) => promises.last_mut().expect("a bullet to go on").push_str(&format!(" {more}")),
+            (None, None) => {}
+        }
+    }
+    promises.into_iter().collect()
 }
 
 /// What tests quote: the lines `/// > …` above them, put together where they follow each other.

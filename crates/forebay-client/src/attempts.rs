@@ -53,7 +53,7 @@ pub(crate) struct Attempts<'a> {
 pub(crate) enum Verdict {
     /// This is the answer.
     Settled(Result<Reply, Failure>),
-    /// Somebody else may have one.
+    /// The next attempt may bring one.
     AskNext,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Attempts<'a> {
             }
             self.passed_over.push(at);
         };
-        // Everyone else failed: better a worker that was dead a moment ago than none.
+        // All others failed: better a worker that was dead a moment ago than none.
         let is_last_resort = !self.passed_over.is_empty() && !self.judge.has_resort;
         let at = admitted.or_else(|| is_last_resort.then(|| self.passed_over.remove(0)))?;
         self.tries += 1;
@@ -184,7 +184,7 @@ impl<'a> Attempts<'a> {
         self.is_not_ready
     }
 
-    /// Why nobody was reached, as far as there was anybody.
+    /// Why no worker was reached, if there was one to ask.
     pub(crate) fn cause(&self) -> Option<&Failure> {
         self.last.as_ref()
     }
@@ -226,7 +226,7 @@ impl<'a> Attempts<'a> {
         (self.tries, self.again, self.paths, self.is_not_ready) = (0, None, 0, false);
     }
 
-    /// Nobody is left to ask.
+    /// No worker is left to ask.
     pub(crate) fn exhausted(&mut self) -> Failure {
         self.last.take().unwrap_or_else(|| {
             if self.routes.links.is_empty() {
@@ -237,7 +237,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// What is wrong with a cluster of nobody.
+/// What is wrong with a cluster without workers.
 pub(crate) fn no_workers() -> Failure {
     let message = "there are no workers; start one, or name them with --workers or `cluster.workers`";
     Failure::new(FailureKind::Unavailable, message)

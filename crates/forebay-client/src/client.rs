@@ -177,7 +177,8 @@ impl Client {
         &self.shared.stats
     }
 
-    /// What the client counts, and its buffers, as a JSON object. What is counted of its links is known to whoever made its connector.
+    /// What the client counts, and its buffers, as a JSON object. The counts of its links are known to the code that
+    /// made its connector.
     #[must_use]
     pub fn report(&self) -> serde_json::Value {
         serde_json::json!({

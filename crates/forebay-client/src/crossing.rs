@@ -1,10 +1,10 @@
-//! A read across blocks: its pieces come each by itself, and are put together.
+//! A read across blocks: each piece comes by itself, and then they are put together.
 //!
-//! A read that holds the bytes of one piece and waits for memory for the next keeps others from that memory, and a few that do so
-//! may hold all of it: the frames of a small pool are pinned by whatever lies in them. So nobody holds on to the memory of the
-//! pool for long while somebody waits for some: what has come is copied out of it then, and goes on waiting for the rest
-//! elsewhere. That costs a copy where memory is scarce, and nothing where it is not. How many do so at once is limited, and with
-//! it what they take beside the pool.
+//! A read that holds the bytes of one piece and waits for memory for the next keeps that memory from other reads. A few
+//! such reads may hold all of it: the frames of a small pool are pinned by whatever lies in them. So no read holds
+//! memory of the pool for long while a read waits for some: the bytes that have come are copied out of the pool, and
+//! wait for the rest elsewhere. That costs a copy where memory is scarce, and nothing where it is not. The number of
+//! reads that do so at once is limited, and with it the memory that they take beside the pool.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use futures::future::try_join_all;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-/// How often it is checked whether somebody waits for memory of the pool that is held on to. The pieces of a read that finds
-/// memory come within less.
+/// How often a read that holds memory of the pool checks whether a caller waits for some. The pieces of a read that
+/// finds memory come in less time.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What has come of a piece.

@@ -17,7 +17,7 @@ pub(crate) struct Judge {
     pub(crate) backoff: Backoff,
     pub(crate) stats: Arc<ClientStats>,
     pub(crate) outage: Outage,
-    /// Whether somebody is there to ask in the place of workers: then those that failed a moment ago are left out.
+    /// Whether the origin can be asked in the place of workers: then workers that failed a moment ago are left out.
     pub(crate) has_resort: bool,
 }
 

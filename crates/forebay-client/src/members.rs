@@ -46,7 +46,7 @@ impl Client {
         let routes = Arc::clone(&router.routes());
         let owners: Vec<Arc<Link>> = routes.owners(PlacementKey::from(&key), replicas).map(Arc::clone).collect();
         if owners.is_empty() {
-            // Says what is wrong with a cluster of nobody.
+            // Says what is wrong with a cluster without workers.
             router.fill(version, key, 0, length).await?;
         }
         let mut loaded = Loaded { bytes: u64::from(length), ..Loaded::default() };

@@ -38,7 +38,7 @@ const STARVED: Backoff = Backoff { initial: Duration::from_millis(5), max: Durat
 pub enum ReadPayload {
     /// Where others may read them, too.
     Shared(Spans),
-    /// In memory that nobody else sees: the caller's buffer, or one of the client's.
+    /// In memory that no other reader sees: the caller's buffer, or one of the client's.
     Landed(SpanMut),
 }
 

@@ -32,9 +32,9 @@ pub struct ClientOptions {
     pub small_file_size: u32,
 }
 
-/// A reader stands in line for a client's buffer for this part of what it may wait in all. Nobody holds one while it waits for another, so
-/// the line moves, and a reader that left it early would only stand at its end again: at 1 s, readers of a small pool and a slow
-/// origin starved.
+/// A reader stands in line for a client's buffer for this part of the time that it may wait in all. No reader holds a
+/// buffer while it waits for another, so the line moves, and a reader that left it early would only stand at its end
+/// again. With a limit of 1 s, readers starved when the pool was small and the origin slow.
 const BUFFERS_WITHIN: u32 = 3;
 
 impl ClientOptions {

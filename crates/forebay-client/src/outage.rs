@@ -83,8 +83,8 @@ impl Outage {
         info!(lasted = ?since.elapsed(), "a worker can be reached again");
     }
 
-    /// Pauses before workers are asked again: not for longer than until one has answered. Whether there is time left for that, and
-    /// anybody who would ask.
+    /// Pauses before workers are asked again, but only until one has answered. Returns whether there is time left to
+    /// ask, and the client is not closed.
     pub(crate) async fn pause(&self, pauses: &mut Pauses, stats: &ClientStats) -> bool {
         let Some(pause) = pauses.next(Instant::now().into_std(), rand::random()) else { return false };
         let _waits = Waiting::among(&stats.waiting_for_workers);
@@ -109,7 +109,7 @@ impl Outage {
         }
     }
 
-    /// Nobody shall wait any more.
+    /// From now on, no request waits any more.
     pub(crate) fn close(&self) {
         self.closed.cancel();
     }

@@ -132,8 +132,8 @@ impl Router {
         if Arc::ptr_eq(&routes.topology, &topology) { routes } else { self.reroute(&topology) }
     }
 
-    /// The routes as they were when somebody last had to look: what a hit needs to know, the worker in this process, it needs
-    /// not know to the moment. Nothing that readers share is written to.
+    /// The routes as they were when a request last had to look. A hit needs to know only the worker in this process,
+    /// and need not know it to the moment. Nothing that readers share is written to.
     #[inline]
     pub(crate) fn routes_seen(&self) -> arc_swap::Guard<Arc<Routes>> {
         self.routes.load()
@@ -314,9 +314,9 @@ impl Router {
         }
     }
 
-    /// Nobody is left to ask, unless somebody has joined meanwhile. When that is because no worker can be reached, or is ready, it
-    /// may be worth waiting for one: `None`, when workers are to be asked again. Otherwise what comes of the request, which `request`
-    /// describes for a worker that has never heard of its file.
+    /// No worker is left to ask, unless one has joined meanwhile. When no worker can be reached, or none is ready, it
+    /// may be worth waiting for one. `None`: workers are to be asked again. Otherwise the outcome of the request;
+    /// `request` has all that a worker needs that has never heard of its file.
     #[cold]
     async fn when_all_are_silent(
         &self,
@@ -428,7 +428,7 @@ impl Router {
         self.timeout
     }
 
-    /// Closes the links and waits until those that nobody used any more are closed, too.
+    /// Closes the links, and waits until those that were out of use already are closed, too.
     pub(crate) async fn close(&self) {
         let routes = Arc::clone(&self.routes.load());
         futures::future::join_all(routes.all().map(|link| link.close())).await;

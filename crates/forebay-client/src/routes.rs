@@ -16,7 +16,7 @@ use crate::missed::{Missed, OwnChanges};
 /// fails.
 const AT_FIRST: usize = 2;
 
-/// A link to a member, and whether it is worth using. It is closed when nobody uses it any more.
+/// A link to a member, and whether it is worth using. It is closed when it is no longer in use.
 pub(crate) struct Link {
     pub(crate) member: Arc<str>,
     /// The address of the member; the transport may call its peer otherwise.
@@ -32,7 +32,7 @@ pub(crate) struct Link {
     closed: AtomicBool,
 }
 
-/// Where links are closed that nobody waits for.
+/// Where links are closed in the background.
 #[derive(Clone)]
 pub(crate) struct Closing {
     pub(crate) runtime: tokio::runtime::Handle,

@@ -1,9 +1,10 @@
 //! Small files in one round trip: which names to ask for together with their bytes, and what becomes of those.
 //!
-//! A worker that is asked what a name is can send the bytes of a small file along ([`Op::StatRead`](forebay_transport::Op::StatRead)), which saves the reader a
-//! trip. Bytes that nobody reads would be a waste, so a directory has to earn it: each small file that is opened there is worth
-//! [`GAIN`], each answer with bytes costs one, and they are asked for from [`ENOUGH`] on. So a loader of a data set has them from
-//! the third file on, and a program that only looks at names soon gets names only. A large file that is opened ends it.
+//! A worker that is asked what a name is can send the bytes of a small file along
+//! ([`Op::StatRead`](forebay_transport::Op::StatRead)), which saves the reader a trip. Bytes that are not read would be
+//! a waste, so a directory has to earn it: each small file that is opened there is worth [`GAIN`], each answer with
+//! bytes costs one, and they are asked for from [`ENOUGH`] on. So a loader of a data set has them from the third file
+//! on, and a program that only looks at names soon gets names only. A large file that is opened ends it.
 //!
 //! Pure; [`crate::lookup`] asks.
 
@@ -18,7 +19,8 @@ use moka::sync::Cache;
 const GAIN: u32 = 2;
 /// From so much on, bytes are asked for.
 const ENOUGH: u32 = 4;
-/// What a directory can have: after so many answers less [`ENOUGH`] that nobody wanted, it is asked for names only.
+/// The most that a directory is worth. Answers whose bytes are not wanted soon bring it below [`ENOUGH`]; then it is
+/// asked for names only.
 const MAX_WORTH: u32 = 8;
 /// Directories that are known, some 200 bytes each; and names whose bytes came.
 const DIRECTORIES: u64 = 4096;

@@ -1,9 +1,9 @@
 //! What a worker on this host has shown ahead of readers.
 //!
-//! A view costs no memory here, but the worker cannot use those bytes for anything else while there is one. So views are few,
-//! each goes when it has been read to its end, and none stays for longer than [`STAYS`] after anybody looked, nor than [`LASTS`]
-//! in all: a reader that comes later asks again, and the worker looks at its memory again (`worker.memory.verify_interval`). When
-//! the worker has no more to show, all go at once.
+//! A view costs no memory here, but the worker cannot use those bytes for anything else while there is one. So views
+//! are few, each goes when it has been read to its end, and none stays for longer than [`STAYS`] after the last look at
+//! it, nor than [`LASTS`] in all: a reader that comes later asks again, and the worker looks at its memory again
+//! (`worker.memory.verify_interval`). When the worker has no more to show, all go at once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-/// How long a view stays that nobody looks at.
+/// How long a view stays after the last look at it.
 pub(crate) const STAYS: Duration = Duration::from_millis(250);
 
 /// How long a view stays at most.
@@ -57,9 +57,9 @@ pub(crate) struct Views {
 /// What becomes of a view that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
-    /// Somebody looks after the views already.
+    /// A task looks after the views already.
     Watched,
-    /// Somebody has to call [`Views::sweep`] every [`STAYS`] until it says that there are none.
+    /// A task has to call [`Views::sweep`] every [`STAYS`] until it says that there are none.
     First,
 }
 
@@ -106,7 +106,7 @@ impl Views {
             && self.views.lock().iter().any(|view| view.find(key, offset, length).is_some())
     }
 
-    /// Drops those that nobody has looked at for a while. False when there are no more.
+    /// Drops the views that were not looked at for a while, or have lasted too long. False when there are no more.
     pub(crate) fn sweep(&self, now: Instant) -> bool {
         let mut views = self.views.lock();
         let (stay, gone): (VecDeque<View>, VecDeque<View>) = views.drain(..).partition(|view| !view.is_over(now));
@@ -123,7 +123,7 @@ impl Views {
         self.cleared.notified()
     }
 
-    /// Drops all: the worker wants its memory back, or nobody reads any more.
+    /// Drops all: the worker wants its memory back, or there are no readers any more.
     pub(crate) fn clear(&self) {
         if !self.any.load(Ordering::Relaxed) {
             return;

@@ -103,7 +103,7 @@ impl Client {
         let changed = self.send_change(path, request_of(&change), true).await;
         let repeated = changed.repeated;
         match self.settled(path, changed, true).await {
-            // Made by the first of several tries, of which nobody heard.
+            // Made by the first of several tries, whose answer was lost.
             Err(failure) if repeated && failure.kind() == FailureKind::Exists => {
                 let attr = self.stat(path, true).await?.attr;
                 if attr.version().is_none() { Ok(attr) } else { Err(failure) }

@@ -1,5 +1,5 @@
-//! Buffers that are small beside what readers want at once: they limit how many are served together, and nobody is passed over.
-//! In virtual time, so that what is waited for is counted, and how busy the machine is is not.
+//! Buffers that are small beside what readers want at once: they limit how many are served together, and no reader is
+//! passed over. In virtual time, so that what is waited for is counted, and how busy the machine is is not.
 
 use std::sync::Arc;
 use std::time::Duration;

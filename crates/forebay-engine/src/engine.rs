@@ -82,7 +82,7 @@ impl Fetched {
 pub enum Keeping {
     /// The store keeps them in this way.
     As(Keep),
-    /// The readers that waited for them get them, and nobody else.
+    /// Only the readers that waited for them get them.
     Not,
 }
 

@@ -67,7 +67,8 @@ pub(crate) struct FetchGuard {
 }
 
 impl FetchGuard {
-    /// Ends the fetch and tells everyone. Call it when the bytes are in the store: from now on, readers look there.
+    /// Ends the fetch, and gives the result to all readers that wait for it. Call it when the bytes are in the store:
+    /// from now on, readers look there.
     pub(crate) fn complete(self, result: FetchResult) {
         self.fetches.forget(self.key, self.sectors);
         self.result.send_replace(Some(result));

@@ -4,9 +4,9 @@
 //! processes it is those workers, and the store is a small one that holds what was prefetched.
 //!
 //! A read that hits is a call into the store ([`ReadEngine::try_read`]). A read that misses asks `plan.rs` which ranges
-//! to fetch, joins the fetches that are already under way, starts the others as tasks of their own (`in_flight.rs`), and
-//! waits for all of them. So one miss is one request to the source, however many read it at once (invariant 5), and a
-//! reader that goes away disturbs nobody: the fetch goes on and its bytes are cached.
+//! to fetch, joins the fetches that are already under way, starts the others as tasks of their own (`in_flight.rs`),
+//! and waits for all of them. So one miss is one request to the source, however many read it at once (invariant 5), and
+//! a reader that goes away disturbs no other: the fetch goes on and its bytes are cached.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

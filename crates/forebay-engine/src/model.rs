@@ -1,7 +1,8 @@
 //! In-flight fetches under a scheduler that tries orders out (shuttle): `make model`.
 //!
-//! Readers of overlapping ranges meet at the table. Each sector is fetched once (invariant 5), nobody waits for ever, which would be
-//! a deadlock, and the readers of a fetch that is abandoned are told, and the next reader tries again.
+//! Readers of overlapping ranges meet at the table. Each sector is fetched once (invariant 5). No reader waits for
+//! ever, which would be a deadlock. The readers of a fetch that is abandoned hear of it, and the next reader tries
+//! again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,7 +8,7 @@ pub(crate) use self::tried::Mutex;
 
 #[cfg(shuttle)]
 mod tried {
-    /// As parking_lot's: nobody is told of a holder that panicked.
+    /// As parking_lot's: a holder that panics does not poison it.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -252,7 +252,7 @@ impl Dispatch for Echo {
     fn ended(&self, error: Option<&io::Error>) {
         assert!(error.is_none(), "{error:?}");
         self.ended.fetch_add(1, Ordering::SeqCst);
-        // What a mount does with those who wait.
+        // What a mount does with the requests that wait.
         self.held.lock().clear();
     }
 }

@@ -52,7 +52,7 @@ impl Errno {
     pub const EOPNOTSUPP: Self = Self::new(libc::EOPNOTSUPP);
     /// No extended attribute of that name.
     pub const ENODATA: Self = Self::new(libc::ENODATA);
-    /// Nobody is connected.
+    /// There is no connection.
     pub const ENOTCONN: Self = Self::new(libc::ENOTCONN);
     /// The deadline passed.
     pub const ETIMEDOUT: Self = Self::new(libc::ETIMEDOUT);

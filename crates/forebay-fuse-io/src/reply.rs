@@ -1,4 +1,5 @@
-//! The interface of a session: a [`Request`] of the kernel comes in, a [`Reply`] goes back, and who carries them is nobody's business.
+//! The interface of a session: a [`Request`] of the kernel comes in, and a [`Reply`] goes back, whatever channel
+//! carries them.
 //!
 //! What serves a mount implements [`Dispatch`] and is handed requests. It answers each in one of two ways:
 //!
@@ -38,13 +39,13 @@ pub trait Dispatch: Send + Sync + 'static {
     /// The kernel has given `count` of its references to inode `node` back.
     fn forget(&self, node: u64, count: u64);
 
-    /// Who waits for the request `unique` was sent a signal. Nothing is to be answered: whether the request ends earlier for
-    /// it is for us to say.
+    /// The thread that waits for the request `unique` was sent a signal. The signal itself needs no answer: we decide
+    /// whether the request ends earlier because of it.
     fn interrupted(&self, unique: u64);
 
-    /// Nobody waits for answers any more: the mount has ended. Called once, by the first thread that learns of it; the requests
-    /// under way should be dropped, since [`crate::Session::run`] may have to wait for them. With an `error`, a thread cannot go
-    /// on serving though the mount is there: it should be taken away.
+    /// The mount has ended, and no program waits for answers any more. Called once, by the first thread that learns of
+    /// it; the requests under way should be dropped, since [`crate::Session::run`] may have to wait for them. With an
+    /// `error`, a thread cannot go on serving though the mount is still there: the mount should be taken away.
     fn ended(&self, error: Option<&io::Error>) {
         let _ = error;
     }
@@ -83,14 +84,14 @@ impl<'a> Request<'a> {
         Some(Self { header, taken, now: Now { unique: header.unique, way: Some(Way::Ring(entry)) } })
     }
 
-    /// What is asked, of which inode, by whom.
+    /// The operation, the inode and the caller.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// When it was taken from the kernel, with others that it may have waited for since: whoever serves many need not look at a
-    /// clock for each.
+    /// When the request was taken from the kernel, perhaps together with others that it has waited for since: a thread
+    /// that serves many requests need not look at a clock for each.
     #[must_use]
     #[inline]
     pub fn taken(&self) -> Instant {
@@ -133,7 +134,7 @@ impl<'a> Request<'a> {
         self.now
     }
 
-    /// To be answered by anybody, any time.
+    /// To be answered by any thread, at any time.
     #[must_use]
     pub fn keep(mut self) -> Reply {
         let way = self.now.way.take().map(|way| match way {
@@ -168,7 +169,7 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-/// The data of a WRITE, for as long as anybody needs them.
+/// The data of a WRITE, for as long as they are needed.
 pub struct HeldBytes(Bytes);
 
 enum Bytes {
@@ -366,9 +367,9 @@ impl Reply {
         Names { unique: self.unique, way, limit, used: 0 }
     }
 
-    /// The memory that the kernel takes the answer from, to be filled by a transport and given back with [`Reply::filled`]. Lost
-    /// on the way it delays the answer until it is dropped, whatever that says: nobody may write to it when the kernel has it.
-    /// `None`: there is none, as with `/dev/fuse`, or it is still lent.
+    /// The memory that the kernel takes the answer from. A transport fills it, and [`Reply::filled`] gives it back. If
+    /// it is not given back, the answer waits until the memory is dropped, whatever the answer is: nothing may write to
+    /// the memory when the kernel has it. `None`: there is none, as with `/dev/fuse`, or it is still lent.
     pub fn lend(&mut self) -> Option<SpanMut> {
         match &mut self.way {
             Some(KeptWay::Ring(entry)) => entry.lend(),

@@ -1,4 +1,4 @@
-//! How a mount is served: what was agreed with the kernel, who carries requests, and why not otherwise.
+//! How a mount is served: what was agreed with the kernel, which channel carries requests, and why not another one.
 
 use std::fmt;
 use std::io;
@@ -15,13 +15,13 @@ use crate::channel::ring::counters::Counters;
 use crate::channel::ring::shape::RingShape;
 use crate::protocol::init::Negotiated;
 
-/// How a session is served. Shared with whoever wants to show it.
+/// How a session is served. Shared with the code that shows it.
 #[derive(Debug)]
 pub struct Served {
     /// The kernel's version of the protocol.
     kernel: (u32, u32),
     passthrough: Result<(), NoPassthrough>,
-    /// `None` until it is settled who carries requests.
+    /// `None` until it is settled which channel carries requests.
     carried: Mutex<Option<ChannelInUse>>,
     settled: Condvar,
     malformed: AtomicU64,
@@ -82,7 +82,7 @@ impl Channel {
 /// Why no file can be passed through.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPassthrough {
-    /// Nobody wanted it.
+    /// It was not wanted.
     #[error("it was not asked for")]
     NotAsked,
     /// The kernel has none.
@@ -147,7 +147,7 @@ impl Served {
         self.passthrough.clone()
     }
 
-    /// Who carries requests; `None` while that is not settled.
+    /// The channel that carries requests; `None` while that is not settled.
     #[must_use]
     pub fn carried(&self) -> Option<ChannelInUse> {
         self.carried.lock().clone()
@@ -186,7 +186,7 @@ impl Served {
         self.rings.get().into_iter().flatten().map(|counters| of(counters).load(Ordering::Relaxed)).sum()
     }
 
-    /// How often somebody who waits for an answer was sent a signal.
+    /// How often a thread that waits for an answer was sent a signal.
     #[must_use]
     pub fn interrupts(&self) -> u64 {
         self.interrupts.load(Ordering::Relaxed)

@@ -194,14 +194,14 @@ impl<D: Dispatch> Session<D> {
         self.backings.clone()
     }
 
-    /// The memory that requests over rings are answered from, of which [`crate::Reply::lend`] lends pieces once [`Session::run`] was
-    /// called; `None` without rings. It is mapped for as long as anybody has it.
+    /// The memory that requests over rings are answered from, of which [`crate::Reply::lend`] lends pieces once
+    /// [`Session::run`] was called; `None` without rings. It is mapped for as long as anything refers to it.
     #[must_use]
     pub fn payloads(&self) -> Option<&Pool> {
         self.rings.as_ref().map(Prepared::pool)
     }
 
-    /// How it is served. Who carries requests is settled soon after [`Session::run`] was called.
+    /// How it is served. Which channel carries requests is settled soon after [`Session::run`] was called.
     #[must_use]
     pub fn served(&self) -> Arc<Served> {
         Arc::clone(&self.served)

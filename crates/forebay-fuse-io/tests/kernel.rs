@@ -1,4 +1,4 @@
-//! A session with the kernel of this machine, over each channel. Needs root, who alone may mount without a helper.
+//! A session with the kernel of this machine, over each channel. Needs root: only root may mount without a helper.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -287,7 +287,7 @@ fn many_programs_read_and_write_at_once() {
                         assert!(bytes == pattern(offset, length));
                         later.read_exact_at(&mut bytes, offset).unwrap();
                         assert!(bytes == pattern(offset, length));
-                        // What is filled and not sent harms nobody.
+                        // What is filled and not sent does no harm.
                         let _ = later.read_at(&mut bytes[..1], offset + 1);
                         now.write_all_at(&pattern(offset, length), offset).unwrap();
                     }
@@ -328,7 +328,7 @@ fn a_mount_ends_while_requests_hang() {
         let mut file = File::options().write(true).custom_flags(0).open(mount.path("now")).unwrap();
         file.write_all(&pattern(0, 10_000)).unwrap();
         drop(file);
-        // The kernel ends it when nobody has a file open any more, or at once when it is forced.
+        // The kernel ends the mount when no file is open any more, or at once when it is forced.
         rustix::mount::unmount(mount.directory.path(), UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
         for thread in hanging {
             thread.join().unwrap();

@@ -4,13 +4,13 @@
 //! power-of-two size, from one sector to one block. Everything that a NIC or a disk may write to or read from is an
 //! extent of a pool, so that a transport can register the mapping once and never again.
 //!
-//! Who may touch which bytes is in the types:
+//! The types say which code may touch which bytes:
 //!
 //! * [`SpanMut`]: the only view of some bytes; it is filled, then [`SpanMut::freeze`] turns it into
 //! * [`Span`]: a shared view of bytes that no longer change, cheap to clone and to slice.
 //!
 //! An extent returns to its pool when its last view is gone. So bytes with a reader are never reused (invariant 4), and
-//! an operation that owns its `SpanMut` until it has ended can never see its buffer handed to someone else
+//! the buffer of an operation that owns its `SpanMut` until it has ended is never handed out again before that
 //! (invariant 3).
 //!
 //! A pool's mapping may be memory that other processes can look at (`shared.rs`). To them a [`Window`] is what a pool is here: it
@@ -19,7 +19,7 @@
 //! On a machine with several NUMA nodes the mapping is spread over those that the process runs on (`numa.rs`).
 //!
 //! A pool is bounded (invariant 6): [`Pool::alloc`] waits in a queue, first come first served, until an extent is free
-//! or its deadline passes; [`Pool::try_alloc`] is for those who can do with less.
+//! or its deadline passes; [`Pool::try_alloc`] is for callers that can do with less.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 

@@ -28,7 +28,7 @@ impl Mapping {
             Some(SharedMemory { region, pages, descriptor }) => Self { region, pages, descriptor: Some(descriptor) },
             None => Self::private(length, huge_pages)?,
         };
-        // Before anybody touches it: what is there is not moved.
+        // Before the memory is touched: pages that are there already are not moved.
         let placement = if cfg!(miri) { Placement::Unsaid } else { numa::placement() };
         match numa::place(mapping.base(), length, &placement) {
             Ok(()) if placement == Placement::Unsaid => {}

@@ -1,7 +1,7 @@
 //! The pool under a scheduler that tries orders out (shuttle): `make model`.
 //!
-//! Whoever waits for ever is a deadlock, which shuttle reports with the order that led to it. Besides, no two may have the same
-//! memory, and none of it may be lost.
+//! A thread that waits for ever is a deadlock, which shuttle reports with the order that led to it. Besides, no two
+//! threads may have the same memory, and no memory may be lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,10 @@
 //! On which nodes of a machine with several a pool's memory lies.
 //!
-//! Left to itself, the kernel gives a page the node of whoever touches it first. For a pool that is one thread at start or whoever
-//! filled a block, and readers come from all nodes: at worst everything lies on one, behind one memory controller. So the pages are
-//! dealt out over the nodes that the process runs on. One that is bound to the processors of one node keeps its memory there. What
-//! the operator said (`numactl`) stands, and on a machine with one node nothing happens at all.
+//! By default, the kernel puts a page on the node of the thread that touches it first. For a pool, that is one thread
+//! at start, or the thread that filled a block, while readers run on all nodes: at worst all pages lie on one node,
+//! behind one memory controller. So the pages are dealt out over the nodes that the process runs on. A process that is
+//! bound to the processors of one node keeps its memory there. What the operator said (`numactl`) stands, and on a
+//! machine with one node nothing happens at all.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -111,7 +112,7 @@ fn has_policy() -> bool {
     asked == 0 && policy != MPOL_DEFAULT
 }
 
-/// Tells the kernel where the pages of a mapping are to lie that nobody has touched yet.
+/// Tells the kernel where to put those pages of a mapping that were not touched yet.
 ///
 /// # Errors
 /// The kernel's answer. Some containers may not say it.

@@ -1,4 +1,4 @@
-//! The pool: hands out extents, takes them back, and lets those wait who find none.
+//! The pool: hands out extents, takes them back, and lets callers wait when none is free.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -35,8 +35,8 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Two frames: with only one, a pool could hold blocks of one size class at a time. Whoever takes a size from a user raises it to
-    /// that.
+    /// Two frames: with only one, a pool could hold blocks of one size class at a time. Code that takes a size from a
+    /// user raises it to this one.
     pub const MIN_SIZE: ByteSize = ByteSize::mib(8);
 
     /// A private pool of one fixed size, backed by memory as it is used.
@@ -163,7 +163,8 @@ enum Owner {
     },
 }
 
-// SAFETY: an extent owns its bytes, or they are lent to it to be read; `Span` and `SpanMut` decide who may access them.
+// SAFETY: an extent owns its bytes, or they are lent to it to be read; `Span` and `SpanMut` decide which code may
+// access them.
 unsafe impl Send for Extent {}
 // SAFETY: as above.
 unsafe impl Sync for Extent {}
@@ -240,7 +241,7 @@ impl Pool {
     pub fn try_alloc(&self, length: usize) -> Option<SpanMut> {
         let class = class_of(length)?;
         let mut state = self.shared.state.lock();
-        // Those who wait were here first.
+        // Callers that wait were here first.
         if state.anyone_waiting() {
             return None;
         }
@@ -282,9 +283,9 @@ impl Pool {
         }
     }
 
-    /// Has the kernel back the first `size` bytes of the pool with memory, a step at a time for as long as `goes_on`: what is used
-    /// for the first time then costs no more than what was used before. Takes seconds for some ten GiB, and keeps nobody from
-    /// the pool meanwhile.
+    /// Has the kernel back the first `size` bytes of the pool with memory, one step at a time, for as long as `goes_on`
+    /// returns true. The first use of that memory then costs no more than later uses. Takes seconds for some ten GiB;
+    /// the pool can be used meanwhile.
     ///
     /// # Errors
     /// [`PoolError::Map`] when there is not so much memory.
@@ -334,7 +335,7 @@ impl Pool {
         }
     }
 
-    /// Resolves when somebody has begun to wait for memory since the last call.
+    /// Resolves when a caller has begun to wait for memory since the last call.
     pub async fn pressure(&self) {
         self.shared.pressure.notified().await;
     }
@@ -360,7 +361,7 @@ impl Pool {
 }
 
 impl PoolState {
-    /// Whether somebody is in line; those who left are forgotten.
+    /// Whether a caller is in line; callers that left are forgotten.
     fn anyone_waiting(&mut self) -> bool {
         while self.waiting.front().is_some_and(|waiter| waiter.grant.is_closed()) {
             self.waiting.pop_front();

@@ -1,4 +1,4 @@
-//! A range of addresses that is mapped for as long as somebody holds it.
+//! A range of addresses that stays mapped while it is held.
 
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
@@ -12,7 +12,8 @@ pub(crate) struct Region {
     length: usize,
 }
 
-// SAFETY: the region is plain memory that stays mapped until drop; who may access which part is its holder's business.
+// SAFETY: the region is plain memory that stays mapped until drop; its holder sees to it which thread may access which
+// part.
 unsafe impl Send for Region {}
 // SAFETY: as above; `Region` itself never reads or writes the memory.
 unsafe impl Sync for Region {}
@@ -36,7 +37,7 @@ impl Region {
         Self::at(unsafe { std::alloc::alloc_zeroed(layout(length)) }, length)
     }
 
-    /// The first `length` bytes of `file`, as all who map it see them.
+    /// The first `length` bytes of `file`, as all processes that map it see them.
     pub(crate) fn shared(file: impl AsFd, length: usize, protection: ProtFlags) -> rustix::io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe { rustix::mm::mmap(null_mut(), length, protection, MapFlags::SHARED, file, 0)? };

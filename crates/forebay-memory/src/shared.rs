@@ -1,8 +1,9 @@
 //! Memory that other processes of the host may look at: a file that nothing but descriptors leads to.
 //!
-//! The kernel ends it with its last descriptor and mapping; so nothing is left of it whatever happens to this process. Others are
-//! given a descriptor that is open for reading: through it nobody can write, and nobody can cut the file short under its readers,
-//! who would die of it (SIGBUS). The one that could is closed as soon as the memory is mapped.
+//! The kernel frees the file with its last descriptor and mapping, so nothing is left of it whatever happens to this
+//! process. Other processes are given a descriptor that is open for reading. It cannot be used to write, nor to cut the
+//! file short, which would kill the readers (SIGBUS). The descriptor that could is closed as soon as the memory is
+//! mapped.
 //!
 //! Huge pages matter more here than in private memory: every process that looks at it has to be given its pages anew, with a fault
 //! for no more than some of the small ones at a time.
@@ -189,7 +190,7 @@ mod tests {
         assert!(ways.iter().any(|(name, _)| *name == "small"), "small pages are to be had everywhere");
         for (name, SharedMemory { region, descriptor, .. }) in ways {
             let seen = Region::shared(&descriptor, LENGTH, ProtFlags::READ).unwrap();
-            // SAFETY: both lie in a mapping of their own, which outlives them; nobody else has either.
+            // SAFETY: both lie in a mapping of their own, which outlives them; no other code has either.
             let byte = unsafe {
                 region.base().add(LENGTH - 1).write_volatile(7);
                 seen.base().add(LENGTH - 1).read_volatile()
@@ -197,7 +198,7 @@ mod tests {
             assert_eq!(byte, 7, "{name}");
             assert!(!can_write(&descriptor) && !can_resize(&descriptor), "{name}");
             if name != "unattached" {
-                // Sealed: not even who is privileged and opens it again.
+                // Sealed: not even a privileged process that opens it again can write to it or resize it.
                 let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
                 let again = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
                 assert!(again.is_err() || again.is_ok_and(|again| !can_write(&again) && !can_resize(&again)), "{name}");

@@ -17,7 +17,7 @@ use crate::region::Region;
 /// The views that together make up one read: one in most cases, two where a read crosses from run to run.
 pub type Spans = SmallVec<[Span; 2]>;
 
-/// What those did who let go of a view of `extent` was before this.
+/// What other threads did before they let go of a view of `extent` happened before this.
 #[cfg(not(thread_sanitizer))]
 fn acquire(_extent: &Arc<Extent>) {
     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
@@ -62,7 +62,7 @@ pub struct Span {
 }
 
 impl SpanMut {
-    /// The whole of a new extent that nobody else has seen.
+    /// The whole of a new extent, of which there is no other view.
     pub(crate) fn new(extent: Extent, length: usize) -> Self {
         debug_assert!(length <= extent.size());
         Self { extent: Arc::new(extent), start: 0, end: length }
@@ -80,8 +80,8 @@ impl SpanMut {
         (head, Self { extent: self.extent, start: middle, end: self.end })
     }
 
-    /// Where the bytes lie. Unlike a pointer that is made of the slice, this one may be used again after the extent was written to
-    /// through another view; who may do so when is the caller's business.
+    /// Where the bytes lie. Unlike a pointer that is made of the slice, this one may be used again after the extent was
+    /// written to through another view; the caller decides which thread may do so, and when.
     #[must_use]
     pub fn pointer(&self) -> NonNull<u8> {
         // SAFETY: the view lies in the extent.
@@ -134,7 +134,7 @@ impl Span {
         let (length, flags) = (self.len() as u32, MapFlags::PRIVATE);
         let region = Arc::new(Region::anonymous(self.len().max(1), flags).map_err(failed)?);
         let base = region.base();
-        // SAFETY: a new mapping of at least as many bytes, which nobody else knows of.
+        // SAFETY: a new mapping of at least as many bytes, which no other code knows of.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), base.as_ptr(), self.len()) };
         Ok(Self::lent(Extent::lent(base, length, region, Arc::new(()))))
     }
@@ -163,26 +163,27 @@ impl Span {
         self.extent.size()
     }
 
-    /// The frame of the pool that the extent lies in, counted from 0. Extents of one frame are freed together by
-    /// whoever wants a whole free frame. [`u32::MAX`] for memory of another process, which has no frames here.
+    /// The frame of the pool that the extent lies in, counted from 0. Code that wants a whole free frame frees the
+    /// extents of one frame together. [`u32::MAX`] for memory of another process, which has no frames here.
     #[must_use]
     pub fn frame(&self) -> u32 {
         self.extent.slot().map_or(u32::MAX, |Slot { frame, .. }| frame)
     }
 
-    /// The `length` bytes of the extent behind this view, to be filled anew; `None` while anybody has another view of the extent,
-    /// and when there are fewer. What was written through views that are gone is there to be seen. Memory of another process is never
-    /// had so.
+    /// The `length` bytes of the extent behind this view, to be filled anew. `None` while there is another view of the
+    /// extent, when there are fewer bytes, and always for the memory of another process. What was written through views
+    /// that are gone is visible.
     #[must_use]
     pub fn reclaim(&mut self, length: usize) -> Option<SpanMut> {
-        // Nobody else has a view, and nobody can make one while this one is borrowed: the bytes behind it are nobody's.
+        // There is no other view, and none can be made while this one is borrowed: the bytes behind it belong to no
+        // view.
         Arc::get_mut(&mut self.extent)?.slot()?;
         let end = self.end.checked_add(length).filter(|end| *end <= self.extent.size())?;
         Some(SpanMut { extent: Arc::clone(&self.extent), start: self.end, end })
     }
 
-    /// Whether anybody else has a view of the extent. If not, what was written through views that are gone is there to be seen, and
-    /// whoever writes to the extent now does so after those who looked.
+    /// Whether there is another view of the extent. If not, what was written through views that are gone is visible,
+    /// and what is written to the extent from now on comes after all reads through those views.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         if Arc::strong_count(&self.extent) > 1 {
@@ -204,8 +205,8 @@ impl Deref for Span {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the bytes lie in the extent and are initialised; a `Span` comes from a `SpanMut` that was consumed,
-        // so nobody writes to them any more, or from a window: the process that they belong to keeps them as they are for
-        // the extent's lease.
+        // so nothing writes to them any more, or from a window: the process that they belong to keeps them as they are
+        // for the extent's lease.
         unsafe { std::slice::from_raw_parts(self.extent.base().add(self.start), self.end - self.start) }
     }
 }

@@ -19,7 +19,7 @@ mod tried {
 
     pub(crate) use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    /// As parking_lot's: nobody is told of a holder that panicked.
+    /// As parking_lot's: a holder that panics does not poison it.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -1,8 +1,8 @@
 //! The memory of another process's pool, seen from this one.
 //!
-//! Its bytes are not copied to be read: a [`Span`] is a view of them where they lie. That they stay as they are for as long as
-//! there is a view is a promise of the other process, and the *lease* is what it hangs on: something that is dropped with the last
-//! view, whereupon whoever gave it tells the other process that it may have its memory back.
+//! Its bytes are not copied to be read: a [`Span`] is a view of them where they lie. The other process promises that
+//! they stay as they are for as long as there is a view. That promise hangs on the *lease*: a value that is dropped
+//! with the last view. Then the code that gave the lease tells the other process that it may have its memory back.
 
 use std::any::Any;
 use std::io;
@@ -29,7 +29,7 @@ impl Window {
     /// `InvalidData` when there are fewer, and the kernel's answer.
     pub fn map(memory: BorrowedFd<'_>, length: u64) -> io::Result<Self> {
         let size = u64::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
-        // What lies beyond the end of a file can be mapped, and whoever reads it is killed.
+        // What lies beyond the end of a file can be mapped, and a process that reads it is killed.
         if size < length {
             let text = format!("{size} bytes of memory where {length} were promised");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));

@@ -48,7 +48,8 @@ impl Leaving {
         }
     }
 
-    /// Hands over again and again, until it is all done and nobody wants it back, or `over` says so.
+    /// Hands over again and again until all is handed over, and then waits for `over`. Ends early when `over` is
+    /// cancelled.
     async fn hand_over(&self, over: &CancellationToken) {
         // Until all others know, they would give it back.
         while self.members.topology().ring.position(&self.name).is_some() && !over.is_cancelled() {

@@ -1,4 +1,5 @@
-//! The other workers, as a worker's seams want them: whom to ask before the origin, and who takes over what it has.
+//! The other workers, as a worker's interfaces want them: which to ask before the origin, and which take over what it
+//! has.
 
 use std::sync::Arc;
 use std::time::Duration;

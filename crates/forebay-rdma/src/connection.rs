@@ -91,7 +91,7 @@ pub(crate) struct Connection {
     pub(crate) heard: Cell<Instant>,
     /// Replies whose payload is being fetched.
     pub(crate) fetching: Cell<usize>,
-    /// How long a fetch may go on for which nobody waits any more.
+    /// How long a fetch may go on after its caller has left.
     pub(crate) patience: Duration,
     /// Whether the peer's hello has come and was right.
     pub(crate) greeted: Cell<bool>,
@@ -207,8 +207,9 @@ impl Connection {
         self.calls.borrow_mut().watch() || self.fetching.get() > 0
     }
 
-    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile. A mount cannot tell the kernel anything while
-    /// its payload is in use here, not even what another worker answered. So a fetch that goes on for nobody ends the connection.
+    /// Fetches a payload into the caller's buffer, which the operation owns meanwhile. A mount cannot answer the kernel
+    /// while its payload is in use here, not even with what another worker answered. So a fetch that goes on for
+    /// `patience` after its caller has left ends the connection.
     fn fetch(
         self: &Rc<Self>,
         core: &Rc<Core>,

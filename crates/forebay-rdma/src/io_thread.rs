@@ -4,8 +4,8 @@
 //! that runs on the I/O thread, and may start tasks there. The I/O thread busy-polls for a moment while that is cheaper than to be
 //! woken ([`forebay_ucx::Spin`]), and then sleeps in epoll; on EFA, which signals no events, in naps of a millisecond.
 //!
-//! Its owner ends it by [`IoThread::close`], which waits for it. Dropping the last handle ends it too, and waits for a while where
-//! waiting harms nobody: outside of any runtime.
+//! Its owner ends it by [`IoThread::close`], which waits for it. Dropping the last handle ends it too, and waits for a
+//! while where waiting holds up no other task: outside of any runtime.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -39,8 +39,9 @@ const DROP_WITHIN: Duration = Duration::from_secs(2);
 /// How long an I/O thread busy-polls unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until
 /// a peer that sleeps has answered, so that neither end begins.
 const SPIN: Duration = Duration::from_micros(50);
-/// The most memory that is registered in one piece: a second's worth with small pages (0.8 ms for each MiB that nobody has touched),
-/// so that a store of a TiB can say how far it is, and a process that is told to end does. An extent never lies in two.
+/// The most memory that is registered in one piece: a second's worth with small pages (0.8 ms for each MiB that was not
+/// touched yet), so that a store of a TiB can say how far it is, and a process that is told to end does so. An extent
+/// never lies in two.
 const MAX_PART: ByteSize = ByteSize::gib(1);
 /// How often it says so.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
@@ -65,7 +66,7 @@ pub struct IoThreadOptions {
     pub spin: Duration,
     /// Where registering memory is recorded.
     pub trace: Option<Arc<Trace>>,
-    /// Nobody waits for it any more once this is cancelled: then it does not start, and registers nothing more.
+    /// Once this is cancelled, no caller waits for the thread any more: it does not start, and registers nothing more.
     pub given_up: CancellationToken,
 }
 
@@ -368,8 +369,8 @@ impl IoThread {
 }
 
 impl Drop for IoThread {
-    /// Ends the thread. Waits for it when nobody is held up by that: not in a runtime, whose other tasks would stand still,
-    /// nor on the thread itself; and no longer than 2 s. The thread ends all the same, within 10 s.
+    /// Ends the thread. Waits for it, but no longer than 2 s, and neither in a runtime, whose other tasks would stand
+    /// still, nor on the thread itself. The thread ends all the same, within 10 s.
     fn drop(&mut self) {
         self.stop.cancel();
         let Some(thread) = self.thread.get_mut().take() else { return };
@@ -412,7 +413,7 @@ fn context(library: &'static Library, options: &IoThreadOptions) -> Result<Conte
     Ok(context)
 }
 
-/// Nobody can be reached over these `resources`.
+/// No peer can be reached over these `resources`.
 fn alone(options: &IoThreadOptions, resources: &[Resource]) -> RdmaError {
     let named = |names: &[String], otherwise: &str| match names {
         [] => otherwise.to_owned(),

@@ -7,9 +7,10 @@
 //! * [`RdmaServer`]: the worker's side. What the service has in memory is answered within the message's handler, sent from
 //!   where it lies.
 //!
-//! Why active messages in both directions, and no one-sided access: replies are requested, so a buffer is written to only
-//! from the time when its reply has begun to arrive until that operation has ended. Until then a caller that leaves takes
-//! its buffer along; after that the operation owns it (invariant 3). And no peer holds a key to anybody's memory (invariant 7).
+//! Why active messages in both directions, and no one-sided access: replies are requested, so a buffer is written to
+//! only from the time when its reply has begun to arrive until that operation has ended. Until then a caller that
+//! leaves takes its buffer along; after that the operation owns it (invariant 3). And no peer holds a key to the memory
+//! of another (invariant 7).
 //!
 //! [`wire`] is the layout. Everything that a peer sends is checked before it is used; a peer that breaks the protocol loses its
 //! connection.

@@ -201,7 +201,7 @@ enum End {
     Lost(LinkError),
     /// It takes no more calls; this command is for the next one.
     Spent(Option<Command>),
-    /// Nobody wants it any more.
+    /// It is not wanted any more.
     Closed(Option<oneshot::Sender<()>>),
 }
 

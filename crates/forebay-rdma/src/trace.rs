@@ -114,7 +114,7 @@ struct Operation {
     stages: Histograms<3>,
 }
 
-/// What is known of one peer, for as long as somebody talks to it.
+/// What is known of one peer, for as long as it is talked to.
 #[derive(Debug)]
 struct Peer {
     name: String,

@@ -7,10 +7,10 @@
 //! id 3 reply    header: reply header [64] │ body, if it fits        data: the payload, or the body if it does not fit
 //! ```
 //!
-//! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not fit is
-//! sent with its message, never by rendezvous, so that nobody needs a buffer for it: so bodies of requests have at most 64 KiB
-//! here, whatever they ask, and longer ones go over TCP. A reply with a payload has a body that
-//! fits: checksums of the sectors of a block, 512 bytes.
+//! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not
+//! fit is sent with its message, never by rendezvous, so that the receiver needs no buffer for it. So bodies of
+//! requests have at most 64 KiB here, whatever they ask, and longer ones go over TCP. A reply with a payload has a body
+//! that fits: checksums of the sectors of a block, 512 bytes.
 
 use bytes::Bytes;
 use forebay_transport::wire::{

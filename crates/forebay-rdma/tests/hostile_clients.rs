@@ -1,4 +1,4 @@
-//! Whatever a peer sends to an RDMA listener costs it its connection at most, and nobody else anything.
+//! Whatever a peer sends to an RDMA listener costs that peer its connection at most, and no other peer anything.
 
 mod common;
 

@@ -18,7 +18,7 @@ use forebay_ucx::{Endpoint, Listener, Payload as Sent, Protocol};
 const HEARS: [u16; 2] = [wire::HELLO, wire::REQUEST];
 /// Bytes that are asked for.
 const ASKED: usize = 1000;
-/// Bytes before and behind them that nobody may touch.
+/// Bytes before and behind them that must not be touched.
 const CANARY: usize = 4096;
 
 /// A server by hand, and the client under test.

@@ -26,7 +26,7 @@ use forebay_types::{BlockKey, Failure, FailureKind, FileId};
 use forebay_ucx::{Message, Payload};
 use tokio::sync::Mutex;
 
-/// Bytes of a read: below the crossover to rendezvous, and at once the smallest that anybody measures.
+/// Bytes of a read: below the crossover to rendezvous, and also the smallest that is commonly measured.
 const READ: u32 = 4096;
 /// Reads under way at once.
 const DEPTH: usize = 128;

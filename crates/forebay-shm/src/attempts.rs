@@ -50,7 +50,7 @@ impl Attempts {
         Self { phase: Phase::Closed { until: None }, missed_until: None }
     }
 
-    /// Somebody would like to see the memory at `now`.
+    /// A caller would like to see the memory at `now`.
     pub(crate) fn step(&mut self, now: Instant) -> Step {
         let (phase, step) = match self.phase {
             Phase::Closed { until } if until.is_none_or(|until| now >= until) => (Phase::Trying, Step::Connect),
@@ -61,7 +61,7 @@ impl Attempts {
         step
     }
 
-    /// The session is open. False when nobody wants it any more.
+    /// The session is open. False when it is not wanted any more.
     pub(crate) fn opened(&mut self) -> bool {
         self.turn(Phase::Open)
     }
@@ -87,7 +87,7 @@ impl Attempts {
         matches!(self.phase, Phase::Open) && self.turn(Phase::Aside { until: now + ASIDE })
     }
 
-    /// Nobody wants to see it any more.
+    /// The memory is not wanted any more.
     pub(crate) fn end(&mut self) {
         self.phase = Phase::Ended;
     }

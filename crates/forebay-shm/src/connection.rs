@@ -321,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Whether somebody counts on a look at the releases.
+    /// Whether a look at the releases is due.
     fn is_watched(&self) -> bool {
         self.state.lock().releases.is_watched()
     }

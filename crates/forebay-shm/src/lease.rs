@@ -45,7 +45,7 @@ pub(crate) type Ids = SmallVec<[u64; ENOUGH]>;
 pub(crate) enum Then {
     /// It is taken along.
     Nothing,
-    /// Somebody has to look in a while.
+    /// The session's task has to look in a while.
     Watch,
     /// The time has come.
     Send,
@@ -55,7 +55,7 @@ pub(crate) enum Then {
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
     ids: Ids,
-    /// Somebody will look soon.
+    /// The session's task will look soon.
     watched: bool,
 }
 
@@ -77,17 +77,17 @@ impl Releases {
         self.ids.drain(..MAX_RELEASES).collect()
     }
 
-    /// Somebody will look soon.
+    /// The session's task will look soon.
     pub(crate) fn watch(&mut self) {
         self.watched = true;
     }
 
-    /// Whether somebody has to look soon.
+    /// Whether the session's task has to look soon.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched
     }
 
-    /// Somebody has looked: those that go now. The next that is added asks for a look again.
+    /// The look: the releases that go now. The next one that is added asks for a look again.
     pub(crate) fn look(&mut self) -> Ids {
         self.watched = false;
         self.take()

@@ -17,13 +17,15 @@
 //! Bytes of a pool change only when their extent is handed out anew, and that happens only when its last view is gone (invariant
 //! 4). So a view in another process has to be one of ours for as long as it lives:
 //!
-//! 1. *What is told is pinned.* Before the worker says where bytes lie, its session owns the views of the reply (`pins`). It gives them
-//!    up for one of two reasons: the client says that it is done, or the kernel says that no process has the client's end of the
-//!    socket any more. A session that ends otherwise, with its server, its task or a panic, forgets them: that memory is lost to
-//!    the pool, and stays mapped and unchanged for as long as anybody looks.
-//! 2. *What is seen holds the socket.* A view in the client owns a lease, and the lease owns the socket. So the client's end is open
-//!    while there is a view: also after the session failed, after a reply that nobody waited for, after the transport was closed.
-//!    It is closed when the last view is gone, or by the kernel when the process is dead, whose threads look at nothing any more.
+//! 1. *What is told is pinned.* Before the worker says where bytes lie, its session owns the views of the reply
+//!    (`pins`). It gives them up for one of two reasons: the client says that it is done, or the kernel says that no
+//!    process has the client's end of the socket any more. A session that ends otherwise, with its server, its task or
+//!    a panic, forgets them: that memory is lost to the pool, and stays mapped and unchanged for as long as any process
+//!    looks at it.
+//! 2. *What is seen holds the socket.* A view in the client owns a lease, and the lease owns the socket. So the
+//!    client's end is open while there is a view: also after the session failed, after a reply that no caller waited
+//!    for, after the transport was closed. It is closed when the last view is gone, or by the kernel when the client's
+//!    process is dead, and its threads look at nothing any more.
 //! 3. *A lease ends once.* It belongs to the request's number, which is used once in a session, and is shared by the views of a
 //!    reply; the last of them to go releases it. A reply whose caller has left is a view that is dropped at once. A release of what
 //!    was not shown ends the session, and not what it has shown.
@@ -70,7 +72,7 @@ pub enum WindowError {
     /// The pool is this process's alone.
     #[error("the worker's memory is private to its process")]
     Private,
-    /// Somebody listens there already.
+    /// Another socket listens there already.
     #[error(
         "cannot listen as `@{name}`: the name is in use; stop the process that has it (`ss -xlp src @{name}` names it) \
          or set `network.shared_memory = off`"

@@ -1,9 +1,10 @@
 //! How a client finds the memory of the worker that it knows as `HOST:PORT`, and whether it may look.
 //!
-//! Only if the host is this one: an address that a socket here can be bound to. Then under the name of that address, and under
-//! those of workers that listen on all addresses. Anyone can listen under a name: a process that does must be of our user, or
-//! root. And an address may be this host's and yet lead to another, as that of a service which is balanced does: so what is found
-//! here is used only if the worker that is reached by the other way is the same one ([`Seen::instance`]).
+//! The client looks only if the host is this one: a socket here can be bound to the worker's address. It looks under
+//! the name of that address, and under the names of workers that listen on all addresses. Any process can listen under
+//! a name, so the one that does must be of our user, or of root. And an address may be this host's and yet lead to
+//! another host, as that of a load-balanced service does. So what is found here is used only if the worker that is
+//! reached by the other way is the same one ([`Seen::instance`]).
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -25,10 +26,10 @@ pub(crate) enum NotSeen {
     /// It has no address of this host.
     #[error("the worker is not on this host")]
     Elsewhere,
-    /// Nobody listens.
+    /// No process listens.
     #[error("the worker does not share its memory, or is not there")]
     Nobody,
-    /// Somebody of another user listens.
+    /// A process of another user listens.
     #[error("the worker runs as user {theirs}, we as {ours}; run both as one user, in one user namespace")]
     OtherUser {
         /// Its user.
@@ -72,7 +73,7 @@ impl From<Malformed> for NotSeen {
 }
 
 impl NotSeen {
-    /// Whether it will be so for as long as nobody changes anything.
+    /// Whether it stays so until a person changes something.
     pub(crate) fn is_lasting(&self) -> bool {
         !matches!(self, Self::Nobody | Self::Gone(_) | Self::Silent(_) | Self::Late(_) | Self::Io(_))
     }
@@ -109,7 +110,7 @@ pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen,
     }
 }
 
-/// The socket of the process that listens under the first of the worker's names at which somebody does that we may talk to.
+/// Connects to the first of the worker's names under which a process listens that we may talk to.
 async fn find(worker: &str) -> Result<Socket, NotSeen> {
     let (ours, nobody) = (our_user(), socket::nobody());
     let mut none = NotSeen::Elsewhere;

@@ -4,9 +4,9 @@
 //! session owns. While a reply waits for others to be released ([`crate::pins`]), the service is asked for no more: what it would
 //! answer would only be held. Neither waits for long: then the client is sent another way.
 //!
-//! A session that serves no more, whatever the reason, says so by closing its direction of the socket, and goes on to hear what
-//! its client releases, until the client has closed its end. Only the end of the server ends that, and what a client still sees
-//! then is never given to anybody else.
+//! A session that serves no more, whatever the reason, says so by closing its direction of the socket, and goes on to
+//! hear what its client releases, until the client has closed its end. Only the end of the server ends that, and what a
+//! client still sees then is never handed out again.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -433,7 +433,7 @@ impl Session {
         while self.pins.len() > 0 && !self.socket.is_closed_by_peer() {
             match self.socket.receive(&mut buffer, |_| false) {
                 Ok(Received::Packet(length)) => {
-                    // Whatever else it says: it was told that nobody listens.
+                    // Whatever else the client says is ignored: it was told that this session serves no more.
                     if let Some(asked) = buffer.get(..length).and_then(|packet| Asked::decode(packet).ok()) {
                         let _ = self.release(&asked);
                     }

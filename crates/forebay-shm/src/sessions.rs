@@ -111,7 +111,7 @@ pub(crate) fn places_of(spans: &Spans, pool: &Pool) -> Option<(SmallVec<[Place; 
     let (mut places, mut frames) = (SmallVec::<[Place; 4]>::new(), Frames::new());
     for span in spans.iter().filter(|span| !span.is_empty()) {
         let place = span.place()?;
-        // Of another pool, the place would be somebody else's bytes.
+        // If the span is of another pool, other bytes are at that place.
         let start = (pool.mapping().0.as_ptr() as usize).checked_add(usize::try_from(place.offset).ok()?)?;
         if start != span.as_ptr() as usize {
             return None;

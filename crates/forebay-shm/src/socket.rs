@@ -126,7 +126,7 @@ impl Socket {
                 RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
                 _ => None,
             });
-            // Those that nobody asked for are closed here.
+            // Descriptors that were not asked for are closed here.
             let descriptor = descriptors.by_ref().flatten().next();
             descriptors.for_each(drop);
             if received.bytes == 0 && hangs_up(fd, PollFlags::RDHUP)? {
@@ -174,7 +174,8 @@ impl Socket {
 }
 
 fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and nobody gets at it to replace it.
+    // SAFETY: an `OwnedFd` is the same open descriptor for as long as it lives, and no other code gets at it to replace
+    // it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 

@@ -1,4 +1,4 @@
-//! What clients look at is bounded, and nobody waits for long for a client that lets nothing go.
+//! What clients look at is bounded, and no client waits for long for one that lets nothing go.
 
 mod common;
 

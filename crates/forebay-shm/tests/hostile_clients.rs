@@ -1,4 +1,5 @@
-//! Whatever a client sends costs it its session, and nobody else anything; and what it looks at stays until it is gone.
+//! Whatever a client sends costs that client its session, and no other client anything. What it looks at stays until it
+//! is gone.
 
 mod common;
 

@@ -63,7 +63,7 @@ async fn ping(near: &NearTransport) -> Result<(), CallError> {
 
 /// Waits until an attempt has failed; why.
 async fn why(near: &NearTransport) -> String {
-    // Nobody answers the ping, but it makes the attempt begin.
+    // The ping gets no answer, but it makes the attempt begin.
     let _ = ping(near).await;
     until("the attempt fails", || near.report().why.is_some()).await;
     assert!(!near.is_open());
@@ -96,7 +96,7 @@ async fn a_hello_that_is_wrong_in_any_way_is_not_believed() {
             let memory = memory.try_clone().unwrap();
             tokio::task::spawn_blocking(move || {
                 let session = server.accept();
-                // One that nobody asked for, too.
+                // Descriptors that were not asked for, too.
                 let all = [memory.as_fd(), memory.as_fd(), memory.as_fd()];
                 session.send_with(&packet, &all[..descriptors * (1 + number % 3)]);
                 session

@@ -77,7 +77,7 @@ async fn what_a_client_looks_at_outlives_the_session_the_transport_and_the_serve
     let Worker { pool, tcp, window } = worker;
     drop(window);
     drop(others);
-    // Nobody hears of it any more when it is let go of: it is never used again.
+    // No server hears of it any more when the view is let go of, so that memory is never used again.
     assert_eq!((fill(&pool).len(), is_right(&seen, 5, 0)), (1, true));
     within("the other server's close", tcp.close()).await;
     drop((pool, tcp, service));

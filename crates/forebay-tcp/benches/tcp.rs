@@ -1,9 +1,10 @@
 //! Loopback throughput and latency of the transport, against plain blocking sockets that do the same exchange.
 //!
-//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]]]`. Reads are measured in rounds, each of plain sockets, a
-//! server on the threads of a runtime, and one on an I/O thread for each processor; what is printed is the median of each. Then
-//! parts of files are sent the other way. The client has a thread and a runtime of its own. Each read gets a buffer from a pool,
-//! as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream that nobody asks for.
+//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]]]`. Reads are measured in rounds, each of plain
+//! sockets, a server on the threads of a runtime, and one on an I/O thread for each processor; what is printed is the
+//! median of each. Then parts of files are sent the other way. The client has a thread and a runtime of its own. Each
+//! read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream
+//! without requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -40,7 +40,7 @@ const STOPS_WITHIN: Duration = Duration::from_secs(1);
 /// What became of the payloads that were to be sent from where they lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroCopyCounts {
-    /// Bytes of which nobody made a copy.
+    /// Bytes of which no copy was made.
     pub bytes: u64,
     /// Sends of which the kernel made a copy after all.
     pub copied: u64,

@@ -8,7 +8,8 @@
 //! reads of 4 KiB with 32 at once, and gained nothing elsewhere.
 //!
 //! The threads end when nothing can be spawned on them any more and their tasks have ended. Their owner waits by
-//! [`ThreadHandles::join`]; dropping the handles waits for a while where waiting harms nobody: outside of any runtime.
+//! [`ThreadHandles::join`]; dropping the handles waits for a while where waiting holds up no other task: outside of any
+//! runtime.
 
 use std::io;
 use std::sync::Arc;

@@ -45,7 +45,7 @@ pub use server::TcpServer;
 /// Why a server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum TcpError {
-    /// Somebody listens there already.
+    /// Another socket listens there already.
     #[error(
         "cannot listen on {address}: the port is in use; stop the process that has it (`ss -ltnp 'sport = :{port}'` \
          names it) or choose another port",

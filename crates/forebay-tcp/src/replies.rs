@@ -74,7 +74,7 @@ struct Arriving {
     body: Vec<u8>,
     body_filled: usize,
     payload_filled: usize,
-    /// Where payload goes that nobody wants any more.
+    /// Where payload goes that is not wanted any more.
     aside: Vec<u8>,
 }
 

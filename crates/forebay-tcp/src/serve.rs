@@ -4,10 +4,10 @@
 //! that the connection owns, on the runtime where the server was started. A connection is read only while its requests, and
 //! those of all connections, are within their bounds; while it is not read, the peer is told from time to time that we are alive.
 //!
-//! A large body is read only when there is memory for it among those of all connections: a connection whose turn has not come
-//! is not read, and its replies, and everybody else's, go out meanwhile. While such a body arrives, which may take longer than
-//! a silent peer is believed to live, its sender is told that we are alive, too: it cannot ask, for its question would arrive
-//! behind the body.
+//! A large body is read only when there is memory for it among those of all connections: a connection whose turn has
+//! not come is not read. Its replies, and those of all other connections, go out meanwhile. While such a body arrives,
+//! which may take longer than a silent peer is believed to live, its sender is told that we are alive, too: it cannot
+//! ask, for its question would arrive behind the body.
 
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
@@ -262,8 +262,8 @@ impl Serving {
         true
     }
 
-    /// Gives places back that nothing in flight needs any more; those beyond what it may soon need, when there are plenty of others
-    /// for everyone else: a connection may not look at its own again for long.
+    /// Gives back the places that nothing in flight needs any more, since a connection may not look at its places again
+    /// for long. When there are plenty of places for the other connections, it keeps those that it may soon need.
     fn give_back(&mut self) {
         let in_flight = self.in_flight();
         let are_plenty = in_flight > 0 && self.shared.places.available_permits() > self.shared.options.max_requests / 2;
@@ -319,7 +319,7 @@ impl Serving {
             }
             unbroken += sent.max(MIN_COST);
             if unbroken >= TURN {
-                // Nobody else takes over the other connections of this thread.
+                // No other thread takes over the other connections of this thread.
                 unbroken = 0;
                 tokio::task::yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! Received bytes that nobody has asked for yet: headers, short bodies, and the beginnings of payloads.
+//! Received bytes that were not asked for yet: headers, short bodies, and the beginnings of payloads.
 
 /// Bytes of staging for each connection. Four replies of 4 KiB fit, so one call receives several of them; what a large
 /// payload leaves here, and is copied once more, stays below 2 % of a MiB.

@@ -4,11 +4,11 @@
 //! was lost. It numbers these sends of a connection from 0, 32 bits that wrap, and says later of a range of numbers that it needs
 //! their pages no more. Until then each send has its *pin* here: what keeps the memory from being used for anything else.
 //!
-//! With that, the kernel says whether it copied after all, as it must where the bytes end on this host, or somebody captures
-//! packets, or the device cannot gather. Such a send costs more than one that copied at once. So `auto` believes the kernel and
-//! nothing else: the first large payload of a connection is a probe, everything else is copied until its completion has come, and
-//! the first completion that says "copied" ends it for this connection. (Of several sends at once the kernel says what it did with
-//! the first, so that may take some completions.)
+//! With that, the kernel says whether it copied after all, as it must where the bytes end on this host, or packets are
+//! captured, or the device cannot gather. Such a send costs more than one that copied at once. So `auto` believes the
+//! kernel and nothing else: the first large payload of a connection is a probe, everything else is copied until its
+//! completion has come, and the first completion that says "copied" ends it for this connection. (Of several sends at
+//! once the kernel says what it did with the first, so that may take some completions.)
 
 use std::collections::VecDeque;
 
@@ -49,7 +49,7 @@ enum Stance {
     Probing,
     /// The kernel made no copy so far.
     Wins,
-    /// It was not asked: somebody said so.
+    /// The kernel was not asked: the configuration says so.
     Always,
 }
 

@@ -1,4 +1,4 @@
-//! Whatever a peer sends to the data port costs it its connection, and nobody else anything.
+//! Whatever a peer sends to the data port costs that peer its connection, and no other peer anything.
 
 mod common;
 

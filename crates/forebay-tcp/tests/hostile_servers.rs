@@ -156,7 +156,7 @@ async fn a_connection_with_too_many_calls_that_were_given_up_retires() {
         assert!(tokio::time::timeout(Duration::from_millis(50), call).await.is_err());
     }
     assert_eq!(memory.used(), 0, "nothing is on its way to their buffers");
-    // New calls take another connection, and the old one lives as long as somebody waits on it.
+    // New calls take another connection, and the old one lives as long as a caller waits on it.
     assert_serves(&link).await;
     assert_eq!(server.connections(), 2);
     service.open(1);

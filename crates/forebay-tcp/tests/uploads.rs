@@ -1,4 +1,4 @@
-//! Large bodies: their memory is bounded, and they are in nobody's way.
+//! Large bodies: their memory is bounded, and they do not hold up other requests.
 
 mod common;
 

@@ -126,7 +126,7 @@ impl FakeTransport {
         self.shared.faults.lock().drop_requests = count;
     }
 
-    /// The service acts on the next `count` requests, and nobody hears of it.
+    /// The service acts on the next `count` requests, and its replies are lost.
     pub fn drop_replies(&self, count: u32) {
         self.shared.faults.lock().drop_replies = count;
     }

@@ -1,4 +1,5 @@
-//! The most bytes that each part of a message may have. Who sends keeps to them, and who receives believes no length beyond them.
+//! The most bytes that each part of a message may have. The sender keeps to them, and the receiver believes no length
+//! beyond them.
 
 use forebay_types::MAX_BLOCK_SIZE;
 

@@ -1,11 +1,12 @@
 //! Looking at the bytes of a hit where they lie.
 //!
-//! A [`Spans`] holds on to memory by a count that all readers of a block share, and that goes from core to core with them. Who
-//! only copies the bytes, or hands them to the kernel, needs none: whoever owns them keeps them for as long as the look takes.
+//! A [`Spans`] holds on to memory by a count that all readers of a block share, and that goes from core to core with
+//! them. A reader that only copies the bytes, or hands them to the kernel, needs no [`Spans`]: the owner of the bytes
+//! keeps them for as long as the look takes.
 
 use forebay_memory::Spans;
 
-/// What is done with the bytes, in order. Best short: their memory cannot be given to anyone else meanwhile.
+/// What is done with the bytes, in order. It should be short: their memory cannot be reused meanwhile.
 pub type Look<'a> = &'a mut dyn FnMut(&[&[u8]]);
 
 /// Looks at what is held anyway, if there is something.

@@ -111,7 +111,8 @@ impl Flags {
     pub const CHECKSUMS: Self = Self(2);
     /// What was sent before was corrupt: check what is cached of the block, whatever the settings, and drop what is bad.
     pub const SCRUB: Self = Self(4);
-    /// Give only what is cached; what is not is [`forebay_types::FailureKind::NotCached`], and nobody else is asked for it.
+    /// Give only what is cached; what is not is [`forebay_types::FailureKind::NotCached`], and neither another worker
+    /// nor the origin is asked for it.
     pub const CACHED: Self = Self(8);
     /// What is asked concerns everything below the path, too.
     pub const BELOW: Self = Self(16);
@@ -146,8 +147,9 @@ pub struct Request {
     pub deadline: Duration,
     /// What the operation says it is.
     pub body: Bytes,
-    /// The rest of the body, where it would have to be copied to be in one piece with it, as the bytes of an upload would.
-    /// Transports send both as one, so whoever gets a request from another process finds all of it in `body`.
+    /// The rest of the body, where it would have to be copied to be in one piece with it, as the bytes of an upload
+    /// would. Transports send both as one, so a service that gets a request from another process finds all of it in
+    /// `body`.
     pub tail: Bytes,
 }
 
@@ -399,9 +401,10 @@ pub trait PeerMemory: Send + Sync {
 /// The contract, which [`crate::conformance`] tests:
 ///
 /// * A call ends, with a reply or an error, within the request's deadline and a little; also when the peer hangs.
-/// * `into` must hold `request.length` bytes for an operation that [brings a payload](Op::brings_payload). The transport owns it until the operation has ended,
-///   which may be later than the call: a call that timed out, or whose future was dropped, leaves its buffer with the
-///   operation, and nobody else sees those bytes before no peer can write to them any more (invariant 3).
+/// * `into` must hold `request.length` bytes for an operation that [brings a payload](Op::brings_payload). The
+///   transport owns it until the operation has ended, which may be later than the call: a call that timed out, or whose
+///   future was dropped, leaves its buffer with the operation, and no other code sees those bytes until no peer can
+///   write to them any more (invariant 3).
 /// * Bytes in the buffer beyond what landed are unspecified. A reply never carries more than was asked for.
 /// * Calls are independent: any number run at once, and the failure or cancellation of one disturbs no other.
 /// * A link that was lost is made again by the next call. Nothing is retried within a call: the caller decides.
@@ -502,7 +505,7 @@ impl Response {
     }
 }
 
-/// What answers requests. Implementations check every field: a request may come from anyone (invariant 7).
+/// What answers requests. Implementations check every field: a request may come from any process (invariant 7).
 #[async_trait::async_trait]
 pub trait Service: Send + Sync + 'static {
     /// Answers at once, without waiting, or not at all: the hot path of a hit.
@@ -510,7 +513,8 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
-    /// Bytes of a read, as [`Service::try_handle`] would give them to a caller in this process, who needs nothing but them.
+    /// Bytes of a read, as [`Service::try_handle`] would give them to a caller in this process, which needs nothing but
+    /// them.
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
         let request = Request::on_block(Op::Read, *block, offset, length, Duration::ZERO);
         match self.try_handle(&request)?.fitting(&request).ok()?.payload {

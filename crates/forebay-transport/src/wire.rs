@@ -148,7 +148,7 @@ impl Hello {
         if theirs.cluster != text_of(&ours) {
             return Err(WireError::Cluster { theirs: theirs.cluster, ours: self.cluster.clone() });
         }
-        // No value stands for any: whoever does not say cannot be asked for a block.
+        // No value stands for any size: a peer that does not say its block size cannot be asked for a block.
         if theirs.block_size != self.block_size {
             let size = |bytes| ByteSize::bytes(u64::from(bytes));
             return Err(WireError::BlockSize { theirs: size(theirs.block_size), ours: size(self.block_size) });

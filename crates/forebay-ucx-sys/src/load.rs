@@ -97,7 +97,7 @@ pub struct Loaded {
     /// `ucs_log_push_handler(handler)`: sends UCX's log messages to `handler`. These four are of no public header, but
     /// in every version; each is done without where it is missing.
     pub log_push_handler: Option<unsafe extern "C" fn(LogHandler)>,
-    /// `ucs_debug_disable_signals()`: gives SIGSEGV and its kin back to whoever handled them before UCX.
+    /// `ucs_debug_disable_signals()`: gives SIGSEGV and similar signals back to the handlers that they had before UCX.
     pub debug_disable_signals: Option<unsafe extern "C" fn()>,
     /// `ucs_config_parser_print_all_opts(stream, prefix, flags, list, filter)`: every setting there is. Versions that
     /// have no filter ignore that argument.
@@ -224,7 +224,7 @@ fn set_quiet_variables() {
     }
     for (name, value) in [("UCX_HANDLE_ERRORS", "none"), ("UCX_MEM_EVENTS", "n")] {
         if std::env::var_os(name).is_none() {
-            // SAFETY: this is the only thread of the process, so nobody reads the environment meanwhile.
+            // SAFETY: this is the only thread of the process, so no other thread reads the environment meanwhile.
             unsafe { std::env::set_var(name, value) };
         }
     }

@@ -1,4 +1,4 @@
-//! Where a libucp may lie when nobody named one.
+//! Where a libucp may lie when none was named.
 
 use std::path::{Path, PathBuf};
 

@@ -15,8 +15,9 @@ use crate::worker::Worker;
 
 /// How many rounds of progress before other tasks get their turn.
 pub(crate) const ROUNDS: u32 = 64;
-/// UCX can refuse to sleep for as long as it waits for somebody else, such as a peer that was stopped in the middle of
-/// writing to shared memory. After so many rounds for nothing, which is about a millisecond, it is looked at by naps.
+/// UCX can refuse to sleep for as long as it waits for another process, such as a peer that was stopped in the middle
+/// of writing to shared memory. After so many rounds for nothing, which is about a millisecond, the thread naps between
+/// rounds.
 const BUSY_ROUNDS: u32 = 1024;
 /// A polled worker that had nothing to do for so long sleeps between its rounds, so long.
 const IDLE: Duration = Duration::from_millis(5);

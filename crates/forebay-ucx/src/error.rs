@@ -20,7 +20,7 @@ impl Status {
     pub const NO_DEVICE: Self = Self(sys::UCS_ERR_NO_DEVICE);
     /// The peer closed, or died.
     pub const CONNECTION_RESET: Self = Self(sys::UCS_ERR_CONNECTION_RESET);
-    /// The peer said no, or nobody listens there.
+    /// The peer said no, or no process listens there.
     pub const REJECTED: Self = Self(sys::UCS_ERR_REJECTED);
 
     /// UCX's number for it; negative for errors.
@@ -127,7 +127,7 @@ pub enum Error {
     /// The system did not take the worker's event descriptor.
     #[error("cannot wait for the events of a UCX worker: {0}")]
     Events(String),
-    /// Somebody drives the worker already.
+    /// The worker is being driven already.
     #[error("the UCX worker is already being driven")]
     AlreadyDriven,
     /// Registering would lock more memory than this user may.

@@ -101,7 +101,7 @@ impl Library {
         }
         let flags = sys::CONFIG_PRINT_CONFIG | sys::CONFIG_PRINT_DOC | sys::CONFIG_PRINT_HIDDEN;
         let text = printed(|stream| {
-            // SAFETY: the list is UCX's own, which nobody changes while `settings` is taken.
+            // SAFETY: the list is UCX's own, which no thread changes while `settings` is taken.
             unsafe { print(stream, c"UCX_".as_ptr(), flags, self.loaded.config_list, std::ptr::null()) }
         });
         Some(text.lines().flat_map(options_of).map(str::to_owned).collect())

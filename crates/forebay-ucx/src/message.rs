@@ -73,7 +73,7 @@ const NUMBERS: u16 = 64;
 pub(crate) struct Handler {
     core: *const Core,
     id: u16,
-    /// Whether somebody has asked for these messages. They are dropped until then, and after [`Handler::forget`].
+    /// Whether these messages were asked for. They are dropped until then, and after [`Handler::forget`].
     taken: Cell<bool>,
     call: RefCell<Option<Rc<Call>>>,
 }
@@ -103,9 +103,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Has UCX bring all messages here, to be dropped until somebody wants them: a table that UCX 1.13 grows has entries that
-    /// nobody set, and it calls what it finds there when a peer sends such a number. So the table gets its size at once, by
-    /// the largest number, and every entry is set.
+    /// Has UCX bring all messages here, to be dropped until they are asked for. When UCX 1.13 grows its table of
+    /// handlers, some entries are not set, and UCX calls what it finds there when a peer sends such a number. So the
+    /// largest number is set first, which gives the table its size at once, and then every other one.
     pub(crate) fn drop_messages(&self) -> Result<(), Error> {
         let core = self.core();
         let handler = |id| Rc::new(Handler { core, id, taken: Cell::new(false), call: RefCell::default() });

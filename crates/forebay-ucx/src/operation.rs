@@ -174,7 +174,7 @@ impl Core {
     /// Frees every op that has ended. To be called when the UCX worker is gone.
     pub(crate) fn free_ops(&self) {
         for op in self.free.take() {
-            // SAFETY: ops in the free list are in use by nobody, and came from `Box::leak`.
+            // SAFETY: ops in the free list are not in use, and came from `Box::leak`.
             drop(unsafe { Box::from_raw(op.as_ptr()) });
         }
     }
@@ -197,7 +197,7 @@ impl Op {
 
     /// Keeps a copy of `header` until the operation has ended, and says where it is. To be called before the start.
     pub(crate) fn keep_header(&self, header: &[u8]) -> *const c_void {
-        // SAFETY: nobody else has a reference: UCX gets the pointer below only, and only after this.
+        // SAFETY: there is no other reference: UCX gets the pointer below only, and only after this.
         let kept = unsafe { &mut *self.header.get() };
         kept.clear();
         kept.extend_from_slice(header);
@@ -258,7 +258,7 @@ impl Op {
         let op = unsafe { pointer.as_ref() };
         let hold = op.hold.replace(Hold::Nothing);
         drop(op.waker.take());
-        // SAFETY: the operation has ended, so UCX does not use the header any more, and nobody else refers to it.
+        // SAFETY: the operation has ended, so UCX does not use the header any more, and nothing else refers to it.
         let header = unsafe { &mut *op.header.get() };
         if header.capacity() > KEPT_HEADER {
             *header = SmallVec::new();

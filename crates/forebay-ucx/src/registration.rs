@@ -1,4 +1,4 @@
-//! Registered memory: what a NIC may read and write without anybody's help.
+//! Registered memory: what a NIC may read and write without help.
 //!
 //! Registering is dear (some 0.2 to 190 µs for each MiB, by page size), so whole pools are registered, once. A
 //! registration belongs to its context and is undone with it, not before: no operation can find its memory deregistered
@@ -277,7 +277,7 @@ impl Exposed {
     /// [`Error::OutOfBounds`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         let from = self.at(offset, into.len())?;
-        // SAFETY: the bytes lie in the span, which the context holds and nobody else has a reference to.
+        // SAFETY: the bytes lie in the span, which the context holds and to which there is no other reference.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }

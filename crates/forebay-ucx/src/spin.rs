@@ -5,11 +5,11 @@
 //! others anything:
 //!
 //! * a thread that waits gives the core to others that want it, every few rounds ([`Spin::give_way`]);
-//! * when somebody kept it for long, the machine has too much to do, and nobody busy-polls for a hundred times as long: a
-//!   thread that gives way is overtaken for a whole time slice by threads that do not, where one that was asleep is let in at
-//!   once. With a busy loop on each core a read of 4 KiB took 4 ms instead of 40 µs;
-//! * where that takes more of the processor than sleeping and waking does, because messages come too seldom, it is left
-//!   ([`Patience`]).
+//! * when another thread kept the core for long, the machine has too much to do, and no thread busy-polls for a hundred
+//!   times as long: a thread that gives way is overtaken for a whole time slice by threads that do not, while one that
+//!   was asleep is let in at once. With a busy loop on each core a read of 4 KiB took 4 ms instead of 40 µs;
+//! * where busy-polling takes more of the processor than sleeping and waking do, because messages come too seldom, the
+//!   thread does not busy-poll ([`Patience`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// A thread that hands over a call or takes an answer keeps the core for less, one that computes for more: time slices are
 /// milliseconds.
 const CROWDED: Duration = Duration::from_micros(50);
-/// How many times as long as somebody kept the core nobody busy-polls: 1 % of the time is lost at most, for each thread.
+/// After another thread kept the core, no thread busy-polls for this many times as long: 1 % of the time is lost at
+/// most, for each thread.
 const CROWDED_FACTOR: u64 = 100;
 /// What it costs to sleep and to be woken, in processor time of both threads. Measured on two virtual cores: a read of 4 KiB over
 /// shared memory takes 73 µs of both processes together with three sleeps, and 20 without.

@@ -1,7 +1,7 @@
 //! A worker: UCX's progress engine for one thread.
 //!
-//! Nothing moves unless somebody calls [`Worker::progress`], and it is within that call that handlers run and operations
-//! end. [`Worker::drive`] does it for a current-thread tokio runtime.
+//! Nothing moves unless [`Worker::progress`] is called. Handlers run and operations end within that call.
+//! [`Worker::drive`] does it for a current-thread tokio runtime.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -167,7 +167,7 @@ impl Worker {
         }
         // SAFETY: UCX keeps the descriptor open until the worker is destroyed, and the worker is borrowed for longer than this.
         let events = unsafe { BorrowedFd::borrow_raw(events) };
-        // A limit beyond what the system counts to is none that anyone lives to see.
+        // Limits are cut to 34 years: the system does not count without end.
         let limit = Timespec { tv_sec: limit.as_secs().min(1 << 30) as i64, tv_nsec: limit.subsec_nanos().into() };
         match rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -352,13 +352,13 @@ impl Drop for WorkerShared {
             }
         }
         if core.live() > 0 {
-            // Without their callbacks nobody knows whether a NIC still uses their memory: it is never freed, and with the
-            // worker goes everything that it holds.
+            // Without the callbacks of these operations, it is not known whether a NIC still uses their memory. So that
+            // memory is never freed, and neither is the worker, with everything that it holds.
             tracing::error!(operations = core.live(), "UCX operations did not end; their memory stays occupied");
             return;
         }
-        // SAFETY: it came from `Box::leak`, and nobody refers to it any more: endpoints, listeners, tickets and messages
-        // hold the worker, and no operation is pending.
+        // SAFETY: it came from `Box::leak`, and nothing refers to it any more: endpoints, listeners, tickets and
+        // messages hold the worker, and no operation is pending.
         drop(unsafe { Box::from_raw(self.core.as_ptr()) });
     }
 }

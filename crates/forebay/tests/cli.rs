@@ -77,13 +77,13 @@ environment (`FOREBAY_WORKER_MEMORY_SIZE`) and `-o worker.memory.size=4GiB`, in 
 [forebay.example.toml](forebay.example.toml) documents every key. `FOREBAY_LOG` refines the log, as in
 `info,forebay_origin=debug`.
 
-`forebay up` and `forebay mount` write what they serve to the run directory: `/run/forebay` for root,
-`$XDG_RUNTIME_DIR/forebay` for others, `/tmp/forebay-UID` where there is neither, and `$FOREBAY_RUN_DIR` alone if that is set:
-mounts of other run directories are then not seen. Their logs are in `/var/log/forebay`
-or `~/.local/state/forebay`, unless `log.file` says otherwise. What was written and is not uploaded yet is in
-`/var/lib/forebay/staging` or `~/.local/state/forebay/staging`, unless `write.staging_dir` says otherwise; it outlives them, and
-`forebay fs staged` deals with it. SIGTERM, SIGINT and SIGHUP unmount and end them: readers that have files open may finish
-for 10 seconds, and a second signal ends that wait.
+`forebay up` and `forebay mount` record what they serve in the run directory: `/run/forebay` for root,
+`$XDG_RUNTIME_DIR/forebay` for other users, or else `/tmp/forebay-UID`. If `$FOREBAY_RUN_DIR` is set, it is the only
+one: mounts of other run directories are then not seen. Logs are in `/var/log/forebay` or `~/.local/state/forebay`,
+unless `log.file` names another file. Data that was written and is not uploaded yet is in `/var/lib/forebay/staging` or
+`~/.local/state/forebay/staging`, unless `write.staging_dir` names another directory. It outlives the process;
+`forebay fs staged` lists, uploads or drops it. SIGTERM, SIGINT and SIGHUP unmount and end the process: readers that
+have files open may finish for 10 seconds, and a second signal ends that wait.
 "
     .to_owned();
     for command in commands() {

@@ -59,6 +59,7 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
         .args(sections.iter().flat_map(|section| ["--only", section]))
         // File systems of others are measured where they are installed, not tried here: they would take minutes.
         .env_remove("FOREBAY_CACHE")
+        .env_remove("FOREBAY_TEST_LONG")
         .env("XDG_CACHE_HOME", directory.path().join("cache"))
         .output()
         .unwrap();

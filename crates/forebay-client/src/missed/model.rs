@@ -11,8 +11,8 @@ mod modelled {
     }
 }
 
-/// One change is noted while somebody has the worker make up for those that are known: a request after the change was noted
-/// hears of it, unless the worker was made to forget after that.
+/// One change is noted while another thread has the worker make up for the changes that are known. A request after the
+/// change was noted hears of it, unless the worker was made to forget after that.
 #[test]
 fn a_change_that_is_noted_while_a_worker_makes_up_for_others_is_still_due() {
     use loom::sync::Arc;

@@ -44,7 +44,7 @@ pub struct PathPolicy {
     pub silence: Duration,
 }
 
-/// How long, at most, when nothing takes its place: nobody is served until it is back.
+/// The limit of `retry_after` when nothing takes the path's place: no request is served until the path is back.
 const RETRY_WITHOUT_FALLBACK: Duration = Duration::from_secs(1);
 
 /// Why TCP is not used for what goes over RDMA.
@@ -154,7 +154,7 @@ pub struct PathSelector {
     paths: Vec<Path>,
     /// Whether there are several RDMA paths.
     has_several: bool,
-    /// Whether somebody looks when it is time.
+    /// Whether a task looks when it is time.
     watched: bool,
     /// Why there are no RDMA paths, if there are none.
     without: String,
@@ -312,8 +312,8 @@ impl PathSelector {
         self.is_down(path, outcome.err()?, now)
     }
 
-    /// Whether somebody has to begin to [`PathSelector::look`]: a path is down or suspected, or requests are under way over one
-    /// of several cards, and nobody does.
+    /// Whether a task has to begin to call [`PathSelector::look`]: a path is down or suspected, or requests are under
+    /// way over one of several cards, and no task does so yet.
     pub fn begin_watch(&mut self) -> bool {
         let begins = !self.watched && self.needs_watching();
         self.watched |= begins;

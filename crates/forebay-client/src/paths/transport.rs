@@ -4,8 +4,8 @@
 //! [`LinkError::OtherPath`] and asks again with another buffer, at once.
 //!
 //! While a path is down, or requests are under way over one of several cards, a task looks at what is due: probes, and
-//! questions to cards that are silent. It is there for idle mounts, too, so that RDMA which is well again is found so before
-//! anybody reads. Readers do not pay for probes; only one that would fail otherwise waits for what a probe finds.
+//! questions to cards that are silent. It also runs for idle mounts, so that RDMA that works again is found before the
+//! next read. Readers do not pay for probes; only one that would fail otherwise waits for what a probe finds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -248,7 +248,8 @@ impl PathsShared {
         self.probed.notify_waiters();
     }
 
-    /// Has the selector take note of something, and tells what that changes. Whether somebody has to begin to watch.
+    /// Has the selector take note of something, and tells what that changes. Returns whether a task has to begin to
+    /// watch.
     #[must_use = "nobody may be watching"]
     fn judge(
         &self,
@@ -378,8 +379,8 @@ impl Transport for PathsTransport {
     }
 }
 
-/// Whether a request goes over TCP whatever other paths there are: what is written has large bodies, which RDMA does not take,
-/// and is to be in nobody's way there.
+/// Whether a request goes over TCP whatever other paths there are: what is written has large bodies, which RDMA does
+/// not take, and which are not to delay other requests there.
 pub(super) fn is_for_tcp(op: Op) -> bool {
     matches!(op, Op::Change | Op::Upload | Op::Refresh)
 }

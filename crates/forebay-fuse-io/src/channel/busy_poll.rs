@@ -52,7 +52,7 @@ impl BusyPoll {
         &self.descriptor
     }
 
-    /// The next message, as [`Descriptor::read`] has it, if one comes in time and nobody else busy-polls.
+    /// The next message, as [`Descriptor::read`] has it, if one comes in time and no other thread busy-polls.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         if self.turn.is_taken.swap(true, Ordering::Relaxed) {
             return None;

@@ -223,7 +223,7 @@ mod tests {
         let (device, kernel) = pair();
         drop(kernel);
         assert_eq!(device.read(&mut [0; 10]).unwrap_err().raw_os_error(), Some(libc::ENODEV));
-        // Nobody is there to be answered, which is only logged.
+        // The peer that would get the answer is gone, which is only logged.
         device.answer(1, Ok(&[]));
     }
 

@@ -29,7 +29,7 @@ const BESIDE_DATA: usize = 4096;
 enum Was {
     /// One of many.
     Another,
-    /// A read of a little: who asked may ask again in no time.
+    /// A read of few bytes: the program that asked may ask again in no time.
     Short,
     /// The last one.
     Last,
@@ -59,9 +59,9 @@ pub(crate) fn serve<D: Dispatch>(
         let length = match read {
             Ok(length) => length,
             Err(error) => match SystemErrno::from_io_error(&error) {
-                // A signal; or whoever asked was killed before the request was read.
+                // A signal; or the program that asked was killed before the request was read.
                 Some(SystemErrno::INTR | SystemErrno::AGAIN | SystemErrno::NOENT) => continue,
-                // Unmounted, or somebody aborted the connection.
+                // Unmounted, or the connection was aborted.
                 Some(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(()),
                 _ => return Err(error),
             },
@@ -87,7 +87,7 @@ fn take<D: Dispatch>(
     let header = match Header::parse(message) {
         Ok(header) => header,
         Err(malformed) => {
-            // Whom to answer is not known.
+            // It is not known which request to answer.
             error!(length = message.len(), %malformed, "the kernel sent what is no request");
             served.count_malformed();
             return Was::Another;

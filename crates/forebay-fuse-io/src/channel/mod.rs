@@ -1,4 +1,4 @@
-//! Who carries requests and answers between the kernel and [`crate::Dispatch`].
+//! What carries requests and answers between the kernel and [`crate::Dispatch`].
 //!
 //! * [`device`]: `/dev/fuse`, read and written, long answers through a [`pipe`]. Always there: it carries what a ring cannot, everything before the rings are
 //!   live, and everything where there are none.

@@ -54,7 +54,7 @@ impl Pipe {
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
             return None;
         }
-        // SAFETY: both were just opened, and belong to nobody else.
+        // SAFETY: both were just opened, and nothing else owns them.
         let [out, into] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         // SAFETY: it reads a number.
         let resized = |size: i32| unsafe { libc::fcntl(into.as_raw_fd(), libc::F_SETPIPE_SZ, size) };
@@ -82,7 +82,7 @@ impl Pipe {
             return Some(Ok(()));
         }
         match Errno::from_io_error(&std::io::Error::last_os_error()) {
-            // Nobody waits for it any more; the pipe was emptied first.
+            // No program waits for the answer any more; the pipe was emptied first.
             Some(Errno::NOENT) => Some(Err(Errno::NOENT)),
             _ => {
                 self.spoil();
@@ -98,8 +98,8 @@ impl Pipe {
 
     /// Puts pages into the pipe; how many bytes are in it.
     fn lend(&self, slices: &[IoSlice<'_>]) -> Option<usize> {
-        // SAFETY: an `IoSlice` is laid out as an `iovec`. The pages are read, and by nobody after `carry` has returned, or the
-        // pipe is not used any more: then what it holds is never read.
+        // SAFETY: an `IoSlice` is laid out as an `iovec`. The pages are only read, and not after `carry` has returned;
+        // or the pipe is not used any more, and then what it holds is never read.
         let lent = unsafe {
             libc::vmsplice(self.into.as_raw_fd(), slices.as_ptr().cast(), slices.len(), libc::SPLICE_F_NONBLOCK)
         };

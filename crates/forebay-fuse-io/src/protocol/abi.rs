@@ -19,7 +19,8 @@ pub const MAX_NAME: usize = forebay_types::MAX_NAME_LEN;
 /// The most that is written by one request, or said of a directory, in bytes. Measured: 256 KiB to 1 MiB is best, and more gains
 /// nothing.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
-/// The most that is read by one request, in bytes: a kernel sends more than 1 MiB where somebody raised `fs.fuse.max_pages_limit`.
+/// The most that is read by one request, in bytes: a kernel sends more than 1 MiB where `fs.fuse.max_pages_limit` was
+/// raised.
 pub const MAX_READ: u32 = 4 << 20;
 /// The smallest buffer that the kernel puts up with, in bytes.
 pub const MIN_BUFFER: usize = 8192;

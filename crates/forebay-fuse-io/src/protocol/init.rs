@@ -46,7 +46,7 @@ impl InitIn {
 pub enum ReadDirPlus {
     /// Never.
     Never,
-    /// At the start of a directory, and while somebody looks at what it got.
+    /// At the start of a directory, and while a program looks at the entries that it got.
     #[default]
     Auto,
     /// Always.
@@ -368,7 +368,7 @@ mod tests {
         assert!(new.offers(OVER_IO_URING | INIT_EXT) && !new.offers(PASSTHROUGH));
         assert_eq!(InitIn::parse(&body(&[7, 42, 4096, 1 << 30])), Err(Malformed::Short));
         assert_eq!(InitIn::parse(&body(&[7, 42, 4096])), Err(Malformed::Short));
-        // Nobody knows what a later version has there.
+        // What a later version has there is not known.
         assert_eq!(InitIn::parse(&body(&[8, 1])).map(|init| (init.major, init.minor)), Ok((8, 1)));
     }
 }

@@ -12,7 +12,7 @@ const ENTRY_HEAD: usize = 24;
 /// Each name begins at a multiple of so many bytes.
 const ALIGNMENT: usize = 8;
 
-/// An answer to READDIR or READDIRPLUS while it is put together, in bytes of anybody's.
+/// An answer to READDIR or READDIRPLUS while it is put together, in a byte buffer of any kind.
 #[derive(Debug)]
 pub struct NameBuffer<B> {
     bytes: B,

@@ -1,7 +1,7 @@
 //! What the kernel is told unasked: that a name or the bytes of a file are no longer what it believes.
 //!
-//! Only `/dev/fuse` takes these; a ring does not. The kernel may wait for locks while it takes one, so it must not be a thread
-//! that serves requests who tells it.
+//! Only `/dev/fuse` takes these; a ring does not. The kernel may wait for locks while it takes one, so a thread that
+//! serves requests must not send one.
 
 use std::ops::Deref;
 

@@ -9,7 +9,7 @@ use crate::protocol::fields::Fields;
 use crate::protocol::init::InitIn;
 pub use crate::protocol::malformed::Malformed;
 
-/// What each request begins with: what is asked, of which inode, by whom.
+/// What each request begins with: the operation, the inode and the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the whole message. Not kept up to date by rings.
@@ -125,7 +125,7 @@ pub enum Operation<'a> {
     Write { handle: u64, offset: u64, data: &'a [u8], flags: i32, cached: bool },
     /// What `df` shows.
     Statfs,
-    /// Nobody has `handle` any more. `flush`: it was not flushed before.
+    /// The last reference to `handle` is gone. `flush`: it was not flushed before.
     Release { handle: u64, flags: i32, flush: bool },
     /// What was written shall be safe; its attributes may wait if `data_only`.
     Fsync { handle: u64, data_only: bool },
@@ -147,15 +147,15 @@ pub enum Operation<'a> {
     ReadDir { handle: u64, offset: u64, size: u32 },
     /// The same with attributes, and a reference to each.
     ReadDirPlus { handle: u64, offset: u64, size: u32 },
-    /// Nobody has the directory's `handle` any more.
+    /// The last reference to the directory's `handle` is gone.
     ReleaseDir { handle: u64 },
     /// What was changed in a directory shall be safe.
     FsyncDir { handle: u64, data_only: bool },
-    /// May who asks do what `mask` of `access(2)` says?
+    /// May the caller do what `mask` of `access(2)` says?
     Access { mask: i32 },
     /// Create and open.
     Create { name: &'a [u8], mode: u32, umask: u32, flags: i32 },
-    /// Who made the request `unique` wants it no more. Not answered.
+    /// The caller of the request `unique` does not want it any more. Not answered.
     Interrupt { unique: u64 },
     /// The last request of all.
     Destroy,

@@ -233,8 +233,8 @@ pub async fn nobody_sees_the_buffer_of_a_timed_out_call_while_it_may_be_written<
     abandoned_buffer(&service, &transport, BRIEF).await;
 }
 
-/// Begins a read into all the memory that there is, leaves it, and looks whether whoever gets that memory next keeps it
-/// to itself while the service answers.
+/// Begins a read into all the memory that there is, and leaves it. Then checks that the next owner of that memory has
+/// it to itself while the service answers.
 async fn abandoned_buffer(service: &Arc<Scripted>, transport: &Arc<dyn Transport>, deadline: Duration) {
     const WHOLE: usize = 4 << 20;
     let memory = pool(1);

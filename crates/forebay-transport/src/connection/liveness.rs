@@ -24,7 +24,7 @@ pub struct Liveness {
     heard: Instant,
     /// The latest ping since anything was heard.
     pinged: Option<Instant>,
-    /// When it is to be asked again. Who asks later has stood still meanwhile.
+    /// When it is to be asked again. A process that asks later has stood still meanwhile.
     due: Instant,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A call stays here until its answer arrives or the connection ends, also when its caller has long left: its buffer
 //! belongs to the operation (invariant 3). A connection with too many such calls *retires*: it takes no new ones, and
-//! is *spent* when none is left that somebody waits for.
+//! is *spent* when no call is left that a caller waits for.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ pub struct Outstanding<C> {
     abandoned: usize,
     max_abandoned: usize,
     accepting: bool,
-    /// Nobody watches for silence, because there were no calls.
+    /// No task watches for silence, because there were no calls.
     unwatched: bool,
 }
 
@@ -29,7 +29,7 @@ struct Waiting<C> {
 pub struct Begun {
     /// Its number on the wire.
     pub id: u64,
-    /// Whether someone must begin to watch for silence.
+    /// Whether a task must begin to watch for silence.
     pub watch: bool,
 }
 
@@ -68,7 +68,7 @@ impl<C> Outstanding<C> {
         Some(waiting.call)
     }
 
-    /// The calls that somebody waits for or not, with their numbers.
+    /// All calls, also those that no caller waits for, with their numbers.
     pub fn calls_mut(&mut self) -> impl Iterator<Item = (u64, &mut C)> {
         self.calls.iter_mut().map(|(id, waiting)| (*id, &mut waiting.call))
     }
@@ -88,7 +88,7 @@ impl<C> Outstanding<C> {
         self.is_spent()
     }
 
-    /// Whether the connection takes no new calls and nobody waits for the ones it has.
+    /// Whether the connection takes no new calls and no caller waits for the ones it has.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         !self.accepting && self.abandoned == self.calls.len()

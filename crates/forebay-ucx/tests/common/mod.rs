@@ -167,7 +167,7 @@ pub(crate) fn echo(worker: &Worker, pool: Pool, registration: Option<Registratio
     worker.on_message(REQUEST, handler).unwrap();
 }
 
-/// A listener on a free port that accepts everyone; the endpoints live as long as the task.
+/// A listener on a free port that accepts every client; the endpoints live as long as the task.
 pub(crate) fn accept_everyone(listener: Listener) -> JoinHandle<()> {
     tokio::task::spawn_local(async move {
         let mut endpoints = Vec::new();

@@ -1,11 +1,13 @@
 //! Which entries are answered and wait to be given to the kernel, and whether their owner has to be woken for it.
 //!
-//! One bit for each entry: it is answered once before it is given away. A bit beyond the entries says that the thread is to end.
-//! Whoever sets a bit rings the bell if the owner sleeps, one of them for each sleep: the owner looks at all bits when it wakes.
+//! One bit for each entry: it is answered once before it is given away. A bit beyond the entries says that the thread
+//! is to end. A thread that sets a bit rings the bell if the owner sleeps. Only one thread does so for each sleep: the
+//! owner looks at all bits when it wakes.
 //!
-//! No bell is lost, since the word that says whether the owner sleeps is only ever *exchanged*: of two exchanges one comes first.
-//! Either it is the owner's, and the other finds it asleep; or the other's, and the owner, who has synchronised with it, finds its
-//! bit. What is known of the order of threads is all in here, and modelled (`model.rs`).
+//! No bell is lost, since the word that says whether the owner sleeps is only ever *exchanged*: of two exchanges one
+//! comes first. If the owner's comes first, the other thread finds the owner asleep. If the other thread's comes first,
+//! the owner has synchronised with that thread, and finds its bit. All that the code relies on about the order of
+//! threads is in this module, and modelled (`model.rs`).
 
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 
@@ -64,7 +66,8 @@ impl Answered {
 
     /// The owner is awake.
     pub(crate) fn wake_up(&self) {
-        // A store would hide from the next exchange who asked in between, and saw that nobody sleeps.
+        // Not a store: that would hide from the next exchange a thread that asked in between, and saw that the owner is
+        // awake.
         self.sleeping.swap(false, Ordering::AcqRel);
     }
 }

@@ -1,5 +1,5 @@
-//! What a ring thread counts of itself: it alone writes, and whoever shows how the mount is served reads. On cache lines of their
-//! own, so that threads do not slow each other down by counting.
+//! What a ring thread counts of itself. Only that thread writes the counters; the code that shows how the mount is
+//! served reads them. They are on cache lines of their own, so that threads do not slow each other down by counting.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,4 +1,4 @@
-//! One entry of a ring: the memory that a request comes in and its answer goes out, and who may touch it.
+//! One entry of a ring: the memory for a request and its answer, and the rules for access to it.
 //!
 //! An entry is a header page and a payload. From its registration until the kernel has said that the entry is over,
 //! both are either the kernel's or ours, never both:
@@ -9,9 +9,10 @@
 //! ```
 //!
 //! While an entry is the kernel's no Rust reference to its bytes exists, only raw pointers. [`Taken`] is the owner
-//! thread's view of an entry that it serves, [`Kept`] the view of whoever answers later on any thread, [`KeptBytes`] a
-//! view of what a WRITE brought. Each counts as one hold; the entry goes back to the kernel only when none is left. So
-//! an answer can never be written over bytes that somebody still reads (invariant 3).
+//! thread's view of an entry that it serves, [`Kept`] the view of the thread that answers later, which may be any
+//! thread, and [`KeptBytes`] a view of what a WRITE brought. Each [`Kept`] and each [`KeptBytes`] counts as one hold;
+//! the entry goes back to the kernel only when no hold is left. So an answer can never be written over bytes that a
+//! thread still reads (invariant 3).
 //!
 //! The payload is a [`SpanMut`] of a pool, so that a transport may land a read in it ([`Kept::lend`]). A payload that
 //! is lent keeps its entry from the kernel even when the answer is known: the kernel would write the next request where
@@ -56,8 +57,8 @@ struct Slot {
     /// The first byte of the payload, valid for `capacity` bytes as long as `anchor` lives.
     payload: NonNull<u8>,
     capacity: usize,
-    /// An empty view of the payload's extent: keeps the extent from its pool, and is the only one but while the payload is lent.
-    /// Whoever has the entry may look: the [`Kept`], and the owner thread when it is answered.
+    /// An empty view of the payload's extent. It keeps the extent from its pool, and is the only view except while the
+    /// payload is lent. Only the [`Kept`] may look at it, and the owner thread when the entry is answered.
     anchor: UnsafeCell<Span>,
     /// What REGISTER points the kernel to: header and payload.
     iovecs: [libc::iovec; 2],
@@ -72,8 +73,8 @@ struct Late {
     body: Vec<u8>,
 }
 
-// SAFETY: `payload`, `iovecs` and the anchor point to or hold plain memory; `turn` says who may touch it, and every hand-over from
-// thread to thread goes through it.
+// SAFETY: `payload`, `iovecs` and the anchor point to or hold plain memory; `turn` says whose turn it is to touch it,
+// and every hand-over from thread to thread goes through it.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -132,7 +133,7 @@ impl Entries {
         self.slot(index).turn.is_answered()
     }
 
-    /// Whether an answered entry must still wait, since somebody may write to its payload.
+    /// Whether an answered entry must still wait, since its payload may still be written to.
     pub(crate) fn is_lent(&self, index: u32) -> bool {
         self.slot(index).is_lent()
     }
@@ -167,7 +168,7 @@ impl Entries {
                 error = libc::EIO;
             } else {
                 for part in parts {
-                    // SAFETY: the parts fit as was just checked, the payload is ours alone, and nobody who holds one of
+                    // SAFETY: the parts fit as was just checked, the payload is ours alone, and no holder of one of
                     // `parts` can have a view of the payload: views of it count as holds.
                     unsafe {
                         std::ptr::copy_nonoverlapping(part.as_ptr(), slot.payload.as_ptr().add(length), part.len());
@@ -214,9 +215,10 @@ impl Slot {
         Self { payload, capacity, anchor: UnsafeCell::new(span.freeze()), iovecs, qid, turn: Turn::new() }
     }
 
-    /// Whether somebody has a view of the payload. Asked by whoever has the entry.
+    /// Whether there is a view of the payload besides the anchor. Only for the [`Kept`], and for the owner thread when
+    /// the entry is answered.
     fn is_lent(&self) -> bool {
-        // SAFETY: only who has the entry looks at the anchor.
+        // SAFETY: only the `Kept` looks at the anchor, and the owner thread when the entry is answered.
         unsafe { (*self.anchor.get()).is_shared() }
     }
 }
@@ -255,7 +257,7 @@ impl Taken<'_> {
         std::mem::forget(self);
     }
 
-    /// To be answered later, by whomever.
+    /// To be answered later, by any thread.
     pub(crate) fn keep(self) -> Kept {
         self.keep_with(1)
     }
@@ -302,15 +304,15 @@ impl Kept {
         self.end();
     }
 
-    /// The payload itself, `length` bytes of it, to be filled and then sent by [`Kept::send_payload`]. `None` when
-    /// somebody else has a view of it.
+    /// The payload itself, `length` bytes of it, to be filled and then sent by [`Kept::send_payload`]. `None` while
+    /// there is another view of it.
     pub(crate) fn payload(&mut self) -> Option<&mut [u8]> {
         let slot = self.entries.slot(self.index);
         if !slot.turn.is_sole() || slot.is_lent() {
             return None;
         }
-        // SAFETY: the payload is `capacity` bytes long, and nobody else has a view of it until `self` is consumed or lends it,
-        // which this borrow prevents.
+        // SAFETY: the payload is `capacity` bytes long, and there is no other view of it until `self` is consumed or
+        // lends it, which this borrow prevents.
         Some(unsafe { std::slice::from_raw_parts_mut(slot.payload.as_ptr(), slot.capacity) })
     }
 
@@ -332,7 +334,7 @@ impl Kept {
         if !slot.turn.is_sole() {
             return None;
         }
-        // SAFETY: only who has the entry looks at the anchor, and `self` is not consumed.
+        // SAFETY: only the `Kept` looks at the anchor until the entry is answered, and `self` is not consumed.
         unsafe { (*slot.anchor.get()).reclaim(slot.capacity) }
     }
 
@@ -356,7 +358,7 @@ impl Kept {
         is_in_place
     }
 
-    /// Leaves the answer beside the payload until nobody has a view of that any more.
+    /// Leaves the answer beside the payload until there is no other view of the payload any more.
     #[cold]
     fn answer_late(&self, answer: Result<&[&[u8]], i32>) {
         let late = match answer {
@@ -394,7 +396,7 @@ impl std::ops::Deref for KeptBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the payload is at least that long, and written to by nobody while a hold beside the answer's exists.
+        // SAFETY: the payload is at least that long, and is not written to while there is a hold besides the answer's.
         unsafe { std::slice::from_raw_parts(self.entries.slot(self.index).payload.as_ptr(), self.length) }
     }
 }

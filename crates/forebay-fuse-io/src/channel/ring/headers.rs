@@ -15,7 +15,7 @@ pub(super) struct Headers {
     layout: Layout,
 }
 
-// SAFETY: plain memory; the states of the entries say who may touch it.
+// SAFETY: plain memory; the states of the entries say whose turn it is to touch it.
 unsafe impl Send for Headers {}
 // SAFETY: as above.
 unsafe impl Sync for Headers {}

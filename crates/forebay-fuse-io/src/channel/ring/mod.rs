@@ -5,7 +5,7 @@
 //! request. So one system call answers, fetches and waits, on the processor on which the program asked.
 //!
 //! * [`cpus`]: which thread serves which queue;
-//! * [`entry`]: the memory of an entry, and who may touch it, with its `headers` and whose [`turn`] it is; [`ready`] and
+//! * [`entry`]: the memory of an entry, with its `headers`, and whose [`turn`] it is to touch it; [`ready`] and
 //!   [`answered`]: entries that other threads have answered;
 //! * [`queue`]: what becomes of each entry, as a pure machine;
 //! * [`submit`]: what is asked of the kernel; [`thread`]: the loop, and [`counters`]: what it counts.
@@ -253,7 +253,7 @@ impl Prepared {
 
 /// A ring thread's life.
 fn run<S: Submit, D: Dispatch>(mut thread: RingThread<S>, begin: &Receiver<Go>, dispatch: &D) -> io::Result<()> {
-    // Nobody sends it: the mount came to nothing.
+    // It is not sent if the mount came to nothing.
     let Ok(Go { device, failed, registered }) = begin.recv() else { return Ok(()) };
     let mut unwinding =
         Unwinding { entries: Arc::clone(&thread.entries), failed: Arc::clone(&failed), is_live: false, is_over: false };

@@ -1,8 +1,8 @@
 //! The hand-over of entries between threads, in every order in which their steps can come and be seen (loom).
 //!
-//! `answered.rs` and `turn.rs` are compiled a second time here, on loom's atomics and cells. A bell that is lost is a deadlock, and
-//! two who touch the same memory without having synchronised are a data race: loom finds both by itself. `make model` runs these
-//! with more preemptions.
+//! `answered.rs` and `turn.rs` are compiled a second time here, on loom's atomics and cells. A bell that is lost is a
+//! deadlock, and two threads that touch the same memory without having synchronised are a data race: loom finds both by
+//! itself. `make model` runs these with more preemptions.
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -50,7 +50,7 @@ fn in_every_order(name: &str, model: impl Fn() + Sync + Send + 'static) {
 }
 
 fn get(cell: &UnsafeCell<u32>) -> u32 {
-    // SAFETY: loom watches who looks when.
+    // SAFETY: loom watches which thread looks when.
     cell.with(|value| unsafe { *value })
 }
 
@@ -144,8 +144,8 @@ fn a_thread_that_is_told_to_end_hears_of_it_whatever_is_answered_meanwhile() {
     });
 }
 
-/// One who answers and one who still reads what a WRITE brought, each on its own thread, and the owner, who gives the entry to the
-/// kernel; which takes the answer out and puts the next request there.
+/// One thread answers, and another still reads what a WRITE brought. The owner gives the entry to the kernel, which
+/// takes the answer out and puts the next request there.
 #[test]
 fn an_entry_is_given_away_when_nobody_looks_at_it_and_with_the_answer() {
     struct Entry {

@@ -37,7 +37,7 @@ enum EntryState {
     WithKernel(Command),
     /// With a request that is not answered.
     Held,
-    /// Answered, but somebody may still write to its payload.
+    /// Answered, but its payload may still be written to.
     Lent,
     Gone,
 }
@@ -169,7 +169,8 @@ impl Machine {
         self.has_ended
     }
 
-    /// Whether the mount has ended and the kernel holds no entry. Requests that are not answered yet nobody waits for.
+    /// Whether the mount has ended and the kernel holds no entry. No program waits for requests that are not answered
+    /// yet.
     pub(crate) fn is_over(&self) -> bool {
         self.has_ended && self.with_kernel == 0 && self.to_submit.is_empty()
     }

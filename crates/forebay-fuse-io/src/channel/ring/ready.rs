@@ -15,11 +15,11 @@ use super::answered::Answered;
 pub(crate) struct Ready {
     answered: Answered,
     bell: OwnedFd,
-    /// Where the ring reads the bell into; nobody looks.
+    /// Where the ring reads the bell into; the value is not used.
     counter: UnsafeCell<u64>,
 }
 
-// SAFETY: `counter` is written by the kernel alone and read by nobody.
+// SAFETY: `counter` is written by the kernel alone, and never read.
 unsafe impl Sync for Ready {}
 
 impl Ready {

@@ -35,7 +35,7 @@ const BESIDE_ENTRIES: usize = 2;
 pub(crate) enum Completion {
     /// The command of this entry, with this result.
     Entry(u32, i32),
-    /// Somebody rang the bell; it is listened to again.
+    /// The bell was rung; it is listened to again.
     Bell,
 }
 

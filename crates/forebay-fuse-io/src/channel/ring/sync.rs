@@ -2,7 +2,7 @@
 
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// A cell that is looked into by a closure, so that a model can watch who looks when.
+/// A cell that is looked into by a closure, so that a model can watch which thread looks when.
 #[derive(Debug)]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

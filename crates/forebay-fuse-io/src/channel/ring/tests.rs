@@ -29,7 +29,7 @@ impl Dispatch for HandOver {
         if request.header().opcode == STATFS {
             request.now().ok();
         } else {
-            // Nobody may be listening any more.
+            // The test may not be listening any more.
             let _ = self.requests.lock().send(request.keep_bytes());
         }
     }

@@ -1,9 +1,10 @@
 //! The loop of a ring thread: it serves what comes, gives back what is answered, and sleeps in between.
 //!
-//! It alone submits to its ring: the kernel runs what a ring is told in the name of the thread that told it. Answers of other
-//! threads reach it as bits of [`super::ready::Ready`]. What one turn of the loop answers goes to the kernel with one system call;
-//! but not when many bytes or many requests wait for it, since whoever asked first would wait for the last. A single answer goes
-//! with the call that waits for the next request. After several there is mostly more to do than to wait (ADR 0014).
+//! It alone submits to its ring: the kernel runs what a ring is told in the name of the thread that told it. Answers of
+//! other threads reach it as bits of [`super::ready::Ready`]. What one turn of the loop answers goes to the kernel with
+//! one system call, except when many bytes or many requests wait for that call: the program that asked first would wait
+//! for the last answer. A single answer goes with the call that waits for the next request. After several there is
+//! mostly more to do than to wait (ADR 0014).
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,8 +1,9 @@
-//! Whose turn it is to touch an entry: its owner thread's, that of whoever answers later, or the kernel's.
+//! Whose turn it is to touch an entry: its owner thread's, that of the thread that answers later, or the kernel's.
 //!
-//! Whoever has a view of an entry that is answered later has one hold on it. The last who lets go makes it ready; nobody else
-//! touches it then until the owner thread has given it to the kernel. An answer that cannot be written yet, since another still
-//! reads the request, is left beside it. What is known of the order of threads is all in here, and modelled (`model.rs`).
+//! Each view of an entry that is answered later is one hold on it. The entry is ready when the last hold is let go.
+//! From then on only the owner thread touches it, until it has given the entry to the kernel. If an answer cannot be
+//! written yet, because the request is still being read, it is left beside the entry. All that the code relies on about
+//! the order of threads is in this module, and modelled (`model.rs`).
 
 use super::sync::{AtomicU8, AtomicU32, Ordering, UnsafeCell};
 
@@ -18,12 +19,12 @@ pub(crate) struct Turn<L> {
     state: AtomicU8,
     /// How many views there are of an entry that is answered later.
     holds: AtomicU32,
-    /// Left by who answers, taken by the owner thread.
+    /// Left by the thread that answers, taken by the owner thread.
     late: UnsafeCell<Option<L>>,
 }
 
-// SAFETY: the states say who may touch `late`, and each hand-over from thread to thread goes through `state` or `holds` with
-// release and acquire.
+// SAFETY: the states say whose turn it is to touch `late`, and each hand-over from thread to thread goes through
+// `state` or `holds` with release and acquire.
 unsafe impl<L: Send> Sync for Turn<L> {}
 
 impl<L> Turn<L> {
@@ -63,7 +64,7 @@ impl<L> Turn<L> {
     /// # Safety
     /// Only for the thread that answers, while it has its hold.
     pub(crate) unsafe fn leave(&self, late: L) {
-        // SAFETY: the owner thread does not look while there is a hold, and nobody else leaves anything.
+        // SAFETY: the owner thread does not look while there is a hold, and no other thread leaves anything.
         self.late.with_mut(|place| unsafe { *place = Some(late) });
     }
 
@@ -82,7 +83,7 @@ impl<L> Turn<L> {
         if self.state.load(Ordering::Acquire) != READY {
             return None;
         }
-        // SAFETY: it is ready and not the kernel's yet, so nobody but the owner thread looks.
+        // SAFETY: it is ready and not the kernel's yet, so only the owner thread looks.
         self.late.with_mut(|place| unsafe { (*place).take() })
     }
 

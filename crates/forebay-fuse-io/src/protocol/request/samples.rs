@@ -131,7 +131,7 @@ fn strings(strings: &[&[u8]]) -> Vec<u8> {
     strings.iter().flat_map(|string| string.iter().copied().chain([0])).collect()
 }
 
-/// The request for `operation`. What is not meant is not 0, so that whoever takes it is found out.
+/// The request for `operation`. Bytes without a meaning are not 0, so that code which takes them is found out.
 pub(crate) fn encode(operation: &Operation<'_>) -> Parts {
     let head = |opcode: u32| Bytes(vec![0xee; head_size(opcode)]);
     let flag = |is_set: bool, bit: u32| if is_set { u32::MAX } else { !bit };

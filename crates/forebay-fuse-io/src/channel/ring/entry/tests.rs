@@ -1,4 +1,5 @@
-//! Entries on threads of this process, with the kernel played by whoever owns them: for Miri and ThreadSanitizer, too.
+//! Entries on threads of this process, with the kernel played by the thread that owns them: for Miri and
+//! ThreadSanitizer, too.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
