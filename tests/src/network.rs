@@ -9,8 +9,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A switch and the hosts on it. Dropping it takes them away.
 #[derive(Debug)]
@@ -251,7 +250,7 @@ fn address_of(text: &str) -> Option<SocketAddr> {
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    listener: TcpListener,
     accepting: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -263,13 +262,9 @@ impl Relay {
     pub fn start(host: Ipv4Addr, target: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((host, 0))?;
         let address = listener.local_addr()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let accepts = listener.try_clone()?;
         let accepting = std::thread::spawn(move || {
-            while let Ok((near, _)) = listener.accept() {
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
+            while let Ok((near, _)) = accepts.accept() {
                 // The target does not listen: closing says so.
                 let Ok(far) = TcpStream::connect(target) else { continue };
                 for (from, to) in [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))] {
@@ -282,7 +277,7 @@ impl Relay {
                 }
             }
         });
-        Ok(Self { address, stop, accepting: Some(accepting) })
+        Ok(Self { address, listener, accepting: Some(accepting) })
     }
 
     /// Where it listens.
@@ -294,9 +289,8 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // The last connection, which wakes it.
-        let _ = TcpStream::connect(self.address);
+        // It wakes the thread, also if the address is gone and nothing can connect any more.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
         }
