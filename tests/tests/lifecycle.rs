@@ -388,8 +388,10 @@ fn verify_memory_is_bounded(times: usize, shared_memory: &str) {
         assert!(processes.iter().all(|bytes| *bytes > 0 && *bytes < CACHE + ALLOWANCE), "resident: {taken:?}");
     }
     let (first, last) = (taken[0], taken[taken.len() - 1]);
-    for (first, last) in first.into_iter().zip(last) {
-        assert!(last < first + 32 * MIB, "it grows: {taken:?}");
+    // A mount that shares a worker's memory takes its own only when a read goes past that, whenever that is.
+    let grown = if shared_memory == "off" { 0..2 } else { 0..1 };
+    for at in grown {
+        assert!(last[at] < first[at] + 32 * MIB, "it grows: {taken:?}");
     }
     println!("resident after each {} MiB, worker and mount: {taken:?}", CACHE / MIB);
 }

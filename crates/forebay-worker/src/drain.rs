@@ -65,8 +65,8 @@ pub enum DrainVerdict {
     Running,
     /// Every run was offered: its new owner has it, or had it and evicted it again.
     Complete,
-    /// The last pass could hand nothing over, and some of it failed; or the cache fills as fast as it is handed over. Draining
-    /// again later may help.
+    /// The last pass could hand nothing over, some of it failed, and nothing was skipped; or the cache fills as fast as it
+    /// is handed over. Draining again later may help.
     Stuck,
     /// It was told to stop.
     Stopped,
@@ -148,6 +148,8 @@ impl DrainProgress {
     fn end_pass(&mut self) {
         self.verdict = match (self.runs_adopted_in_pass, self.runs_failed) {
             (0, 0) => DrainVerdict::Complete,
+            // What was elsewhere in the store by the time of its turn is offered again.
+            (0, _) if self.runs_skipped > 0 && self.pass < MAX_PASSES => DrainVerdict::Running,
             (0, _) => DrainVerdict::Stuck,
             // What was handed over before and is lacking again was evicted there: new owners with less room than there is to
             // hold would take and evict for ever.
@@ -250,6 +252,11 @@ mod tests {
         progress.end_pass();
         assert_eq!(progress.verdict, DrainVerdict::Running, "what failed is tried again while there is progress");
         progress.begin_pass(2, 200);
+        progress.note(100, &Err(Failure::new(FailureKind::NotCached, "evicted, or on its way to disk")));
+        progress.note(100, &Err(Failure::new(FailureKind::Unavailable, "down")));
+        progress.end_pass();
+        assert_eq!(progress.verdict, DrainVerdict::Running, "what was skipped is offered again");
+        progress.begin_pass(2, 200);
         progress.note(100, &Ok(AdoptOutcome::Held));
         progress.note(100, &Err(Failure::new(FailureKind::Unavailable, "down")));
         progress.end_pass();
@@ -257,7 +264,7 @@ mod tests {
         progress.begin_pass(2, 200);
         (0..2).for_each(|_| progress.note(100, &Ok(AdoptOutcome::Held)));
         progress.end_pass();
-        assert_eq!((progress.verdict, progress.pass, progress.bytes_adopted), (DrainVerdict::Complete, 3, 80));
+        assert_eq!((progress.verdict, progress.pass, progress.bytes_adopted), (DrainVerdict::Complete, 4, 80));
         assert_eq!((progress.runs_done, progress.bytes_done, progress.runs_held), (2, 200, 2));
     }
 
