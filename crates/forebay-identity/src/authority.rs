@@ -1,0 +1,106 @@
+//! What signs certificates: one authority for each role.
+//!
+//! A certificate of one authority makes nobody of another role, whatever name it holds: a tenant with a reader's certificate, and
+//! even with the authority of readers, is no worker.
+
+use std::time::SystemTime;
+
+use aws_lc_rs::signature::Ed25519KeyPair;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ED25519, SanType,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use time::OffsetDateTime;
+
+use crate::credentials::Credentials;
+use crate::error::IssueError;
+use crate::name::Scope;
+use crate::role::Role;
+
+/// Signs certificates of one role of one cluster.
+pub struct Authority {
+    scope: Scope,
+    role: Role,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Authority").field(&self.scope.authority(self.role)).finish()
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> IssueError {
+    IssueError::Library(error.to_string())
+}
+
+impl Authority {
+    /// The one whose Ed25519 key has this seed. The same seed makes the same certificate, to the byte, wherever and whenever: it is
+    /// valid from 1975 to 4095, since what ends is the key it follows from.
+    ///
+    /// # Errors
+    /// [`IssueError::Library`], which no seed causes.
+    pub(crate) fn from_seed(scope: Scope, role: Role, seed: &[u8; 32]) -> Result<Self, IssueError> {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(refused)?;
+        let document = pair.to_pkcs8().map_err(refused)?;
+        let key = PrivatePkcs8KeyDer::from(document.as_ref());
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ED25519).map_err(refused)?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(&format!("Forebay {} {role} authority", scope.cluster()));
+        params.subject_alt_names = vec![uri(&scope.authority(role))?];
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let certificate = params.self_signed(&key).map_err(refused)?.der().clone();
+        Ok(Self { scope, role, certificate, issuer: Issuer::new(params, key) })
+    }
+
+    /// Its own certificate, for those who are to believe it.
+    #[must_use]
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// A new key, and a certificate for it.
+    ///
+    /// # Errors
+    /// [`IssueError`] when the name or the time cannot be in a certificate.
+    pub fn issue(&self, name: &str, from: SystemTime, to: SystemTime) -> Result<Credentials, IssueError> {
+        let identity = self.scope.identity(self.role, name)?;
+        if from >= to {
+            return Err(IssueError::Time);
+        }
+        let mut params = CertificateParams::default();
+        params.not_before = date(from)?;
+        params.not_after = date(to)?;
+        params.distinguished_name = common_name(name);
+        params.subject_alt_names = vec![uri(&identity.to_string())?];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(refused)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(refused)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        Ok(Credentials::new(vec![certificate.der().clone()], key))
+    }
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut names = DistinguishedName::new();
+    names.push(DnType::CommonName, name);
+    names
+}
+
+fn uri(text: &str) -> Result<SanType, IssueError> {
+    Ok(SanType::URI(text.try_into().map_err(refused)?))
+}
+
+/// A certificate says seconds.
+fn date(at: SystemTime) -> Result<OffsetDateTime, IssueError> {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).map_err(|_| IssueError::Time)?;
+    let seconds = i64::try_from(since.as_secs()).map_err(|_| IssueError::Time)?;
+    let date = OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| IssueError::Time)?;
+    // Years have four digits (RFC 5280, 4.1.2.5).
+    if date.year() > 9999 { Err(IssueError::Time) } else { Ok(date) }
+}

@@ -1,0 +1,45 @@
+//! Who a process is, and whom it believes.
+//!
+//! ```text
+//!   the cluster's key ──HKDF──► an authority for each role ──signs──► a certificate of this process, for hours
+//!   tls.crt, tls.key, ca.crt ──────────── read, checked as a pair ──► (ADR 0022)
+//!                                                                        │
+//!                    Watch: looks at the files ──► Material ──► Live ◄── TLS configurations, at each handshake
+//! ```
+//!
+//! | question | file |
+//! | --- | --- |
+//! | What may each role do? | `role.rs` |
+//! | How is an identity written? | `name.rs` |
+//! | How does everything follow from one key? | `cluster_key.rs`, `authority.rs` |
+//! | Who is believed? | `trust.rs` |
+//! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
+//! | What is spoken? | `tls.rs` |
+//!
+//! The crate does no network I/O and knows no clock: times are handed in.
+
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+mod authority;
+mod cluster_key;
+mod credentials;
+mod error;
+mod live;
+mod name;
+mod role;
+mod secret_file;
+mod source;
+mod tls;
+mod trust;
+
+pub use authority::Authority;
+pub use cluster_key::{ClusterKey, ClusterKeys};
+pub use credentials::{Credentials, certificates_pem};
+pub use error::{IdentityError, IssueError, KeyError, LoadError};
+pub use live::{Live, Material, Unusable};
+pub use name::{Identity, NameError, Scope};
+pub use role::{Permission, Role, UnknownRole};
+pub use secret_file::FileError;
+pub use source::{CLOCK_SKEW, Looked, Settings, Source, Watch};
+pub use tls::{ALPN, client_config, server_config};
+pub use trust::{Peer, Side, Trust};

@@ -1,0 +1,94 @@
+//! What a process proves and believes right now.
+//!
+//! A new [`Material`] takes the place of the old one as a whole: certificate, key, authorities and the denied of one moment.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use rustls::sign::CertifiedKey;
+
+use crate::credentials::Credentials;
+use crate::error::IdentityError;
+use crate::name::Identity;
+use crate::role::Role;
+use crate::tls::provider;
+use crate::trust::{Side, Trust};
+
+/// A certificate of this process, and whom it believes.
+#[derive(Debug)]
+pub struct Material {
+    identity: Identity,
+    until: SystemTime,
+    certified: Arc<CertifiedKey>,
+    trust: Trust,
+}
+
+/// Why credentials cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// The key is another certificate's.
+    Pair,
+    /// Others of this cluster would not believe it.
+    Refused(IdentityError),
+}
+
+impl Material {
+    /// # Errors
+    /// [`Unusable`] when no peer that trusts the same authorities would believe these credentials.
+    pub fn new(credentials: Credentials, trust: Trust, now: SystemTime) -> Result<Self, Unusable> {
+        let (chain, key) = credentials.into_parts();
+        let peer = trust.verify(&chain, Side::Client, now).map_err(Unusable::Refused)?;
+        if matches!(peer.identity.role(), Role::Worker | Role::Coordinator) {
+            // They listen, too.
+            trust.verify(&chain, Side::Server, now).map_err(Unusable::Refused)?;
+        }
+        let certified = CertifiedKey::from_der(chain, key, provider()).map_err(|_| Unusable::Pair)?;
+        Ok(Self { identity: peer.identity, until: peer.until, certified: Arc::new(certified), trust })
+    }
+
+    /// Who this process is.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Until when its certificate is valid.
+    #[must_use]
+    pub fn until(&self) -> SystemTime {
+        self.until
+    }
+
+    /// Whom it believes.
+    #[must_use]
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    pub(crate) fn certified(&self) -> &Arc<CertifiedKey> {
+        &self.certified
+    }
+}
+
+/// The material of this moment, for everything in a process that listens or connects.
+#[derive(Debug)]
+pub struct Live(ArcSwap<Material>);
+
+impl Live {
+    /// Begins with this one.
+    #[must_use]
+    pub fn new(material: Material) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::from_pointee(material)))
+    }
+
+    /// What is current.
+    #[must_use]
+    pub fn material(&self) -> Arc<Material> {
+        self.0.load_full()
+    }
+
+    /// From now on handshakes use this one. Connections that stand are not touched.
+    pub fn replace(&self, material: Material) {
+        self.0.store(Arc::new(material));
+    }
+}

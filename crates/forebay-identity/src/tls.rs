@@ -1,0 +1,205 @@
+//! TLS 1.3, mutual: who is at the other end is a name in its certificate, and no host name.
+//!
+//! Verifiers and resolvers look at what is current at each handshake, so a configuration lives as long as its process and
+//! certificates come and go beneath it. Nothing older than TLS 1.3 is spoken, and no data is sent before the handshake ends.
+
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, PeerIncompatible, ServerConfig,
+    SignatureScheme,
+};
+
+use crate::error::IdentityError;
+use crate::live::Live;
+use crate::trust::Side;
+
+/// What a connection over TLS carries: the data and control protocol of one release line.
+pub const ALPN: &[u8] = b"forebay/1";
+
+/// Sessions that a client remembers, to resume them: a mount has some with each worker.
+const SESSIONS: usize = 4096;
+
+/// The algorithms: those of aws-lc, whatever a process of many libraries may have for its default.
+pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    &PROVIDER
+}
+
+/// For who listens.
+///
+/// # Errors
+/// When the system has no random numbers for the keys of tickets.
+pub fn server_config(live: &Arc<Live>) -> Result<ServerConfig, rustls::Error> {
+    let current = Arc::new(Current(Arc::clone(live)));
+    let config = ServerConfig::builder_with_provider(Arc::clone(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?;
+    let mut config = config.with_client_cert_verifier(Arc::clone(&current) as _).with_cert_resolver(current);
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // A ticket holds the client's chain, encrypted: it is judged anew when it comes back (`Trust::verify`).
+    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
+    config.send_tls13_tickets = 1;
+    Ok(config)
+}
+
+/// For who connects. Whom it reached, it has to compare with whom it meant, before it sends a byte.
+///
+/// # Errors
+/// None that a sound build has: versions and algorithms are constants.
+pub fn client_config(live: &Arc<Live>) -> Result<ClientConfig, rustls::Error> {
+    let current = Arc::new(Current(Arc::clone(live)));
+    let config = ClientConfig::builder_with_provider(Arc::clone(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?;
+    let config = config.dangerous().with_custom_certificate_verifier(Arc::clone(&current) as _);
+    let mut config = config.with_client_cert_resolver(current);
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    // The name of the host says nothing here, and nobody who listens in needs to know it.
+    config.enable_sni = false;
+    Ok(config)
+}
+
+/// What the certificates, authorities and denied of this moment say.
+struct Current(Arc<Live>);
+
+impl std::fmt::Debug for Current {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Current").field(&self.0.material().identity()).finish()
+    }
+}
+
+impl Current {
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        side: Side,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let mut chain = Vec::with_capacity(1 + intermediates.len());
+        chain.push(end_entity.clone());
+        chain.extend(intermediates.iter().cloned());
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
+        self.0.material().trust().verify(&chain, side, now).map(drop).map_err(refused)
+    }
+
+    fn certified(&self) -> Arc<CertifiedKey> {
+        Arc::clone(self.0.material().certified())
+    }
+}
+
+fn refused(error: IdentityError) -> rustls::Error {
+    CertificateError::Other(OtherError(Arc::new(error))).into()
+}
+
+fn signature(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, rustls::Error> {
+    verify_tls13_signature(message, certificate, signed, &provider().signature_verification_algorithms)
+}
+
+/// TLS 1.2 is in no configuration of ours.
+fn too_old() -> rustls::Error {
+    PeerIncompatible::Tls12NotOffered.into()
+}
+
+impl ServerCertVerifier for Current {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.judge(end_entity, intermediates, Side::Server, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(too_old())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Current {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.judge(end_entity, intermediates, Side::Client, now)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(too_old())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.certified())
+    }
+}
+
+impl ResolvesClientCert for Current {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.certified())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
