@@ -1,6 +1,6 @@
 //! Which members are in the cluster, which of them own what, and which can be reached. Pure: no I/O, no clock.
 //!
-//! * [`records`]: what the state of a cluster says, as it is stored;
+//! * [`records`]: what the state of a cluster says, as it is stored; [`grants`]: who may write and read what of it;
 //! * [`MemberView`]: from what the state store tells to the [`Topology`] in use, with the last known one while it is away;
 //! * [`Ring`]: the members and, by weighted rendezvous hashing, the order in which they own a key;
 //! * [`Topology`]: a ring, which members are leaving it and which are new, and which to ask for a block before the
@@ -13,6 +13,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+pub mod grants;
 mod health;
 mod latency;
 mod member;

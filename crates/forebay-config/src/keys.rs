@@ -63,12 +63,13 @@ keys! {
             example "[\"http://etcd1:2379\", \"http://etcd2:2379\"]";
         /// The user name for etcd.
         cluster_etcd_user "cluster.etcd.user": Option<String> = None, example "\"forebay\"";
-        /// A file that contains the password of this user.
+        /// A file that contains the password of this user. It is sent over https, or to an etcd on this machine.
         cluster_etcd_password_file "cluster.etcd.password_file": Option<PathBuf> = None,
             example "\"/etc/forebay/etcd-password\"";
         /// The CA certificates that verify etcd's certificate, in PEM format. Unset: those of the system.
         cluster_etcd_ca_file "cluster.etcd.ca_file": Option<PathBuf> = None, example "\"/etc/forebay/etcd-ca.pem\"";
-        /// The client certificate that Forebay presents to etcd, in PEM format.
+        /// The client certificate that Forebay presents to etcd, in PEM format. This file, its key and the CA
+        /// certificates are read again when they change.
         cluster_etcd_cert_file "cluster.etcd.cert_file": Option<PathBuf> = None, example "\"/etc/forebay/etcd.pem\"";
         /// The private key of this certificate, in PEM format.
         cluster_etcd_key_file "cluster.etcd.key_file": Option<PathBuf> = None, example "\"/etc/forebay/etcd-key.pem\"";

@@ -1,9 +1,9 @@
 //! The REST interface: `/api/v1`, `/healthz` and `/readyz`.
 //!
 //! Any coordinator answers: reads from what it knows and from the state store, mounts, policies and drains by writing
-//! there, where transactions keep order. Only jobs are the leader's: submitting and stopping one is answered with a
-//! redirect to it. Bodies are JSON and small, and say so in their type, which a page of another site cannot send
-//! unasked.
+//! there, where transactions keep order. Only jobs are the leader's: submitting and stopping one is passed on to it, and
+//! its answer back (`forward`). Bodies are JSON and small, and say so in their type, which a page of another site cannot
+//! send unasked.
 //!
 //! The routes are documented where they are handled, and the document is made of the routes, so neither can lack what
 //! the other has. It is checked in as `docs/openapi.json`.
@@ -11,6 +11,7 @@
 mod cluster;
 mod extract;
 mod fault;
+mod forward;
 mod health;
 mod jobs;
 mod mounts;

@@ -1,14 +1,14 @@
 //! A client of the REST interface, for the command line.
 //!
-//! It follows the redirect to the leader, holds every request to a deadline, and tells a refusal in the words of the
-//! coordinator that refused.
+//! Any coordinator will do: what is the leader's, it passes on. A redirect is not followed: whoever answered with one is
+//! no coordinator of this release. Every request has a deadline, and a refusal is told in the words of the coordinator
+//! that refused.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use forebay_types::FsPath;
-use reqwest::header::LOCATION;
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -23,8 +23,6 @@ use crate::series::{Plot, Window};
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long a request may take: longer than the coordinator gives itself, so that it says what it waited for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(35);
-/// Coordinators that are asked until one answers: between two elections, each may think of another one as the leader.
-const MAX_REDIRECTS: usize = 4;
 /// Bytes of an answer, at most: a thousand jobs, or a day of plots of hundreds of workers.
 const MAX_ANSWER: usize = 64 << 20;
 
@@ -42,19 +40,6 @@ pub enum ApiError {
     Unreachable {
         /// Where it was looked for.
         address: String,
-        /// The cause.
-        reason: String,
-    },
-    /// The leader, to which the one that was asked sent us, does not answer.
-    #[error(
-        "the coordinator at {leader}, which leads for all that {address} knows, cannot be reached ({reason}): try again in a few \
-         seconds, when another one leads"
-    )]
-    LeaderUnreachable {
-        /// The coordinator that was asked.
-        address: String,
-        /// Where the leader is said to be.
-        leader: String,
         /// The cause.
         reason: String,
     },
@@ -95,7 +80,7 @@ impl ApiError {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::LeaderUnreachable { .. } | Self::TimedOut { .. } => true,
+            Self::Unreachable { .. } | Self::TimedOut { .. } => true,
             Self::Refused { status, .. } => matches!(status, 429 | 503 | 504),
             Self::Address(_) | Self::NotUnderstood { .. } => false,
         }
@@ -104,11 +89,7 @@ impl ApiError {
     /// Whether no coordinator leads now. One will: the state store elects it.
     #[must_use]
     pub fn is_without_leader(&self) -> bool {
-        match self {
-            Self::LeaderUnreachable { .. } => true,
-            Self::Refused { code, .. } => code == NO_LEADER,
-            _ => false,
-        }
+        matches!(self, Self::Refused { code, .. } if code == NO_LEADER)
     }
 
     /// Whether what was asked for is not there.
@@ -122,8 +103,6 @@ impl ApiError {
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     address: String,
-    /// The address as URLs have it.
-    authority: String,
     http: reqwest::Client,
 }
 
@@ -149,9 +128,8 @@ impl ApiClient {
         }
         // A proxy of the environment is for the world outside, not for the cluster.
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        // Redirects are followed here, so that it is known which coordinator did not answer.
         let http = http.local_address(source).redirect(reqwest::redirect::Policy::none()).build().map_err(|_| bad())?;
-        Ok(Self { address: address.to_owned(), authority: url.authority().to_owned(), http })
+        Ok(Self { address: address.to_owned(), http })
     }
 
     /// Submits a job, or finds the one that is under way.
@@ -282,26 +260,9 @@ impl ApiClient {
         self.answer(request).await.map(|_| ())
     }
 
-    /// The answer of the coordinator that is asked, or of the one that it redirects to.
-    async fn send(&self, request: RequestBuilder) -> Result<Response, ApiError> {
-        let mut request = request.build().map_err(|error| self.failed(&error))?;
-        for _ in 0..MAX_REDIRECTS {
-            let again = request.try_clone();
-            let response = self.http.execute(request).await.map_err(|error| self.failed(&error))?;
-            let (Some(mut next), StatusCode::TEMPORARY_REDIRECT) = (again, response.status()) else {
-                return Ok(response);
-            };
-            let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
-            let location = location.and_then(|location| next.url().join(location).ok());
-            *next.url_mut() = location.ok_or_else(|| self.not_understood("a redirect to nowhere".to_owned()))?;
-            request = next;
-        }
-        Err(self.not_understood(format!("more than {MAX_REDIRECTS} redirects")))
-    }
-
     /// The body of a success.
     async fn answer(&self, request: RequestBuilder) -> Result<Vec<u8>, ApiError> {
-        let mut response = self.send(request).await?;
+        let mut response = request.send().await.map_err(|error| self.failed(&error))?;
         let status = response.status();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(&error))? {
@@ -338,13 +299,7 @@ impl ApiClient {
         while let Some(deeper) = cause.source() {
             cause = deeper;
         }
-        let reason = cause.to_string();
-        match error.url().map(|url| url.authority()) {
-            Some(leader) if leader != self.authority => {
-                ApiError::LeaderUnreachable { address, leader: leader.to_owned(), reason }
-            }
-            _ => ApiError::Unreachable { address, reason },
-        }
+        ApiError::Unreachable { address, reason: cause.to_string() }
     }
 
     fn not_understood(&self, reason: String) -> ApiError {

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_cluster::records::coordinators::{COORDINATORS, LEADER};
 use forebay_metrics::{HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
 use parking_lot::Mutex;
@@ -21,12 +22,11 @@ use tokio_util::task::TaskTracker;
 use crate::api;
 use crate::cache::CacheAccess;
 use crate::jobs::JobReport;
+use crate::leader::{LeaderConnector, LeaderRecord, PlainConnector};
 use crate::runner::{Runner, RunnerOptions};
 use crate::series::{STEP, Series};
-use crate::service::{ClusterView, LEADER, LeaderRecord, MountCheck, Service};
+use crate::service::{ClusterView, MountCheck, Service};
 
-/// Under which key prefix coordinators register.
-const COORDINATORS: &str = "coordinators/";
 /// How long after a failure of the state store the next try is.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 /// Browsers, `forebay` on the command line, and Prometheus: each keeps a connection or a few.
@@ -52,6 +52,8 @@ pub struct CoordinatorOptions {
     pub lease: Duration,
     /// How much jobs take.
     pub runner: RunnerOptions,
+    /// How the coordinator that leads is reached, if it is another one.
+    pub leader: Arc<dyn LeaderConnector>,
     /// What mounts must fulfil.
     pub mount_check: Option<Arc<MountCheck>>,
     /// The mounts that there are whatever the cluster agrees on.
@@ -93,6 +95,7 @@ impl CoordinatorOptions {
             version: version.into(),
             lease: Duration::from_secs(10),
             runner: RunnerOptions::default(),
+            leader: Arc::new(PlainConnector::default()),
             mount_check: None,
             mounts: Vec::new(),
             pages: axum::Router::new(),
@@ -122,6 +125,7 @@ impl Coordinator {
             view,
             mount_check: options.mount_check.clone(),
             mounts: options.mounts.clone(),
+            connector: Arc::clone(&options.leader),
             runner: watch::Sender::default(),
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),

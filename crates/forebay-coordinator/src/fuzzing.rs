@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tower_service::Service as _;
 
 use crate::fake::FakeCache;
+use crate::leader::PlainConnector;
 use crate::service::{ClusterView, Service};
 use crate::{api, series::Series};
 
@@ -48,6 +49,7 @@ impl Rest {
             view: Arc::new(Nobody),
             mount_check: None,
             mounts: Vec::new(),
+            connector: Arc::new(PlainConnector::default()),
             runner: watch::Sender::default(),
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),

@@ -7,6 +7,7 @@
 //! * [`Runner`]: the shell around it: asks the cache, keeps records, resumes what another coordinator left;
 //! * [`api`]: the REST interface, described by OpenAPI; [`ApiClient`] speaks it;
 //! * [`Coordinator`]: start and end of all that, and the campaign for leadership;
+//! * [`LeaderConnector`]: how a coordinator reaches the one that leads;
 //! * [`CacheAccess`] and [`ClusterView`]: the interfaces to the cache and to the members of the cluster; [`fake`] is a
 //!   cache for tests.
 
@@ -23,6 +24,7 @@ mod client;
 mod clock;
 mod coordinator;
 mod election_wait;
+mod leader;
 mod mount;
 mod runner;
 mod series;
@@ -34,6 +36,7 @@ pub use cache::{CacheAccess, HeldBytes, Loaded};
 pub use client::{ApiClient, ApiError};
 pub use coordinator::{Coordinator, CoordinatorError, CoordinatorOptions};
 pub use election_wait::once_led;
+pub use leader::{LeaderConnector, LeaderRecord, LeaderStream, PlainConnector};
 pub use runner::{Runner, RunnerError, RunnerOptions};
 pub use series::{Plot, Point, Throughput, Window};
-pub use service::{ClusterView, LeaderRecord, MountCheck};
+pub use service::{ClusterView, MountCheck};

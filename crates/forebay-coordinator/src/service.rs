@@ -3,24 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_cluster::records::coordinators::LEADER;
 use forebay_cluster::records::mounts::MountRecord;
 use forebay_state::{StateError, StateStore};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::watch;
-use utoipa::ToSchema;
 
 use crate::cache::CacheAccess;
 use crate::clock::wall_clock;
 use crate::jobs::JobReport;
+use crate::leader::{LeaderConnector, LeaderRecord};
 use crate::mount::Mount;
 use crate::runner::{RecordStore, Runner, newest_first};
 use crate::series::{Plot, Series, Window};
 use crate::worker_stats::WorkerStats;
 
-/// The key of the election.
-pub(crate) const LEADER: &str = "leader";
 /// How long workers may take to answer with their counters. Each has a deadline of its own, too.
 const STATS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -36,15 +34,6 @@ pub trait ClusterView: Send + Sync + 'static {
 /// the other mounts. The message of a refusal never tells an option's value.
 pub type MountCheck = dyn Fn(&MountRecord, &[MountRecord]) -> Result<(), String> + Send + Sync;
 
-/// The coordinator that leads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LeaderRecord {
-    /// Its name.
-    pub name: String,
-    /// Where its REST interface is, `HOST:PORT`.
-    pub address: String,
-}
-
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) version: String,
@@ -54,6 +43,8 @@ pub(crate) struct Service {
     pub(crate) mount_check: Option<Arc<MountCheck>>,
     /// Those that no one can remove.
     pub(crate) mounts: Vec<Mount>,
+    /// How the coordinator that leads is reached, if it is another one.
+    pub(crate) connector: Arc<dyn LeaderConnector>,
     /// While this coordinator leads.
     pub(crate) runner: watch::Sender<Option<Arc<Runner>>>,
     pub(crate) series: Mutex<Series>,
@@ -97,6 +88,11 @@ impl Service {
     pub(crate) async fn leader(&self) -> Result<Option<LeaderRecord>, StateError> {
         let entry = self.store.get(LEADER).await?;
         Ok(entry.and_then(|entry| serde_json::from_slice(&entry.value).ok()))
+    }
+
+    /// The coordinator that leads, if that is another one.
+    pub(crate) async fn other_leader(&self) -> Result<Option<LeaderRecord>, StateError> {
+        Ok(self.leader().await?.filter(|leader| leader.name != self.name))
     }
 
     /// All jobs, the newest first: as they are if they run here, or else as they were last written down.

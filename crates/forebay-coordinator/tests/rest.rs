@@ -1,108 +1,21 @@
 //! Coordinators over a real state store and real sockets, as the command line and others meet them.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_cluster::records::members::WorkerRecord;
+use forebay_cluster::grants::Role;
+use forebay_cluster::records::members::{WORKERS, WorkerRecord};
 use forebay_coordinator::api::{Mount, Policy};
-use forebay_coordinator::fake::FakeCache;
-use forebay_coordinator::jobs::{JobKind, JobReport, JobSpec, JobState, LoadSpec};
-use forebay_coordinator::{ApiClient, ApiError, ClusterView, Coordinator, CoordinatorOptions, Window};
-use forebay_state::{FileOptions, FileStore, StateStore, Transaction};
-use forebay_types::FsPath;
-use serde_json::{Value, json};
+use forebay_coordinator::jobs::{JobKind, JobSpec, JobState, LoadSpec};
+use forebay_coordinator::{ApiClient, Coordinator, CoordinatorOptions, Window};
+use forebay_state::{StateStore, Transaction};
+use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(90);
-
-struct View;
-
-#[async_trait::async_trait]
-impl ClusterView for View {
-    async fn status(&self) -> Value {
-        json!({ "members": [{ "name": "w1", "state": "active", "share": 1.0 }], "warnings": ["<b>w2</b> is away"] })
-    }
-}
-
-struct Cluster {
-    store: Arc<FileStore>,
-    cache: Arc<FakeCache>,
-    _directory: tempfile::TempDir,
-}
-
-impl Cluster {
-    async fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(FileStore::open(directory.path(), FileOptions::default()).await.unwrap());
-        let cache = Arc::new(FakeCache::new(4 << 20));
-        for number in 0..20u64 {
-            cache.put(&format!("/s3/f{number:02}"), 1000 * number, 0);
-        }
-        Self { store, cache, _directory: directory }
-    }
-
-    async fn coordinator(&self, name: &str) -> (Coordinator, ApiClient) {
-        let mut options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
-        options.mount_check = Some(Arc::new(|mount, _| match mount.origin.starts_with("s3://") {
-            true => Ok(()),
-            false => Err("no origin has this scheme".to_owned()),
-        }));
-        let (store, cache) = (Arc::clone(&self.store), Arc::clone(&self.cache));
-        let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
-        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
-        (coordinator, client)
-    }
-}
-
-async fn leads(coordinator: &Coordinator) {
-    until(|| async { coordinator.is_leading().then_some(()) }).await;
-}
-
-async fn until<T, F: Future<Output = Option<T>>>(condition: impl Fn() -> F) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = condition().await {
-            return found;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "it does not happen");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn end(client: &ApiClient, id: &str) -> JobReport {
-    until(|| async { Some(client.job(id).await.unwrap()).filter(|job| job.state.is_final()) }).await
-}
-
-fn path(text: &str) -> FsPath {
-    FsPath::new(text).unwrap()
-}
-
-fn load() -> JobSpec {
-    JobSpec::Load(LoadSpec::new(path("/s3")))
-}
-
-fn refusal(error: ApiError) -> (u16, String, String) {
-    match error {
-        ApiError::Refused { status, code, message, remedy } => {
-            assert!(!remedy.is_empty());
-            (status, code, message)
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-/// The status and the body of a bare request.
-async fn bare(coordinator: &Coordinator, method: &str, at: &str, body: Option<(&str, Vec<u8>)>) -> (u16, String) {
-    let method: reqwest::Method = method.parse().unwrap();
-    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    let mut request = http.request(method, format!("http://{}{at}", coordinator.address())).timeout(PATIENCE);
-    if let Some((media_type, body)) = body {
-        request = request.header("content-type", media_type).body(body);
-    }
-    let response = request.send().await.unwrap();
-    (response.status().as_u16(), response.text().await.unwrap())
-}
+use support::{Cluster, PATIENCE, View, bare, end, leads, load, path, refusal, until};
 
 #[tokio::test]
 async fn a_job_is_submitted_watched_listed_and_found_again() {
@@ -123,75 +36,30 @@ async fn a_job_is_submitted_watched_listed_and_found_again() {
 }
 
 #[tokio::test]
-async fn who_does_not_lead_answers_reads_and_sends_writers_to_the_leader() {
+async fn what_a_coordinator_writes_is_what_it_is_granted() {
     let cluster = Cluster::new().await;
-    cluster.cache.slow_down(Duration::from_millis(20));
-    let (leader, at_leader) = cluster.coordinator("leader").await;
-    leads(&leader).await;
-    let (other, at_other) = cluster.coordinator("other").await;
-    let submitted = at_other.submit(&load()).await.unwrap();
-    assert_eq!(at_leader.job(&submitted.job.id).await.unwrap().coordinator, "leader");
-    assert_eq!(at_other.cluster().await.unwrap().leader.unwrap().name, "leader");
-    let seen = at_other.jobs(None, None).await.unwrap();
-    assert_eq!(seen[0].id, submitted.job.id);
-    // The leader goes in the middle of the job; the other one takes over and resumes it.
-    leader.close().await;
-    leads(&other).await;
-    cluster.cache.slow_down(Duration::ZERO);
-    let job = end(&at_other, &submitted.job.id).await;
-    assert_eq!((job.state, job.coordinator.as_str(), job.progress.done.files), (JobState::Succeeded, "other", 20));
-    other.close().await;
-    assert!(cluster.store.list("coordinators/").await.unwrap().entries.is_empty());
-}
-
-#[tokio::test]
-async fn who_submits_while_the_leader_is_dead_waits_for_the_next_one_to_lead() {
-    let cluster = Cluster::new().await;
-    let leader_is = async |name: &str| {
-        let record = json!({ "name": name, "address": "127.0.0.1:1" }).to_string();
-        cluster.store.commit(Transaction::new().put("leader", record)).await.unwrap();
-    };
-    // Of this one's own name: it led before it was started again.
-    leader_is("next").await;
-    let (next, client) = cluster.coordinator("next").await;
-    let refused = client.submit(&load()).await.unwrap_err();
-    assert!(refused.is_without_leader() && refused.is_unavailable(), "{refused:?}");
-    assert_eq!(refusal(refused).1, "NO_LEADER");
-    // Of another one, where nothing listens.
-    leader_is("dead").await;
-    let unreachable = client.submit(&load()).await.unwrap_err();
-    assert!(
-        matches!(&unreachable, ApiError::LeaderUnreachable { leader, .. } if leader == "127.0.0.1:1"),
-        "{unreachable}"
-    );
-    assert!(unreachable.is_without_leader() && !next.is_leading());
-
-    let (job, (waits, waiting)) = (load(), tokio::sync::oneshot::channel());
-    let submitted = forebay_coordinator::once_led(PATIENCE, |_| waits.send(()).unwrap(), || client.submit(&job));
-    let lease_ends = async {
-        waiting.await.unwrap();
-        cluster.store.commit(Transaction::new().delete("leader")).await.unwrap();
-    };
-    let job = load();
-    let (submitted, ()) = tokio::join!(submitted, lease_ends);
-    assert_eq!(submitted.unwrap().job.spec, job);
-    next.leads().await;
-    assert!(next.is_leading());
-    next.close().await;
-}
-
-#[tokio::test]
-async fn a_job_is_stopped_by_any_coordinator() {
-    let cluster = Cluster::new().await;
-    cluster.cache.slow_down(Duration::from_millis(100));
-    let (leader, _) = cluster.coordinator("leader").await;
-    leads(&leader).await;
-    let (other, at_other) = cluster.coordinator("other").await;
-    let submitted = at_other.submit(&load()).await.unwrap();
-    at_other.stop(&submitted.job.id).await.unwrap();
-    assert_eq!(end(&at_other, &submitted.job.id).await.state, JobState::Stopped);
-    other.close().await;
-    leader.close().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    leads(&coordinator).await;
+    let record = WorkerRecord { name: "w1".into(), group: "default".into(), ..WorkerRecord::default() };
+    let write = Transaction::new().put(WorkerRecord::key("default", "w1"), record.encode());
+    cluster.store.commit(write).await.unwrap();
+    client.drain("w1").await.unwrap();
+    client.add_mount(&Mount { path: "/s3".into(), origin: "s3://bucket".into(), options: [].into() }).await.unwrap();
+    client.set_policy(&Policy { path: "/s3".into(), pin: Some(true), ..Policy::default() }).await.unwrap();
+    let submitted = client.submit(&load()).await.unwrap();
+    end(&client, &submitted.job.id).await;
+    let registered = until(|| async {
+        let entries = cluster.store.list("").await.unwrap().entries;
+        let keys: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
+        keys.iter().any(|key| key.starts_with("coordinators/")).then_some(keys)
+    });
+    let written = registered.await;
+    assert!(written.len() >= 8, "{written:?}");
+    for key in written.iter().filter(|key| !key.starts_with(WORKERS)) {
+        assert!(Role::Coordinator.may_write(key), "{key} is not granted");
+        assert!(!Role::Worker.may_write(key) && !Role::Mount.may_write(key), "{key}");
+    }
+    coordinator.close().await;
 }
 
 #[tokio::test]

@@ -5,11 +5,13 @@
 //! answered, the next one waits. So idle connections, however many, keep no client from being answered.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -49,7 +51,8 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `router` to all connections of `listener`. Must be called within a tokio runtime.
+    /// Serves `router` to all connections of `listener`. Each request has the address that it came from as an extension,
+    /// [`ConnectInfo`]. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(listener: TcpListener, router: Router, limits: HttpLimits) -> Self {
         let stop = CancellationToken::new();
@@ -150,15 +153,15 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
     let mut connections = JoinSet::new();
     loop {
         let next = async {
-            let stream = listener.accept().await?.0;
-            Ok::<_, std::io::Error>((stream, shared.place(&stop).await))
+            let (stream, peer) = listener.accept().await?;
+            Ok::<_, std::io::Error>((stream, peer, shared.place(&stop).await))
         };
         let next = tokio::select! {
             next = next => next,
             () = stop.cancelled() => break,
         };
         match next {
-            Ok((stream, place)) => drop(connections.spawn(connection(stream, place))),
+            Ok((stream, peer, place)) => drop(connections.spawn(connection(stream, peer, place))),
             Err(error) => {
                 warn!(%error, "no connection is taken for a moment");
                 tokio::time::sleep(ACCEPT_REST).await;
@@ -170,11 +173,12 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, place: Place) {
+async fn connection(stream: TcpStream, peer: SocketAddr, place: Place) {
     let (place, limits) = (&place, place.shared.limits);
     let router = TowerToHyperService::new(place.shared.router.clone());
     let has_asked = AtomicBool::new(false);
-    let answer = service_fn(|request: Request<Incoming>| {
+    let answer = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
         has_asked.store(true, Ordering::Relaxed);
         place.now(Doing::Answered);
         let answer = router.call(request);
@@ -206,8 +210,6 @@ async fn connection(stream: TcpStream, place: Place) {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use forebay_cluster::{Freshness, Membership, Reach, StaticMembership, Topology};
 use forebay_config::Config;
 use forebay_state::membership::{Members, MembersOptions};
-use forebay_state::{EtcdOptions, EtcdStore, EtcdUser, FileOptions, FileStore, StateStore};
+use forebay_state::{EtcdCertificates, EtcdOptions, EtcdStore, EtcdUser, FileOptions, FileStore, StateStore};
 use serde_json::{Value, json};
 
 use crate::error::{Exit, Fault};
@@ -24,6 +24,8 @@ const TOLD_WITHIN: Duration = Duration::from_secs(10);
 pub struct Cluster {
     store: Arc<dyn StateStore>,
     members: Arc<Members>,
+    /// Of the connections to etcd, if the state is there.
+    certificates: Option<Arc<EtcdCertificates>>,
 }
 
 impl Cluster {
@@ -36,7 +38,9 @@ impl Cluster {
         if config.cluster_etcd_endpoints.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Self::over(config, etcd(config)?, reach)))
+        let etcd = etcd(config)?;
+        let certificates = Some(Arc::clone(etcd.certificates()));
+        Ok(Some(Self { certificates, ..Self::over(config, Arc::new(etcd), reach) }))
     }
 
     /// A cluster whose state is kept by this process, in files.
@@ -57,7 +61,7 @@ impl Cluster {
             reach,
         };
         let members = Arc::new(Members::watch(&store, options));
-        Self { store, members }
+        Self { store, members, certificates: None }
     }
 
     /// The state.
@@ -68,6 +72,11 @@ impl Cluster {
     /// The members of our group.
     pub fn members(&self) -> &Arc<Members> {
         &self.members
+    }
+
+    /// What became of the certificate files for etcd, if the state is there.
+    pub fn certificates(&self) -> Option<&Arc<EtcdCertificates>> {
+        self.certificates.as_ref()
     }
 
     /// Which cluster it is, for `df` and people.
@@ -112,7 +121,7 @@ pub fn state_directory(config: &Config) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn etcd(config: &Config) -> anyhow::Result<Arc<dyn StateStore>> {
+fn etcd(config: &Config) -> anyhow::Result<EtcdStore> {
     let user = config.cluster_etcd_user.clone().map(|name| -> anyhow::Result<EtcdUser> {
         let Some(file) = &config.cluster_etcd_password_file else {
             let next = "name the file with the user's password as `cluster.etcd.password_file`";
@@ -138,7 +147,13 @@ fn etcd(config: &Config) -> anyhow::Result<Arc<dyn StateStore>> {
         deadline: config.cluster_etcd_timeout,
         ..EtcdOptions::new(config.cluster_etcd_endpoints.iter().map(String::as_str), config.cluster_name.as_str())
     };
-    Ok(Arc::new(EtcdStore::new(options)?))
+    Ok(EtcdStore::new(options)?)
+}
+
+/// What became of the certificate files for etcd, for `forebay stats` and `/metrics`.
+pub fn report_certificates(certificates: &EtcdCertificates) -> Value {
+    let refused = certificates.refused_for().map(|duration| duration.as_secs());
+    json!({ "certificate_renewals": certificates.renewals(), "certificate_refused_seconds": refused })
 }
 
 /// What is known of the members, for `forebay stats` and `forebay fs`.

@@ -16,7 +16,8 @@ use forebay_cluster::{Freshness, topology_of};
 use forebay_config::Loaded;
 use forebay_coordinator::api::Mount;
 use forebay_coordinator::{
-    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, RunnerOptions,
+    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, PlainConnector,
+    RunnerOptions,
 };
 use forebay_metrics::{ProcessStats, Readiness, counters};
 use forebay_state::membership::{Members, Table};
@@ -27,7 +28,7 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
 use crate::hot::Hot;
-use crate::{assembly, metrics, namespaces};
+use crate::{assembly, binding, metrics, namespaces};
 
 /// How often is looked whether another coordinator leads.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -62,6 +63,7 @@ impl Coordinating {
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
         let connector = Arc::new(assembly::TcpConnector::of_asker(config)?);
+        let leader = Arc::new(PlainConnector::from_source(binding::group_source(config)?));
         let workers = Table::watch(cluster.store(), WORKERS, WorkerRecord::decode);
         let group = config.cluster_cache_group.as_str().to_owned();
         let elsewhere = Elsewhere::new(group.clone(), workers.records(), connector);
@@ -90,16 +92,19 @@ impl Coordinating {
         // It is there once it has started.
         let itself: Arc<OnceLock<Weak<Coordinator>>> = Arc::default();
         let (counted, client_of, members) = (Arc::clone(&itself), client.clone(), Arc::clone(cluster.members()));
+        let certificates = cluster.certificates().cloned();
         let site = metrics::site(Readiness::new(), move || {
             let coordinator = counted.get().and_then(Weak::upgrade);
             json!({
                 "process": ProcessStats::now(),
                 "client": client_of.report()["client"],
                 "cluster": cluster::report(&client_of.topology(), Some(&members)),
+                "etcd": certificates.as_deref().map(cluster::report_certificates),
                 "coordinator": coordinator.map(|coordinator| counted_of(&coordinator)),
             })
         });
         let options = CoordinatorOptions {
+            leader,
             pages: counters(site),
             advertise: advertised,
             lease: config.cluster_lease_ttl,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::Client;
-use forebay_cluster::records::policies::PolicyRecord;
+use forebay_cluster::records::policies::{HOT, PolicyRecord};
 use forebay_config::Config;
 use forebay_coordinator::Coordinator;
 use forebay_state::{StateStore, Transaction, encode_segment};
@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cluster::Cluster;
-use crate::namespaces::HOT;
 
 /// How often it is looked what is hot.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay_fuse::ReportSource;
 use forebay_metrics::{LatencyHistogram, ProcessStats};
+use forebay_state::EtcdCertificates;
 use forebay_tcp::{TcpServer, ZeroCopyCounts};
 use forebay_transport::{Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FileId};
@@ -13,6 +14,7 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use crate::cluster;
 use crate::window::Windows;
 
 /// How long a question for the counters may take; it is answered at once.
@@ -40,6 +42,8 @@ pub(crate) struct Measured {
     servers: Mutex<Vec<Server>>,
     /// They ask it, and are gone before it is.
     windows: Mutex<Weak<Windows>>,
+    /// Of the cluster's etcd, if it is in one.
+    certificates: Mutex<Option<Arc<EtcdCertificates>>>,
 }
 
 /// What a server over TCP counts.
@@ -52,7 +56,8 @@ impl Measured {
     /// Of nothing yet.
     pub(crate) fn new(service: Arc<dyn Service>) -> Arc<Self> {
         let latency = std::array::from_fn(|_| LatencyHistogram::new());
-        Arc::new(Self { service, latency, servers: Mutex::default(), windows: Mutex::default() })
+        let (servers, windows, certificates) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { service, latency, servers, windows, certificates })
     }
 
     /// Counts in what `server` counts, too.
@@ -64,6 +69,11 @@ impl Measured {
     /// Reports on `windows`, too.
     pub(crate) fn seen_through(&self, windows: &Arc<Windows>) {
         *self.windows.lock() = Arc::downgrade(windows);
+    }
+
+    /// Reports what becomes of the certificate files for etcd, too.
+    pub(crate) fn with_certificates(&self, certificates: &Arc<EtcdCertificates>) {
+        *self.certificates.lock() = Some(Arc::clone(certificates));
     }
 
     /// What the worker counts, and this process.
@@ -99,6 +109,7 @@ impl Measured {
         report["zero_copy"] =
             json!({ "bytes": sum(|of| of.bytes), "copied": sum(|of| of.copied), "lost_bytes": sum(|of| of.lost) });
         report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
+        report["etcd"] = json!(self.certificates.lock().as_deref().map(cluster::report_certificates));
         report["process"] = json!(ProcessStats::now());
         report["version"] = json!(env!("CARGO_PKG_VERSION"));
         report

@@ -5,15 +5,15 @@
 //! sources, tiers, outcomes and errors are fixed sets, cards and disks are those of a machine, and of the workers that a mount
 //! has paths to only the first [`MAX_WORKERS`] have a series of their own.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_metrics::{Families, Readiness, Registry, Site};
 use serde_json::Value;
 
-use crate::report::{
-    Client, Coordinator, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker, ZeroCopy,
-};
+use crate::report::{Client, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker, ZeroCopy};
 
 /// Workers with series of their own in a mount's metrics.
 const MAX_WORKERS: usize = 256;
@@ -64,18 +64,9 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         if let Some(connections) = part.connections {
             families.gauge("forebay_worker_connections", "Open TCP connections").add([], connections);
         }
-        part.coordinator.iter().for_each(|coordinator| of_coordinator(coordinator, families));
-        if let Some(cluster) = &part.cluster {
-            families
-                .gauge("forebay_cluster_members", "Workers in the ring, according to this process")
-                .add([], cluster.members.len());
-            families
-                .gauge(
-                    "forebay_cluster_last_known_seconds",
-                    "Age of the information about the members; 0 while it is current",
-                )
-                .add([], cluster.last_known.as_ref().map_or(0, |known| known.seconds));
-        }
+        part.coordinator.iter().for_each(|coordinator| cluster::of_coordinator(coordinator, families));
+        part.cluster.iter().for_each(|known| cluster::of_members(known, families));
+        part.etcd.iter().for_each(|etcd| cluster::of_etcd(etcd, families));
         if let Some(buffers) = &part.buffers {
             families
                 .gauge("forebay_client_buffers_capacity_bytes", "Memory that a client may use for fetched data")
@@ -85,22 +76,6 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
                 .add([], buffers.used);
         }
     }
-}
-
-fn of_coordinator(coordinator: &Coordinator, families: &mut Families) {
-    families
-        .gauge("forebay_coordinator_leader", "Whether this coordinator is the leader: 1 or 0")
-        .add([], u64::from(coordinator.leads));
-    let mut jobs = families.gauge("forebay_coordinator_jobs", "Jobs that the leader remembers, by state");
-    for state in ["WAITING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"] {
-        jobs = jobs.add([("state", state)], coordinator.jobs.get(state).copied().unwrap_or(0));
-    }
-    families
-        .gauge("forebay_coordinator_job_rate_bytes", "Bytes per second that running jobs load, free or check")
-        .add([], coordinator.bytes_per_second);
-    families
-        .gauge("forebay_coordinator_job_failures", "Files that failed in the remembered jobs")
-        .add([], coordinator.failures);
 }
 
 fn of_fuse(fuse: &Fuse, families: &mut Families) {

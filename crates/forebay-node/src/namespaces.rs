@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use forebay_cluster::records::mounts::{CredentialReference, MOUNTS, MountRecord, is_secret};
-use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
+use forebay_cluster::records::policies::{HOT, POLICIES, PolicyRecord};
 use forebay_config::Loaded;
 use forebay_origin::{ListPage, Origin, OriginCounts, OriginOptions, S3Checksum, S3Keys};
 use forebay_state::membership::Table;
@@ -26,9 +26,6 @@ use tracing::{error, info};
 
 use crate::assembly;
 use crate::cluster::Cluster;
-
-/// Policies that the coordinator makes by itself, for files that are read most: `hot/PATH`, like those that people make.
-pub(crate) const HOT: &str = "hot/";
 
 type Records<T> = watch::Receiver<Option<Arc<BTreeMap<String, T>>>>;
 

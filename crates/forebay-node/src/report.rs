@@ -45,6 +45,8 @@ pub struct Report {
     pub zero_copy: Option<ZeroCopy>,
     /// What a mount knows of the members of its cluster.
     pub cluster: Option<Cluster>,
+    /// What a process knows of its connections to etcd.
+    pub etcd: Option<Etcd>,
     /// What a coordinator counts.
     pub coordinator: Option<Coordinator>,
     /// The worker in the process of a mount.
@@ -57,6 +59,14 @@ pub struct Cluster {
     pub members: Vec<Value>,
     /// Where the membership service is out of reach: what is known may be old.
     pub last_known: Option<LastKnown>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Etcd {
+    pub certificate_renewals: u64,
+    /// Where changed certificate files cannot be used.
+    pub certificate_refused_seconds: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

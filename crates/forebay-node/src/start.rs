@@ -264,8 +264,9 @@ impl Starting<'_> {
             coordinator: self.parts.coordinating.as_ref().map(|coordinating| coordinating.address().to_string()),
             state: cluster.map(|cluster| Arc::clone(cluster.store())),
             report: match &self.parts.worker {
+                // With what there is to say of etcd.
                 Some(worker) => worker.measured().source(),
-                None => ReportSource::new(|| serde_json::json!({ "process": ProcessStats::now() })),
+                None => report_without_worker(cluster),
             },
             links,
             log: self.plan.log.clone(),
@@ -281,6 +282,15 @@ impl Starting<'_> {
         self.parts.mounted = Some(Mounted::start(mount, place, offer, loaded).await?);
         Ok(())
     }
+}
+
+/// What a process reports that mounts, and has no worker.
+fn report_without_worker(cluster: Option<&Cluster>) -> ReportSource {
+    let certificates = cluster.and_then(Cluster::certificates).cloned();
+    ReportSource::new(move || {
+        let etcd = certificates.as_deref().map(cluster::report_certificates);
+        serde_json::json!({ "process": ProcessStats::now(), "etcd": etcd })
+    })
 }
 
 /// The configuration of a process that asks workers things, and moves no data itself.

@@ -193,6 +193,9 @@ impl WorkerNode {
                 ..DrainOptions::default()
             },
         };
+        if let Some(certificates) = cluster.certificates() {
+            self.measured.with_certificates(certificates);
+        }
         let (store, members) = (Arc::clone(cluster.store()), Arc::clone(cluster.members()));
         self.joined = Some(Joined::join(&self.worker, record, store, members, connector, options, told));
         Ok(())

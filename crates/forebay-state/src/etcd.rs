@@ -8,7 +8,8 @@
 //! * `failure`: what etcd's errors mean;
 //! * `backoff`: when to try again (pure);
 //! * `keyspace`: reading and writing the keys of one cluster;
-//! * `lease`, `watch`: the tasks behind leases and watches.
+//! * `lease`, `watch`: the tasks behind leases and watches;
+//! * `tls`, `rotation` (pure), `renewal`: the certificate files, which may be replaced at any time.
 
 mod backoff;
 mod failure;
@@ -16,12 +17,16 @@ mod keyspace;
 mod lease;
 mod members;
 mod options;
+mod renewal;
+mod rotation;
+mod tls;
 mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Client;
+use forebay_cluster::records;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +34,8 @@ use crate::{Committed, Entry, Lease, Snapshot, StateError, StateStore, Transacti
 use keyspace::Keyspace;
 use members::{Members, Repeat};
 pub use options::{EtcdOptions, EtcdUser};
+pub use renewal::EtcdCertificates;
+use renewal::Renewal;
 
 /// How many updates a watcher may lag before the store stops reading more for it.
 const WATCH_CAPACITY: usize = 16;
@@ -37,19 +44,45 @@ const WATCH_CAPACITY: usize = 16;
 #[derive(Debug)]
 pub struct EtcdStore {
     keyspace: Arc<Keyspace>,
+    certificates: Arc<EtcdCertificates>,
     tasks: TaskTracker,
     closing: CancellationToken,
 }
 
 impl EtcdStore {
-    /// A store that connects when it is first used.
+    /// A store that connects when it is first used. Must be called within a tokio runtime if `options` name certificate
+    /// files: a task reads them again, and has the store use them when they have changed.
     ///
     /// # Errors
-    /// `Options` for what cannot be used: no endpoints, a file that cannot be read, a cluster name with a slash.
+    /// `Options` for what cannot be used: no endpoints, a file that cannot be read, a certificate and a key that do not go
+    /// together, a password that would leave the machine in clear, a cluster name with a slash.
     pub fn new(options: EtcdOptions) -> Result<Self, StateError> {
-        let root = format!("/forebay/{}/", options.checked_cluster()?);
-        let keyspace = Keyspace { members: Members::new(options)?, root };
-        Ok(Self { keyspace: Arc::new(keyspace), tasks: TaskTracker::new(), closing: CancellationToken::new() })
+        let root = records::root(options.checked_cluster()?);
+        let paths = options.tls_paths();
+        let used = paths.load()?;
+        let members = Members::new(&options, options.connect_options(&used))?;
+        let store = Self {
+            keyspace: Arc::new(Keyspace { members, root }),
+            certificates: Arc::default(),
+            tasks: TaskTracker::new(),
+            closing: CancellationToken::new(),
+        };
+        if paths.are_any() {
+            let (keyspace, told) = (Arc::clone(&store.keyspace), Arc::clone(&store.certificates));
+            store.follow(Renewal { keyspace, options, paths, used, told });
+        }
+        Ok(store)
+    }
+
+    /// What became of the certificate files that changed.
+    #[must_use]
+    pub fn certificates(&self) -> &Arc<EtcdCertificates> {
+        &self.certificates
+    }
+
+    fn follow(&self, renewal: Renewal) {
+        let closing = self.closing.clone();
+        self.tasks.spawn(async move { closing.run_until_cancelled(renewal.follow()).await });
     }
 
     fn check_open(&self) -> Result<(), StateError> {

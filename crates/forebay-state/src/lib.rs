@@ -33,7 +33,7 @@ mod watch;
 pub use election::{Election, LeaderUpdate, LeaderWatch, Leadership};
 pub use entry::{Entry, Revision, Snapshot};
 pub use error::StateError;
-pub use etcd::{EtcdOptions, EtcdStore, EtcdUser};
+pub use etcd::{EtcdCertificates, EtcdOptions, EtcdStore, EtcdUser};
 pub use file::{FileOptions, FileStore};
 pub use key::{MAX_KEY_LENGTH, decode_segment, encode_segment};
 pub use lease::{Lease, LeaseId, LeaseOwner};

@@ -8,7 +8,7 @@ use forebay_state::conformance::{self, Fixture, Known, Users, by_key, commit, ne
 use forebay_state::{
     Committed, Election, EtcdOptions, EtcdStore, EtcdUser, LeaseId, StateError, StateStore, Transaction, Update,
 };
-use forebay_testkit::{Etcd, EtcdSetup};
+use forebay_testkit::{Authority, Etcd, EtcdSetup, Issued};
 use tokio::time::timeout;
 
 fn start(setup: &EtcdSetup) -> Option<Etcd> {
@@ -200,6 +200,96 @@ async fn tls_with_certificates_on_both_sides() {
     assert!(matches!(&failure, StateError::Options { setting, .. } if setting == "/nowhere/ca.pem"), "{failure}");
 }
 
+/// The certificate files of a client, which a test replaces.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new(ca: &str, issued: &Issued) -> Self {
+        let files = Self(tempfile::tempdir().unwrap());
+        files.write("ca.pem", ca);
+        files.replace(issued);
+        files
+    }
+
+    fn options(&self, etcd: &Etcd) -> EtcdOptions {
+        let at = |name: &str| self.0.path().join(name);
+        let identity = Some((at("certificate.pem"), at("key.pem")));
+        let reread_every = Duration::from_millis(50);
+        EtcdOptions { ca_file: Some(at("ca.pem")), identity, reread_every, ..options(etcd) }
+    }
+
+    fn replace(&self, issued: &Issued) {
+        self.write("certificate.pem", &issued.certificate);
+        self.write("key.pem", &issued.key);
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.path().join(name), text).unwrap();
+    }
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(patience(), waiting).await.unwrap_or_else(|_| panic!("it does not happen: {what}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_etcd_does_not_know_are_replaced_without_a_new_store() {
+    let Some(etcd) = start(&EtcdSetup { tls: true, ..EtcdSetup::default() }) else { return };
+    let authority = etcd.authority().unwrap();
+    let files = Files::new(authority.pem(), &Authority::new().unwrap().issue().unwrap());
+    let store = store(EtcdOptions { deadline: Duration::from_secs(1), ..files.options(&etcd) });
+    assert!(store.get("a").await.is_err(), "a stranger's certificate is taken");
+    files.replace(&authority.issue().unwrap());
+    until("the new pair is used", || store.certificates().renewals() > 0).await;
+    put_whatever_happens(&store, "a").await;
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_are_replaced_under_watches_and_leases_that_notice_nothing() {
+    let Some(etcd) = start(&EtcdSetup { tls: true, ..EtcdSetup::default() }) else { return };
+    let authority = etcd.authority().unwrap();
+    let files = Files::new(authority.pem(), &authority.issue().unwrap());
+    let began = Instant::now();
+    let store = store(files.options(&etcd));
+    let lease = store.lease(Duration::from_secs(6)).await.unwrap();
+    commit(&store, Transaction::new().put_leased("leased", "x", lease.id())).await;
+    let mut watch = store.watch("");
+    let mut known = Known::default();
+    known.follow_until(&mut watch, |known| known.entries.contains_key("leased")).await;
+    for round in 1..=3 {
+        files.replace(&authority.issue().unwrap());
+        until("the new pair is used", || store.certificates().renewals() >= round).await;
+        let key = format!("after-{round}");
+        put_whatever_happens(&store, &key).await;
+        known.follow_until(&mut watch, |known| known.entries.contains_key(&key)).await;
+    }
+    let replaced = Instant::now();
+
+    // A certificate without its key: the last pair stays in use, and that is told.
+    let next = authority.issue().unwrap();
+    files.write("certificate.pem", &next.certificate);
+    until("the mixed pair is refused", || store.certificates().refused_for().is_some()).await;
+    let before = store.certificates().renewals();
+    put_whatever_happens(&store, "while-refused").await;
+    known.follow_until(&mut watch, |known| known.entries.contains_key("while-refused")).await;
+    files.write("key.pem", &next.key);
+    until("the whole pair is used", || store.certificates().renewals() > before).await;
+    until("nothing is refused", || store.certificates().refused_for().is_none()).await;
+
+    // Known::apply checks that nothing was told twice.
+    assert!(known.snapshots == 1 && !known.is_lost, "the watch went on where it was");
+    until("the lease was renewed since", || lease.is_lost() || lease.tenure().covers(began, replaced + lease.ttl()))
+        .await;
+    assert!(!lease.is_lost());
+    store.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_passwords_and_tokens_that_etcd_forgot() {
     let Some(mut etcd) = start(&EtcdSetup::default()) else { return };
@@ -243,7 +333,10 @@ async fn commit_when_back(store: &dyn StateStore, key: &str) {
 fn options_that_cannot_work_are_refused_with_a_reason() {
     let etcd = |endpoints: &[&str], cluster: &str| EtcdOptions::new(endpoints.iter().copied(), cluster);
     let with_ca = EtcdOptions { ca_file: Some("ca.pem".into()), ..etcd(&["http://a:2379"], "c") };
-    let bad = [etcd(&[], "c"), etcd(&["ftp://a"], "c"), etcd(&["a:2379"], ""), etcd(&["a:2379"], "a/b"), with_ca];
+    let user = Some(EtcdUser { name: "forebay".into(), password: "secret".into() });
+    let in_clear = EtcdOptions { user, ..etcd(&["http://a:2379"], "c") };
+    let bad =
+        [etcd(&[], "c"), etcd(&["ftp://a"], "c"), etcd(&["a:2379"], ""), etcd(&["a:2379"], "a/b"), with_ca, in_clear];
     for options in bad {
         let failure = EtcdStore::new(options).unwrap_err();
         assert!(matches!(failure, StateError::Options { .. }), "{failure}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_cluster::grants::Role;
 use forebay_cluster::records::members::{Addresses, DRAINS, DrainProgress, WorkerRecord, WorkerState};
 use forebay_cluster::{Membership as _, Reach, Topology};
 use forebay_state::membership::{Members, MembersOptions, Registered, RegisteredOptions, Table};
@@ -67,6 +68,9 @@ async fn a_worker_is_seen_while_it_lives_and_new_for_a_while() {
     let scene = Scene::new().await;
     let (one, two) = (scene.worker("w1", "a:1"), scene.worker("w2", "b:1"));
     scene.until("both", |topology, _| owners(topology) == ["w1", "w2"] && topology.warming.len() == 2).await;
+    for entry in scene.store.list("").await.unwrap().entries {
+        assert!(Role::Worker.may_write(&entry.key), "{} is not granted to workers", entry.key);
+    }
     scene.until("both are warm", |topology, _| owners(topology) == ["w1", "w2"] && topology.warming.is_empty()).await;
     two.close().await;
     scene.until("the other", |topology, _| owners(topology) == ["w1"]).await;

@@ -13,7 +13,7 @@ use etcd_client::{
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use crate::ReservedPort;
+use crate::{Authority, ReservedPort};
 
 /// How long the members may take until all of them serve.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -56,6 +56,7 @@ struct Tls {
     ca: PathBuf,
     certificate: PathBuf,
     key: PathBuf,
+    authority: Authority,
 }
 
 impl Etcd {
@@ -130,6 +131,12 @@ impl Etcd {
     #[must_use]
     pub fn ca_file(&self) -> Option<&Path> {
         self.tls.as_ref().map(|tls| tls.ca.as_path())
+    }
+
+    /// The authority that signed the members' certificates, and whose certificates clients may use; `None` without TLS.
+    #[must_use]
+    pub fn authority(&self) -> Option<&Authority> {
+        self.tls.as_ref().map(|tls| &tls.authority)
     }
 
     /// PEM files of a certificate that clients may use, and its key; `None` without TLS.
@@ -291,24 +298,17 @@ impl Drop for Etcd {
 impl Tls {
     /// An authority, and a certificate of its for both sides.
     fn generate(directory: &Path) -> anyhow::Result<Self> {
-        let ca_key = rcgen::KeyPair::generate()?;
-        let mut ca = rcgen::CertificateParams::new(Vec::new())?;
-        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let ca_pem = ca.self_signed(&ca_key)?.pem();
-        let issuer = rcgen::Issuer::new(ca, ca_key);
-        let key = rcgen::KeyPair::generate()?;
-        let mut certificate = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])?;
-        certificate.extended_key_usages =
-            vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-        let certificate_pem = certificate.signed_by(&key, &issuer)?.pem();
-        let write = |name: &str, pem: String| {
+        let authority = Authority::new()?;
+        let issued = authority.issue()?;
+        let write = |name: &str, pem: &str| {
             let path = directory.join(name);
             std::fs::write(&path, pem).map(|()| path)
         };
         Ok(Self {
-            ca: write("ca.pem", ca_pem)?,
-            certificate: write("certificate.pem", certificate_pem)?,
-            key: write("key.pem", key.serialize_pem())?,
+            ca: write("ca.pem", authority.pem())?,
+            certificate: write("certificate.pem", &issued.certificate)?,
+            key: write("key.pem", &issued.key)?,
+            authority,
         })
     }
 }

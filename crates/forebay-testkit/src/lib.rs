@@ -6,6 +6,7 @@
 //! * [`FaultProxy`]: stands in front of an S3 server and does, on command, what bad networks and bad servers do;
 //! * [`CannedServer`]: answers http with whatever a test hands out;
 //! * [`Etcd`]: a real etcd, of one member or several that can be killed, paused and started again;
+//! * [`Authority`]: a certificate authority of a test's own;
 //! * [`ReservedPort`]: a port that only the servers of a test listen at;
 //! * [`DataSet`]: file contents that can be checked at any offset;
 //! * [`Telling`]: an allocator that tells of each allocation;
@@ -14,6 +15,7 @@
 //! Servers run on threads of their own, so they serve under any runtime of the test, or none, and stop when dropped.
 
 mod allocations;
+mod authority;
 mod canned;
 mod data_set;
 mod etcd;
@@ -25,6 +27,7 @@ mod s3;
 mod versity;
 
 pub use allocations::Telling;
+pub use authority::{Authority, Issued};
 pub use canned::{CannedRequest, CannedResponse, CannedServer};
 pub use data_set::DataSet;
 pub use etcd::{Etcd, EtcdSetup};

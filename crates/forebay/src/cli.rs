@@ -3,8 +3,8 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, fs, job, mount, mounts, policy, profile, stats, umount, up,
-    version, worker,
+    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, mount, mounts, policy, profile, stats,
+    umount, up, version, worker,
 };
 use crate::exit;
 
@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Mounts(mounts::Args),
     Policy(policy::Args),
     Cluster(cluster::Args),
+    Etcd(etcd::Args),
     Stats(stats::Args),
     Profile(profile::Args),
     Bench(bench::Args),
@@ -80,6 +81,7 @@ impl Command {
             Self::Mounts(args) => mounts::run(&args),
             Self::Policy(args) => policy::run(args),
             Self::Cluster(args) => cluster::run(args),
+            Self::Etcd(args) => etcd::run(&args),
             Self::Stats(args) => stats::run(&args),
             Self::Profile(args) => profile::run(&args),
             Self::Bench(args) => bench::run(args),

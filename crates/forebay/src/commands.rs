@@ -6,6 +6,7 @@ pub(crate) mod completions;
 pub(crate) mod conf;
 pub(crate) mod coordinator;
 pub(crate) mod doctor;
+pub(crate) mod etcd;
 pub(crate) mod fs;
 pub(crate) mod job;
 pub(crate) mod mount;

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 /// Under which key prefix mounts are: `mounts/PATH`, the path as one segment.
 pub const MOUNTS: &str = "mounts/";
+/// Written when a mount is added, under the condition that it is as it was before the others were looked at: of two mounts
+/// that cannot be together, added at once, one is refused.
+pub const LAST_ADDED: &str = "last-mount";
 
 /// Options of a mount, at most.
 const MAX_OPTIONS: usize = 64;

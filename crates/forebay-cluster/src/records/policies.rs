@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Under which key prefix policies are: `policies/PATH`, the path as one segment.
 pub const POLICIES: &str = "policies/";
+/// Under which key prefix the policies are that the coordinator makes by itself, for files that are read most: `hot/PATH`.
+pub const HOT: &str = "hot/";
 
 /// A [`CachePolicy`] and its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

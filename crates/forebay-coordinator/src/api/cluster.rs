@@ -15,8 +15,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::extract::{Body, Params, RequestBody};
 use super::fault::{ErrorBody, Fault};
 use crate::clock::wall_clock;
+use crate::leader::LeaderRecord;
 use crate::series::{Plot, Window};
-use crate::service::{LeaderRecord, Service};
+use crate::service::Service;
 use crate::worker_stats::WorkerStats;
 
 /// The cluster as this coordinator sees it.

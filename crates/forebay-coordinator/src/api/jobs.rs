@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{OriginalUri, Path, State};
-use axum::http::{HeaderName, StatusCode, header};
+use axum::extract::{FromRequest as _, OriginalUri, Path, Request, State};
+use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::{Body, Params, RequestBody, path_of};
 use super::fault::{ErrorBody, Fault};
+use super::forward;
 use crate::jobs::{JobKind, JobReport, JobSpec, JobState};
 use crate::runner::{Runner, matching};
 use crate::service::Service;
@@ -61,7 +62,6 @@ impl RequestBody for StopRequest {}
     responses(
         (status = CREATED, body = Submitted, description = "it was taken"),
         (status = OK, body = Submitted, description = "one was under way already"),
-        (status = TEMPORARY_REDIRECT, description = "ask the leader"),
         (status = BAD_REQUEST, body = ErrorBody),
         (status = TOO_MANY_REQUESTS, body = ErrorBody),
         (status = SERVICE_UNAVAILABLE, body = ErrorBody),
@@ -70,11 +70,11 @@ impl RequestBody for StopRequest {}
 pub(crate) async fn submit(
     State(service): State<Arc<Service>>,
     OriginalUri(uri): OriginalUri,
-    Body(spec): Body<JobSpec>,
+    request: Request,
 ) -> Result<Response, Fault> {
-    let runner = match leading(&service, &uri).await? {
-        Leading::Here(runner) => runner,
-        Leading::Elsewhere(redirect) => return Ok(redirect),
+    let (runner, spec): (_, JobSpec) = match leading(&service, &uri, request).await? {
+        Leading::Here(runner, spec) => (runner, spec),
+        Leading::Elsewhere(answer) => return Ok(answer),
     };
     let (job, created) = runner.submit(spec).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
@@ -125,7 +125,6 @@ pub(crate) async fn get(State(service): State<Arc<Service>>, Path(id): Path<Stri
     request_body(content = StopRequest, description = "an empty object"),
     responses(
         (status = OK, body = JobReport),
-        (status = TEMPORARY_REDIRECT, description = "ask the leader"),
         (status = NOT_FOUND, body = ErrorBody),
         (status = SERVICE_UNAVAILABLE, body = ErrorBody),
     )
@@ -134,28 +133,39 @@ pub(crate) async fn stop(
     State(service): State<Arc<Service>>,
     OriginalUri(uri): OriginalUri,
     Path(id): Path<String>,
-    Body(StopRequest {}): Body<StopRequest>,
+    request: Request,
 ) -> Result<Response, Fault> {
-    match leading(&service, &uri).await? {
-        Leading::Here(runner) => Ok(Json(runner.stop(&id).await?).into_response()),
-        Leading::Elsewhere(redirect) => Ok(redirect),
+    match leading(&service, &uri, request).await? {
+        Leading::Here(runner, StopRequest {}) => Ok(Json(runner.stop(&id).await?).into_response()),
+        Leading::Elsewhere(answer) => Ok(answer),
     }
 }
 
 /// Where jobs run.
-enum Leading {
-    Here(Arc<Runner>),
+enum Leading<T> {
+    /// In this process, for which the body of the request is.
+    Here(Arc<Runner>, T),
+    /// In another one, which has answered.
     Elsewhere(Response),
 }
 
-async fn leading(service: &Service, uri: &axum::http::Uri) -> Result<Leading, Fault> {
-    if let Some(runner) = service.runner() {
-        return Ok(Leading::Here(runner));
+/// Takes a request that is the leader's, or has the leader answer it. One that another coordinator has passed on goes no
+/// further.
+async fn leading<T: RequestBody>(service: &Service, uri: &Uri, request: Request) -> Result<Leading<T>, Fault> {
+    let (runner, was_forwarded) = (service.runner(), forward::was_forwarded(request.headers()));
+    if runner.is_none()
+        && !was_forwarded
+        && let Some(leader) = service.other_leader().await?
+    {
+        let answer = forward::to_leader(&*service.connector, &leader, uri, request).await?;
+        return Ok(Leading::Elsewhere(answer));
     }
-    let leader = service.leader().await?.filter(|leader| leader.name != service.name());
-    let leader = leader.ok_or_else(|| Fault::no_leader("no coordinator leads at the moment"))?;
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let location = format!("http://{}{path}", leader.address);
-    let headers: [(HeaderName, String); 1] = [(header::LOCATION, location)];
-    Ok(Leading::Elsewhere((StatusCode::TEMPORARY_REDIRECT, headers).into_response()))
+    // What makes no sense is refused whoever leads.
+    let Body(body) = Body::<T>::from_request(request, &()).await?;
+    let nobody = if was_forwarded {
+        "another coordinator takes this one for the leader, which it is not"
+    } else {
+        "no coordinator leads at the moment"
+    };
+    runner.map(|runner| Leading::Here(runner, body)).ok_or_else(|| Fault::no_leader(nobody))
 }

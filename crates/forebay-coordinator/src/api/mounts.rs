@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
+use forebay_cluster::records::mounts::{LAST_ADDED, MOUNTS, MountRecord};
 use forebay_state::{Condition, Entry, Transaction, encode_segment};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -15,9 +15,6 @@ use super::fault::{ErrorBody, Fault};
 use crate::mount::Mount;
 use crate::service::Service;
 
-/// Written when a mount is added, under the condition that it is as it was before the others were looked at: of two mounts
-/// that cannot be together, added at once, one is refused.
-const LAST_ADDED: &str = "last-mount";
 /// How often it is tried anew when others add mounts at the same time.
 const MAX_TRIES: usize = 10;
 

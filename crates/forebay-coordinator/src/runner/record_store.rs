@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_cluster::records::coordinators::JOBS;
 use forebay_state::{Condition, StateError, StateStore, Transaction};
 
 use super::deliver;
@@ -9,7 +10,6 @@ use crate::jobs::JobRecord;
 
 /// Records that are deleted in one transaction.
 pub(super) const MAX_AT_ONCE: usize = 50;
-const PREFIX: &str = "jobs/";
 
 pub(crate) struct RecordStore {
     store: Arc<dyn StateStore>,
@@ -25,7 +25,7 @@ impl RecordStore {
     /// All jobs, the oldest first. What another version wrote and this one cannot read is left alone.
     pub(crate) async fn list(&self) -> Result<Vec<JobRecord>, StateError> {
         let mut records = Vec::new();
-        for entry in self.store.list(PREFIX).await?.entries {
+        for entry in self.store.list(JOBS).await?.entries {
             match JobRecord::decode(&entry.value) {
                 Ok(record) if key(&record.id) == entry.key => records.push(record),
                 Ok(record) => tracing::warn!(key = entry.key, id = record.id, "a job's record has another's key"),
@@ -60,5 +60,5 @@ impl RecordStore {
 }
 
 fn key(id: &str) -> String {
-    format!("{PREFIX}{id}")
+    format!("{JOBS}{id}")
 }

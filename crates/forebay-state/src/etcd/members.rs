@@ -3,11 +3,13 @@
 //! Each member has a client of its own, made when it is first asked, so that it is ours to say which one a call goes to:
 //! the one that answered last, and after a failure the next one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use etcd_client::{Client, ConnectOptions};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::backoff::Backoff;
@@ -29,7 +31,10 @@ pub(super) struct Members {
     members: Vec<Member>,
     /// Index of the member to ask first.
     preferred: AtomicUsize,
-    options: ConnectOptions,
+    /// Others when the certificate files have changed.
+    options: ArcSwap<ConnectOptions>,
+    /// Told when they have.
+    renewed: watch::Sender<()>,
     has_user: bool,
     deadline: Duration,
 }
@@ -40,7 +45,8 @@ struct Member {
 }
 
 impl Members {
-    pub(super) fn new(options: EtcdOptions) -> Result<Self, StateError> {
+    /// The members that `options` name, to be connected to with `connect`.
+    pub(super) fn new(options: &EtcdOptions, connect: ConnectOptions) -> Result<Self, StateError> {
         let urls = options.checked_endpoints()?;
         // Clients start at different members, so that all of them serve some.
         let preferred = AtomicUsize::new(rand::random_range(0..urls.len()));
@@ -48,7 +54,8 @@ impl Members {
             name: format!("etcd at {}", urls.join(",")),
             members: urls.into_iter().map(|url| Member { url, client: Mutex::new(None) }).collect(),
             preferred,
-            options: options.connect_options()?,
+            options: ArcSwap::from_pointee(connect),
+            renewed: watch::Sender::new(()),
             has_user: options.user.is_some(),
             deadline: options.deadline,
         })
@@ -131,6 +138,19 @@ impl Members {
         }
     }
 
+    /// Connects with these options from now on. What is under way ends over the old connections; what goes on for long is told
+    /// by [`Members::renewals`].
+    pub(super) async fn renew(&self, options: ConnectOptions) {
+        self.options.store(Arc::new(options));
+        self.disconnect().await;
+        self.renewed.send_replace(());
+    }
+
+    /// Changes whenever all connections are to be made anew.
+    pub(super) fn renewals(&self) -> watch::Receiver<()> {
+        self.renewed.subscribe()
+    }
+
     /// Closes all connections.
     pub(super) async fn disconnect(&self) {
         for member in &self.members {
@@ -171,7 +191,8 @@ impl Members {
             return Ok(client.clone());
         }
         // With a user this asks for a token; the connection itself is made by the first call.
-        let made = Client::connect([&member.url], Some(self.options.clone())).await?;
+        let options = ConnectOptions::clone(&self.options.load());
+        let made = Client::connect([&member.url], Some(options)).await?;
         Ok(client.insert(made).clone())
     }
 }

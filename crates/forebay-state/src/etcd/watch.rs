@@ -1,9 +1,11 @@
 //! A watch: a list, then etcd's events from the revision after it, resumed wherever they break off.
 //!
 //! What was compacted while we were away, and a history that is not the one we knew (etcd restored from a backup), are
-//! answered with a new snapshot.
+//! answered with a new snapshot. When the certificates are replaced, a watch goes on over a new connection from where it
+//! is.
 
 use etcd_client::{Client, EventType, GetOptions, WatchOptions, WatchResponse, WatchStream};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::backoff::Backoff;
@@ -18,10 +20,12 @@ const MAX_BATCH: usize = 64 << 20;
 
 /// Watches until the watch is dropped.
 pub(super) async fn serve(keyspace: &Keyspace, prefix: &str, sender: &WatchSender) {
-    let mut watching = Watching { keyspace, prefix, sender, known: None, is_lost: false, backoff: Backoff::default() };
+    let (renewed, backoff) = (keyspace.members.renewals(), Backoff::default());
+    let mut watching = Watching { keyspace, prefix, sender, renewed, known: None, is_lost: false, backoff };
     loop {
         match watching.session().await {
             End::NobodyWatches => return,
+            End::Renewed => {}
             End::HistoryIsGone => watching.known = None,
             End::Failed(error) => {
                 // A member that ended a stream is no loss as long as another one takes over.
@@ -43,6 +47,8 @@ pub(super) async fn serve(keyspace: &Keyspace, prefix: &str, sender: &WatchSende
 /// Why a session ended.
 enum End {
     NobodyWatches,
+    /// Another connection is to be used.
+    Renewed,
     /// What is known cannot be continued.
     HistoryIsGone,
     Failed(Cause),
@@ -59,6 +65,7 @@ struct Watching<'a> {
     keyspace: &'a Keyspace,
     prefix: &'a str,
     sender: &'a WatchSender,
+    renewed: watch::Receiver<()>,
     /// Everything up to it was sent.
     known: Option<Revision>,
     /// Whether the last update said that the store is lost.
@@ -114,6 +121,8 @@ impl Watching<'_> {
 
     async fn open(&mut self, known: Revision) -> Result<(WatchStream, usize), End> {
         let members = &self.keyspace.members;
+        // What is renewed from here on may be so after the client was made.
+        self.renewed.mark_unchanged();
         let (client, member) = members.first().await.map_err(failed)?;
         let (start, end) = range(&self.keyspace.full(self.prefix));
         // Notes of progress keep what is known from falling behind what etcd has compacted.
@@ -151,7 +160,12 @@ impl Watching<'_> {
 
     async fn follow(&mut self, stream: &mut WatchStream) -> Result<std::convert::Infallible, End> {
         loop {
-            match stream.message().await.map_err(Failure::from) {
+            // The sender is in the members, which outlive this.
+            let message = tokio::select! {
+                message = stream.message() => message,
+                _ = self.renewed.changed() => return Err(End::Renewed),
+            };
+            match message.map_err(Failure::from) {
                 Ok(Some(response)) => self.take(&response).await?,
                 Ok(None) => return Err(End::Failed(Cause::Stream("a member ended a watch".to_owned()))),
                 // A larger batch would come again and again.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_cluster::Reach;
+use forebay_cluster::records::NOBODYS;
 use forebay_config::Config;
 use forebay_coordinator::ApiClient;
 use forebay_doctor::Root;
@@ -18,8 +19,6 @@ use forebay_node::{binding, control, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
 const PAGE_WITHIN: Duration = Duration::from_secs(3);
-/// A key that no process writes: it is read to see whether etcd agrees that there is none.
-const NOBODYS_KEY: &str = "doctor";
 
 /// Asks every member of etcd that the configuration names, by itself.
 pub(super) async fn etcd(config: &Config) -> Vec<EtcdProbe> {
@@ -46,9 +45,9 @@ async fn read(config: &Config) -> anyhow::Result<Duration> {
     let Some(cluster) = Cluster::open(config, Reach::Requests).await? else { return Ok(Duration::ZERO) };
     let read = async {
         // The first one connects.
-        cluster.store().get(NOBODYS_KEY).await?;
+        cluster.store().get(NOBODYS).await?;
         let begun = Instant::now();
-        cluster.store().get(NOBODYS_KEY).await?;
+        cluster.store().get(NOBODYS).await?;
         Ok(begun.elapsed())
     };
     let took = read.await;
