@@ -91,6 +91,9 @@ keys! {
         coordinator_port "coordinator.port": u16 = 19999;
         /// The address that the coordinator listens on.
         coordinator_bind_host "coordinator.bind.host": Host = Host::any();
+        /// A port at which the coordinator serves nothing but `/healthz` and `/readyz`, for the probes of Kubernetes.
+        /// However busy its other port is, this one answers. 0 takes a free port. Unset: none.
+        coordinator_health_port "coordinator.health.port": Option<u16> = None, example "19998";
         /// Where the coordinator keeps the cluster's state if there is no etcd. Unset: next to the run state.
         coordinator_state_dir "coordinator.state_dir": Option<PathBuf> = None, example "\"/var/lib/forebay/state\"";
         /// The number of blocks that jobs load at the same time.
@@ -136,6 +139,8 @@ keys! {
         /// The worker also serves the same pages on this interface's address. Of these, `/stats` is for programs.
         /// Unset: no additional address.
         worker_rest_bind_device "worker.rest.bind.device": Option<Interface> = None, example "\"ib0\"";
+        /// A port at which the worker serves nothing but `/healthz` and `/readyz`, as `coordinator.health.port`.
+        worker_health_port "worker.health.port": Option<u16> = None, example "30001";
         /// DRAM for cached blocks. With 0 and `worker.disks`, the worker caches blocks on disks alone and uses 64MiB
         /// for blocks in transit.
         worker_memory_size "worker.memory.size": ByteSize = ByteSize::gib(1), in ByteSize::bytes(0)..=MAX_BYTES;
@@ -218,6 +223,8 @@ keys! {
         /// The address on which a mount serves these pages. The default lets only this machine reach them; `0.0.0.0`
         /// opens them to other machines.
         client_web_bind_host "client.web.bind.host": Host = Host::loopback();
+        /// A port at which a mount serves nothing but `/healthz` and `/readyz`, as `coordinator.health.port`.
+        client_health_port "client.health.port": Option<u16> = None, example "49998";
         /// Memory for blocks that a client prefetches from workers in other processes.
         client_memory_size "client.memory.size": ByteSize = ByteSize::mib(256), in SMALLEST_BLOCK..=MAX_BYTES;
         /// The maximum number of blocks to prefetch ahead of each sequential stream. 0 turns prefetching off. Unset:
@@ -302,6 +309,16 @@ keys! {
         /// Interface for all TCP traffic between nodes that has no `bind.device` of its own, and for listeners whose
         /// `bind.host` is every address. It does not apply to etcd and origins, which use the routing table.
         network_group_network "network.group_network": Option<Interface> = None, example "\"eth0\"";
+    }
+    section "Network: HTTP (pages, the REST API and probes)" {
+        /// Further host names under which this process answers over HTTP, such as those of an ingress or a Kubernetes
+        /// Service. Without this key it answers to IP addresses, `localhost`, the machine's host name,
+        /// `worker.hostname` and `coordinator.hostname`. Any other name is refused, so that no web page can lead a
+        /// browser here under a name of its own. Pages of these hosts may also send requests.
+        network_http_hosts "network.http.hosts": Vec<Host> = vec![], example "[\"forebay.example.org\"]";
+        /// The address on which the ports for probes listen, such as `coordinator.health.port`. Their answers contain
+        /// no data. `network.group_network` does not change it.
+        network_health_bind_host "network.health.bind.host": Host = Host::any();
     }
     section "Network: RDMA (read by the RDMA transport)" {
         /// Move data over RDMA.
@@ -448,50 +465,4 @@ keys! {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn a_field_is_named_like_its_key_so_every_key_is_read_and_no_variable_is_ambiguous() {
-        for key in KEYS {
-            assert_eq!(key.field, key.name.replace(['.', '-'], "_"));
-        }
-        let variables: BTreeSet<String> = KEYS.iter().map(Key::variable).collect();
-        assert_eq!(variables.len(), KEYS.len());
-    }
-
-    #[test]
-    fn no_key_is_a_section_of_another() {
-        for key in KEYS {
-            let below = KEYS.iter().find(|other| other.name.starts_with(&format!("{}.", key.name)));
-            assert!(below.is_none(), "{} and {:?}", key.name, below);
-        }
-    }
-
-    #[test]
-    fn every_default_is_within_its_limits_and_reads_back_as_itself() {
-        let mut config = Config::default();
-        for key in KEYS {
-            let Some(literal) = key.default_toml() else { continue };
-            let raw = crate::value::Raw::of(&literal.parse().unwrap());
-            assert_eq!((key.write)(&mut config, &raw), Ok(()), "{}", key.name);
-        }
-        assert_eq!(config, Config::default());
-    }
-
-    #[test]
-    fn every_key_without_a_default_has_an_example_that_changes_that_key_alone() {
-        for key in KEYS {
-            if !matches!(key.default_toml().as_deref(), None | Some("[]")) {
-                continue;
-            }
-            let example = key.example.unwrap_or_else(|| panic!("{} has no example", key.name));
-            let mut config = Config::default();
-            (key.write)(&mut config, &crate::value::Raw::of(&example.parse().unwrap())).unwrap();
-            let changed: Vec<&str> =
-                KEYS.iter().filter(|key| key.value_toml(&config) != key.default_toml()).map(|key| key.name).collect();
-            assert_eq!(changed, [key.name]);
-        }
-    }
-}
+mod tests;

@@ -35,6 +35,7 @@ use crate::web;
 
 use fault::Fault;
 pub(crate) use fault::NO_LEADER;
+pub(crate) use health::is_ready;
 
 pub use cluster::{ClusterStatus, Drain, StoreStatus, Version};
 pub use fault::{ErrorBody, ErrorDetail};

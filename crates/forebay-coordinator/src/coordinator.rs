@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::records::coordinators::{COORDINATORS, LEADER};
-use forebay_metrics::{HttpLimits, HttpServer};
+use forebay_metrics::{HostNames, HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -33,6 +34,8 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 const LIMITS: HttpLimits = HttpLimits {
     connections: 512,
     head_within: Duration::from_secs(30),
+    body_within: Duration::from_secs(10),
+    write_within: Duration::from_secs(10),
     lasts_at_most: Duration::from_secs(600),
     ends_within: Duration::from_secs(5),
 };
@@ -46,6 +49,8 @@ pub struct CoordinatorOptions {
     pub listen: SocketAddr,
     /// Where others reach it, `HOST:PORT`; where it listens if not given.
     pub advertise: Option<String>,
+    /// The names that it answers to, besides that at which others reach it.
+    pub hosts: HostNames,
     /// The release that it says it is.
     pub version: String,
     /// How long its leadership outlives it.
@@ -92,6 +97,7 @@ impl CoordinatorOptions {
             name: name.into(),
             listen,
             advertise: None,
+            hosts: HostNames::new(),
             version: version.into(),
             lease: Duration::from_secs(10),
             runner: RunnerOptions::default(),
@@ -130,9 +136,11 @@ impl Coordinator {
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),
         });
-        let server =
-            HttpServer::start(listener, api::router(Arc::clone(&service)).merge(options.pages.clone()), LIMITS);
         let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let pages = api::router(Arc::clone(&service)).merge(options.pages.clone());
+        // Other coordinators send their clients to it by this name.
+        let hosts = options.hosts.clone().with_own(&advertised);
+        let server = HttpServer::start(listener, pages, hosts, LIMITS);
         let record = LeaderRecord { name: options.name.clone(), address: advertised };
         // A struct of texts: its encoding cannot fail.
         let record = serde_json::to_vec(&record).unwrap_or_default();
@@ -169,6 +177,15 @@ impl Coordinator {
     /// When the cluster's state does not answer.
     pub async fn leader(&self) -> Result<Option<LeaderRecord>, StateError> {
         self.service.leader().await
+    }
+
+    /// Asks whether it is ready, as `/readyz` does, for a listener that answers nothing else.
+    pub fn readiness(&self) -> impl Fn() -> BoxFuture<'static, bool> + Clone + Send + Sync + use<> {
+        let service = Arc::clone(&self.service);
+        move || -> BoxFuture<'static, bool> {
+            let service = Arc::clone(&service);
+            Box::pin(async move { api::is_ready(&service).await })
+        }
     }
 
     /// The jobs that it runs or ran, if it leads.

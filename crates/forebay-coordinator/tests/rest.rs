@@ -247,6 +247,31 @@ async fn what_makes_no_sense_is_refused_in_one_form() {
 }
 
 #[tokio::test]
+async fn a_coordinator_answers_to_the_name_that_others_send_its_clients_to_and_says_what_else_may_be_set() {
+    let cluster = Cluster::new().await;
+    let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    options.advertise = Some("coordinator1:19999".to_owned());
+    let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
+    let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (host, status, code) in [("coordinator1:19999", 200, None), ("evil.example:19999", 421, Some("MISDIRECTED"))] {
+        let url = format!("http://{}/api/v1/version", coordinator.address());
+        let response = http.get(url).header("host", host).timeout(PATIENCE).send().await.unwrap();
+        assert_eq!(response.status(), status, "{host}");
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["error"]["code"].as_str(), code, "{answer}");
+        let remedy = answer["error"]["remedy"].as_str().unwrap_or_default();
+        assert_eq!(remedy.contains("network.http.hosts"), code.is_some(), "{answer}");
+    }
+    leads(&coordinator).await;
+    let is_ready = coordinator.readiness();
+    until(|| async { is_ready().await.then_some(()) }).await;
+    cluster.store.close().await;
+    assert!(!is_ready().await);
+    coordinator.close().await;
+}
+
+#[tokio::test]
 async fn the_page_is_served_with_nothing_from_elsewhere() {
     let cluster = Cluster::new().await;
     let (coordinator, _) = cluster.coordinator("one").await;
@@ -293,7 +318,7 @@ async fn however_many_connections_stand_idle_a_request_is_answered() {
         let mut stream = tokio::net::TcpStream::connect(coordinator.address()).await.unwrap();
         if number % 2 == 0 {
             use tokio::io::AsyncWriteExt as _;
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         }
         idle.push(stream);
     }

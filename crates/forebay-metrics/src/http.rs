@@ -1,13 +1,13 @@
 //! An HTTP listener that no client can keep busy: what every page and every interface of a process is served by.
 //!
-//! Connections are bounded in number and in time, and so are the heads of requests. When all places are taken, the
-//! connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when all are being
-//! answered, the next one waits. So idle connections, however many, keep no client from being answered.
+//! Connections are bounded in number and in time, and so are the parts of what clients send and read. When all places
+//! are taken, the connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when
+//! all are being answered, the next one waits. So idle connections, however many, keep no client from being answered.
+//!
+//! Every listener has names, and answers to no other ([`crate::hosts`]): there is no way to start one without.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,16 +16,20 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::places::{Doing, Places};
+use crate::guard::guarded;
+use crate::hosts::HostNames;
+use crate::places::Source;
+use crate::refused::{self, Reason};
+use crate::seats::{Place, Seats};
+use crate::socket::{AnswerBody, RequestBody, Socket};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -33,10 +37,14 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// What a listener allows.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Connections at once.
+    /// Connections at once. Of these, one address has half at most, other than that of loopback.
     pub connections: usize,
     /// How long the head of a request may take to arrive; an idle connection is closed after it, too.
     pub head_within: Duration,
+    /// How long the body of a request may take to arrive, from its head on.
+    pub body_within: Duration,
+    /// How long a client may read nothing of what is sent to it.
+    pub write_within: Duration,
     /// How long a connection may last: for more, a client makes another.
     pub lasts_at_most: Duration,
     /// How long answers under way may take once their connection is to end.
@@ -51,13 +59,13 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `router` to all connections of `listener`. Each request has the address that it came from as an extension,
-    /// [`ConnectInfo`]. Must be called within a tokio runtime.
+    /// Serves `router` to all connections of `listener` that ask for one of `hosts`. Each request has the address that it
+    /// came from as an extension, [`ConnectInfo`]. Must be called within a tokio runtime.
     #[must_use]
-    pub fn start(listener: TcpListener, router: Router, limits: HttpLimits) -> Self {
+    pub fn start(listener: TcpListener, router: Router, hosts: HostNames, limits: HttpLimits) -> Self {
         let stop = CancellationToken::new();
-        let seats = Seats { places: Places::new(limits.connections), leave: HashMap::new() };
-        let shared = HttpShared { limits, router, seats: Mutex::new(seats), left: Notify::new() };
+        let seats = Seats::new(limits.connections, stop.clone());
+        let shared = HttpShared { limits, router: guarded(router, hosts), seats };
         let serving = tokio::spawn(serve(listener, Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
@@ -85,83 +93,18 @@ impl Drop for HttpServer {
 struct HttpShared {
     limits: HttpLimits,
     router: Router,
-    seats: Mutex<Seats>,
-    /// A connection has left its place, or may be told to.
-    left: Notify,
-}
-
-/// The places, and how connections are told to leave them.
-struct Seats {
-    places: Places,
-    leave: HashMap<u64, CancellationToken>,
-}
-
-/// The place of a connection; free again when it is dropped.
-struct Place {
-    shared: Arc<HttpShared>,
-    number: u64,
-    /// It is to end.
-    told: CancellationToken,
-}
-
-impl HttpShared {
-    /// A place, once there is one.
-    async fn place(self: &Arc<Self>, stop: &CancellationToken) -> Place {
-        loop {
-            if let Some(place) = self.try_place(stop) {
-                return place;
-            }
-            // What happens before this waits for it is not forgotten.
-            self.left.notified().await;
-        }
-    }
-
-    /// A place; or else a connection is told to leave its own, if any can be.
-    fn try_place(self: &Arc<Self>, stop: &CancellationToken) -> Option<Place> {
-        let mut seats = self.seats.lock();
-        if let Some(number) = seats.places.take() {
-            let told = stop.child_token();
-            seats.leave.insert(number, told.clone());
-            return Some(Place { shared: Arc::clone(self), number, told });
-        }
-        let leaves = seats.places.make_room()?;
-        seats.leave.get(&leaves)?.cancel();
-        None
-    }
-}
-
-impl Place {
-    fn now(&self, doing: Doing) {
-        self.shared.seats.lock().places.now(self.number, doing);
-        if doing == Doing::Idle {
-            self.shared.left.notify_one();
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut seats = self.shared.seats.lock();
-        seats.places.leave(self.number);
-        seats.leave.remove(&self.number);
-        drop(seats);
-        self.shared.left.notify_one();
-    }
+    seats: Arc<Seats>,
 }
 
 async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
-        let next = async {
-            let (stream, peer) = listener.accept().await?;
-            Ok::<_, std::io::Error>((stream, peer, shared.place(&stop).await))
-        };
         let next = tokio::select! {
-            next = next => next,
+            next = next_connection(&listener, &shared.seats) => next,
             () = stop.cancelled() => break,
         };
         match next {
-            Ok((stream, peer, place)) => drop(connections.spawn(connection(stream, peer, place))),
+            Ok((stream, from, place)) => drop(connections.spawn(connection(stream, from, place, Arc::clone(&shared)))),
             Err(error) => {
                 warn!(%error, "no connection is taken for a moment");
                 tokio::time::sleep(ACCEPT_REST).await;
@@ -173,34 +116,38 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, place: Place) {
-    let (place, limits) = (&place, place.shared.limits);
-    let router = TowerToHyperService::new(place.shared.router.clone());
-    let has_asked = AtomicBool::new(false);
-    let answer = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(peer));
-        has_asked.store(true, Ordering::Relaxed);
-        place.now(Doing::Answered);
-        let answer = router.call(request);
-        async move {
-            let answer = answer.await;
-            place.now(Doing::Idle);
-            answer
+/// The next connection that has a place. It takes one after it was accepted: so the place can be that of another one.
+async fn next_connection(listener: &TcpListener, seats: &Arc<Seats>) -> std::io::Result<(TcpStream, SocketAddr, Place)> {
+    loop {
+        let (stream, from) = listener.accept().await?;
+        if let Some(place) = seats.place(Source::of(from.ip())).await {
+            return Ok((stream, from, place));
         }
+        refused::count(Reason::Share);
+        debug!(%from, "a connection is closed: as many of this address as may be are being answered");
+    }
+}
+
+async fn connection(stream: TcpStream, from: SocketAddr, place: Place, shared: Arc<HttpShared>) {
+    let (limits, turn) = (shared.limits, place.turn());
+    let router = TowerToHyperService::new(shared.router.clone());
+    let answer = service_fn(|mut request: Request<Incoming>| {
+        turn.asked();
+        request.extensions_mut().insert(ConnectInfo(from));
+        let (asking, answering) = (Arc::clone(&turn), Arc::clone(&turn));
+        let answer = router.call(request.map(|body| RequestBody::new(body, limits.body_within, asking)));
+        async move { answer.await.map(|answer| answer.map(|body| AnswerBody::new(body, answering))) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_within);
-    let served = http.serve_connection(TokioIo::new(stream), answer);
+    let served = http.serve_connection(Socket::new(stream, limits.write_within, Arc::clone(&turn)), answer);
     tokio::pin!(served);
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
-        _ = tokio::time::timeout(limits.lasts_at_most, place.told.cancelled()) => {
-            if !has_asked.load(Ordering::Relaxed) {
-                // No answer is lost; it would be waited for until its head should have come.
-                return;
-            }
+        _ = tokio::time::timeout(limits.lasts_at_most, place.told()) => {
+            let Some(grace) = place.grace(limits.ends_within) else { return };
             served.as_mut().graceful_shutdown();
-            tokio::time::timeout(limits.ends_within, served).await.unwrap_or(Ok(()))
+            tokio::time::timeout(grace, served).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {
@@ -216,21 +163,22 @@ mod tests {
     use super::*;
 
     const WITHIN: Duration = Duration::from_secs(30);
+    /// More than the kernel keeps of what nobody reads.
+    const LARGE: usize = 64 << 20;
 
     /// How often `/held` was asked for.
     static HELD: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(0);
 
     async fn server(connections: usize) -> (HttpServer, SocketAddr) {
-        let limits = HttpLimits {
-            connections,
-            head_within: WITHIN,
-            lasts_at_most: 10 * WITHIN,
-            ends_within: Duration::from_secs(2),
-        };
+        server_of(limits(connections)).await
+    }
+
+    async fn server_of(limits: HttpLimits) -> (HttpServer, SocketAddr) {
         let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new()
-            .route("/", get(|| async { "here" }))
+            .route("/", get(|| async { "here" }).post(|body: String| async move { body }))
+            .route("/large", get(|| async { vec![b'x'; LARGE] }))
             .route("/never", get(|| async { std::future::pending::<&'static str>().await }))
             .route(
                 "/held",
@@ -239,11 +187,11 @@ mod tests {
                     std::future::pending::<&'static str>().await
                 }),
             );
-        (HttpServer::start(listener, router, limits), address)
+        (HttpServer::start(listener, router, HostNames::new(), limits), address)
     }
 
     async fn ask(stream: &mut TcpStream, page: &str) {
-        stream.write_all(format!("GET {page} HTTP/1.1\r\nhost: here\r\n\r\n").as_bytes()).await.unwrap();
+        stream.write_all(format!("GET {page} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
     }
 
     /// The answer to a request, of which the connection stays open; empty when it is closed.
@@ -301,5 +249,97 @@ mod tests {
         assert!(answer(&mut last).await.ends_with("here"));
         tokio::time::timeout(WITHIN / 3, server.close()).await.expect("it waits for those who say nothing");
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    /// Waits until the connection is closed, and reads nothing of what was sent before.
+    async fn closed_unread(stream: &TcpStream) {
+        let closed = async {
+            // An answer that nobody reads ends with a reset, which is an error of the socket.
+            while stream.take_error().unwrap().is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(WITHIN, closed).await.expect("it is kept");
+    }
+
+    fn limits(connections: usize) -> HttpLimits {
+        HttpLimits {
+            connections,
+            head_within: WITHIN,
+            body_within: WITHIN,
+            write_within: WITHIN,
+            lasts_at_most: 10 * WITHIN,
+            ends_within: Duration::from_secs(2),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_for_another_host_or_of_another_origin_reaches_no_page() {
+        let (server, address) = server(4).await;
+        for (lines, status) in [
+            ("host: evil.example", "421"),
+            ("host: localhost\r\norigin: http://evil.example", "403"),
+            ("x: y", "400"),
+            ("host: localhost", "200"),
+        ] {
+            for page in ["/", "/nowhere"] {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(format!("GET {page} HTTP/1.1\r\n{lines}\r\n\r\n").as_bytes()).await.unwrap();
+                let answer = answer(&mut stream).await;
+                let status = if status == "200" && page != "/" { "404" } else { status };
+                assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{lines} {page}: {answer}");
+                assert_eq!(answer.contains("network.http.hosts"), matches!(status, "421" | "403"), "{answer}");
+            }
+        }
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_reads_nothing_of_an_answer_is_closed_in_time() {
+        let (server, address) = server_of(HttpLimits { write_within: Duration::from_millis(200), ..limits(4) }).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        ask(&mut stream, "/large").await;
+        closed_unread(&stream).await;
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_reads_on_gets_all_of_a_large_answer() {
+        let (server, address) = server(4).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /large HTTP/1.0\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut all = Vec::new();
+        tokio::time::timeout(WITHIN, stream.read_to_end(&mut all)).await.expect("an end").unwrap();
+        assert!(all.len() > LARGE);
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_not_waited_for() {
+        let (server, address) = server_of(HttpLimits { body_within: Duration::from_millis(200), ..limits(4) }).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nhalf").await.unwrap();
+        let mut all = String::new();
+        tokio::time::timeout(WITHIN, stream.read_to_string(&mut all)).await.expect("it is closed").unwrap();
+        assert!(all.starts_with("HTTP/1.1 400 "), "{all}");
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_holds_an_answer_up_makes_room_for_who_comes() {
+        let (server, address) = server(1).await;
+        let mut unread = TcpStream::connect(address).await.unwrap();
+        ask(&mut unread, "/large").await;
+        unread.readable().await.unwrap();
+        let mut unsent = TcpStream::connect(address).await.unwrap();
+        let head = "POST / HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n";
+        unsent.write_all(head.as_bytes()).await.unwrap();
+        assert!(answer(&mut unsent).await.starts_with("HTTP/1.1 100 "), "it is asked to send the rest");
+        closed_unread(&unread).await;
+        let mut other = TcpStream::connect(address).await.unwrap();
+        ask(&mut other, "/").await;
+        assert!(answer(&mut other).await.ends_with("here"));
+        assert_eq!(answer(&mut unsent).await, "", "it is closed");
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
     }
 }

@@ -8,6 +8,9 @@
 //! | `/stats` | all counters as one JSON object, as `forebay stats` reads them |
 //!
 //! They tell and take no orders. A client that is slow is closed, and so is an idle one when others come.
+//!
+//! `/healthz` and `/readyz` may have a listener of their own ([`serve_health`]): tools that restart a process must not
+//! find it dead because others have taken its places.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::exposition::{CONTENT_TYPE, Registry};
+use crate::hosts::HostNames;
 use crate::http::{HttpLimits, HttpServer};
 use crate::readiness::Readiness;
 
@@ -29,15 +33,26 @@ use crate::readiness::Readiness;
 const LIMITS: HttpLimits = HttpLimits {
     connections: 64,
     head_within: Duration::from_secs(10),
+    body_within: Duration::from_secs(10),
+    write_within: Duration::from_secs(10),
     lasts_at_most: Duration::from_secs(600),
     ends_within: Duration::from_secs(2),
+};
+/// A kubelet makes a connection for each probe, and others have no reason to come.
+const HEALTH_LIMITS: HttpLimits = HttpLimits {
+    connections: 16,
+    head_within: Duration::from_secs(5),
+    body_within: Duration::from_secs(5),
+    write_within: Duration::from_secs(5),
+    lasts_at_most: Duration::from_secs(60),
+    ends_within: Duration::from_secs(1),
 };
 
 /// Why the pages cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
     /// The address cannot be listened on.
-    #[error("cannot serve metrics at {address}: {error}; choose another port, or 0 for a free one")]
+    #[error("cannot serve HTTP at {address}: {error}; choose another port, or 0 for a free one")]
     Listen {
         /// Where.
         address: SocketAddr,
@@ -96,15 +111,47 @@ pub struct MetricsServer {
     server: HttpServer,
 }
 
-/// Serves `pages` at `address`. Must be called within a tokio runtime.
+/// Serves `pages` at `address`, to those who ask for one of `hosts`. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// [`WebError::Listen`].
-pub async fn serve(address: SocketAddr, pages: Router) -> Result<MetricsServer, WebError> {
+pub async fn serve(address: SocketAddr, pages: Router, hosts: HostNames) -> Result<MetricsServer, WebError> {
+    listen(address, pages, hosts, LIMITS).await
+}
+
+/// Serves nothing but `/healthz` and `/readyz` at `address`, with places of its own. Its answers say yes or no, and
+/// give no reason: the port may be open to more than those who may see the pages. Must be called within a tokio
+/// runtime.
+///
+/// # Errors [`WebError::Listen`].
+pub async fn serve_health<F, R>(address: SocketAddr, is_ready: F, hosts: HostNames) -> Result<MetricsServer, WebError>
+where
+    F: Fn() -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = bool> + Send + 'static,
+{
+    let ready = move || {
+        let is_ready = is_ready();
+        async move {
+            match is_ready.await {
+                true => (StatusCode::OK, "ready\n"),
+                false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+            }
+        }
+    };
+    let pages = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready));
+    listen(address, pages, hosts, HEALTH_LIMITS).await
+}
+
+async fn listen(
+    address: SocketAddr,
+    pages: Router,
+    hosts: HostNames,
+    limits: HttpLimits,
+) -> Result<MetricsServer, WebError> {
     let cannot = |error| WebError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
-    Ok(MetricsServer { address, server: HttpServer::start(listener, pages, LIMITS) })
+    Ok(MetricsServer { address, server: HttpServer::start(listener, pages, hosts, limits) })
 }
 
 impl MetricsServer {
@@ -138,7 +185,7 @@ mod tests {
 
     async fn get(address: SocketAddr, page: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {page} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {page} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -152,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn each_page_answers_and_readiness_says_what_is_missing() {
         let (site, readiness) = site();
-        let server = serve(loopback(), routes(site)).await.unwrap();
+        let server = serve(loopback(), routes(site), HostNames::new()).await.unwrap();
         let at = server.local_addr();
         let metrics = get(at, "/metrics").await;
         assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(CONTENT_TYPE), "{metrics}");
@@ -167,7 +214,7 @@ mod tests {
         readiness.there("mount");
         assert!(get(at, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(get(at, "/secret").await.starts_with("HTTP/1.1 404"));
-        let posted = get(at, "/metrics HTTP/1.1\r\nhost: a\r\n\r\nPOST /metrics").await;
+        let posted = get(at, "/metrics HTTP/1.1\r\nhost: localhost\r\n\r\nPOST /metrics").await;
         assert!(posted.contains("405"), "{posted}");
         server.close().await;
         assert!(TcpStream::connect(at).await.is_err());
@@ -175,7 +222,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_say_nothing_keep_nobody_from_being_answered_and_hold_no_one_up_at_the_end() {
-        let server = serve(loopback(), routes(site().0)).await.unwrap();
+        let server = serve(loopback(), routes(site().0), HostNames::new()).await.unwrap();
         let mut silent = Vec::new();
         for _ in 0..4 * LIMITS.connections {
             silent.push(TcpStream::connect(server.local_addr()).await.unwrap());
@@ -188,9 +235,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_listener_for_probes_says_yes_or_no_and_no_more() {
+        let (readiness, names) = (Readiness::new(), HostNames::new());
+        let known = readiness.clone();
+        let is_ready = move || std::future::ready(known.reasons().is_empty());
+        let server = serve_health(loopback(), is_ready, names).await.unwrap();
+        let at = server.local_addr();
+        assert!(get(at, "/healthz").await.ends_with("\r\n\r\nok\n"));
+        let ready = get(at, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 200") && ready.ends_with("\r\n\r\nready\n"), "{ready}");
+        readiness.missing("mount", "s3://bucket is away");
+        let unready = get(at, "/readyz").await;
+        assert!(unready.starts_with("HTTP/1.1 503") && unready.ends_with("\r\n\r\nnot ready\n"), "{unready}");
+        for page in ["/", "/metrics", "/stats"] {
+            assert!(get(at, page).await.starts_with("HTTP/1.1 404"), "{page}");
+        }
+        server.close().await;
+    }
+
+    #[tokio::test]
     async fn a_port_that_is_taken_is_told_by_its_number() {
-        let server = serve(loopback(), routes(site().0)).await.unwrap();
-        let error = serve(server.local_addr(), routes(site().0)).await.unwrap_err().to_string();
+        let server = serve(loopback(), routes(site().0), HostNames::new()).await.unwrap();
+        let error = serve(server.local_addr(), routes(site().0), HostNames::new()).await.unwrap_err().to_string();
         assert!(error.contains(&server.local_addr().to_string()), "{error}");
     }
 }

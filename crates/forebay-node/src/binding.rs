@@ -17,6 +17,7 @@
 //! | other connections of commands, and those of coordinators, to workers | `network.group_network` |
 //! | a mount's `/metrics` and so on | `client.web.bind.host`; where that is every address, `network.group_network` |
 //! | a coordinator's listener | `coordinator.bind.host`, `network.group_network` |
+//! | the listeners for probes, `*.health.port` | `network.health.bind.host` alone: who probes is no node of the cache |
 //! | connections of commands to a coordinator | `network.group_network` |
 //!
 //! A process that asks a worker for data does so where that hands out data ([`Reach::Data`]), from the interface for data; one that
@@ -171,6 +172,14 @@ pub fn coordinator_address(config: &Config) -> anyhow::Result<SocketAddr> {
     listener(config, "coordinator.bind.host", &config.coordinator_bind_host, config.coordinator_port)
 }
 
+/// Where `/healthz` and `/readyz` are served alone, at `port`.
+///
+/// # Errors
+/// When the host has no address.
+pub fn health_address(config: &Config, port: u16) -> anyhow::Result<SocketAddr> {
+    resolved("network.health.bind.host", &config.network_health_bind_host, port)
+}
+
 /// What a worker connects to other workers from, if that is named.
 ///
 /// # Errors
@@ -281,13 +290,18 @@ pub fn interface_names(addresses: &[(String, Address)]) -> Vec<String> {
 
 /// The address of `host`, which the setting `key` names; that of the group's network in place of every address.
 fn listener(config: &Config, key: &str, host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
-    let found = (host.as_str(), port).to_socket_addrs();
-    let at = found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
-        let next = format!("set {key} to an address of this machine, or 0.0.0.0 for all");
-        Fault::new(Exit::Usage, format!("{key}: `{host}` has no address"), next)
-    })?;
+    let at = resolved(key, host, port)?;
     let of_group = if at.ip().is_unspecified() { group_source(config)? } else { None };
     Ok(SocketAddr::new(of_group.unwrap_or(at.ip()), port))
+}
+
+/// The address of `host`, which the setting `key` names.
+fn resolved(key: &str, host: &Host, port: u16) -> anyhow::Result<SocketAddr> {
+    let found = (host.as_str(), port).to_socket_addrs();
+    found.ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+        let next = format!("set {key} to an address of this machine, or 0.0.0.0 for all");
+        Fault::new(Exit::Usage, format!("{key}: `{host}` has no address"), next).into()
+    })
 }
 
 /// Whether a listener at `listening` is one at `address`, too. Linux has those at `::` listen to IPv4 as well.

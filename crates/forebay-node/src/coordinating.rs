@@ -19,7 +19,7 @@ use forebay_coordinator::{
     CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, PlainConnector,
     RunnerOptions,
 };
-use forebay_metrics::{ProcessStats, Readiness, counters};
+use forebay_metrics::{MetricsServer, ProcessStats, Readiness, counters};
 use forebay_state::membership::{Members, Table};
 use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath};
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
 use crate::hot::Hot;
-use crate::{assembly, binding, metrics, namespaces};
+use crate::{assembly, binding, http, metrics, namespaces};
 
 /// How often is looked whether another coordinator leads.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -46,6 +46,8 @@ pub(crate) struct Coordinating {
     coordinator: Arc<Coordinator>,
     view: Arc<View>,
     hot: Hot,
+    /// The listener for probes, if there is one.
+    probes: Option<MetricsServer>,
 }
 
 impl Coordinating {
@@ -107,6 +109,7 @@ impl Coordinating {
             leader,
             pages: counters(site),
             advertise: advertised,
+            hosts: http::host_names(config),
             lease: config.cluster_lease_ttl,
             runner,
             mount_check: Some(Arc::new(check)),
@@ -126,7 +129,9 @@ impl Coordinating {
         // Nothing else sets it.
         let _ = itself.set(Arc::downgrade(&coordinator));
         let hot = Hot::start(config, cluster, &coordinator, client);
-        Ok(Self { coordinator, view, hot })
+        let port = config.coordinator_health_port;
+        let probes = http::probes(config, "coordinator.health.port", port, coordinator.readiness()).await;
+        Ok(Self { coordinator, view, hot, probes })
     }
 
     /// Where it listens.
@@ -155,6 +160,9 @@ impl Coordinating {
     /// Lets go of its jobs, for others to take over, and ends.
     pub(crate) async fn close(self) {
         self.hot.close().await;
+        if let Some(probes) = &self.probes {
+            probes.close().await;
+        }
         // A page that is being made has it for a moment at most.
         if let Some(coordinator) = Arc::into_inner(self.coordinator) {
             coordinator.close().await;

@@ -32,6 +32,7 @@ mod disks;
 mod elsewhere;
 pub mod error;
 mod hot;
+mod http;
 pub mod local;
 mod materialise_requests;
 mod measured;

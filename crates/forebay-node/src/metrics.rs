@@ -10,7 +10,7 @@ mod cluster;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use forebay_metrics::{Families, Readiness, Registry, Site};
+use forebay_metrics::{Families, Readiness, Registry, Site, collect_refused};
 use serde_json::Value;
 
 use crate::report::{Client, Fuse, FuseIo, Local, Origin, Rdma, Report, Staging, Store, Window, Worker, ZeroCopy};
@@ -24,6 +24,7 @@ pub(crate) fn site(readiness: Readiness, report: impl Fn() -> Value + Send + Syn
     let collected = Arc::clone(&report);
     let registry = Registry::new().with(move |families: &mut Families| {
         build_info(families);
+        collect_refused(families);
         match Report::of(&collected()) {
             Ok(report) => collect(&report, families),
             Err(error) => tracing::warn!(%error, "the counters are not understood"),

@@ -6,12 +6,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context as _;
-use forebay_config::{Loaded, Origin as Source};
-use forebay_metrics::{MetricsServer, Readiness, Site, WebError, routes, serve};
+use forebay_config::{Config, Loaded, Origin as Source};
+use forebay_metrics::{HostNames, MetricsServer, Readiness, Site, WebError, routes, serve};
 use tracing::{info, warn};
 
 use crate::worker_node::{WorkerNode, hostname_or};
-use crate::{binding, metrics};
+use crate::{binding, http, metrics};
 
 /// The servers, and what they say of the process's readiness.
 pub(crate) struct Web {
@@ -31,7 +31,9 @@ impl Web {
         let host = config.worker_hostname.as_ref();
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), move || measured.report());
-        Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host)).await
+        let names = http::host_names(config);
+        let web = Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host), names);
+        Some(web.await?.with_probes(config, "worker.health.port", config.worker_health_port).await)
     }
 
     /// That of a mount that reports `report`.
@@ -44,7 +46,9 @@ impl Web {
         let may_move = loaded.origin("client.web.port") == Source::Default;
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), report);
-        Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None)).await
+        let names = http::host_names(config);
+        let web = Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None), names);
+        Some(web.await?.with_probes(config, "client.health.port", config.client_health_port).await)
     }
 
     /// `may_move`: to a free port, if `port` is taken.
@@ -55,16 +59,17 @@ impl Web {
         readiness: Readiness,
         site: Site,
         host: anyhow::Result<String>,
+        names: HostNames,
     ) -> Option<Self> {
         let started = async {
             let (addresses, host) = (addresses?, host?);
             let (pages, mut servers) = (routes(site), Vec::new());
             for ip in addresses {
-                let server = match serve(SocketAddr::new(ip, port), pages.clone()).await {
+                let server = match serve(SocketAddr::new(ip, port), pages.clone(), names.clone()).await {
                     Err(WebError::Listen { error, .. })
                         if may_move && error.kind() == std::io::ErrorKind::AddrInUse =>
                     {
-                        serve(SocketAddr::new(ip, 0), pages.clone()).await?
+                        serve(SocketAddr::new(ip, 0), pages.clone(), names.clone()).await?
                     }
                     server => server?,
                 };
@@ -88,6 +93,14 @@ impl Web {
                 None
             }
         }
+    }
+
+    /// The same, and a listener for probes where `port`, which the setting `key` names, is one.
+    async fn with_probes(mut self, config: &Config, key: &str, port: Option<u16>) -> Self {
+        let readiness = self.readiness.clone();
+        let is_ready = move || std::future::ready(readiness.reasons().is_empty());
+        self.servers.extend(http::probes(config, key, port, is_ready).await);
+        self
     }
 
     /// `what` is missing from now on: `/readyz` says so.

@@ -185,7 +185,7 @@ fn a_profile_is_made_of_a_mount_and_of_a_saved_log() {
 /// What a page of a process says, head and body.
 fn get(address: &str, page: &str) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
-    write!(stream, "GET {page} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {page} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer

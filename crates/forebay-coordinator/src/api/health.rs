@@ -58,6 +58,17 @@ pub(crate) async fn healthz(State(service): State<Arc<Service>>) -> Json<Health>
     responses((status = OK, body = Readiness), (status = SERVICE_UNAVAILABLE, body = Readiness))
 )]
 pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, Json<Readiness>) {
+    let readiness = readiness(&service).await;
+    let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(readiness))
+}
+
+/// Whether the state store is reachable and a leader known, without the reasons.
+pub(crate) async fn is_ready(service: &Service) -> bool {
+    readiness(service).await.ready
+}
+
+async fn readiness(service: &Service) -> Readiness {
     let found = tokio::time::timeout(PATIENCE, service.leader()).await;
     let found = match found {
         Ok(found) => found.map_err(|error| error.to_string()),
@@ -76,7 +87,5 @@ pub(crate) async fn readyz(State(service): State<Arc<Service>>) -> (StatusCode, 
         Err(reason) => (Err(reason), Err("it cannot be known without the state store".to_owned())),
     };
     let checks = vec![check("state_store", store), check("leader", leader)];
-    let ready = checks.iter().all(|check| check.ok);
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Readiness { ready, checks }))
+    Readiness { ready: checks.iter().all(|check| check.ok), checks }
 }

@@ -12,6 +12,7 @@ use crate::report::sample::everything;
 fn families(scale: u64) -> Families {
     let mut families = Families::new();
     build_info(&mut families);
+    collect_refused(&mut families);
     collect(&Report::of(&everything(scale)).unwrap(), &mut families);
     families
 }

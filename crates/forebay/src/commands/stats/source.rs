@@ -154,6 +154,10 @@ async fn of_web(address: &str, http: &reqwest::Client) -> anyhow::Result<Value> 
     answer.await.map_err(|error| {
         let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let cause = causes.by_ref().last().map(ToString::to_string).unwrap_or_default();
+        if error.status() == Some(reqwest::StatusCode::MISDIRECTED_REQUEST) {
+            let next = "give its IP address, or add the name to `network.http.hosts` of that process";
+            return Fault::new(Exit::Denied, format!("what answers at {url} has another name"), next).into();
+        }
         // Another program listens there, or an old version.
         if error.is_status() || error.is_decode() {
             let next = "give the address that a worker's or a mount's log names with `/metrics`";

@@ -1,0 +1,181 @@
+//! A connection whose client is not waited for without end: not for the rest of a request, nor until it reads its
+//! answer.
+//!
+//! The library bounds the time for the head of a request, and for the next one; what comes after the head is bounded
+//! here. On the way, all three tell whose turn it is ([`Turn`]).
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::BoxError;
+use axum::body::{Body as AxumBody, Bytes};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use crate::seats::Turn;
+
+/// The connection itself. It fails once its client has taken nothing of what is to be sent for too long.
+pub(crate) struct Socket {
+    io: TokioIo<TcpStream>,
+    write_within: Duration,
+    turn: Arc<Turn>,
+    /// There, while the client is to read.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Socket {
+    /// `stream`, whose client takes some of an answer within `write_within`.
+    pub(crate) fn new(stream: TcpStream, write_within: Duration, turn: Arc<Turn>) -> Self {
+        Self { io: TokioIo::new(stream), write_within, turn, stalled: None }
+    }
+
+    /// `written`, or an error if that is pending for too long.
+    fn in_time(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            if self.stalled.take().is_some() {
+                self.turn.goes_on();
+            }
+            return written;
+        }
+        self.turn.awaits();
+        let within = self.write_within;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(within)));
+        ready!(stalled.as_mut().poll(cx));
+        let error = format!("its client read nothing of the answer for {within:?}");
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, error)))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.stalled.is_some() {
+            // Or the kernel would keep, and offer, what nobody reads. Where this fails, it does so for a while.
+            let _ = self.io.inner().set_zero_linger();
+        }
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buffer)
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write(cx, bytes);
+        this.in_time(cx, written)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.io).poll_flush(cx))?;
+        // It is asked for when nothing is left to be written.
+        this.turn.sent();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.io).poll_write_vectored(cx, parts);
+        this.in_time(cx, written)
+    }
+}
+
+/// The body of a request. It fails if it has not come in time.
+pub(crate) struct RequestBody {
+    body: Incoming,
+    until: Instant,
+    turn: Arc<Turn>,
+    /// There, while the client is to send.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl RequestBody {
+    /// `body`, all of which comes within `within` from now.
+    pub(crate) fn new(body: Incoming, within: Duration, turn: Arc<Turn>) -> Self {
+        Self { body, until: Instant::now() + within, turn, late: None }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            this.turn.goes_on();
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        this.turn.awaits();
+        let until = this.until;
+        let late = this.late.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        ready!(late.as_mut().poll(cx));
+        let error = io::Error::new(io::ErrorKind::TimedOut, "the body of the request did not come in time");
+        Poll::Ready(Some(Err(error.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer. It tells when there is no more of it.
+pub(crate) struct AnswerBody {
+    body: AxumBody,
+    turn: Arc<Turn>,
+}
+
+impl AnswerBody {
+    /// `body`, as it is.
+    pub(crate) fn new(body: AxumBody, turn: Arc<Turn>) -> Self {
+        Self { body, turn }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        self.turn.answered();
+    }
+}
