@@ -291,6 +291,10 @@ keys! {
         /// `auto`: if shared memory can use huge pages, or `worker.memory.huge_pages` is off. `on`: also with small
         /// pages. A client uses shared memory if it can, unless this is `off`. `forebay up` shares none.
         network_shared_memory "network.shared_memory": SharedMemory = SharedMemory::Auto;
+        /// The directory of the sockets over which workers share their memory. It belongs to the user of worker and
+        /// mounts, has mode 0700, and all of them must see it: in containers, mount it into each. Unset:
+        /// /run/forebay-shm-0 for root, /tmp/forebay-shm-UID for other users.
+        network_shared_memory_dir "network.shared_memory_dir": Option<PathBuf> = None, example "\"/run/user/1000/forebay-shm\"";
     }
     section "Network: TCP" {
         /// How often an idle connection is pinged. An RDMA connection is pinged when calls are in progress and nothing

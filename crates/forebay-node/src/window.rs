@@ -1,11 +1,12 @@
 //! Windows onto workers' memory: those that a worker opens to processes on its host, and those that a mount looks through.
 //!
-//! A worker shares its pool if `network.shared_memory` lets it; then there is a window beside each of its listeners, under the name of
-//! that address, all with one bound. A client tries one for each worker whose address may be one of this host, whatever else it would reach it by; what
+//! A worker shares its pool if `network.shared_memory` lets it; then there is a window beside each of its listeners, at
+//! the socket of that address, all with one bound. A client tries one for each worker whose address may be one of this host, whatever else it would reach it by; what
 //! is no read, or no longer to be seen, goes the other way. A window that cannot be had is told in the log and costs nothing but
 //! copies, unless `network.shared_memory` is `on`.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_config::{Config, SharedMemory};
 use forebay_memory::{Pool, Sharing, SpanMut};
-use forebay_shm::{ClientOptions, NearTransport, ServerOptions, WindowReport, WindowServer, name_of};
+use forebay_shm::{
+    ClientOptions, NearTransport, ServerOptions, WindowReport, WindowServer, default_directory, socket_path,
+};
 use forebay_transport::{CallError, Op, PeerMemory, Reply, Request, Service, Transport, TransportKind};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -34,13 +37,18 @@ pub fn sharing(config: &Config) -> Sharing {
     }
 }
 
+/// Where the sockets of this user's workers lie.
+fn directory(config: &Config) -> PathBuf {
+    config.network_shared_memory_dir.clone().unwrap_or_else(default_directory)
+}
+
 /// A worker's windows.
 #[derive(Default)]
 pub struct Windows {
     /// All of them.
     server: Option<WindowServer>,
     /// How many there are.
-    names: usize,
+    sockets: usize,
 }
 
 impl Windows {
@@ -63,29 +71,29 @@ impl Windows {
             );
             return Ok(Self::default());
         }
-        let mut windows = Self::default();
+        let (mut windows, directory) = (Self::default(), directory(config));
         for address in addresses {
-            let name = name_of(address);
+            let path = socket_path(&directory, address);
             let opened = match &windows.server {
-                Some(server) => server.also_listen(&name),
+                Some(server) => server.also_listen(&path),
                 None => {
-                    let defaults = ServerOptions::new(name.clone(), config.cluster_name.as_str(), block_size(config));
+                    let defaults = ServerOptions::new(path.clone(), config.cluster_name.as_str(), block_size(config));
                     let max_connections = config.worker_max_connections as usize;
                     let options = ServerOptions { instance, max_connections, ..defaults };
                     WindowServer::bind(options, pool, Arc::clone(service)).map(|server| windows.server = Some(server))
                 }
             };
             match opened {
-                Ok(()) => windows.names += 1,
-                Err(error) if must => {
-                    return Err(error)
-                        .with_context(|| format!("clients on this host cannot be shown memory at {name}"));
+                Ok(()) => windows.sockets += 1,
+                Err(error) if must => return Err(error).context("clients on this host cannot be shown memory"),
+                Err(error) => {
+                    warn!(path = %path.display(), %error, "clients on this host cannot be shown memory, they get copies");
                 }
-                Err(error) => warn!(name, %error, "clients on this host cannot be shown memory, they get copies"),
             }
         }
-        if windows.names > 0 {
-            info!(pages = %pool.pages(), "clients on this host that run as the same user see this worker's memory");
+        if windows.sockets > 0 {
+            let (pages, directory) = (pool.pages(), directory.display());
+            info!(%pages, %directory, "clients on this host that run as the same user see this worker's memory");
         }
         Ok(windows)
     }
@@ -93,7 +101,7 @@ impl Windows {
     /// The clients that look through them, and what must stay as it is meanwhile.
     pub fn report(&self) -> Value {
         json!({
-            "servers": self.names,
+            "servers": self.sockets,
             "connections": self.server.as_ref().map_or(0, WindowServer::connections),
             "pinned_bytes": self.server.as_ref().map_or(0, WindowServer::pinned),
         })
@@ -133,7 +141,7 @@ impl NearConnector {
         }
         let options = ClientOptions::new(config.cluster_name.as_str(), block_size(config));
         let connect_timeout = options.connect_timeout.min(config.client_request_timeout);
-        let options = ClientOptions { connect_timeout, ..options };
+        let options = ClientOptions { directory: directory(config), connect_timeout, ..options };
         let patience = Patience { silence: config.network_tcp_keepalive, answer: config.network_tcp_dead_after };
         Some(Self { others, options, patience, links: Mutex::default() })
     }

@@ -4,7 +4,8 @@
 //! reader. Here it passes the descriptor of its pool, once, and answers a read with where the bytes lie. The client maps the pool,
 //! to be read only, and its reply is a view of the worker's memory, as one within a process would be.
 //!
-//! * [`WindowServer`] is the worker's side: a Unix socket under a name that follows from the worker's address ([`name_of`]);
+//! * [`WindowServer`] is the worker's side: a Unix socket in a directory of its user alone, under a name that follows from the
+//!   worker's address ([`socket_path`]);
 //! * [`NearTransport`] is the client's: it wraps another transport to the same worker, takes the reads that bring no buffer,
 //!   and leaves everything else to the other.
 //!
@@ -29,9 +30,10 @@
 //! 3. *A lease ends once.* It belongs to the request's number, which is used once in a session, and is shared by the views of a
 //!    reply; the last of them to go releases it. A reply whose caller has left is a view that is dropped at once. A release of what
 //!    was not shown ends the session, and not what it has shown.
-//! 4. *A client can only look.* The mapping is read-only, and so is the descriptor. Both sides talk only to their own user and to
-//!    root, by what the kernel says of the other: the memory holds what the worker's user may read, and a process that passes
-//!    memory could take it away. And the worker that is seen is the one that is meant: both ways to it name the same instance.
+//! 4. *A client can only look.* The mapping is read-only, and so is the descriptor. No other user gets to the
+//!    socket (`path`, `listener`), and both sides talk only to their own user and to root, by what the kernel says of
+//!    the other: the memory holds what the worker's user may read, and a process that passes memory could take it away.
+//!    And the worker that is seen is the one that is meant: both ways to it name the same instance.
 //! 5. *Nothing is believed.* The worker checks that bytes lie in the pool that it passed, the client that places lie in what it
 //!    mapped and add up. What does not fit is another way's to read ([`forebay_transport::LinkError::OtherPath`]).
 //!
@@ -52,8 +54,10 @@ mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod lease;
+mod listener;
 mod near;
 mod options;
+mod path;
 mod pins;
 mod reach;
 mod server;
@@ -63,8 +67,13 @@ mod socket;
 mod wire;
 
 pub use near::{NearTransport, WindowReport};
-pub use options::{ClientOptions, ServerOptions, name_of};
+pub use options::{ClientOptions, ServerOptions};
+pub use path::{default_directory, socket_path};
 pub use server::WindowServer;
+
+use std::path::PathBuf;
+
+use forebay_private::{NotOurs, PrivateError};
 
 /// Why a worker's memory could not be opened to clients.
 #[derive(Debug, thiserror::Error)]
@@ -72,21 +81,47 @@ pub enum WindowError {
     /// The pool is this process's alone.
     #[error("the worker's memory is private to its process")]
     Private,
+    /// Others could take the place of the socket.
+    #[error(transparent)]
+    NotOurs(#[from] NotOurs),
     /// Another socket listens there already.
     #[error(
-        "cannot listen as `@{name}`: the name is in use; stop the process that has it (`ss -xlp src @{name}` names it) \
-         or set `network.shared_memory = off`"
+        "cannot listen at {path}: another process does; stop it (`ss -xlp src {path}` names it) or set \
+         `network.shared_memory = off`"
     )]
-    NameInUse {
-        /// The name.
-        name: String,
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The kernel has no room for the path.
+    #[error(
+        "cannot listen at {path}: the path of a socket has {max} bytes at most, and this one {length}; set \
+         `network.shared_memory_dir` to a shorter one",
+        max = crate::path::MAX_PATH
+    )]
+    TooLong {
+        /// The socket.
+        path: PathBuf,
+        /// Bytes in that.
+        length: usize,
     },
     /// The kernel refused for another reason.
-    #[error("cannot listen as `@{name}`: {error}")]
-    Listen {
-        /// The name.
-        name: String,
+    #[error("cannot {action} {path}: {error}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which socket, file or directory.
+        path: PathBuf,
         /// The kernel's answer.
         error: std::io::Error,
     },
+}
+
+impl From<PrivateError> for WindowError {
+    fn from(error: PrivateError) -> Self {
+        match error {
+            PrivateError::NotOurs(not_ours) => Self::NotOurs(not_ours),
+            PrivateError::Io { action, path, error } => Self::Io { action, path, error },
+        }
+    }
 }

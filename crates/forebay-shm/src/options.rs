@@ -1,21 +1,17 @@
 //! What can be set, with the defaults.
 
-use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_types::ByteSize;
 
-/// The name under which a worker that listens on `address` can be reached by those on its host.
-#[must_use]
-pub fn name_of(address: SocketAddr) -> String {
-    format!("forebay/{address}")
-}
+use crate::path::default_directory;
 
 /// How a worker lets its memory be seen and what it allows.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The name in the abstract namespace to listen under: [`name_of`] its address.
-    pub name: String,
+    /// The socket to listen on: [`socket_path`](crate::socket_path) of its address.
+    pub path: PathBuf,
     /// The cluster that clients must name.
     pub cluster: String,
     /// Bytes of a block, which must be the clients' too: they ask for blocks by number.
@@ -39,11 +35,11 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// Listen under `name` for members of `cluster`, whose blocks are of `block_size` bytes.
+    /// Listen at `path` for members of `cluster`, whose blocks are of `block_size` bytes.
     #[must_use]
-    pub fn new(name: impl Into<String>, cluster: impl Into<String>, block_size: u32) -> Self {
+    pub fn new(path: impl Into<PathBuf>, cluster: impl Into<String>, block_size: u32) -> Self {
         Self {
-            name: name.into(),
+            path: path.into(),
             cluster: cluster.into(),
             block_size,
             instance: 0,
@@ -60,6 +56,8 @@ impl ServerOptions {
 /// How a client connects and how much it asks for at once.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
+    /// Where the sockets of this user's workers lie.
+    pub directory: PathBuf,
     /// The cluster that the worker must belong to.
     pub cluster: String,
     /// Bytes of a block, which must be the worker's too: it is asked for blocks by number.
@@ -74,10 +72,11 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Connect to members of `cluster`, whose blocks are of `block_size` bytes.
+    /// Connect to members of `cluster`, whose blocks are of `block_size` bytes, in the [`default_directory`].
     #[must_use]
     pub fn new(cluster: impl Into<String>, block_size: u32) -> Self {
         Self {
+            directory: default_directory(),
             cluster: cluster.into(),
             block_size,
             connect_timeout: Duration::from_secs(1),

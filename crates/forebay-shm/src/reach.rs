@@ -1,14 +1,15 @@
 //! How a client finds the memory of the worker that it knows as `HOST:PORT`, and whether it may look.
 //!
-//! The client looks only if the host is this one: a socket here can be bound to the worker's address. It looks under
-//! the name of that address, and under the names of workers that listen on all addresses. Any process can listen under
-//! a name, so the one that does must be of our user, or of root. And an address may be this host's and yet lead to
-//! another host, as that of a load-balanced service does. So what is found here is used only if the worker that is
-//! reached by the other way is the same one ([`Seen::instance`]).
+//! The client looks only if the host is this one: a socket here can be bound to the worker's address. It looks in the
+//! directory of its user for the socket of that address, and for those of workers that listen on all addresses. The
+//! directory may be one that others made, so the process that listens must be of our user, or of root. And an address
+//! may be this host's and yet lead to another host, as that of a load-balanced service does. So what is found here is
+//! used only if the worker that is reached by the other way is the same one ([`Seen::instance`]).
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_memory::Window;
@@ -16,7 +17,8 @@ use forebay_transport::wire::{Hello, WireError};
 use forebay_types::FailureKind;
 use tokio::net::lookup_host;
 
-use crate::options::{ClientOptions, name_of};
+use crate::options::ClientOptions;
+use crate::path::socket_path;
 use crate::socket::{self, Received, Socket, may_talk, our_user};
 use crate::wire::{Answered, Greeting, MAX_ANSWERED, Malformed};
 
@@ -26,9 +28,9 @@ pub(crate) enum NotSeen {
     /// It has no address of this host.
     #[error("the worker is not on this host")]
     Elsewhere,
-    /// No process listens.
-    #[error("the worker does not share its memory, or is not there")]
-    Nobody,
+    /// No process listens in this directory.
+    #[error("no worker of that address shares its memory in {}", .0.display())]
+    Nobody(PathBuf),
     /// A process of another user listens.
     #[error("the worker runs as user {theirs}, we as {ours}; run both as one user, in one user namespace")]
     OtherUser {
@@ -38,7 +40,10 @@ pub(crate) enum NotSeen {
         ours: u32,
     },
     /// The kernel keeps us from it.
-    #[error("it may not be connected to (EACCES); a policy of SELinux or AppArmor forbids it, allow it there")]
+    #[error(
+        "it may not be connected to (EACCES); the directory of its socket is another user's, or a policy of SELinux or \
+         AppArmor forbids it"
+    )]
     Denied,
     /// It is not the one that is meant.
     #[error("another worker listens under this address here")]
@@ -75,12 +80,12 @@ impl From<Malformed> for NotSeen {
 impl NotSeen {
     /// Whether it stays so until a person changes something.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Nobody | Self::Gone(_) | Self::Silent(_) | Self::Late(_) | Self::Io(_))
+        !matches!(self, Self::Nobody(_) | Self::Gone(_) | Self::Silent(_) | Self::Late(_) | Self::Io(_))
     }
 
     /// Whether an operator should know.
     pub(crate) fn is_remarkable(&self) -> bool {
-        !matches!(self, Self::Elsewhere | Self::Nobody | Self::Gone(_) | Self::Silent(_))
+        !matches!(self, Self::Elsewhere | Self::Nobody(_) | Self::Gone(_) | Self::Silent(_))
     }
 }
 
@@ -101,7 +106,7 @@ pub(crate) struct Seen {
 /// [`NotSeen`].
 pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen, NotSeen> {
     let attempt = async {
-        let socket = find(worker).await?;
+        let socket = find(worker, &options.directory).await?;
         greet(socket, &Hello::ours(&options.cluster, options.block_size)).await
     };
     match tokio::time::timeout(options.connect_timeout, attempt).await {
@@ -110,25 +115,26 @@ pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen,
     }
 }
 
-/// Connects to the first of the worker's names under which a process listens that we may talk to.
-async fn find(worker: &str) -> Result<Socket, NotSeen> {
+/// Connects to the first of the worker's sockets at which a process listens that we may talk to.
+async fn find(worker: &str, directory: &Path) -> Result<Socket, NotSeen> {
     let (ours, nobody) = (our_user(), socket::nobody());
     let mut none = NotSeen::Elsewhere;
     for address in lookup_host(worker).await?.filter(is_ours) {
         if matches!(none, NotSeen::Elsewhere) {
-            none = NotSeen::Nobody;
+            none = NotSeen::Nobody(directory.to_owned());
         }
-        for name in names(address) {
-            match socket::connect(&name) {
+        for path in paths(directory, address) {
+            match socket::connect(&path) {
                 Ok(socket) => {
                     let theirs = socket.peer_user()?;
                     if may_talk(theirs, ours, nobody) {
                         return Ok(socket);
                     }
-                    // A process that took a name that is not its own does not keep us from the next.
+                    // A process that took a path that is not its own does not keep us from the next.
                     none = NotSeen::OtherUser { theirs, ours };
                 }
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                // One that is gone may have left its socket.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => none = NotSeen::Denied,
                 Err(error) => return Err(error.into()),
             }
@@ -142,11 +148,12 @@ fn is_ours(address: &SocketAddr) -> bool {
     UdpSocket::bind((address.ip(), 0)).is_ok()
 }
 
-/// The names that a worker which is reached at `address` may listen under.
-fn names(address: SocketAddr) -> impl Iterator<Item = String> {
+/// Where a worker which is reached at `address` may listen.
+fn paths(directory: &Path, address: SocketAddr) -> impl Iterator<Item = PathBuf> {
     let port = address.port();
     let all_of_4 = address.is_ipv4().then(|| (Ipv4Addr::UNSPECIFIED, port).into());
-    [Some(address), all_of_4, Some((Ipv6Addr::UNSPECIFIED, port).into())].into_iter().flatten().map(name_of)
+    let addresses = [Some(address), all_of_4, Some((Ipv6Addr::UNSPECIFIED, port).into())];
+    addresses.into_iter().flatten().map(|address| socket_path(directory, address))
 }
 
 /// Hears the worker's hello, maps its memory, and says ours.
@@ -191,12 +198,24 @@ mod tests {
 
     #[test]
     fn a_worker_is_looked_for_under_its_address_and_under_those_that_stand_for_all() {
-        assert_eq!(
-            names(([192, 0, 2, 7], 7000).into()).collect::<Vec<_>>(),
-            ["forebay/192.0.2.7:7000", "forebay/0.0.0.0:7000", "forebay/[::]:7000"]
-        );
-        let of_6 = names("[::1]:7000".parse().unwrap());
-        assert_eq!(of_6.collect::<Vec<_>>(), ["forebay/[::1]:7000", "forebay/[::]:7000"]);
+        let directory = Path::new("/d");
+        let looked_for = |address: &str| paths(directory, address.parse().unwrap()).collect::<Vec<_>>();
+        let sockets = |addresses: &[&str]| -> Vec<_> {
+            addresses.iter().map(|address| socket_path(directory, address.parse().unwrap())).collect()
+        };
+        assert_eq!(looked_for("192.0.2.7:7000"), sockets(&["192.0.2.7:7000", "0.0.0.0:7000", "[::]:7000"]));
+        assert_eq!(looked_for("[::1]:7000"), sockets(&["[::1]:7000", "[::]:7000"]));
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_a_dead_worker_left_is_nobodys() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = held.local_addr().unwrap();
+        drop(socket::listen(&socket_path(directory.path(), address)).unwrap());
+        let options = ClientOptions { directory: directory.path().to_owned(), ..ClientOptions::new("test", 4 << 20) };
+        let nobody = reach(&address.to_string(), &options).await.unwrap_err();
+        assert!(matches!(&nobody, NotSeen::Nobody(looked_in) if looked_in == directory.path()), "{nobody}");
     }
 
     #[tokio::test]
@@ -207,6 +226,6 @@ mod tests {
         assert!(matches!(elsewhere, NotSeen::Elsewhere) && elsewhere.is_lasting(), "{elsewhere}");
         let held = UdpSocket::bind("127.0.0.1:0").unwrap();
         let nobody = reach(&held.local_addr().unwrap().to_string(), &options).await.unwrap_err();
-        assert!(matches!(nobody, NotSeen::Nobody) && !nobody.is_lasting(), "{nobody}");
+        assert!(matches!(nobody, NotSeen::Nobody(_)) && !nobody.is_lasting(), "{nobody}");
     }
 }

@@ -1,6 +1,7 @@
 //! The server: takes in clients, within its bounds, and owns their sessions.
 
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, IoSlice};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,10 +15,11 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::WindowError;
+use crate::listener::Listener;
 use crate::options::ServerOptions;
 use crate::session::serve;
 use crate::sessions::{Line, SessionsShared};
-use crate::socket::{self, Socket, may_talk, nobody, our_user};
+use crate::socket::{Socket, may_talk, nobody, our_user};
 use crate::wire;
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
@@ -31,7 +33,7 @@ pub struct WindowServer {
     stop: CancellationToken,
     shared: Arc<SessionsShared>,
     connections: Arc<AtomicUsize>,
-    /// A task for each name.
+    /// A task for each socket.
     accepting: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -44,7 +46,7 @@ impl WindowServer {
         if pool.descriptor().is_none() {
             return Err(WindowError::Private);
         }
-        let listener = listen(&options.name)?;
+        let listener = Listener::bind(&options.path)?;
         let (stop, connections) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
         let shared = Arc::new(SessionsShared {
             hello: Hello::ours(&options.cluster, options.block_size),
@@ -59,12 +61,12 @@ impl WindowServer {
         Ok(Self { stop, shared, connections, accepting: Mutex::new(vec![accepting]) })
     }
 
-    /// Listens under another name, too: one worker with one bound, known by two addresses. Must be called within a tokio runtime.
+    /// Listens at another path, too: one worker with one bound, known by two addresses. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`WindowError`] when it cannot listen there.
-    pub fn also_listen(&self, name: &str) -> Result<(), WindowError> {
-        let listener = listen(name)?;
+    pub fn also_listen(&self, path: &Path) -> Result<(), WindowError> {
+        let listener = Listener::bind(path)?;
         let (shared, connections) = (Arc::clone(&self.shared), Arc::clone(&self.connections));
         self.accepting.lock().push(tokio::spawn(accept(listener, shared, connections)));
         Ok(())
@@ -102,13 +104,6 @@ impl Drop for WindowServer {
     }
 }
 
-fn listen(name: &str) -> Result<Socket, WindowError> {
-    socket::listen(name).map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => WindowError::NameInUse { name: name.to_owned() },
-        _ => WindowError::Listen { name: name.to_owned(), error },
-    })
-}
-
 /// Counts a client for as long as it is there.
 struct Counted(Arc<AtomicUsize>);
 
@@ -118,7 +113,7 @@ impl Drop for Counted {
     }
 }
 
-async fn accept(listener: Socket, shared: Arc<SessionsShared>, connections: Arc<AtomicUsize>) {
+async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Arc<AtomicUsize>) {
     let mut sessions = JoinSet::new();
     let mut strangers = false;
     loop {

@@ -1,4 +1,4 @@
-//! System calls on sockets of packets with names in the abstract namespace, which is the network namespace's as ports are.
+//! System calls on sockets of packets.
 //!
 //! A socket is watched for what arrives and for nothing else: of a Unix socket the kernel would tell that it can be written to
 //! each time the peer takes a packet from it, and wake us for it. A sender that finds it full, which is rare, waits by a second
@@ -10,8 +10,10 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
@@ -38,18 +40,23 @@ pub(crate) enum Received {
     End,
 }
 
-/// A socket that listens under `name`.
-pub(crate) fn listen(name: &str) -> io::Result<Socket> {
+/// A socket that listens at `path`, where this user alone may connect. What is there goes.
+pub(crate) fn listen(path: &Path) -> io::Result<Socket> {
     let fd = open()?;
-    rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
     rustix::net::listen(&fd, BACKLOG)?;
     Socket::new(fd)
 }
 
-/// A socket that is connected to the process that listens under `name`. Does not wait.
-pub(crate) fn connect(name: &str) -> io::Result<Socket> {
+/// A socket that is connected to the process that listens at `path`. Does not wait.
+pub(crate) fn connect(path: &Path) -> io::Result<Socket> {
     let fd = open()?;
-    rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
     Socket::new(fd)
 }
 
@@ -208,17 +215,12 @@ pub(crate) fn our_user() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    fn name() -> String {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        format!("forebay-test/socket/{}/{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
-    }
 
     async fn pair() -> (Socket, Socket) {
-        let name = name();
-        let listener = listen(&name).unwrap();
-        let client = connect(&name).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = listen(&path).unwrap();
+        let client = connect(&path).unwrap();
         (client, listener.accept().await.unwrap())
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use forebay_memory::Pool;
-use forebay_shm::{ServerOptions, name_of};
+use forebay_shm::ServerOptions;
 use forebay_transport::conformance::{pattern, pool as private_pool, until, within};
 use forebay_transport::{CallError, LinkError, Op, Payload, PeerMemory as _, Reply, Request, Transport};
 
@@ -128,8 +128,8 @@ async fn who_leaves_the_line_by_a_mistake_lets_the_next_have_his_turn() {
     let pool = shared_pool(4);
     let service = service_of(&pool, 3);
     let worker = Worker::start_with(&pool, service, |options| ServerOptions { patience: LONG, ..options });
-    let name = name_of(worker.tcp.local_addr());
-    let (one, two) = (Raw::greet(&name), Raw::greet(&name));
+    let path = socket_of(worker.tcp.local_addr());
+    let (one, two) = (Raw::greet(&path), Raw::greet(&path));
     one.ask(1, &read(1, 0, 100, LONG));
     one.reply().unwrap();
     two.ask(1, &read(2, 0, 100, LONG));
@@ -169,7 +169,7 @@ async fn a_worker_here_is_not_taken_for_the_one_that_the_address_leads_to() {
     let (here, there) = (BlockService::new(), BlockService::new());
     here.put(&pool, 1, 1000);
     let tcp = tcp_server(loopback(), there.clone());
-    let options = ServerOptions { instance: 7, ..server_options(name_of(tcp.local_addr())) };
+    let options = ServerOptions { instance: 7, ..server_options(socket_of(tcp.local_addr())) };
     let window = forebay_shm::WindowServer::bind(options, &pool, here).unwrap();
     for instance in [0, 8, 7] {
         there.instance.store(instance, Ordering::Relaxed);
@@ -193,9 +193,9 @@ async fn a_worker_with_two_addresses_has_one_bound() {
     let service = service_of(&pool, 3);
     let worker = Worker::start(&pool, service.clone());
     let second = tcp_server(loopback(), service);
-    let name = name_of(second.local_addr());
-    worker.window.also_listen(&name).unwrap();
-    assert!(worker.window.also_listen(&name).is_err());
+    let path = socket_of(second.local_addr());
+    worker.window.also_listen(&path).unwrap();
+    assert!(worker.window.also_listen(&path).is_err());
     let (one, two) = (open(worker.tcp.local_addr()).await, open(second.local_addr()).await);
     let seen = [view(&one, 1, 0, 100).await, view(&two, 2, 0, 100).await];
     assert_eq!((worker.window.connections(), worker.window.pinned()), (2, 2 * FRAME as u64));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use forebay_memory::Pool;
-use forebay_shm::{WindowServer, name_of};
+use forebay_shm::WindowServer;
 use forebay_tcp::TcpServer;
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{PeerMemory as _, Service, Transport};
@@ -58,7 +58,7 @@ impl Fixture for Near {
 
     async fn revive(&self) {
         let tcp = tcp_server(self.address, Arc::clone(&self.service));
-        let options = server_options(name_of(self.address));
+        let options = server_options(socket_of(self.address));
         let window = WindowServer::bind(options, &self.pool, Arc::clone(&self.service)).unwrap();
         *self.servers.lock().await = Some((tcp, window));
     }

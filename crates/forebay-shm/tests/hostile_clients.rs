@@ -3,24 +3,25 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use forebay_shm::{ServerOptions, WindowServer, name_of};
+use forebay_shm::{ServerOptions, WindowServer};
 use forebay_transport::conformance::{Behaviour, Scripted, until, within};
 use forebay_transport::wire::{HEADER_LEN, Hello, RequestHeader};
 use forebay_transport::{Op, Request, Transport};
 use forebay_types::{FailureKind, crc32c};
 
-/// A worker with blocks 1 and 2 in 4 frames, and its name.
-fn start() -> (Worker, Arc<BlockService>, String) {
+/// A worker with blocks 1 and 2 in 4 frames, and its socket.
+fn start() -> (Worker, Arc<BlockService>, PathBuf) {
     let (pool, service) = (shared_pool(4), BlockService::new());
     service.put(&pool, 1, FRAME);
     service.put(&pool, 2, 1000);
     let worker = Worker::start(&pool, service.clone());
-    let name = name_of(worker.tcp.local_addr());
-    (worker, service, name)
+    let path = socket_of(worker.tcp.local_addr());
+    (worker, service, path)
 }
 
 fn request(id: u64, request: &Request) -> Vec<u8> {
@@ -38,7 +39,7 @@ fn forged(at: usize, bytes: &[u8]) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_costs_the_sender_its_session_in_words_and_nobody_else_anything() {
-    let (worker, service, name) = start();
+    let (worker, service, path) = start();
     let near = open(worker.tcp.local_addr()).await;
     let good = request(1, &read(1, 0, 100, LONG));
     let mut flipped = good.clone();
@@ -61,15 +62,15 @@ async fn garbage_costs_the_sender_its_session_in_words_and_nobody_else_anything(
         (&request(0, &read(1, 0, 100, LONG)), "number 0"),
     ];
     for (bytes, words) in bad {
-        let raw = Raw::greet(&name);
+        let raw = Raw::greet(&path);
         raw.send(bytes);
         let said = raw.goodbye();
         assert!(said.contains(words), "{said} for {words}");
         drop(raw);
         assert!(is_right(&within("a read", view(&near, 1, 7, 5000)).await, 1, 7));
     }
-    let raw = Raw::greet(&name);
-    rustix::net::send(&raw.0, &[], rustix::net::SendFlags::NOSIGNAL).unwrap();
+    let raw = Raw::greet(&path);
+    rustix::net::send(&raw.fd, &[], rustix::net::SendFlags::NOSIGNAL).unwrap();
     assert!(raw.goodbye().contains("0 bytes"));
     drop(raw);
     until("only the good client is left", || worker.window.connections() == 1).await;
@@ -80,9 +81,9 @@ async fn garbage_costs_the_sender_its_session_in_words_and_nobody_else_anything(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_hello_or_none_is_refused_in_words() {
     let pool = shared_pool(1);
-    let name = name();
+    let path = path();
     let hello_timeout = Duration::from_millis(200);
-    let options = ServerOptions { hello_timeout, ..server_options(name.clone()) };
+    let options = ServerOptions { hello_timeout, ..server_options(path.clone()) };
     let server = WindowServer::bind(options, &pool, BlockService::new()).unwrap();
     let ours = Hello::ours(CLUSTER, BLOCK_SIZE);
     let elsewhere = Hello { cluster: "elsewhere".into(), ..ours.clone() }.encode();
@@ -96,32 +97,32 @@ async fn a_wrong_hello_or_none_is_refused_in_words() {
         (&[1; 3000], "3000 bytes"),
     ];
     for (hello, words) in wrong {
-        let raw = Raw::connect(&name);
+        let raw = Raw::connect(&path);
         raw.receive().unwrap();
         raw.send(hello);
         let said = raw.goodbye();
         assert!(said.contains(words), "{said}");
     }
-    let silent = Raw::connect(&name);
+    let silent = Raw::connect(&path);
     silent.receive().unwrap();
     assert!(silent.goodbye().contains("no hello within"));
     drop(silent);
-    drop(Raw::connect(&name));
+    drop(Raw::connect(&path));
     until("nobody is left", || server.connections() == 0).await;
     within("the close", server.close()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_asks_for_more_than_it_may_is_told_so() {
-    let (service, pool, name) = (Scripted::new(), shared_pool(1), name());
-    let options = ServerOptions { max_requests_per_connection: 3, max_connections: 1, ..server_options(name.clone()) };
+    let (service, pool, path) = (Scripted::new(), shared_pool(1), path());
+    let options = ServerOptions { max_requests_per_connection: 3, max_connections: 1, ..server_options(path.clone()) };
     let server = WindowServer::bind(options, &pool, service.clone()).unwrap();
-    let raw = Raw::greet(&name);
+    let raw = Raw::greet(&path);
     for id in 1..=3 {
         raw.ask(id, &forebay_transport::conformance::read(Behaviour::Gated, id, 0, 10, LONG));
     }
     until("the requests reach the service", || service.started() == 3).await;
-    assert!(Raw::connect(&name).goodbye().contains("1 sessions"));
+    assert!(Raw::connect(&path).goodbye().contains("1 sessions"));
     raw.ask(4, &read(1, 0, 10, LONG));
     assert!(raw.goodbye().contains("more than the 3 requests"));
     until("they are dropped", || service.ended() == 3).await;
@@ -131,8 +132,8 @@ async fn a_client_that_asks_for_more_than_it_may_is_told_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_looks_at_stays_after_its_mistake_until_it_says_so_or_is_gone() {
-    let (worker, service, name) = start();
-    let raw = Raw::greet(&name);
+    let (worker, service, path) = start();
+    let raw = Raw::greet(&path);
     raw.ask(1, &read(1, 0, 4096, LONG));
     assert_eq!(raw.reply().unwrap().0.payload_len, 4096);
     // The number is in use.
@@ -147,16 +148,16 @@ async fn what_a_client_looks_at_stays_after_its_mistake_until_it_says_so_or_is_g
     raw.release(&[1]);
     until("it is given up", || worker.window.pinned() == 0).await;
     // One that only says that it will say no more still looks.
-    let raw = Raw::greet(&name);
+    let raw = Raw::greet(&path);
     raw.ask(1, &read(1, 0, 4096, LONG));
     raw.reply().unwrap();
-    rustix::net::shutdown(&raw.0, rustix::net::Shutdown::Write).unwrap();
+    rustix::net::shutdown(&raw.fd, rustix::net::Shutdown::Write).unwrap();
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert_eq!(worker.window.pinned(), FRAME as u64);
     drop(raw);
     until("it is given up", || worker.window.pinned() == 0).await;
     // An unknown number after a known one: that one is given up, and the rest stays.
-    let raw = Raw::greet(&name);
+    let raw = Raw::greet(&path);
     raw.ask(1, &read(1, 0, 4096, LONG));
     raw.ask(2, &read(2, 0, 10, LONG));
     raw.reply().and(raw.reply()).unwrap();
@@ -171,9 +172,9 @@ async fn what_a_client_looks_at_stays_after_its_mistake_until_it_says_so_or_is_g
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_reads_are_served_and_a_service_that_panics_fails_that_request_alone() {
-    let (service, pool, name) = (Scripted::new(), shared_pool(1), name());
-    let server = WindowServer::bind(server_options(name.clone()), &pool, service).unwrap();
-    let raw = Raw::greet(&name);
+    let (service, pool, path) = (Scripted::new(), shared_pool(1), path());
+    let server = WindowServer::bind(server_options(path.clone()), &pool, service).unwrap();
+    let raw = Raw::greet(&path);
     let path = |op| Request::on_path(op, Default::default(), LONG);
     for (id, asked, failure) in [
         (1, path(Op::Stat), Some(FailureKind::InvalidArgument)),
@@ -198,9 +199,9 @@ async fn only_reads_are_served_and_a_service_that_panics_fails_that_request_alon
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_takes_no_replies_delays_nobody() {
-    let (worker, service, name) = start();
+    let (worker, service, path) = start();
     let near = open(worker.tcp.local_addr()).await;
-    let raw = Raw::greet(&name);
+    let raw = Raw::greet(&path);
     // More than the socket holds.
     for id in 1..=500 {
         raw.ask(id, &read(2, 0, 10, LONG));

@@ -1,14 +1,15 @@
-//! A process that listens under a worker's name and does not speak as one is not used, and reads go the other way.
+//! A process that listens at a worker's socket and does not speak as one is not used, and reads go the other way.
 
 mod common;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use forebay_shm::{NearTransport, name_of};
+use forebay_shm::NearTransport;
 use forebay_transport::conformance::{Scripted, until, within};
 use forebay_transport::wire::{HELLO_LEN, Hello, ReplyHeader};
 use forebay_transport::{CallError, LinkError, Op, PeerMemory as _, Provenance, Request, Transport};
@@ -17,11 +18,11 @@ use rustix::fs::MemfdFlags;
 
 const LENGTH: u64 = 64 << 10;
 
-/// An address that no worker is at: its port is held, so that its name is ours.
-fn held() -> (TcpListener, SocketAddr, String) {
+/// An address that no worker is at: its port is held, so that its socket is ours.
+fn held() -> (TcpListener, SocketAddr, PathBuf) {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap();
-    (held, address, name_of(address))
+    (held, address, socket_of(address))
 }
 
 /// 64 KiB of memory, which a descriptor leads to.
@@ -87,8 +88,8 @@ async fn a_hello_that_is_wrong_in_any_way_is_not_believed() {
         (&refusal, 0, "not you"),
     ];
     for (number, (packet, descriptors, words)) in cases.into_iter().enumerate() {
-        let (_held, address, name) = held();
-        let (server, near) = (Raw::listen(&name), near(address));
+        let (_held, address, path) = held();
+        let (server, near) = (Raw::listen(&path), near(address));
         let memory_name = format!("forebay-hostile-{}-{number}", std::process::id());
         let memory = memory(&memory_name);
         let packet = packet.to_vec();
@@ -114,8 +115,8 @@ async fn a_hello_that_is_wrong_in_any_way_is_not_believed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_says_nothing_is_not_waited_for_and_one_that_closes_is_not_used() {
-    let (_held, address, name) = held();
-    let server = Raw::listen(&name);
+    let (_held, address, path) = held();
+    let server = Raw::listen(&path);
     let options = forebay_tcp::ClientOptions::new(CLUSTER, BLOCK_SIZE);
     let other = Arc::new(forebay_tcp::TcpTransport::new(address.to_string(), options));
     let connect_timeout = Duration::from_millis(100);
@@ -124,8 +125,8 @@ async fn a_server_that_says_nothing_is_not_waited_for_and_one_that_closes_is_not
     assert!(why(&near).await.contains("no answer within"));
     assert_eq!(server.accept().receive(), None);
 
-    let (_held, address, name) = held();
-    let (server, near) = (Raw::listen(&name), common::near(address));
+    let (_held, address, path) = held();
+    let (server, near) = (Raw::listen(&path), common::near(address));
     let closing = tokio::task::spawn_blocking(move || drop(server.accept()));
     assert!(why(&near).await.contains("before it said hello"));
     within("the server", closing).await.unwrap();
@@ -150,11 +151,11 @@ async fn a_reply_that_is_wrong_in_any_way_ends_the_session_and_the_read_goes_ano
         (goodbye(FailureKind::Unavailable, "closing down"), "closing down"),
     ];
     for (number, (packet, words)) in cases.into_iter().enumerate() {
-        let (held, address, name) = held();
+        let (held, address, path) = held();
         drop(held);
         let service = Scripted::new();
         let _tcp = tcp_server(address, service);
-        let (server, near) = (Raw::listen(&name), near(address));
+        let (server, near) = (Raw::listen(&path), near(address));
         let memory_name = format!("forebay-hostile-reply-{}-{number}", std::process::id());
         let memory = memory(&memory_name);
         let memory_in_server = memory.try_clone().unwrap();
@@ -186,10 +187,10 @@ async fn a_reply_that_is_wrong_in_any_way_ends_the_session_and_the_read_goes_ano
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_costs_each_call_its_deadline_and_one_that_dies_costs_its_calls() {
-    let (held, address, name) = held();
+    let (held, address, path) = held();
     drop(held);
     let _tcp = tcp_server(address, BlockService::new());
-    let (server, near) = (Raw::listen(&name), near(address));
+    let (server, near) = (Raw::listen(&path), near(address));
     let memory = memory("forebay-hostile-hangs");
     let speaking = tokio::task::spawn_blocking(move || {
         let session = server.accept();

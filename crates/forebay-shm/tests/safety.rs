@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use forebay_memory::Spans;
-use forebay_shm::{ServerOptions, WindowError, WindowServer, name_of};
+use forebay_shm::{ServerOptions, WindowError, WindowServer};
 use forebay_transport::conformance::{Behaviour, Scripted, until, within};
 use forebay_transport::{CallError, LinkError, Op, Payload, PeerMemory as _, Request, Transport};
 use forebay_types::FailureKind;
@@ -108,7 +108,7 @@ async fn a_server_that_is_dropped_gives_nothing_away_and_one_that_is_closed_wait
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_looked_at_is_free_when_its_socket_is_closed() {
     let (worker, service, _near) = start(2, &[7]).await;
-    let raw = Raw::greet(&name_of(worker.tcp.local_addr()));
+    let raw = Raw::greet(&socket_of(worker.tcp.local_addr()));
     raw.ask(1, &read(7, 0, WHOLE, LONG));
     assert_eq!(raw.reply().unwrap().0.payload_len, WHOLE);
     service.remove(7);
@@ -264,7 +264,7 @@ async fn more_calls_than_the_worker_allows_wait_for_their_turn() {
     let (service, pool) = (Scripted::new(), shared_pool(4));
     let service: Arc<dyn forebay_transport::Service> = Arc::new(Copied { service, pool: pool.clone() });
     let tcp = tcp_server(loopback(), Arc::clone(&service));
-    let options = ServerOptions { max_requests_per_connection: 2, ..server_options(name_of(tcp.local_addr())) };
+    let options = ServerOptions { max_requests_per_connection: 2, ..server_options(socket_of(tcp.local_addr())) };
     let window = WindowServer::bind(options, &pool, service).unwrap();
     let near = open(tcp.local_addr()).await;
     let calls: Vec<_> = (0..200)
@@ -288,10 +288,10 @@ async fn a_worker_that_is_there_again_is_seen_again() {
     until("the loss is known", || !near.is_open()).await;
     let service = BlockService::new();
     service.put(&worker.pool, 8, 1000);
-    let name = name_of(worker.tcp.local_addr());
-    let _window = WindowServer::bind(server_options(name.clone()), &worker.pool, service.clone()).unwrap();
-    let twice = WindowServer::bind(server_options(name), &worker.pool, service).map(drop);
-    assert!(matches!(twice, Err(WindowError::NameInUse { .. })), "{twice:?}");
+    let path = socket_of(worker.tcp.local_addr());
+    let _window = WindowServer::bind(server_options(path.clone()), &worker.pool, service.clone()).unwrap();
+    let twice = WindowServer::bind(server_options(path), &worker.pool, service).map(drop);
+    assert!(matches!(twice, Err(WindowError::InUse { .. })), "{twice:?}");
     until_open(&near).await;
     assert!(is_right(&view(&near, 8, 5, 100).await, 8, 5) && is_right(&held, 1, 0));
 }
@@ -299,6 +299,6 @@ async fn a_worker_that_is_there_again_is_seen_again() {
 #[tokio::test]
 async fn a_pool_of_one_process_is_not_opened() {
     let refused =
-        WindowServer::bind(server_options(name()), &forebay_transport::conformance::pool(1), BlockService::new());
+        WindowServer::bind(server_options(path()), &forebay_transport::conformance::pool(1), BlockService::new());
     assert!(matches!(refused.map(drop), Err(WindowError::Private)));
 }

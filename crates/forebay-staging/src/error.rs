@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_private::{NotOurs, PrivateError};
 use forebay_types::{ByteSize, Failure, FailureKind, FsPath};
 
 /// A failure of the staging directory.
@@ -24,6 +25,9 @@ pub enum StagingError {
         /// What is needed.
         least: ByteSize,
     },
+    /// Another user could read or change what is staged.
+    #[error(transparent)]
+    NotOurs(#[from] NotOurs),
     /// The file system refused.
     #[error("cannot {action} {path}: {cause}")]
     Io {
@@ -36,10 +40,20 @@ pub enum StagingError {
     },
 }
 
+impl From<PrivateError> for StagingError {
+    fn from(error: PrivateError) -> Self {
+        match error {
+            PrivateError::NotOurs(not_ours) => Self::NotOurs(not_ours),
+            PrivateError::Io { action, path, error } => Self::Io { action, path, cause: Arc::new(error) },
+        }
+    }
+}
+
 impl From<StagingError> for Failure {
     fn from(error: StagingError) -> Self {
         let kind = match &error {
             StagingError::Io { cause, .. } => kind_of(cause),
+            StagingError::NotOurs(_) => FailureKind::PermissionDenied,
             StagingError::PartSize(_) | StagingError::Memory(_) | StagingError::Size { .. } => {
                 FailureKind::InvalidArgument
             }

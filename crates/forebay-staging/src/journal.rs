@@ -6,21 +6,28 @@
 //!
 //! A draft's bytes come before its record and go after it: bytes without a record are those of a draft with nothing to
 //! lose, or what a crash left of one, and are removed when no process has them locked.
+//!
+//! The directory and what is in it are this user's alone (`forebay-private`): whoever else could write there would have
+//! us upload what they want. So nobody retries what another user staged, root neither.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+use forebay_private::{Opening, PrivateDirectory, open_file};
 
 use crate::error::{StagingError, failed};
 use crate::record::{FORMAT, Record};
 
 /// Bytes without a record that are younger than this may be those of a draft that is just being made.
 const YOUNG: Duration = Duration::from_secs(60);
+/// What the names in a staging directory end with: bytes, a record, and one that is being written.
+const SUFFIXES: [&str; 3] = [".data", ".json", ".json.new"];
 /// How often, and how far apart, a lock is tried that may be held only to look at the draft.
 const TRIES: u32 = 20;
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -58,7 +65,7 @@ pub(crate) struct Journal {
 impl Journal {
     /// Opens the directory, making it if needed.
     pub(crate) fn open(dir: &Path) -> Result<Self, StagingError> {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed("create", dir))?;
+        PrivateDirectory::make_all(dir, is_ours)?;
         let journal = Self::at(dir);
         // Whether it takes files is better known now than at the first write.
         let (id, _file) = journal.create().map_err(failed("create a file in", dir))?;
@@ -69,6 +76,14 @@ impl Journal {
     /// The directory as it is, made or not.
     pub(crate) fn at(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), disk: Arc::new(FileSystem) }
+    }
+
+    /// Asks whose the directory is, if it is there.
+    pub(crate) fn check(&self) -> Result<(), StagingError> {
+        match PrivateDirectory::look(&self.dir) {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// The same directory, on another disk.
@@ -96,9 +111,7 @@ impl Journal {
         loop {
             // Random, and short enough to be typed.
             let id = format!("{:010x}", RandomState::new().build_hasher().finish() >> 24);
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create_new(true).mode(0o600);
-            match options.open(self.data(&id)) {
+            match open_file(&self.data(&id), Opening::New).map_err(io::Error::from) {
                 Ok(file) => {
                     lock(&file)?;
                     return Ok((id, file));
@@ -112,7 +125,7 @@ impl Journal {
     /// Writes a record in place of the one before. `durable`: it outlives the machine.
     pub(crate) fn write(&self, id: &str, record: &Record, durable: bool) -> io::Result<()> {
         let (path, new) = (self.record(id), self.dir.join(format!("{id}.json.new")));
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let mut file = open_file(&new, Opening::Emptied)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         if durable {
             self.sync(&file)?;
@@ -131,9 +144,15 @@ impl Journal {
 
     /// Reads a record; the error is for people.
     pub(crate) fn read(&self, id: &str) -> Result<Record, String> {
-        let text = std::fs::read(self.record(id)).map_err(|error| error.to_string())?;
+        let text = self.text(id).map_err(|error| error.to_string())?;
         let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
         if record.format == FORMAT { Ok(record) } else { Err(format!("it has format {}", record.format)) }
+    }
+
+    fn text(&self, id: &str) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        open_file(&self.record(id), Opening::ReadOnly)?.read_to_end(&mut text)?;
+        Ok(text)
     }
 
     /// The drafts that have a record.
@@ -164,7 +183,7 @@ impl Journal {
         }
         let path = self.data(id);
         for _ in 0..if patient { TRIES } else { 1 } {
-            let file = OpenOptions::new().read(true).write(true).open(&path)?;
+            let file = open_file(&path, Opening::Existing)?;
             match file.try_lock() {
                 // Unless the process that had it removed it meanwhile.
                 Ok(()) if std::fs::metadata(&path)?.ino() == file.metadata()?.ino() => return Ok(Some(file)),
@@ -180,7 +199,7 @@ impl Journal {
 
     /// Whether a draft is in use.
     pub(crate) fn is_claimed(&self, id: &str) -> bool {
-        let Ok(file) = File::open(self.data(id)) else { return false };
+        let Ok(file) = open_file(&self.data(id), Opening::ReadOnly) else { return false };
         match file.try_lock_shared() {
             Ok(()) => false,
             Err(TryLockError::WouldBlock) => true,
@@ -230,6 +249,11 @@ impl Journal {
     }
 }
 
+/// Whether a name in the directory is one that we give.
+fn is_ours(name: &str) -> bool {
+    SUFFIXES.iter().any(|suffix| name.strip_suffix(suffix).is_some_and(is_id))
+}
+
 /// Locks a file that is only ours, if its file system can.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
@@ -254,6 +278,7 @@ fn is_id(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::SystemTime;
 
     fn journal() -> (tempfile::TempDir, Journal) {
@@ -273,6 +298,65 @@ mod tests {
         let (id, file) = journal.create().unwrap();
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         assert_eq!(std::fs::metadata(journal.data(&id)).unwrap().ino(), file.metadata().unwrap().ino());
+    }
+
+    fn chmod(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_could_enter_is_closed_to_them_unless_they_use_it() {
+        let (_dir, journal) = journal();
+        let (id, _file) = journal.create().unwrap();
+        std::fs::write(journal.dir.join("0123abcd.json.new"), "half").unwrap();
+        for path in [&journal.dir, &journal.data(&id)] {
+            chmod(path, 0o777);
+        }
+        Journal::open(&journal.dir).unwrap();
+        assert!(!journal.is_claimed("0123abcd"), "that has no bytes");
+        assert!(journal.is_claimed(&id));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&journal.dir), mode(&journal.data(&id))), (0o700, 0o600));
+        std::fs::write(journal.dir.join("thesis.json"), "").unwrap();
+        chmod(&journal.dir, 0o755);
+        let refused = Journal::open(&journal.dir).unwrap_err();
+        assert!(matches!(&refused, StagingError::NotOurs(not_ours) if not_ours.what.contains("thesis")), "{refused}");
+    }
+
+    #[test]
+    fn a_link_among_the_drafts_is_not_followed() {
+        let (dir, journal) = journal();
+        let target = dir.path().join("target");
+        std::fs::write(&target, "precious").unwrap();
+        let id = "0123abcd";
+        for link in [journal.data(id), journal.record(id), journal.dir.join(format!("{id}.json.new"))] {
+            std::os::unix::fs::symlink(&target, link).unwrap();
+        }
+        assert_eq!(journal.claim(id, false).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(journal.read(id).unwrap_err().contains("symbolic link") && !journal.is_claimed(id));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&journal.dir, &link).unwrap();
+        assert!(matches!(Journal::open(&link), Err(StagingError::NotOurs(_))));
+        assert!(matches!(Journal::at(&link).check(), Err(StagingError::NotOurs(_))));
+        assert!(Journal::at(&dir.path().join("missing")).check().is_ok());
+        assert_eq!(std::fs::read(&target).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn what_another_user_staged_is_neither_listed_nor_taken_also_by_root() {
+        let (_dir, journal) = journal();
+        let (id, file) = journal.create().unwrap();
+        file.unlock().unwrap();
+        for path in [journal.data(&id), journal.dir.clone()] {
+            if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+                let _ = writeln!(io::stderr(), "skipped: cannot give a file to another user: {error}");
+                return;
+            }
+        }
+        assert_eq!(journal.claim(&id, false).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(matches!(Journal::open(&journal.dir), Err(StagingError::NotOurs(_))));
+        let refused = journal.check().unwrap_err();
+        assert!(refused.to_string().contains("user 65534") && refused.to_string().contains("chown"), "{refused}");
     }
 
     #[test]

@@ -77,9 +77,10 @@ impl Default for RetryOptions {
 /// What lies in a staging directory, the oldest first; nothing when there is no such directory. Works without a mount.
 ///
 /// # Errors
-/// [`StagingError::Io`] when the directory cannot be read.
+/// [`StagingError::NotOurs`] when it is another user's; [`StagingError::Io`] when it cannot be read.
 pub fn staged(dir: &Path) -> Result<Vec<Staged>, StagingError> {
     let journal = Journal::at(dir);
+    journal.check()?;
     let ids = journal.ids().map_err(failed("read", dir))?;
     let mut all: Vec<Staged> = ids.into_iter().filter_map(|id| describe(&journal, id)).collect();
     all.sort_by(|a, b| (a.since, &a.id).cmp(&(b.since, &b.id)));
@@ -89,7 +90,7 @@ pub fn staged(dir: &Path) -> Result<Vec<Staged>, StagingError> {
 fn describe(journal: &Journal, id: String) -> Option<Staged> {
     use std::os::unix::fs::MetadataExt;
     let file = journal.data(&id);
-    let metadata = std::fs::metadata(&file).ok();
+    let metadata = std::fs::symlink_metadata(&file).ok();
     let (length, bytes) = metadata.map_or((0, 0), |metadata| (metadata.len(), metadata.blocks() * 512));
     let read = journal.read(&id).and_then(|record| record.fs_path().map(|path| (record, path)));
     let (record, path) = match read {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_private::{NotOurs, PrivateError};
+
 /// A failure of a state store.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StateError {
@@ -84,6 +86,9 @@ pub enum StateError {
         /// The process that holds it, as far as it can be told.
         holder: String,
     },
+    /// Another user could read or change the state.
+    #[error(transparent)]
+    NotOurs(#[from] NotOurs),
     /// A file of the store is damaged other than by a crash in the middle of a write.
     #[error(
         "{} is damaged at byte {offset} ({reason}): nothing was changed; restore the directory from a copy, or move it \
@@ -121,6 +126,15 @@ pub enum StateError {
         /// [`crate::StateStore::describe`].
         store: String,
     },
+}
+
+impl From<PrivateError> for StateError {
+    fn from(error: PrivateError) -> Self {
+        match error {
+            PrivateError::NotOurs(not_ours) => Self::NotOurs(not_ours),
+            PrivateError::Io { action, path, error } => Self::Io { action, path, cause: Arc::new(error) },
+        }
+    }
 }
 
 impl StateError {

@@ -74,7 +74,8 @@ impl FileStore {
     /// Opens a directory, making it if needed. Keys of leases that an earlier process held are deleted.
     ///
     /// # Errors
-    /// `InUse` while another process has it open, `Corrupted` for damage other than a crash leaves, `Io`.
+    /// `InUse` while another process has it open, `NotOurs` if it is not this user's alone, `Corrupted` for damage other
+    /// than a crash leaves, `Io`.
     pub async fn open(directory: impl Into<PathBuf>, options: FileOptions) -> Result<Self, StateError> {
         let directory = directory.into();
         let opening = tokio::task::spawn_blocking(move || Self::open_now(&directory, &options));

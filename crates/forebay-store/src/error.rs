@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_memory::PoolError;
+use forebay_private::{NotOurs, PrivateError};
 use forebay_types::{ByteSize, Failure, FailureKind};
 
 /// Why a store could not be opened, or did not do what it was asked. Bad bytes and failing disks are not among these:
@@ -33,6 +34,9 @@ pub enum StoreError {
         /// The path as configured.
         dir: PathBuf,
     },
+    /// Another user could read or change what is cached.
+    #[error(transparent)]
+    NotOurs(#[from] NotOurs),
     /// The directory that the cache directory is to be made in is not there.
     #[error(
         "cannot make cache directory {}: what it is in is not there; mount its disk, or `mkdir -p` that",
@@ -110,6 +114,15 @@ impl StoreError {
     }
 }
 
+impl From<PrivateError> for StoreError {
+    fn from(error: PrivateError) -> Self {
+        match error {
+            PrivateError::NotOurs(not_ours) => Self::NotOurs(not_ours),
+            PrivateError::Io { action, path, error } => Self::Io { action, path, error },
+        }
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let kind = match &error {
@@ -120,6 +133,7 @@ impl From<StoreError> for Failure {
             StoreError::Memory(_) | StoreError::NoSpace { .. } => FailureKind::OutOfResources,
             StoreError::NotADirectory { .. } => FailureKind::NotADirectory,
             StoreError::NoParent { .. } => FailureKind::NotFound,
+            StoreError::NotOurs(_) => FailureKind::PermissionDenied,
             StoreError::Io { error, .. } => match error.kind() {
                 io::ErrorKind::PermissionDenied => FailureKind::PermissionDenied,
                 io::ErrorKind::ReadOnlyFilesystem => FailureKind::ReadOnly,

@@ -3,7 +3,8 @@
 mod common;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use common::*;
@@ -144,6 +145,61 @@ async fn a_file_that_is_no_slab_is_refused_and_left_alone() {
     assert_eq!(hits(dir.path(), 40).await, 0, "an empty file is nobody's");
 }
 
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn a_link_that_was_planted_in_a_cache_directory_is_refused_and_what_it_leads_to_is_left_alone() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    six_blocks(elsewhere.path()).await;
+    let precious = std::fs::read(elsewhere.path().join("slab")).unwrap();
+    for name in ["lock", "slab", "slab.new"] {
+        let planted = dir.path().join(name);
+        std::os::unix::fs::symlink(elsewhere.path().join("slab"), &planted).unwrap();
+        let error = Store::open(on_disk(16, dir.path(), 40)).await.unwrap_err();
+        assert!(matches!(&error, StoreError::NotOurs(not_ours) if not_ours.path == planted), "{name}: {error}");
+        assert_eq!(Failure::from(error).kind(), FailureKind::PermissionDenied);
+        std::fs::remove_file(&planted).unwrap();
+    }
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+    let error = Store::open(on_disk(16, &link, 40)).await.unwrap_err();
+    assert!(matches!(error, StoreError::NotOurs(_)), "{error}");
+    assert!(std::fs::read(elsewhere.path().join("slab")).unwrap() == precious);
+}
+
+#[tokio::test]
+async fn a_slab_that_an_earlier_version_left_open_to_others_is_closed_to_them_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    six_blocks(dir.path()).await;
+    let files = ["lock", "slab"].map(|name| dir.path().join(name));
+    chmod(dir.path(), 0o755);
+    files.iter().for_each(|file| chmod(file, 0o644));
+    assert_eq!(hits(dir.path(), 40).await, 6);
+    assert_eq!((mode(dir.path()), files.map(|file| mode(&file))), (0o700, [0o600; 2]));
+}
+
+#[tokio::test]
+async fn a_directory_or_a_slab_of_another_user_is_refused_also_by_root() {
+    let dir = tempfile::tempdir().unwrap();
+    six_blocks(dir.path()).await;
+    for path in [dir.path().join("slab"), dir.path().to_owned()] {
+        if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+            let _ = writeln!(std::io::stderr(), "skipped: cannot give a file to another user: {error}");
+            return;
+        }
+        let error = Store::open(on_disk(16, dir.path(), 40)).await.unwrap_err();
+        assert!(matches!(&error, StoreError::NotOurs(not_ours) if not_ours.path == path), "{error}");
+        assert!(error.to_string().contains("belongs to user 65534") && error.to_string().contains("chown"), "{error}");
+    }
+    std::os::unix::fs::chown(dir.path(), Some(0), None).unwrap();
+}
+
 #[tokio::test]
 async fn a_directory_that_is_a_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +307,7 @@ async fn a_read_only_directory_is_an_error_that_names_it() {
     let Some(mount) = Mount::tmpfs(dir.path(), 60) else { return };
     mount.make_read_only();
     let error = Store::open(on_disk(16, dir.path(), 40)).await.unwrap_err();
-    assert!(error.to_string().contains("lock"), "{error}");
+    assert!(error.to_string().contains(dir.path().to_str().unwrap()), "{error}");
     assert_eq!(Failure::from(error).kind(), FailureKind::ReadOnly);
 }
 

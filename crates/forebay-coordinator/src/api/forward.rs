@@ -15,7 +15,7 @@ use axum::extract::{ConnectInfo, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use http_body_util::LengthLimitError;
-use hyper::body::{Body as _, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};

@@ -67,8 +67,9 @@ fn of_mount(mount: &MountProbe) -> Option<Check> {
         let others = if shut.len() > 1 { format!(" (and that of {} others)", shut.len() - 1) } else { String::new() };
         let what = format!("the memory of {worker}{others} is not seen, reads are copied: {why}");
         return Some(row(Verdict::Info, what).remedy(
-            "run worker and mount as one user, of the same release, in one network namespace, with \
-             network.shared_memory at `auto` or `on`; the worker's log says what it shares",
+            "run worker and mount as one user, of the same release, in one network namespace, where both see one \
+             network.shared_memory_dir, with network.shared_memory at `auto` or `on`; the worker's log says what it \
+             shares",
         ));
     }
     let open: Vec<String> = mount.windows.iter().map(|window| window.worker.clone()).collect();

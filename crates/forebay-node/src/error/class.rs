@@ -8,6 +8,7 @@ use forebay_fuse::MountError;
 use forebay_materialise::LocalError;
 use forebay_memory::PoolError;
 use forebay_origin::OriginError;
+use forebay_shm::WindowError;
 use forebay_staging::StagingError;
 use forebay_state::StateError;
 use forebay_store::StoreError;
@@ -33,14 +34,18 @@ pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
     if let Some(error) = cause.downcast_ref() {
         return Some(of_api(error));
     }
-    if let Some(error) = cause.downcast_ref() {
-        return Some(ErrorClass { exit: of_state(error), separator: ": " });
+    if let Some(error) = cause.downcast_ref::<StateError>() {
+        let separator = if matches!(error, StateError::NotOurs(_)) { "; " } else { ": " };
+        return Some(ErrorClass { exit: of_state(error), separator });
     }
     if cause.is::<CoordinatorError>() {
         return Some(ErrorClass { exit: Exit::Busy, separator: ": " });
     }
     if let Some(error) = cause.downcast_ref() {
         return Some(of_staging(error));
+    }
+    if let Some(WindowError::NotOurs(_)) = cause.downcast_ref::<WindowError>() {
+        return Some(ErrorClass { exit: Exit::Denied, separator: "; " });
     }
     let store = cause.downcast_ref().map(of_store);
     let tcp = || cause.downcast_ref().map(of_tcp);
@@ -101,7 +106,7 @@ fn of_state(error: &StateError) -> Exit {
     match error {
         error if error.is_unavailable() => Exit::Unavailable,
         StateError::InUse { .. } => Exit::Busy,
-        StateError::Refused { .. } => Exit::Denied,
+        StateError::Refused { .. } | StateError::NotOurs(_) => Exit::Denied,
         StateError::Options { .. } => Exit::Usage,
         StateError::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,
         _ => Exit::Failed,
@@ -112,6 +117,7 @@ fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::InUse { .. } => Exit::Busy,
         StoreError::NoParent { .. } => Exit::NotFound,
+        StoreError::NotOurs(_) => Exit::Denied,
         StoreError::Io { error, .. } if error.kind() == io::ErrorKind::PermissionDenied => Exit::Denied,
         StoreError::Io { .. } | StoreError::NoSpace { .. } | StoreError::NoUring { .. } => Exit::Failed,
         _ => Exit::Usage,
@@ -123,6 +129,7 @@ fn of_staging(error: &StagingError) -> ErrorClass {
         StagingError::Io { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => {
             ErrorClass { exit: Exit::Denied, separator: "; " }
         }
+        StagingError::NotOurs(_) => ErrorClass { exit: Exit::Denied, separator: "; " },
         StagingError::Io { .. } => ErrorClass { exit: Exit::Failed, separator: "; " },
         StagingError::PartSize(_) | StagingError::Memory(_) | StagingError::Size { .. } => {
             ErrorClass { exit: Exit::Usage, separator: ": " }
@@ -177,5 +184,15 @@ mod tests {
         let refused = LocalError::Io { action: "open", path: "/var/local".into(), cause };
         assert_eq!(user_error(MountError::Local(refused)).0, Exit::Denied);
         assert_eq!(user_error(MountError::Local(LocalError::NoSize)).0, Exit::Usage);
+    }
+
+    #[test]
+    fn what_is_not_this_users_alone_is_denied_and_says_how_to_change_that() {
+        let place = tempfile::tempdir().unwrap();
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(place.path(), &link).unwrap();
+        let (exit, what, next) = user_error(forebay_staging::staged(&link).unwrap_err());
+        assert!(exit == Exit::Denied && what.ends_with("it is a symbolic link"), "{what}");
+        assert!(next.unwrap().contains("readlink -f"));
     }
 }

@@ -30,9 +30,10 @@ async fn receive(socket: &Socket) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_packet_that_the_kernel_does_not_take_ends_the_session_and_what_is_seen_stays_until_it_is_let_go() {
-    let name = format!("forebay-test/connection/{}", std::process::id());
-    let listener = crate::socket::listen(&name).unwrap();
-    let socket = crate::socket::connect(&name).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = crate::socket::listen(&path).unwrap();
+    let socket = crate::socket::connect(&path).unwrap();
     let worker = listener.accept().await.unwrap();
     // A packet of more than that is refused with EMSGSIZE, and not for want of room.
     socket.narrow(4096);

@@ -9,12 +9,14 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions, Sharing, Span, SpanMut, Spans};
-use forebay_shm::{ClientOptions, NearTransport, ServerOptions, WindowServer, name_of};
+use forebay_private::PrivateDirectory;
+use forebay_shm::{ClientOptions, NearTransport, ServerOptions, WindowServer, default_directory, socket_path};
 use forebay_tcp::{TcpServer, TcpTransport};
 use forebay_transport::conformance::{pattern, until};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
@@ -40,14 +42,20 @@ pub(crate) fn shared_pool(frames: u64) -> Pool {
     Pool::new(PoolOptions { huge_pages: false, sharing: Sharing::Always, ..PoolOptions::fixed(size) }).unwrap()
 }
 
-/// A name that no other test has.
-pub(crate) fn name() -> String {
-    static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    format!("forebay-test/{}/{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+/// The socket of a worker at `address`.
+pub(crate) fn socket_of(address: SocketAddr) -> PathBuf {
+    socket_path(&default_directory(), address)
 }
 
-pub(crate) fn server_options(name: impl Into<String>) -> ServerOptions {
-    ServerOptions { close_timeout: Duration::from_millis(300), ..ServerOptions::new(name, CLUSTER, BLOCK_SIZE) }
+/// A socket that no other test has.
+pub(crate) fn path() -> PathBuf {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    default_directory().join(format!("test-{}-{number}.sock", std::process::id()))
+}
+
+pub(crate) fn server_options(path: impl Into<PathBuf>) -> ServerOptions {
+    ServerOptions { close_timeout: Duration::from_millis(300), ..ServerOptions::new(path, CLUSTER, BLOCK_SIZE) }
 }
 
 pub(crate) fn client_options() -> ClientOptions {
@@ -195,7 +203,7 @@ impl Worker {
         change: impl FnOnce(ServerOptions) -> ServerOptions,
     ) -> Self {
         let tcp = tcp_server(loopback(), Arc::clone(&service));
-        let options = change(server_options(name_of(tcp.local_addr())));
+        let options = change(server_options(socket_of(tcp.local_addr())));
         let window = WindowServer::bind(options, pool, service).unwrap();
         Self { pool: pool.clone(), tcp, window }
     }
@@ -306,7 +314,19 @@ impl Transport for AsClient {
 }
 
 /// A socket that a test speaks by hand. Waits, but not without end.
-pub(crate) struct Raw(pub(crate) OwnedFd);
+pub(crate) struct Raw {
+    pub(crate) fd: OwnedFd,
+    /// Where it listens, if it does; goes with it.
+    path: Option<PathBuf>,
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
 
 fn socket() -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
@@ -317,43 +337,42 @@ fn socket() -> OwnedFd {
     fd
 }
 
-fn address(name: &str) -> SocketAddrUnix {
-    SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()
-}
-
 impl Raw {
     /// A client that has connected and says nothing.
-    pub(crate) fn connect(name: &str) -> Self {
+    pub(crate) fn connect(path: &Path) -> Self {
         let fd = socket();
-        rustix::net::connect(&fd, &address(name)).unwrap();
-        Self(fd)
+        rustix::net::connect(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        Self { fd, path: None }
     }
 
     /// A client that has exchanged hellos.
-    pub(crate) fn greet(name: &str) -> Self {
-        let raw = Self::connect(name);
+    pub(crate) fn greet(path: &Path) -> Self {
+        let raw = Self::connect(path);
         assert_eq!(raw.receive().unwrap().len(), HELLO_LEN + 24);
         raw.send(&Hello::ours(CLUSTER, BLOCK_SIZE).encode());
         raw
     }
 
     /// A server.
-    pub(crate) fn listen(name: &str) -> Self {
+    pub(crate) fn listen(path: &Path) -> Self {
         let fd = socket();
-        rustix::net::bind(&fd, &address(name)).unwrap();
+        PrivateDirectory::make(path.parent().unwrap(), |_| false).unwrap();
+        // A test that was killed may have left its own.
+        let _ = std::fs::remove_file(path);
+        rustix::net::bind(&fd, &SocketAddrUnix::new(path).unwrap()).unwrap();
         rustix::net::listen(&fd, 8).unwrap();
-        Self(fd)
+        Self { fd, path: Some(path.to_owned()) }
     }
 
     pub(crate) fn accept(&self) -> Self {
-        let fd = rustix::net::accept_with(&self.0, SocketFlags::CLOEXEC).unwrap();
+        let fd = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC).unwrap();
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(Duration::from_secs(30))).unwrap();
-        Self(fd)
+        Self { fd, path: None }
     }
 
     /// What it sends may come too late.
     pub(crate) fn send(&self, packet: &[u8]) {
-        let _ = rustix::net::send(&self.0, packet, SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&self.fd, packet, SendFlags::NOSIGNAL);
     }
 
     pub(crate) fn send_with(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) {
@@ -362,7 +381,7 @@ impl Raw {
         if !descriptors.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
         }
-        let _ = rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL);
+        let _ = rustix::net::sendmsg(&self.fd, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL);
     }
 
     pub(crate) fn ask(&self, id: u64, request: &Request) {
@@ -377,7 +396,7 @@ impl Raw {
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 70_000];
         let (mut slices, mut none) = ([IoSliceMut::new(&mut buffer)], RecvAncillaryBuffer::default());
-        match rustix::net::recvmsg(&self.0, &mut slices, &mut none, RecvFlags::empty()) {
+        match rustix::net::recvmsg(&self.fd, &mut slices, &mut none, RecvFlags::empty()) {
             Ok(received) => {
                 buffer.truncate(received.bytes);
                 Some(buffer).filter(|packet| !packet.is_empty())

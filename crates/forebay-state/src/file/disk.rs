@@ -3,14 +3,18 @@
 //! A commit is appended to the log and synced. When the log has grown, all entries are written to `snapshot.new`, which
 //! is synced and renamed over `snapshot`; then the log is emptied. A crash between the two leaves a log whose records the
 //! snapshot already has, which their revisions tell. Revisions have no gaps, so that a missing record is noticed.
+//!
+//! All of it is this user's alone (`forebay-private`): who could write here would say what the cluster mounts, and from
+//! where.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use forebay_private::{Opening, PrivateDirectory};
 use tracing::warn;
 
 use super::record::{self, Frame};
@@ -20,6 +24,11 @@ use crate::StateError;
 /// How the log and the snapshot begin: what they are, and the version of their format.
 const LOG_MAGIC: &[u8; 16] = b"forebay state l1";
 const SNAPSHOT_MAGIC: &[u8; 16] = b"forebay state s1";
+/// The files' names.
+const LOCK: &str = "lock";
+const LOG: &str = "log";
+const SNAPSHOT: &str = "snapshot";
+const NEW_SNAPSHOT: &str = "snapshot.new";
 /// The log is not shortened before it has this many bytes: rewriting a snapshot for every few commits would cost more
 /// than reading this much at the next start.
 const MIN_LOG_TO_COMPACT: u64 = 4 << 20;
@@ -30,7 +39,7 @@ const LAST: &str = "it has a revision after which there is none";
 /// The files, open and locked.
 #[derive(Debug)]
 pub(super) struct Disk {
-    directory: PathBuf,
+    directory: PrivateDirectory,
     log: File,
     /// Bytes of the log that are written and synced.
     length: u64,
@@ -51,17 +60,14 @@ impl Drop for Disk {
 impl Disk {
     /// Opens the directory, making it if needed, and reads what it holds. Leases that were held are ended.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table), StateError> {
-        create(directory)?;
-        let lock = lock(directory)?;
+        let directory = create(directory)?;
+        let lock = lock(&directory)?;
         let mut table = Table::default();
-        let snapshot = read_snapshot(&directory.join("snapshot"), &mut table)?;
-        let path = directory.join("log");
-        let mut options = OpenOptions::new();
-        let mut log =
-            options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed("open", &path))?;
+        let snapshot = read_snapshot(&directory, &mut table)?;
+        let path = directory.path().join(LOG);
+        let mut log = directory.file(LOG, Opening::OrMade)?;
         let length = read_log(&path, &mut log, snapshot.is_some(), &mut table)?;
-        let mut disk =
-            Self { directory: directory.to_owned(), log, length, snapshot: snapshot.unwrap_or(0), failed: false, lock };
+        let mut disk = Self { directory, log, length, snapshot: snapshot.unwrap_or(0), failed: false, lock };
         disk.trim().map_err(failed("write", &path))?;
         if let Plan::Change(change) = table.plan_end(&HashSet::new()) {
             disk.append(std::slice::from_ref(&change))?;
@@ -72,7 +78,7 @@ impl Disk {
 
     /// Makes changes durable, all together.
     pub(super) fn append(&mut self, changes: &[Change]) -> Result<(), StateError> {
-        let path = self.directory.join("log");
+        let path = self.directory.path().join(LOG);
         if self.failed {
             let cause =
                 io::Error::other("a write failed before, what is on the disk is not known: restart this process");
@@ -105,15 +111,16 @@ impl Disk {
     pub(super) fn compact(&mut self, table: &Table) -> Result<(), StateError> {
         // If it fails, as on a full disk, it is tried again when the log has twice this length, not at each commit.
         self.snapshot = self.length;
-        let (new, path) = (self.directory.join("snapshot.new"), self.directory.join("snapshot"));
-        let length = write_snapshot(&new, table).map_err(failed("write", &new))?;
-        std::fs::rename(&new, &path).map_err(failed("replace", &path))?;
-        sync_directory(&self.directory)?;
+        let (new, path) = (self.directory.path().join(NEW_SNAPSHOT), self.directory.path().join(SNAPSHOT));
+        let file = self.directory.file(NEW_SNAPSHOT, Opening::Emptied)?;
+        let length = write_snapshot(file, table).map_err(failed("write", &new))?;
+        self.directory.rename(NEW_SNAPSHOT, SNAPSHOT).map_err(failed("replace", &path))?;
+        sync_directory(self.directory.path())?;
         self.snapshot = length;
         self.length = LOG_MAGIC.len() as u64;
         self.trim().map_err(|error| {
             self.failed = true;
-            failed("shorten", &self.directory.join("log"))(error)
+            failed("shorten", &self.directory.path().join(LOG))(error)
         })
     }
 
@@ -126,22 +133,21 @@ impl Disk {
 }
 
 /// Makes a directory and those above it that are missing, durably.
-fn create(directory: &Path) -> Result<(), StateError> {
+fn create(directory: &Path) -> Result<PrivateDirectory, StateError> {
     let missing: Vec<&Path> = directory.ancestors().take_while(|above| !above.exists()).collect();
-    std::fs::create_dir_all(directory).map_err(failed("create", directory))?;
+    let is_ours = |name: &str| [LOCK, LOG, SNAPSHOT, NEW_SNAPSHOT].contains(&name);
+    let opened = PrivateDirectory::make_all(directory, is_ours)?;
     for made in missing {
         // A relative path ends with an empty one, which is the current directory.
         let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sync_directory(above)?;
     }
-    Ok(())
+    Ok(opened)
 }
 
-fn lock(directory: &Path) -> Result<File, StateError> {
-    let path = directory.join("lock");
-    let mut options = OpenOptions::new();
-    let mut file =
-        options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed("open", &path))?;
+fn lock(directory: &PrivateDirectory) -> Result<File, StateError> {
+    let path = directory.path().join(LOCK);
+    let mut file = directory.file(LOCK, Opening::OrMade)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
@@ -149,7 +155,7 @@ fn lock(directory: &Path) -> Result<File, StateError> {
             // The name of the holder only helps to find it.
             let _ = file.take(200).read_to_string(&mut holder);
             let holder = if holder.trim().is_empty() { "another process" } else { holder.trim() };
-            return Err(StateError::InUse { path: directory.to_owned(), holder: holder.to_owned() });
+            return Err(StateError::InUse { path: directory.path().to_owned(), holder: holder.to_owned() });
         }
         Err(TryLockError::Error(error)) => return Err(failed("lock", &path)(error)),
     }
@@ -162,12 +168,16 @@ fn lock(directory: &Path) -> Result<File, StateError> {
 }
 
 /// Reads a snapshot into `table`; returns its length in bytes, or `None` if there is none.
-fn read_snapshot(path: &Path, table: &mut Table) -> Result<Option<u64>, StateError> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => Bytes::from(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("read", path)(error)),
+fn read_snapshot(directory: &PrivateDirectory, table: &mut Table) -> Result<Option<u64>, StateError> {
+    let path = &directory.path().join(SNAPSHOT);
+    let mut file = match directory.file(SNAPSHOT, Opening::ReadOnly) {
+        Ok(file) => file,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(error.into()),
     };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed("read", path))?;
+    let bytes = Bytes::from(bytes);
     if !bytes.starts_with(SNAPSHOT_MAGIC) {
         return Err(corrupted(path, 0, "it does not begin as a snapshot does"));
     }
@@ -192,8 +202,8 @@ fn read_snapshot(path: &Path, table: &mut Table) -> Result<Option<u64>, StateErr
     Ok(Some(bytes.len() as u64))
 }
 
-fn write_snapshot(path: &Path, table: &Table) -> io::Result<u64> {
-    let mut file = BufWriter::new(File::create(path)?);
+fn write_snapshot(file: File, table: &Table) -> io::Result<u64> {
+    let mut file = BufWriter::new(file);
     file.write_all(SNAPSHOT_MAGIC)?;
     let mut length = SNAPSHOT_MAGIC.len();
     let end = Change { revision: table.revision(), ..Change::default() };
@@ -279,7 +289,7 @@ mod tests {
 
     /// A descriptor that can be neither written to nor shortened, as a disk that fails.
     fn break_log(disk: &mut Disk) {
-        disk.log = File::open(disk.directory.join("log")).unwrap();
+        disk.log = File::open(disk.directory.path().join(LOG)).unwrap();
     }
 
     #[test]
@@ -320,6 +330,27 @@ mod tests {
         disk.append(&[change]).unwrap();
         drop(disk);
         assert_eq!(Disk::open(directory.path()).unwrap().1.list("").entries.len(), 1);
+    }
+
+    #[test]
+    fn what_an_earlier_version_left_open_to_others_is_closed_to_them_and_a_link_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        drop(Disk::open(path).unwrap());
+        let chmod = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        chmod(path, 0o755);
+        chmod(&path.join(LOG), 0o644);
+        drop(Disk::open(path).unwrap());
+        assert_eq!((mode(path), mode(&path.join(LOG))), (0o700, 0o600));
+        symlink(path.join("elsewhere"), path.join(SNAPSHOT)).unwrap();
+        assert!(matches!(Disk::open(path), Err(StateError::NotOurs(_))));
+        std::fs::remove_file(path.join(SNAPSHOT)).unwrap();
+        std::fs::write(path.join("elsewhere"), "").unwrap();
+        chmod(path, 0o770);
+        let refused = Disk::open(path).unwrap_err();
+        assert!(refused.to_string().contains("`elsewhere`"), "{refused}");
     }
 
     #[test]

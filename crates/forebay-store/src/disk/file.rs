@@ -1,22 +1,29 @@
 //! A slab directory: making, checking, sizing and opening its slab file.
 //!
 //! Nothing here waits for another process, and nothing that is not ours is ever overwritten: a new slab is made under
-//! another name and renamed when it is whole.
+//! another name and renamed when it is whole. Directory and files are the worker's user's alone
+//! (`forebay-private`): what another user could write, the worker would serve.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_private::{Opening, PrivateDirectory, PrivateError};
 use forebay_types::ByteSize;
 use rustix::fs::FallocateFlags;
 
 use super::geometry::{PAGE, file_size, frames_in};
 use super::header::{SlabId, Superblock, VERSION};
-use super::lock::DirectoryLock;
+use super::lock::{self, DirectoryLock};
 use crate::io::Files;
 use crate::{DiskOptions, ServeMode, StoreError};
+
+/// The slab's name.
+const SLAB: &str = "slab";
+/// That of a slab that is being made.
+const NEW: &str = "slab.new";
 
 /// An open slab file and what is known of it.
 #[derive(Debug)]
@@ -43,63 +50,63 @@ pub(crate) fn open(options: &DiskOptions, serve: ServeMode, block_size: u32) -> 
     if dir.exists() && !dir.is_dir() {
         return Err(StoreError::NotADirectory { dir: dir.clone() });
     }
-    make_directory(dir)?;
-    let lock = DirectoryLock::take(dir)?;
+    let directory = open_directory(dir)?;
+    let lock = DirectoryLock::take(&directory)?;
 
     let path = slab_path(dir);
-    let existing = match std::fs::metadata(&path) {
-        Ok(metadata) => metadata.len() > 0,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(StoreError::io("look at", &path, error)),
+    let existing = match directory.file(SLAB, Opening::Existing) {
+        Ok(file) => Some(file),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
     };
     let (id, is_new) = match existing {
-        true => adopt(dir, &path, frames, block_size)?,
-        false => (create(dir, &path, frames, block_size)?, true),
+        Some(file) if length(&file, &path)? > 0 => adopt(dir, &path, &file, frames, block_size)?,
+        _ => (create(&directory, frames, block_size)?, true),
     };
-    let (files, direct) = open_files(&path, serve)?;
+    let (files, direct) = open_files(&directory, serve)?;
     Ok(SlabFile { writes_pass_page_cache: direct && !is_tmpfs(&files.write), files, frames, id, is_new, lock })
 }
 
 /// The slab file of a directory.
 #[must_use]
 pub fn slab_path(dir: &Path) -> PathBuf {
-    dir.join("slab")
+    dir.join(SLAB)
 }
 
-/// Makes the directory if it is not there. Not what it is in: that is where a disk would be mounted, and if it is not, another one
-/// would fill up.
-fn make_directory(dir: &Path) -> Result<(), StoreError> {
-    match std::fs::create_dir(dir) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StoreError::NoParent { dir: dir.to_owned() }),
-        Err(error) => Err(StoreError::io("make the cache directory", dir, error)),
-    }
+/// Opens the directory, and makes it if it is not there. Not what it is in: that is where a disk would be mounted, and
+/// if it is not, another one would fill up.
+pub(super) fn open_directory(dir: &Path) -> Result<PrivateDirectory, StoreError> {
+    let is_ours = |name: &str| [lock::NAME, SLAB, NEW].contains(&name);
+    PrivateDirectory::make(dir, is_ours).map_err(|error| match error {
+        error if error.is_not_found() => StoreError::NoParent { dir: dir.to_owned() },
+        error => error.into(),
+    })
+}
+
+fn length(file: &File, path: &Path) -> Result<u64, StoreError> {
+    Ok(file.metadata().map_err(|error| StoreError::io("look at", path, error))?.len())
 }
 
 /// Makes a new slab, whole or not at all.
-fn create(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<SlabId, StoreError> {
-    let draft = dir.join("slab.new");
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&draft);
-    let file = file.map_err(|error| StoreError::io("create", &draft, error))?;
+fn create(directory: &PrivateDirectory, frames: u32, block_size: u32) -> Result<SlabId, StoreError> {
+    let (dir, draft) = (directory.path(), directory.path().join(NEW));
+    let file = directory.file(NEW, Opening::Emptied)?;
     let made = resize(dir, &draft, &file, frames).and_then(|()| {
         let id = rand::random();
         let superblock = Superblock::encode(id, block_size);
         let write = file.write_all_at(&superblock.0, 0).and_then(|()| file.sync_all());
         write.map_err(|error| StoreError::io("write", &draft, error))?;
-        std::fs::rename(&draft, path).map_err(|error| StoreError::io("rename", &draft, error))?;
+        directory.rename(NEW, SLAB).map_err(|error| StoreError::io("rename", &draft, error))?;
         Ok(id)
     });
     if made.is_err() {
-        let _ = std::fs::remove_file(&draft);
+        let _ = directory.remove(NEW);
     }
     made
 }
 
 /// Checks that a file is a slab and gives it its configured size; whether it starts empty.
-fn adopt(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<(SlabId, bool), StoreError> {
-    let file =
-        OpenOptions::new().read(true).write(true).open(path).map_err(|error| StoreError::io("open", path, error))?;
+fn adopt(dir: &Path, path: &Path, file: &File, frames: u32, block_size: u32) -> Result<(SlabId, bool), StoreError> {
     let mut page = [0; PAGE];
     let superblock = match file.read_exact_at(&mut page, 0) {
         Ok(()) => Superblock::decode(&page),
@@ -119,7 +126,7 @@ fn adopt(dir: &Path, path: &Path, frames: u32, block_size: u32) -> Result<(SlabI
         }
         Superblock::Foreign => return Err(StoreError::NotASlab { path: path.to_owned() }),
     };
-    resize(dir, path, &file, frames)?;
+    resize(dir, path, file, frames)?;
     let reason = match known {
         Ok(id) => return Ok((id, false)),
         Err(reason) => reason,
@@ -162,19 +169,16 @@ fn resize(dir: &Path, path: &Path, file: &File, frames: u32) -> Result<(), Store
 
 /// Opens the slab for its serving mode; whether writes are direct. Writes are wherever the file system allows: they
 /// would only push other files out of the page cache.
-fn open_files(path: &Path, serve: ServeMode) -> Result<(Files, bool), StoreError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    let open_buffered = || options.open(path).map(Arc::new).map_err(|error| StoreError::io("open", path, error));
-    // The flag differs between architectures.
-    let direct_flag = rustix::fs::OFlags::DIRECT.bits() as i32;
-    let direct = match options.clone().custom_flags(direct_flag).open(path) {
+fn open_files(directory: &PrivateDirectory, serve: ServeMode) -> Result<(Files, bool), StoreError> {
+    let open_buffered = || directory.file(SLAB, Opening::Existing).map(Arc::new);
+    let direct = match directory.file(SLAB, Opening::Direct) {
         Ok(file) => Some(Arc::new(file)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+        Err(PrivateError::Io { error, .. }) if error.kind() == io::ErrorKind::InvalidInput => {
+            let path = slab_path(directory.path());
             tracing::warn!(path = %path.display(), "the file system has no direct I/O, using the page cache");
             None
         }
-        Err(error) => return Err(StoreError::io("open", path, error)),
+        Err(error) => return Err(error.into()),
     };
     let is_direct = direct.is_some();
     let write = direct.map_or_else(open_buffered, Ok)?;

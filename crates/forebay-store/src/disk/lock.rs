@@ -3,11 +3,15 @@
 //! The kernel lets go of it when the process ends, however it ends. What is written in the lock file is only for the message
 //! that the next store gives.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
-use std::path::Path;
+
+use forebay_private::{Opening, PrivateDirectory};
 
 use crate::StoreError;
+
+/// The lock file's name.
+pub(super) const NAME: &str = "lock";
 
 /// Keeps other stores out of a directory until it drops.
 #[derive(Debug)]
@@ -16,10 +20,9 @@ pub(crate) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
-        let path = dir.join("lock");
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = open.map_err(|error| StoreError::io("open the lock file", &path, error))?;
+    pub(crate) fn take(directory: &PrivateDirectory) -> Result<Self, StoreError> {
+        let (dir, path) = (directory.path(), directory.path().join(NAME));
+        let mut file = directory.file(NAME, Opening::OrMade)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -153,7 +153,7 @@ impl Slab {
         dir: &std::path::Path,
         frames: u32,
     ) -> Result<Self, StoreError> {
-        let lock = DirectoryLock::take(dir)?;
+        let lock = DirectoryLock::take(&file::open_directory(dir)?)?;
         let file = File::open(dir).map_err(|error| StoreError::io("open", dir, error))?;
         Ok(Self {
             dir: dir.to_owned(),

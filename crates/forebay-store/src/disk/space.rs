@@ -332,7 +332,8 @@ mod tests {
     #[cfg(not(shuttle))]
     fn a_leftover_is_found_while_its_last_holder_is_letting_go() {
         let dir = tempfile::tempdir().unwrap();
-        let space = Space::new(Frames::new(1), Some(DirectoryLock::take(dir.path()).unwrap()));
+        let directory = crate::disk::file::open_directory(dir.path()).unwrap();
+        let space = Space::new(Frames::new(1), Some(DirectoryLock::take(&directory).unwrap()));
         let block = BlockKey { file: FileId([1; 16]), index: 0 };
         let extent = Arc::new(space.take(0, 0).unwrap());
         let (slot, generation) = (extent.slot(), extent.generation());

@@ -94,7 +94,11 @@ impl Places {
 }
 
 fn is_denied(error: &StagingError) -> bool {
-    matches!(error, StagingError::Io { cause, .. } if cause.kind() == ErrorKind::PermissionDenied)
+    match error {
+        StagingError::NotOurs(_) => true,
+        StagingError::Io { cause, .. } => cause.kind() == ErrorKind::PermissionDenied,
+        _ => false,
+    }
 }
 
 /// Whether `directory` is one that drafts are kept in. An empty one may as well be a mountpoint whose mount is gone.
