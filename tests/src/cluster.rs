@@ -58,7 +58,12 @@ impl Cluster {
         let value = |name: &str| known.iter().find(|(known, _)| *known == name).expect("a key").1.clone();
         let setup =
             KEYS.into_iter().fold(Setup::default(), |setup, (ours, theirs)| setup.variable(ours, &value(theirs)));
-        setup.argument("--etcd", &self.etcd.endpoints().join(",")).options(&SETTINGS)
+        let setup = setup.argument("--etcd", &self.etcd.endpoints().join(",")).options(&SETTINGS);
+        // What mounts of the cluster may ask for.
+        let [key, secret] = KEYS.map(|(ours, _)| ours);
+        setup
+            .option(&format!("cluster.mounts.endpoints={}", self.bucket.proxy().url()))
+            .option(&format!("cluster.mounts.environment={key},{secret}"))
     }
 
     /// Starts a worker with 128 MiB of memory for blocks.
@@ -140,20 +145,37 @@ impl Cluster {
         eventually("etcd serves again", RESTART_WITHIN, || self.etcd.restart(member).is_ok());
     }
 
+    /// Writes a record of a mount past all coordinators, as anyone can who reaches etcd.
+    ///
+    /// # Panics
+    /// When etcd does not take it.
+    pub fn smuggle_mount(&self, path: &str, origin: &str, options: &[(&str, &str)]) {
+        let options: BTreeMap<_, _> = options.iter().copied().collect();
+        let record = serde_json::json!({ "path": path, "origin": origin, "options": options });
+        let key = format!("/forebay/forebay/mounts/{}", path.trim_start_matches('/'));
+        runtime().block_on(async {
+            let mut client = self.etcd.client(None).await.expect("a client of etcd");
+            client.put(key, record.to_string(), None).await.expect("etcd takes the record");
+        });
+    }
+
     /// Everything that etcd holds, as text.
     ///
     /// # Panics
     /// When it does not answer.
     #[must_use]
     pub fn state(&self) -> BTreeMap<String, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let answer = runtime.block_on(async {
+        let answer = runtime().block_on(async {
             let mut client = self.etcd.client(None).await.expect("a client of etcd");
             client.get("/", Some(GetOptions::new().with_prefix())).await.expect("etcd answers")
         });
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         answer.kvs().iter().map(|entry| (text(entry.key()), text(entry.value()))).collect()
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 impl Coordinator {

@@ -363,7 +363,7 @@ fn workers_come_leave_and_die_and_etcd_too_and_no_reader_gets_an_error() {
         cluster.worker(name);
     }
     let url = cluster.bucket.url();
-    let _ = cluster.ask(&["mounts", "add", "/data", &url, "-o", "allow_http=true"]).succeeded();
+    let _ = cluster.ask(&["mounts", "add", "/data", &url]).succeeded();
     cluster.wait_for_ring(&["w1", "w2", "w3"]);
     let _ = cluster.ask(&["job", "load", "--path", "/data", "--submit", "--watch"]).succeeded();
     cluster.mount();

@@ -11,6 +11,7 @@ use forebay_types::{
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
 use crate::modes::{LogFormat, LogLevel, RdmaFallback, SharedMemory, WriteMode};
+use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
 use crate::table::{KeyOf, keys};
@@ -76,9 +77,17 @@ keys! {
         /// Longest time for one request to etcd.
         cluster_etcd_timeout "cluster.etcd.timeout": Duration = secs(5), in ms(100)..=HOUR;
         /// Directories of this worker that the cluster's mounts may show and read credential files from. Anyone with
-        /// access to a coordinator can add mounts.
+        /// access to a coordinator or to etcd can add mounts.
         cluster_mounts_directories "cluster.mounts.directories": Vec<String> = vec![],
             example "[\"/run/secrets\", \"/data\"]";
+        /// Servers that the cluster's mounts may name, as an `s3.endpoint` or as an `http(s)://` origin: scheme, host
+        /// and port. Plain HTTP only if the entry says `http`. Only an entry that is an IP address or `localhost`
+        /// reaches this machine or the metadata service of its cloud.
+        cluster_mounts_endpoints "cluster.mounts.endpoints": Vec<MountEndpoint> = vec![],
+            example "[\"https://minio.example.com:9000\"]";
+        /// Variables of this worker's environment that the cluster's mounts may send as credentials, with `env:NAME`.
+        cluster_mounts_environment "cluster.mounts.environment": Vec<String> = vec![],
+            example "[\"MINIO_KEY\", \"MINIO_SECRET\"]";
         /// The longest time that a dead worker stays in the ring. A dead coordinator loses leadership within the same
         /// time.
         cluster_lease_ttl "cluster.lease_ttl": Duration = secs(10), in secs(2)..=HOUR;

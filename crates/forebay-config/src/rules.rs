@@ -75,6 +75,11 @@ const RULES: &[Rule] = &[
         holds: |config| all_differ(&config.cluster_workers),
     },
     Rule {
+        why: "the name of an environment variable has letters, digits and `_`, and no digit first",
+        keys: &["cluster.mounts.environment"],
+        holds: |config| config.cluster_mounts_environment.iter().all(|name| is_variable(name)),
+    },
+    Rule {
         why: "eviction must stop below where it starts",
         keys: &["worker.eviction.low_watermark", "worker.eviction.high_watermark"],
         holds: |config| config.worker_eviction_low_watermark < config.worker_eviction_high_watermark,
@@ -134,6 +139,12 @@ const RULES: &[Rule] = &[
     },
 ];
 
+/// Whether a mount can name it: `env:NAME`.
+fn is_variable(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    name.bytes().all(is_part) && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+}
+
 fn is_device(text: &str) -> bool {
     let (name, port) = text.rsplit_once(':').unwrap_or((text, "1"));
     // Neither a list nor a path; the kernel has few other rules for names.
@@ -180,6 +191,17 @@ mod tests {
         for (size, first_open, keys) in cases {
             let broken: Vec<&str> = broken(size, first_open);
             assert_eq!(broken, keys, "{size} MiB, {first_open} MiB");
+        }
+    }
+
+    #[test]
+    fn variables_that_no_mount_can_name_are_refused() {
+        let load =
+            |names: &str| Config::load(&crate::Sources::new().flags([format!("cluster.mounts.environment={names}")]));
+        assert!(load("MINIO_KEY,_x1").is_ok());
+        for bad in ["A B", "1A", "A=B", "env:A", "A*"] {
+            let error = load(bad).unwrap_err().to_string();
+            assert!(error.contains("cluster.mounts.environment"), "{error}");
         }
     }
 

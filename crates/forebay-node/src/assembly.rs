@@ -11,7 +11,7 @@ use forebay_config::{Config, Loaded, Origin as Source, WriteMode};
 use forebay_engine::FetchPolicy;
 use forebay_fuse::{MountOptions, WritingOptions, largest_read};
 use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
-use forebay_origin::{Origin, OriginOptions, S3Options};
+use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
 use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
@@ -85,6 +85,7 @@ pub fn origin_options(loaded: &Loaded) -> OriginOptions {
             keys: None,
         },
         allow_http: config.origin_allow_http,
+        chosen_by: ChosenBy::Operator,
     }
 }
 

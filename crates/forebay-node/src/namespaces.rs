@@ -2,20 +2,22 @@
 //!
 //! They may change at any time. A mount that cannot be opened here is told of in the log, answers that it is unavailable, so that
 //! other workers are asked, and is tried again; the others are not affected.
-//! A mount that has not changed keeps its origin, with its connections and its counters.
+//! A mount that has not changed keeps its origin, with its connections and its counters. What a mount of the cluster may
+//! ask for is in `namespaces/opening.rs`.
+
+mod opening;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use forebay_cluster::records::mounts::{CredentialReference, MOUNTS, MountRecord, is_secret};
+use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
 use forebay_cluster::records::policies::{HOT, POLICIES, PolicyRecord};
 use forebay_config::Loaded;
-use forebay_origin::{ListPage, Origin, OriginCounts, OriginOptions, S3Checksum, S3Keys};
+use forebay_origin::{ListPage, Origin, OriginCounts};
 use forebay_state::membership::Table;
 use forebay_types::{Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
 use forebay_worker::{Namespace, Worker};
@@ -23,6 +25,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
+
+pub(crate) use opening::check;
 
 use crate::assembly;
 use crate::cluster::Cluster;
@@ -262,7 +266,7 @@ impl Shown {
                 continue;
             }
             let kept = before.get(&path).filter(|(known, _)| known == record).map(|(_, origin)| Arc::clone(origin));
-            let opened = kept.map_or_else(|| open(&self.loaded, record), Ok);
+            let opened = kept.map_or_else(|| opening::open(&self.loaded, record), Ok);
             match opened {
                 Ok(origin) => drop(self.opened.insert(path, (record.clone(), origin))),
                 Err(error) => {
@@ -284,127 +288,6 @@ impl Shown {
             Err(error) => error!(%error, "the mounts stay as they were"),
         }
     }
-}
-
-/// The origin of a mount of the cluster.
-///
-/// # Errors
-/// When its URL or its options make no sense here, or a credential is not where its reference says.
-pub(crate) fn open(loaded: &Loaded, record: &MountRecord) -> anyhow::Result<Arc<dyn Origin>> {
-    if let Some(directory) = record.origin.strip_prefix("file://") {
-        within(loaded, Path::new(directory))?;
-    }
-    Ok(forebay_origin::open(&record.origin, &options(loaded, record)?)?)
-}
-
-/// Whether a path of this machine is one that mounts of the cluster may have to do with.
-fn within(loaded: &Loaded, path: &Path) -> anyhow::Result<()> {
-    let real = path.canonicalize().with_context(|| path.display().to_string())?;
-    let allowed = &loaded.config.cluster_mounts_directories;
-    let is_below =
-        |directory: &String| Path::new(directory).canonicalize().is_ok_and(|directory| real.starts_with(directory));
-    anyhow::ensure!(
-        allowed.iter().any(is_below),
-        "{} is in none of the directories that `cluster.mounts.directories` names on this worker",
-        path.display()
-    );
-    Ok(())
-}
-
-/// Whether a mount of the cluster can be opened on any worker: all that can be told without its credentials.
-///
-/// # Errors
-/// A sentence about what to change.
-pub(crate) fn check(loaded: &Loaded, record: &MountRecord) -> Result<(), String> {
-    let public = record.options.iter().filter(|(name, _)| !is_secret(name));
-    let public = public.map(|(name, value)| (name.clone(), value.clone())).collect();
-    let public = MountRecord { options: public, ..record.clone() };
-    if let Some(unknown) = record.options.keys().find(|name| is_secret(name) && !KEYS.contains(&name.as_str())) {
-        return Err(unknown_option(unknown));
-    }
-    // A directory may be on the workers and not here.
-    if record.origin.starts_with("file://") {
-        return options(loaded, &public).map(|_| ()).map_err(|error| format!("{error:#}"));
-    }
-    open(loaded, &public).map(|_| ()).map_err(|error| format!("{error:#}"))
-}
-
-const ID: &str = "s3.access_key_id";
-const SECRET: &str = "s3.secret_access_key";
-const TOKEN: &str = "s3.session_token";
-const KEYS: [&str; 3] = [ID, SECRET, TOKEN];
-
-fn unknown_option(name: &str) -> String {
-    format!(
-        "mounts have no option `{name}`; there are s3.endpoint, s3.region, s3.profile, s3.path_style, s3.anonymous, \
-         s3.checksum, allow_http, {ID}, {SECRET} and {TOKEN}"
-    )
-}
-
-fn options(loaded: &Loaded, record: &MountRecord) -> anyhow::Result<OriginOptions> {
-    let mut options = assembly::origin_options(loaded);
-    let mut keys = BTreeMap::new();
-    for (name, value) in &record.options {
-        let truth = || match value.as_str() {
-            "true" => Ok(true),
-            "false" => Ok(false),
-            _ => Err(anyhow::anyhow!("the option {name} of the mount {} is neither `true` nor `false`", record.path)),
-        };
-        match name.as_str() {
-            "s3.endpoint" => options.s3.endpoint = Some(value.clone()),
-            "s3.region" => options.s3.region = Some(value.clone()),
-            "s3.profile" => options.s3.profile = Some(value.clone()),
-            "s3.path_style" => options.s3.path_style = Some(truth()?),
-            "s3.anonymous" => options.s3.anonymous = truth()?,
-            "s3.checksum" => {
-                let Some(checksum) = S3Checksum::named(value) else {
-                    anyhow::bail!(
-                        "the option {name} of the mount {} is none of `{}`",
-                        record.path,
-                        S3Checksum::NAMES.join("`, `")
-                    )
-                };
-                options.s3.checksum = checksum;
-            }
-            "allow_http" => options.allow_http = truth()?,
-            name if KEYS.contains(&name) => {
-                if let Some(key) = secret(loaded, name, value)? {
-                    keys.insert(name.to_owned(), key);
-                }
-            }
-            name => anyhow::bail!(unknown_option(name)),
-        }
-    }
-    let session_token = keys.remove(TOKEN);
-    options.s3.keys = match (keys.remove(ID), keys.remove(SECRET)) {
-        (Some(access_key_id), Some(secret_access_key)) => {
-            let source = format!("the options of the mount {}", record.path);
-            Some(S3Keys { access_key_id, secret_access_key, session_token, source })
-        }
-        (None, None) => None,
-        _ => anyhow::bail!("the mount {} has only one of {ID} and {SECRET}", record.path),
-    };
-    Ok(options)
-}
-
-/// The credential that a reference leads to; `None` for the machine's role.
-fn secret(loaded: &Loaded, name: &str, reference: &str) -> anyhow::Result<Option<String>> {
-    let found = match CredentialReference::parse(reference) {
-        None => anyhow::bail!("the option {name} is no reference to a credential"),
-        Some(CredentialReference::Role) => return Ok(None),
-        Some(CredentialReference::Environment(variable)) => {
-            std::env::var(&variable).with_context(|| format!("{name}: the variable {variable} of the environment"))?
-        }
-        Some(CredentialReference::File(path)) => {
-            within(loaded, &path).with_context(|| name.to_owned())?;
-            read(&path).with_context(|| format!("{name}: {}", path.display()))?
-        }
-    };
-    Ok(Some(found))
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    Ok(std::fs::read_to_string(path)?.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub use object::ObjectStoreOrigin;
 #[cfg(feature = "fuzzing")]
 pub use object::fuzzing;
 pub use open::open;
-pub use options::{OriginError, OriginOptions, S3Keys, S3Options};
+pub use options::{ChosenBy, OriginError, OriginOptions, S3Keys, S3Options};
 pub use stats::{OriginCounts, OriginOperation};
 
 use bytes::Bytes;

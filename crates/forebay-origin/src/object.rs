@@ -18,6 +18,7 @@
 //! path is a file if HEAD says so, and without entity tag and time of modification two versions of one length look the
 //! same.
 
+mod addresses;
 mod attempts;
 mod build;
 mod copy;
@@ -25,6 +26,7 @@ mod exchange;
 mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod guard;
 mod listing;
 mod markers;
 mod profile;

@@ -23,6 +23,37 @@ pub struct OriginOptions {
     pub s3: S3Options,
     /// Take `http://` endpoints. Without it only `https://` ones are taken.
     pub allow_http: bool,
+    /// Who chose all this, and so how far it is believed.
+    pub chosen_by: ChosenBy,
+}
+
+/// Who chose an origin, and so how far its URL and its options are believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChosenBy {
+    /// Whoever configures this process: all is believed.
+    #[default]
+    Operator,
+    /// A record that anyone may have written, and that names no server: it is the operator's, or the cloud's, and gets
+    /// the credentials of this process. The record's names are names and nothing more.
+    Record,
+    /// Such a record, which names the server, too. The server gets no credentials but [`S3Options::keys`], and nothing
+    /// of this machine's environment; no redirect is followed, and no proxy asked.
+    RecordWithServer {
+        /// The operator allows the server though it may be this machine: requests may go to a loopback address, or to
+        /// the address in the URL, whichever that is. Otherwise no address is taken that leads to this machine or to
+        /// the metadata of its cloud.
+        may_be_local: bool,
+    },
+}
+
+impl ChosenBy {
+    /// The same for an origin whose URL names the server. Nobody has said that a record's may be this machine.
+    pub(crate) fn with_server(self) -> Self {
+        match self {
+            Self::Record => Self::RecordWithServer { may_be_local: false },
+            Self::Operator | Self::RecordWithServer { .. } => self,
+        }
+    }
 }
 
 /// What can be set about an S3 origin. What is `None` comes from the environment (`AWS_ENDPOINT_URL_S3`,
@@ -90,6 +121,7 @@ impl Default for OriginOptions {
             max_attempts: 12,
             s3: S3Options::default(),
             allow_http: false,
+            chosen_by: ChosenBy::Operator,
         }
     }
 }
@@ -138,6 +170,44 @@ pub enum OriginError {
         profile: String,
         /// What is wrong and what to do.
         reason: String,
+    },
+    /// A record names a server and no credentials for it. Those of this machine are not for a server that anyone may
+    /// have named.
+    #[error(
+        "`{url}`: there are no credentials for `{endpoint}`, and those of this machine are not for a server that a \
+         mount names; give the mount the options `s3.access_key_id` and `s3.secret_access_key`, or `s3.anonymous=true`"
+    )]
+    NoKeys {
+        /// What was given.
+        url: String,
+        /// The server.
+        endpoint: String,
+    },
+    /// A record's bucket or region that could be more than a name.
+    #[error(
+        "`{url}`: `{name}` is not the name of a {what}; it has letters, digits, `-` and `_`, and that of a bucket dots \
+         between them"
+    )]
+    Name {
+        /// What was given.
+        url: String,
+        /// What it should be the name of.
+        what: &'static str,
+        /// What it is.
+        name: String,
+    },
+    /// A server, named by a record, at an address that leads back to this machine.
+    #[error(
+        "`{url}`: {address} is {what}, which is not for mounts of the cluster; choose another server, or name this \
+         very address in `cluster.mounts.endpoints` on the workers"
+    )]
+    Address {
+        /// What was given.
+        url: String,
+        /// The address.
+        address: std::net::IpAddr,
+        /// What is known of it: `a loopback address`.
+        what: &'static str,
     },
     /// Settings that the object store's client refuses.
     #[error("`{url}`: {reason}")]

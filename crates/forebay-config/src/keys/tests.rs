@@ -1,3 +1,5 @@
+//! What holds of every key of the table.
+
 use super::*;
 use std::collections::BTreeSet;
 

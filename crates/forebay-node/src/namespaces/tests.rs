@@ -1,8 +1,10 @@
 //! What a worker shows, and what it refuses.
 
+use super::opening::{ID, SECRET, open, options};
 use super::*;
 use forebay_config::{Config, Sources};
 use forebay_memory::{Pool, PoolOptions};
+use forebay_origin::ChosenBy;
 use forebay_store::{Store, StoreOptions};
 use forebay_transport::{Op, Request, Service as _};
 use forebay_types::ByteSize;
@@ -12,34 +14,155 @@ fn record(options: &[(&str, &str)]) -> MountRecord {
     MountRecord { path: "/s3".into(), origin: "s3://bucket".into(), options }
 }
 
+fn loaded(settings: &[&str]) -> Loaded {
+    Config::load(&Sources::new().flags(settings.iter().copied())).unwrap()
+}
+
+/// Why a worker with these settings does not open a mount.
+fn refused(settings: &[&str], mount: &MountRecord) -> String {
+    match open(&loaded(settings), mount) {
+        Ok(_) => panic!("{mount:?} is opened with {settings:?}"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
 #[test]
 fn a_mounts_options_are_its_origins() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let directory = file.path().parent().unwrap().display();
-    let allowing = Sources::new().flags([format!("cluster.mounts.directories={directory}")]);
-    let (strict, loaded) = (Config::load(&Sources::new()).unwrap(), Config::load(&allowing).unwrap());
+    let allowing = loaded(&[&format!("cluster.mounts.directories={}", file.path().parent().unwrap().display())]);
     std::fs::write(file.path(), "hush\n").unwrap();
     let reference = format!("file:{}", file.path().display());
     let mount = record(&[("s3.region", "eu"), (ID, &reference), (SECRET, &reference), ("s3.path_style", "true")]);
-    let made = options(&loaded, &mount).unwrap().s3;
-    let refused = format!("{:#}", options(&strict, &mount).unwrap_err());
-    assert!(refused.contains("cluster.mounts.directories"), "{refused}");
-    let root = MountRecord { origin: "file:///".into(), ..record(&[]) };
-    assert!(open(&loaded, &root).is_err());
+    let made = options(&allowing, &mount).unwrap().s3;
+    assert!(refused(&[], &mount).contains("cluster.mounts.directories"));
     assert_eq!((made.region.as_deref(), made.path_style), (Some("eu"), Some(true)));
     assert_eq!(made.keys.unwrap().secret_access_key, "hush");
-    assert!(options(&loaded, &record(&[(ID, "role"), (SECRET, "role")])).unwrap().s3.keys.is_none());
+    assert!(options(&allowing, &record(&[(ID, "role"), (SECRET, "role")])).unwrap().s3.keys.is_none());
 }
 
 #[test]
 fn an_option_that_is_none_or_half_a_key_is_refused_by_name() {
-    let loaded = Config::load(&Sources::new()).unwrap();
-    let refused = |mount: &[(&str, &str)]| format!("{:#}", options(&loaded, &record(mount)).unwrap_err());
+    let refused =
+        |mount: &[(&str, &str)]| refused(&["cluster.mounts.environment=FOREBAY_TEST_NO_SUCH"], &record(mount));
     assert!(refused(&[("s3.regoin", "eu")]).contains("s3.regoin"));
     assert!(refused(&[("s3.anonymous", "yes")]).contains("neither"));
     assert!(refused(&[(ID, "env:FOREBAY_TEST_NO_SUCH")]).contains("FOREBAY_TEST_NO_SUCH"));
+    let loaded = loaded(&[]);
     assert!(check(&loaded, &record(&[("gcs.token", "role")])).unwrap_err().contains("gcs.token"));
     assert!(check(&loaded, &record(&[(ID, "env:THERE_ONLY"), (SECRET, "env:THERE_ONLY")])).is_ok());
+    assert!(check(&loaded, &record(&[(ID, "env:THERE_ONLY")])).unwrap_err().contains(SECRET));
+}
+
+#[test]
+fn a_variable_of_the_environment_is_a_mounts_only_if_it_is_listed() {
+    // Every process has it, and no list.
+    let mount = record(&[(ID, "env:PATH"), (SECRET, "env:PATH")]);
+    for settings in [&[] as &[&str], &["cluster.mounts.environment=PATH_,OTHER"]] {
+        let why = refused(settings, &mount);
+        assert!(why.contains("the mount /s3") && why.contains("cluster.mounts.environment"), "{why}");
+        assert!(!why.contains(&std::env::var("PATH").unwrap()), "{why}");
+    }
+    let keys = options(&loaded(&["cluster.mounts.environment=OTHER,PATH"]), &mount).unwrap().s3.keys;
+    assert_eq!(keys.unwrap().secret_access_key, std::env::var("PATH").unwrap());
+    // Whether a variable is there is not told.
+    let absent = record(&[(ID, "env:FOREBAY_TEST_NO_SUCH"), (SECRET, "env:FOREBAY_TEST_NO_SUCH")]);
+    assert_eq!(refused(&[], &absent).replace("FOREBAY_TEST_NO_SUCH", "PATH"), refused(&[], &mount));
+}
+
+#[test]
+fn a_server_is_a_mounts_only_if_it_is_listed() {
+    let at = |origin: &str, options: &[(&str, &str)]| MountRecord { origin: origin.into(), ..record(options) };
+    let anonymous = ("s3.anonymous", "true");
+    let listed = ["cluster.mounts.endpoints=https://minio:9000,http://10.0.0.1,http://127.0.0.1:9000"];
+    for mount in [
+        at("s3://bucket", &[("s3.endpoint", "https://evil"), anonymous]),
+        at("s3://bucket", &[("s3.endpoint", "https://minio:9001"), anonymous]),
+        at("s3://bucket", &[("s3.endpoint", "http://minio:9000"), anonymous, ("allow_http", "true")]),
+        at("s3://bucket", &[("s3.endpoint", "http://169.254.169.254"), anonymous, ("allow_http", "true")]),
+        at("S3://bucket", &[("s3.endpoint", "https://evil"), anonymous]),
+        at("https://evil/data", &[]),
+        at("HTTP://127.0.0.1:9001/", &[]),
+    ] {
+        let why = refused(&listed, &mount);
+        assert!(why.contains("the mount /s3") && why.contains("`cluster.mounts.endpoints` on this worker"), "{why}");
+        // The workers may list it.
+        assert_eq!(check(&loaded(&[]), &mount), Ok(()), "{mount:?}");
+    }
+    for (mount, may_be_local) in [
+        (at("s3://bucket", &[("s3.endpoint", "https://minio:9000/x"), anonymous]), false),
+        (at("http://127.0.0.1:9000/data", &[]), true),
+        (at("http://10.0.0.1/data", &[("allow_http", "true")]), true),
+    ] {
+        let chosen_by = options(&loaded(&listed), &mount).unwrap().chosen_by;
+        assert_eq!(chosen_by, ChosenBy::RecordWithServer { may_be_local });
+        assert!(open(&loaded(&listed), &mount).is_ok(), "{mount:?}");
+    }
+}
+
+#[test]
+fn a_server_that_a_mount_names_gets_no_credentials_of_this_machine() {
+    let settings = ["cluster.mounts.endpoints=https://minio", "origin.s3.profile=training", "origin.s3.anonymous=true"];
+    let at_minio = |more: &[(&str, &str)]| record(&[&[("s3.endpoint", "https://minio")], more].concat());
+    for more in [&[] as &[(&str, &str)], &[(ID, "role"), (SECRET, "role")]] {
+        let why = refused(&settings, &at_minio(more));
+        assert!(why.contains("no credentials for `https://minio`") && why.contains("s3.anonymous=true"), "{why}");
+        assert!(check(&loaded(&[]), &at_minio(more)).unwrap_err().contains("no credentials"));
+    }
+    assert!(refused(&settings, &at_minio(&[("s3.profile", "other")])).contains("a profile is for"));
+    let s3 = options(&loaded(&settings), &at_minio(&[("s3.anonymous", "true")])).unwrap().s3;
+    assert_eq!((s3.profile, s3.anonymous), (None, true));
+}
+
+#[test]
+fn a_mount_without_a_server_has_names_and_changes_nothing_about_the_workers_server() {
+    let known = options(&loaded(&["origin.s3.endpoint=https://ours"]), &record(&[])).unwrap();
+    assert_eq!((known.chosen_by, known.s3.endpoint.as_deref()), (ChosenBy::Record, Some("https://ours")));
+    let strange: [(&str, &[(&str, &str)]); 6] = [
+        ("s3://bucket", &[("s3.region", "x.evil.com/#")]),
+        ("s3://bucket:9000", &[]),
+        ("s3://b%2F..%2Fc", &[]),
+        ("s3://bucket", &[("allow_http", "true")]),
+        ("gs://bucket", &[("s3.endpoint", "https://evil")]),
+        ("abfss://c\\@account.dfs.core.windows.net", &[]),
+    ];
+    for (origin, options) in strange {
+        let mount = MountRecord { origin: origin.into(), ..record(options) };
+        let why = check(&loaded(&[]), &mount).unwrap_err();
+        assert!(why.contains("the mount /s3"), "{why}");
+        let _ = refused(&["cluster.mounts.endpoints=https://evil"], &mount);
+    }
+}
+
+#[test]
+fn a_directory_is_a_mounts_only_below_those_that_are_listed_however_it_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::os::unix::fs::symlink("/etc", data.join("link")).unwrap();
+    let (allow, data) = (format!("cluster.mounts.directories={}", data.display()), data.display());
+    let at = |origin: String| MountRecord { origin, ..record(&[]) };
+    assert!(open(&loaded(&[&allow]), &at(format!("file://{data}"))).is_ok());
+    assert!(open(&loaded(&[&allow]), &at(format!("FILE://{data}"))).is_ok());
+    for origin in [
+        "file:///etc".to_owned(),
+        "FILE:///etc".to_owned(),
+        "file:///".to_owned(),
+        "file://localhost/etc".to_owned(),
+        format!("file://{data}/.."),
+        format!("file://{data}/%2e%2e"),
+        format!("file://{data}/link"),
+        format!("file://{data}/absent"),
+    ] {
+        let why = refused(&[&allow], &at(origin.clone()));
+        assert!(why.contains("cluster.mounts.directories"), "{origin}: {why}");
+    }
+    for path in
+        ["/etc/hostname", "/etc/absent", &format!("{data}/../../etc/hostname"), &format!("{data}/link/hostname")]
+    {
+        let reference = format!("file:{path}");
+        let why = refused(&[&allow], &record(&[(ID, &reference), (SECRET, &reference)]));
+        assert!(why.contains("is not there, or in none of"), "{path}: {why}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Makes the object store's client for a URL: settings, credentials, endpoint.
 //!
 //! Settings come from the options first, then from the environment, then (S3) from the profile. The client's own
-//! retries are off, since ours, in `attempts.rs`, know the limit on requests, the deadline and the metrics.
+//! retries are off, since ours, in `attempts.rs`, know the limit on requests, the deadline and the metrics. What a
+//! record of the cluster chose is believed as far as `guard.rs` says.
 //!
 //! Changes have a client of their own, with the credentials of the first. Its time limits are longer, as the client's "no
 //! byte came for so long" also counts while a request is being sent, and a part of 64 MiB may take longer than that; and
@@ -9,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
@@ -22,6 +24,7 @@ use url::Url;
 use super::attempts::AT_WORK;
 use super::exchange::ObservingConnector;
 use super::failure::Setting;
+use super::guard::{self, Limits};
 use super::profile::{Profile, ProfileFiles};
 use crate::{OriginError, OriginOptions, S3Checksum};
 
@@ -72,10 +75,12 @@ pub(crate) type Variables = HashMap<String, String>;
 
 /// Makes the client for `url`, whose scheme is one of the object stores'.
 pub(crate) fn build(url: &Url, options: &OriginOptions, variables: &Variables) -> Result<Client, OriginError> {
+    guard::check(url, options)?;
+    let variables = guard::environment(options, variables);
     match url.scheme() {
-        "s3" | "s3a" => build_s3(url, options, variables),
-        "gs" => build_gcs(url, options, variables),
-        "az" | "abfs" | "abfss" | "azure" | "adl" => build_azure(url, options, variables),
+        "s3" | "s3a" => build_s3(url, options, &variables),
+        "gs" => build_gcs(url, options, &variables),
+        "az" | "abfs" | "abfss" | "azure" | "adl" => build_azure(url, options, &variables),
         "http" | "https" => build_http(url, options),
         scheme => Err(OriginError::Scheme { url: url.to_string(), scheme: scheme.to_owned() }),
     }
@@ -158,6 +163,7 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
         if !path_style && !host.starts_with(&format!("{bucket}.")) {
             parsed.set_host(Some(&format!("{bucket}.{host}"))).map_err(unusable)?;
         }
+        guard::check_server(url, &parsed, options)?;
         builder = builder.with_endpoint(parsed.as_str().trim_end_matches('/'));
     }
     builder = builder
@@ -165,7 +171,7 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
         .with_region(&region)
         .with_virtual_hosted_style_request(!path_style)
         .with_retry(no_retries())
-        .with_http_connector(ObservingConnector::default());
+        .with_http_connector(connector_for_reads(options, plain_allowed));
     for (key, value) in client_settings(options, plain_allowed) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
@@ -174,7 +180,7 @@ fn build_s3(url: &Url, options: &OriginOptions, variables: &Variables) -> Result
     // Not every server deletes many objects with one request, and then its answer names keys, which the client refuses to
     // read when they end in `/`.
     builder = builder.with_disable_bulk_delete(true).with_credentials(Arc::clone(store.credentials()));
-    builder = builder.with_http_connector(ObservingConnector::for_changes());
+    builder = builder.with_http_connector(connector_for_changes(options, plain_allowed));
     for (key, value) in settings_for_changes(options) {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
@@ -225,15 +231,17 @@ fn build_gcs(url: &Url, options: &OriginOptions, variables: &Variables) -> Resul
             builder = builder.with_config(key, value);
         }
     }
-    builder =
-        builder.with_bucket_name(&bucket).with_retry(no_retries()).with_http_connector(ObservingConnector::default());
+    builder = builder
+        .with_bucket_name(&bucket)
+        .with_retry(no_retries())
+        .with_http_connector(connector_for_reads(options, options.allow_http));
     for (key, value) in client_settings(options, options.allow_http) {
         builder = builder.with_config(GoogleConfigKey::Client(key), value);
     }
     let refuse = |error: object_store::Error| settings(url, error.to_string());
     let store = Arc::new(builder.clone().build().map_err(refuse)?);
     builder = builder.with_credentials(Arc::clone(store.credentials()));
-    builder = builder.with_http_connector(ObservingConnector::for_changes());
+    builder = builder.with_http_connector(connector_for_changes(options, options.allow_http));
     for (key, value) in settings_for_changes(options) {
         builder = builder.with_config(GoogleConfigKey::Client(key), value);
     }
@@ -256,15 +264,17 @@ fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Res
             builder = builder.with_config(key, value);
         }
     }
-    builder =
-        builder.with_url(url.as_str()).with_retry(no_retries()).with_http_connector(ObservingConnector::default());
+    builder = builder
+        .with_url(url.as_str())
+        .with_retry(no_retries())
+        .with_http_connector(connector_for_reads(options, options.allow_http));
     for (key, value) in client_settings(options, options.allow_http) {
         builder = builder.with_config(AzureConfigKey::Client(key), value);
     }
     let refuse = |error: object_store::Error| settings(url, error.to_string());
     let store = Arc::new(builder.clone().build().map_err(refuse)?);
     builder = builder.with_credentials(Arc::clone(store.credentials()));
-    builder = builder.with_http_connector(ObservingConnector::for_changes());
+    builder = builder.with_http_connector(connector_for_changes(options, options.allow_http));
     for (key, value) in settings_for_changes(options) {
         builder = builder.with_config(AzureConfigKey::Client(key), value);
     }
@@ -290,11 +300,14 @@ fn build_azure(url: &Url, options: &OriginOptions, variables: &Variables) -> Res
 }
 
 fn build_http(url: &Url, options: &OriginOptions) -> Result<Client, OriginError> {
+    // Here the URL names the server: whoever chose the one chose the other.
+    let options = &OriginOptions { chosen_by: options.chosen_by.with_server(), ..options.clone() };
+    guard::check_server(url, url, options)?;
     let plain_allowed = is_plain_http_allowed(url, url.as_str(), options)?;
     let mut builder = HttpBuilder::new()
         .with_url(url.as_str())
         .with_retry(no_retries())
-        .with_http_connector(ObservingConnector::default());
+        .with_http_connector(connector_for_reads(options, plain_allowed));
     for (key, value) in client_settings(options, plain_allowed) {
         builder = builder.with_config(key, value);
     }
@@ -309,22 +322,48 @@ fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
+/// The connections of the client that reads.
+fn connector_for_reads(options: &OriginOptions, plain_allowed: bool) -> ObservingConnector {
+    ObservingConnector::for_reads(guard::connector(options, limits_of_reads(options), plain_allowed))
+}
+
+/// The connections of the client that makes changes.
+fn connector_for_changes(options: &OriginOptions, plain_allowed: bool) -> ObservingConnector {
+    ObservingConnector::for_changes(guard::connector(options, limits_of_changes(options), plain_allowed))
+}
+
+fn limits_of_reads(options: &OriginOptions) -> Limits {
+    // Ours ends an attempt first; this one is for requests for credentials.
+    Limits { silence: options.stall_timeout, request: options.request_timeout + options.connect_timeout }
+}
+
+/// What is different for changes: only our own time limits hold.
+fn limits_of_changes(options: &OriginOptions) -> Limits {
+    let longest = options.request_timeout + options.connect_timeout + AT_WORK;
+    Limits { silence: longest, request: longest }
+}
+
 fn client_settings(options: &OriginOptions, plain_allowed: bool) -> [(ClientConfigKey, String); 5] {
-    let millis = |duration: std::time::Duration| format!("{}ms", duration.as_millis().max(1));
+    let [silence, request] = time_limits(limits_of_reads(options));
     [
         (ClientConfigKey::AllowHttp, plain_allowed.to_string()),
         (ClientConfigKey::ConnectTimeout, millis(options.connect_timeout)),
-        (ClientConfigKey::ReadTimeout, millis(options.stall_timeout)),
-        // Ours ends an attempt first; this one is for requests for credentials.
-        (ClientConfigKey::Timeout, millis(options.request_timeout + options.connect_timeout)),
+        silence,
+        request,
         (ClientConfigKey::PoolMaxIdlePerHost, options.max_concurrency.to_string()),
     ]
 }
 
-/// What is different for changes: only our own time limits hold.
 fn settings_for_changes(options: &OriginOptions) -> [(ClientConfigKey, String); 2] {
-    let longest = options.request_timeout + options.connect_timeout + AT_WORK;
-    [ClientConfigKey::ReadTimeout, ClientConfigKey::Timeout].map(|key| (key, format!("{}ms", longest.as_millis())))
+    time_limits(limits_of_changes(options))
+}
+
+fn time_limits(limits: Limits) -> [(ClientConfigKey, String); 2] {
+    [(ClientConfigKey::ReadTimeout, millis(limits.silence)), (ClientConfigKey::Timeout, millis(limits.request))]
+}
+
+fn millis(duration: Duration) -> String {
+    format!("{}ms", duration.as_millis().max(1))
 }
 
 /// Plain http needs leave, except to this machine itself.
@@ -364,92 +403,4 @@ fn settings(url: &Url, reason: String) -> OriginError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{S3Keys, S3Options};
-
-    fn variables(pairs: &[(&str, &str)]) -> Variables {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-    }
-
-    fn s3(url: &str, options: &OriginOptions, pairs: &[(&str, &str)]) -> Result<Client, OriginError> {
-        build(&Url::parse(url).unwrap(), options, &variables(pairs))
-    }
-
-    #[test]
-    fn the_endpoint_for_s3_alone_comes_before_the_general_one() {
-        let client = s3(
-            "s3://b/p/q/",
-            &OriginOptions::default(),
-            &[("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")],
-        );
-        let client = client.unwrap();
-        assert_eq!(client.setting.endpoint, "http://127.0.0.1:2");
-        assert_eq!(client.prefix, "p/q/");
-    }
-
-    #[test]
-    fn the_region_comes_from_the_options_then_the_environment_then_the_profile() {
-        let home = tempfile::tempdir().unwrap();
-        std::fs::create_dir(home.path().join(".aws")).unwrap();
-        std::fs::write(home.path().join(".aws/config"), "[default]\nregion = from-profile\n").unwrap();
-        let home = home.path().to_str().unwrap();
-        let mut options = OriginOptions::default();
-        let region =
-            |options: &OriginOptions, pairs: &[(&str, &str)]| s3("s3://b", options, pairs).unwrap().setting.region;
-        assert_eq!(region(&options, &[("HOME", home)]).as_deref(), Some("from-profile"));
-        assert_eq!(region(&options, &[("HOME", home), ("AWS_REGION", "env")]).as_deref(), Some("env"));
-        options.s3.region = Some("option".into());
-        assert_eq!(region(&options, &[("HOME", home), ("AWS_REGION", "env")]).as_deref(), Some("option"));
-        assert_eq!(region(&OriginOptions::default(), &[]).as_deref(), Some("us-east-1"));
-    }
-
-    #[test]
-    fn a_profile_that_is_asked_for_comes_before_the_environments_keys() {
-        let home = tempfile::tempdir().unwrap();
-        std::fs::create_dir(home.path().join(".aws")).unwrap();
-        let text = "[lab]\naws_access_key_id = A\naws_secret_access_key = S\n";
-        std::fs::write(home.path().join(".aws/credentials"), text).unwrap();
-        let pairs =
-            [("HOME", home.path().to_str().unwrap()), ("AWS_ACCESS_KEY_ID", "E"), ("AWS_SECRET_ACCESS_KEY", "E")];
-        let mut options = OriginOptions::default();
-        let source = s3("s3://b", &options, &pairs).unwrap().setting.credentials.unwrap();
-        assert!(source.contains("environment"), "{source}");
-        options.s3.profile = Some("lab".into());
-        assert_eq!(s3("s3://b", &options, &pairs).unwrap().setting.credentials.unwrap(), "the aws profile `lab`");
-        let keys = S3Keys {
-            access_key_id: "id".into(),
-            secret_access_key: "key".into(),
-            session_token: None,
-            source: "the options".into(),
-        };
-        assert!(!format!("{keys:?}").contains("key\""));
-        let own = OriginOptions { s3: S3Options { keys: Some(keys), ..S3Options::default() }, ..options.clone() };
-        assert_eq!(s3("s3://b", &own, &pairs).unwrap().setting.credentials.unwrap(), "the options");
-        options.s3.profile = Some("none".into());
-        assert!(matches!(s3("s3://b", &options, &pairs), Err(OriginError::Profile { .. })));
-    }
-
-    #[test]
-    fn plain_http_needs_leave_unless_it_stays_on_this_machine() {
-        let mut options = OriginOptions::default();
-        options.s3.endpoint = Some("http://minio.lab:9000".into());
-        assert!(matches!(s3("s3://b", &options, &[]), Err(OriginError::PlainHttp { .. })));
-        options.allow_http = true;
-        assert!(s3("s3://b", &options, &[]).is_ok());
-        options.allow_http = false;
-        options.s3.endpoint = Some("http://localhost:9000".into());
-        assert!(s3("s3://b", &options, &[]).is_ok());
-    }
-
-    #[test]
-    fn each_scheme_has_its_client() {
-        let options = OriginOptions::default();
-        let azure = [("AZURE_STORAGE_ACCOUNT_NAME", "a"), ("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")];
-        assert_eq!(s3("az://c/p", &options, &azure).unwrap().flavor, Flavor::Azure);
-        assert_eq!(s3("abfss://c@a.dfs.core.windows.net/p", &options, &azure).unwrap().prefix, "p/");
-        assert_eq!(s3("https://example.com/data", &options, &[]).unwrap().flavor, Flavor::Http);
-        assert_eq!(s3("gs://b", &options, &[("GOOGLE_SKIP_SIGNATURE", "true")]).unwrap().flavor, Flavor::S3);
-        assert!(matches!(s3("ftp://b", &options, &[]), Err(OriginError::Scheme { .. })));
-    }
-}
+mod tests;

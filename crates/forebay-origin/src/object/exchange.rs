@@ -17,7 +17,6 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-    ReqwestConnector,
 };
 use object_store::{ClientOptions, Extensions};
 use parking_lot::Mutex;
@@ -136,17 +135,22 @@ impl Exchange {
     }
 }
 
-/// Connects as the object store's client does by itself, with the observing layer around.
-#[derive(Debug, Default)]
+/// Connects by another connector, with the observing layer around.
+#[derive(Debug)]
 pub(crate) struct ObservingConnector {
-    connector: ReqwestConnector,
+    connector: Box<dyn HttpConnector>,
     for_changes: bool,
 }
 
 impl ObservingConnector {
+    /// For a client that reads.
+    pub(crate) fn for_reads(connector: Box<dyn HttpConnector>) -> Self {
+        Self { connector, for_changes: false }
+    }
+
     /// For a client that is used for changes only, and gets its credentials elsewhere.
-    pub(crate) fn for_changes() -> Self {
-        Self { for_changes: true, ..Self::default() }
+    pub(crate) fn for_changes(connector: Box<dyn HttpConnector>) -> Self {
+        Self { connector, for_changes: true }
     }
 }
 
