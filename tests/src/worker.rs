@@ -118,14 +118,17 @@ impl Worker {
         program::signal(self.pid(), Signal::CONT);
     }
 
-    /// Its counters.
+    /// Its counters. A worker that has no processor for a moment may not answer as fast as a command expects it.
     ///
     /// # Panics
     /// When it does not answer.
     #[must_use]
     #[track_caller]
     pub fn stats(&self) -> Value {
-        let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
+        let answer = once("it tells its counters", END_WITHIN, || {
+            let answer = self.ask(&["stats", "--all", "--json"]);
+            (answer.code == Some(0)).then_some(answer)
+        });
         serde_json::from_slice(&answer.stdout).expect("the counters as JSON")
     }
 

@@ -170,7 +170,9 @@ fn a_load_caches_all_and_a_free_drops_all() {
     let (code, report) = coordinator.job("load", "/s3", &["--verify", "--partial-listing"]);
     assert_eq!((code, &report["state"]), (0, &json!("SUCCEEDED")), "{report}");
     assert_eq!(report["progress"]["audited"], json!({ "files": 12, "bytes": bytes }), "{report}");
-    assert_eq!(report["progress"]["fetched_bytes"], bytes, "{report}");
+    // What a worker fetched whose answer came too late is found cached when it is asked again.
+    let [fetched, cached] = ["fetched_bytes", "cached_bytes"].map(|name| report["progress"][name].as_u64().unwrap());
+    assert!(fetched > 0 && fetched + cached == bytes, "{report}");
     let gets = bucket.gets();
     assert!(gets >= 12 * (MIB + 3).div_ceil(BLOCK) / 4, "{gets}");
     tree.verify(&running.mount.path("s3"));

@@ -467,6 +467,12 @@ keys! {
         /// The group of every file, as a number. Unset: the group of the user that mounts.
         posix_gid "posix.gid": Option<u32> = None, example "1000";
     }
+    section "Security: who is who" {
+        /// The file that holds the key of the cluster, of mode 0600: `forebay key create` makes one.
+        security_key_file "security.key_file": PathBuf = PathBuf::from("/etc/forebay/cluster.key");
+        /// The SPIFFE trust domain of the cluster's identities, `spiffe://DOMAIN/forebay/CLUSTER/ROLE/NAME`.
+        security_trust_domain "security.trust_domain": String = String::from("forebay");
+    }
     section "Log" {
         /// The lowest severity of the messages that are logged.
         log_level "log.level": LogLevel = LogLevel::Info;

@@ -63,7 +63,8 @@ impl ClusterKey {
     /// [`IssueError`].
     pub fn authority(&self, scope: &Scope, role: Role) -> Result<Authority, IssueError> {
         // Names have no zero bytes, so no two triples are one.
-        let parts = [&b"authority"[..], scope.domain().as_bytes(), scope.cluster().as_bytes(), role.as_str().as_bytes()];
+        let parts =
+            [&b"authority"[..], scope.domain().as_bytes(), scope.cluster().as_bytes(), role.as_str().as_bytes()];
         let info: Vec<&[u8]> = parts.into_iter().flat_map(|part| [part, &b"\0"[..]]).collect();
         Authority::from_seed(scope.clone(), role, &self.derive::<LEN>(&info))
     }
@@ -197,9 +198,8 @@ mod tests {
     #[test]
     fn authorities_follow_from_the_key_the_cluster_and_the_role() {
         let key = ClusterKey(Zeroizing::new([7; LEN]));
-        let certificate = |key: &ClusterKey, scope: &Scope, role| {
-            key.authority(scope, role).unwrap().certificate().as_ref().to_vec()
-        };
+        let certificate =
+            |key: &ClusterKey, scope: &Scope, role| key.authority(scope, role).unwrap().certificate().as_ref().to_vec();
         let worker = certificate(&key, &scope(), Role::Worker);
         assert_eq!(worker, certificate(&ClusterKey(Zeroizing::new([7; LEN])), &scope(), Role::Worker));
         assert_ne!(worker, certificate(&key, &scope(), Role::Reader));
@@ -207,6 +207,12 @@ mod tests {
         assert_ne!(worker, certificate(&key, &Scope::new("example.com", "prod").unwrap(), Role::Worker));
         assert_ne!(worker, certificate(&ClusterKey(Zeroizing::new([8; LEN])), &scope(), Role::Worker));
         // What nodes of two releases must agree on does not change by chance.
-        assert_eq!(key.fingerprint(), "FILL");
+        assert_eq!(key.fingerprint(), "8352ff5b18454be7");
+        let worker = worker.into();
+        let anchor = webpki::anchor_from_trusted_cert(&worker).unwrap();
+        let believed = [anchor.subject.as_ref(), anchor.subject_public_key_info.as_ref()].concat();
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &believed);
+        let start: String = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(start, "7cbdbacaac5fcd13");
     }
 }

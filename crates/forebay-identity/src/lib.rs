@@ -41,5 +41,5 @@ pub use name::{Identity, NameError, Scope};
 pub use role::{Permission, Role, UnknownRole};
 pub use secret_file::FileError;
 pub use source::{CLOCK_SKEW, Looked, Settings, Source, Watch};
-pub use tls::{ALPN, client_config, server_config};
+pub use tls::{ALPN, client_config, reason, server_config};
 pub use trust::{Peer, Side, Trust};

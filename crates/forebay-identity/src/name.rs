@@ -25,7 +25,9 @@ pub enum NameError {
     #[error("`{0}` is no trust domain: 1 to {MAX_DOMAIN_LEN} of a-z, 0-9, `.`, `-` and `_`")]
     Domain(String),
     /// A part of the path has other characters, or too many.
-    #[error("`{0}` is no name within an identity: letters, digits, `.`, `-` and `_`, not only dots, at most {MAX_PROCESS_LEN}")]
+    #[error(
+        "`{0}` is no name within an identity: letters, digits, `.`, `-` and `_`, not only dots, at most {MAX_PROCESS_LEN}"
+    )]
     Part(String),
     /// There is no such role.
     #[error(transparent)]

@@ -14,8 +14,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, PeerIncompatible, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, PeerIncompatible,
+    ServerConfig, SignatureScheme,
 };
 
 use crate::error::IdentityError;
@@ -99,6 +99,15 @@ impl Current {
 
 fn refused(error: IdentityError) -> rustls::Error {
     CertificateError::Other(OtherError(Arc::new(error))).into()
+}
+
+/// Why a handshake ended, as a log should have it: what we refused says who it was.
+#[must_use]
+pub fn reason(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(reason))) => reason.to_string(),
+        other => other.to_string(),
+    }
 }
 
 fn signature(

@@ -141,7 +141,9 @@ fn restriction(scope: &Scope, name: &str) -> Result<Option<Role>, String> {
         return Ok(None);
     }
     let role = role_of_authority(scope, name);
-    role.map(Some).ok_or_else(|| format!("`{name}` is the name of an authority for something else than {domain} or a role of this cluster"))
+    role.map(Some).ok_or_else(|| {
+        format!("`{name}` is the name of an authority for something else than {domain} or a role of this cluster")
+    })
 }
 
 /// When a certificate ends.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_identity::{
-    Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Role, Scope, Settings, Side,
-    Source, Trust, Watch, certificates_pem, client_config, server_config,
+    Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Role, Scope, Settings,
+    Side, Source, Trust, Watch, certificates_pem, client_config, reason, server_config,
 };
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConnection};
@@ -56,7 +56,7 @@ fn shake(client: ClientConfig, believes: &Live, server: &Arc<Live>) -> Ends {
         let mut read = &wire[..];
         while !read.is_empty() && server_failed.is_none() {
             server_end.read_tls(&mut read).unwrap();
-            server_failed = server_end.process_new_packets().err().map(|error| error.to_string());
+            server_failed = server_end.process_new_packets().err().map(|error| reason(&error));
         }
         let mut wire = Vec::new();
         while server_end.wants_write() {
@@ -65,7 +65,7 @@ fn shake(client: ClientConfig, believes: &Live, server: &Arc<Live>) -> Ends {
         let mut read = &wire[..];
         while !read.is_empty() && client_failed.is_none() {
             client.read_tls(&mut read).unwrap();
-            client_failed = client.process_new_packets().err().map(|error| error.to_string());
+            client_failed = client.process_new_packets().err().map(|error| reason(&error));
         }
     }
     let seen = |chain: Option<&[CertificateDer<'_>]>, live: &Live, side| {
@@ -148,7 +148,8 @@ fn hostile(credentials: Option<&Credentials>) -> ClientConfig {
         let key = provider.key_provider.load_private_key(key).unwrap();
         Arc::new(rustls::sign::CertifiedKey::new(it.chain().to_vec(), key))
     });
-    let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+    let config =
+        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
     let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Believes));
     config.with_client_cert_resolver(Arc::new(Hostile(presented)))
 }
@@ -317,16 +318,29 @@ fn a_key_is_replaced_without_a_pause() {
     let live = Live::new(material);
     assert!(matches!(watch.look(now()), Looked::Same));
 
-    let mut step = |text: &str| {
-        write(&path, text, 0o600);
-        let Looked::New(material) = watch.look(now()) else { panic!("not seen") };
-        live.replace(*material);
-        let of = |key| meet(&end(key, Role::Reader, "team-a"), &live).1.is_ok();
-        (of(&old), of(&new))
+    // Nodes get the file one after the other: those of one step meet those of the next.
+    let (of_old, of_new) = (old.to_pem(), new.to_pem());
+    let steps =
+        [of_old.to_string(), format!("{}{}", *of_old, *of_new), format!("{}{}", *of_new, *of_old), of_new.to_string()];
+    let ahead = directory.path().join("ahead.key");
+    let node = |file: &Path, text: &str| {
+        write(file, text, 0o600);
+        Live::new(Watch::begin(key_settings(file.to_owned()), now()).unwrap().1)
     };
-    assert_eq!(step(&format!("{}{}", *old.to_pem(), *new.to_pem())), (true, true));
-    assert_eq!(step(&format!("{}{}", *new.to_pem(), *old.to_pem())), (true, true));
-    assert_eq!(step(&new.to_pem()), (false, true));
+    for pair in steps.windows(2) {
+        if pair[0] != steps[0] {
+            write(&path, &pair[0], 0o600);
+            let Looked::New(material) = watch.look(now()) else { panic!("not seen") };
+            live.replace(*material);
+        }
+        let next = node(&ahead, &pair[1]);
+        for (client, worker) in [(&live, &next), (&next, &live)] {
+            let (by_client, by_worker) = meet(client, worker);
+            assert!(by_client.is_ok() && by_worker.is_ok(), "{by_client:?} {by_worker:?}");
+        }
+    }
+    let (first, last) = (node(&ahead, &steps[0]), node(&directory.path().join("last.key"), &steps[3]));
+    assert!(meet(&first, &last).1.is_err() && meet(&last, &first).1.is_err());
 }
 
 #[test]

@@ -65,17 +65,17 @@ macro_rules! transport_conformance {
     };
 }
 
-/// How long the suite waits for what must happen, on a machine that does a lot else: half a minute, times what
+/// How long the suite waits for what must happen, on a machine that does a lot else: two minutes, times what
 /// `FOREBAY_TEST_SLOWNESS` says of an emulated one.
 fn patience() -> Duration {
     let slowness = std::env::var("FOREBAY_TEST_SLOWNESS").ok().and_then(|factor| factor.parse().ok());
-    Duration::from_secs(30) * slowness.unwrap_or(1)
+    Duration::from_secs(120) * slowness.unwrap_or(1)
 }
 
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// When it does not for half a minute; `what` is in the message.
+/// When it does not for two minutes; `what` is in the message.
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -87,7 +87,7 @@ pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 /// What `future` gives.
 ///
 /// # Panics
-/// When it takes longer than half a minute; `what` is in the message.
+/// When it takes longer than two minutes; `what` is in the message.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(patience(), future).await.unwrap_or_else(|_| panic!("waited in vain: {what}"))
 }

@@ -3,7 +3,7 @@
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, mount, mounts, policy, profile, stats,
+    bench, cluster, completions, conf, coordinator, doctor, etcd, fs, job, key, mount, mounts, policy, profile, stats,
     umount, up, version, worker,
 };
 use crate::exit;
@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Policy(policy::Args),
     Cluster(cluster::Args),
     Etcd(etcd::Args),
+    Key(key::Args),
     Stats(stats::Args),
     Profile(profile::Args),
     Bench(bench::Args),
@@ -82,6 +83,7 @@ impl Command {
             Self::Policy(args) => policy::run(args),
             Self::Cluster(args) => cluster::run(args),
             Self::Etcd(args) => etcd::run(&args),
+            Self::Key(args) => key::run(&args),
             Self::Stats(args) => stats::run(&args),
             Self::Profile(args) => profile::run(&args),
             Self::Bench(args) => bench::run(args),

@@ -9,6 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod etcd;
 pub(crate) mod fs;
 pub(crate) mod job;
+pub(crate) mod key;
 pub(crate) mod mount;
 pub(crate) mod mounts;
 pub(crate) mod policy;

@@ -123,7 +123,8 @@ fn abandoned_uploads_are_aborted() {
 fn a_full_staging_directory() {
     let one = One::with(|setup| {
         let setup = setup.options(&["write.staging_size=128MiB", "write.timeout=3s"]);
-        setup.options(&["origin.retry.deadline=1s", "client.request_timeout=3s"])
+        // A part that goes up later may take its time.
+        setup.options(&["origin.retry.deadline=1s", "client.request_timeout=60s"])
     });
     let file = File::create(one.path("f")).unwrap();
     one.bucket.proxy().stop();

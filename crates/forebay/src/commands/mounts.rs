@@ -33,9 +33,9 @@ enum Command {
     #[command(after_help = "\
 Credentials are never stored. An option that needs one says where the workers find it: env:NAME, file:/PATH or role.
 
-A worker opens a mount only if its own configuration allows what the mount asks for: the server of s3.endpoint or of
-an http(s):// origin in cluster.mounts.endpoints, env:NAME in cluster.mounts.environment, a file or a directory below one of
-cluster.mounts.directories. A server that a mount names gets no other credentials of the workers, and so not role.
+A worker opens a mount only if its own configuration allows what the mount asks for: the server of s3.endpoint or of \
+an http(s):// origin in cluster.mounts.endpoints, env:NAME in cluster.mounts.environment, a file or a directory below \
+one of cluster.mounts.directories. A server that a mount names gets no other credentials of the workers, and so not role.
 
 Example:
   forebay mounts add /s3 s3://bucket/prefix
