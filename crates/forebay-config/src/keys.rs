@@ -176,8 +176,11 @@ keys! {
         worker_eviction_high_watermark "worker.eviction.high_watermark": u32 = 95, in 1..=100;
         /// Eviction stops when this percentage of a tier is full.
         worker_eviction_low_watermark "worker.eviction.low_watermark": u32 = 90, in 1..=100;
-        /// The maximum number of connections at the same time. The worker refuses more.
+        /// The maximum number of connections at the same time. For one more, the worker closes the connection that was
+        /// idle longest; if none is idle, it refuses the new one.
         worker_max_connections "worker.max_connections": u32 = 4096, in 1..=1_000_000;
+        /// The maximum number of TCP connections from one address. A mount opens `client.connections_per_worker`.
+        worker_max_connections_per_client "worker.max_connections_per_client": u32 = 1024, in 1..=1_000_000;
         /// The maximum number of requests in progress at the same time, over all connections. More requests wait.
         worker_max_requests "worker.max_requests": u32 = 4096, in 1..=1_000_000;
         /// This worker's share of the blocks, relative to other workers. Unset: its capacity determines the share.
@@ -311,6 +314,8 @@ keys! {
         network_tcp_keepalive "network.tcp.keepalive": Duration = secs(2), in ms(10)..=HOUR;
         /// A connection over TCP or RDMA is dead after this long without any answer.
         network_tcp_dead_after "network.tcp.dead_after": Duration = secs(6), in ms(10)..=HOUR;
+        /// A worker closes a TCP connection that was idle for this long. Its client connects again when it needs it.
+        network_tcp_idle_timeout "network.tcp.idle_timeout": Duration = HOUR, in secs(1)..=DAY;
         /// The number of I/O threads for one address of a worker. They serve its connections and nothing else. 0:
         /// none; the other threads also serve the connections. Unset: one per processor if there are four or more,
         /// else none.

@@ -147,6 +147,8 @@ fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerO
     let defaults = ServerOptions::new(address, config.cluster_name.as_str(), block_size(config));
     ServerOptions {
         max_connections: config.worker_max_connections as usize,
+        max_connections_per_client: config.worker_max_connections_per_client as usize,
+        idle_timeout: config.network_tcp_idle_timeout,
         max_requests: config.worker_max_requests as usize,
         keepalive: config.network_tcp_keepalive.min(defaults.keepalive),
         takes_files: config.worker_disk_serve == ServeMode::Splice,

@@ -1,13 +1,14 @@
 //! A worker's service, with a clock: how long requests from other processes take, by what they ask for, and what else of the
 //! process belongs into a worker's report.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_fuse::ReportSource;
 use forebay_metrics::{LatencyHistogram, ProcessStats};
 use forebay_state::EtcdCertificates;
-use forebay_tcp::{TcpServer, ZeroCopyCounts};
+use forebay_tcp::{CloseReason, TcpServer, ZeroCopyCounts};
 use forebay_transport::{Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FileId};
 use futures::FutureExt as _;
@@ -50,6 +51,8 @@ pub(crate) struct Measured {
 struct Server {
     connections: Box<dyn Fn() -> usize + Send + Sync>,
     zero_copy: Box<dyn Fn() -> ZeroCopyCounts + Send + Sync>,
+    closed: Box<dyn Fn() -> [(CloseReason, u64); CloseReason::ALL.len()] + Send + Sync>,
+    upload_memory: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
 impl Measured {
@@ -62,8 +65,12 @@ impl Measured {
 
     /// Counts in what `server` counts, too.
     pub(crate) fn served_by(&self, server: &TcpServer) {
-        let (connections, zero_copy) = (Box::new(server.connection_gauge()), Box::new(server.zero_copy_counts()));
-        self.servers.lock().push(Server { connections, zero_copy });
+        self.servers.lock().push(Server {
+            connections: Box::new(server.connection_gauge()),
+            zero_copy: Box::new(server.zero_copy_counts()),
+            closed: Box::new(server.closed_counts()),
+            upload_memory: Box::new(server.body_memory_gauge()),
+        });
     }
 
     /// Reports on `windows`, too.
@@ -103,6 +110,12 @@ impl Measured {
         report["requests"] = latencies.collect::<Map<_, _>>().into();
         let servers = self.servers.lock();
         report["connections"] = json!(servers.iter().map(|server| (server.connections)()).sum::<usize>());
+        report["upload_memory"] = json!(servers.iter().map(|server| (server.upload_memory)()).sum::<usize>());
+        let mut closed = BTreeMap::from(CloseReason::ALL.map(|reason| (reason.name(), 0_u64)));
+        for (reason, count) in servers.iter().flat_map(|server| (server.closed)()) {
+            *closed.entry(reason.name()).or_default() += count;
+        }
+        report["closed_connections"] = json!(closed);
         let zero_copy: Vec<_> = servers.iter().map(|server| (server.zero_copy)()).collect();
         drop(servers);
         let sum = |count: fn(&ZeroCopyCounts) -> u64| zero_copy.iter().map(count).sum::<u64>();

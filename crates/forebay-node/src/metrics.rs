@@ -62,8 +62,14 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         for (operation, took) in &part.requests {
             latency = latency.record([("operation", operation)], took);
         }
-        if let Some(connections) = part.connections {
+        if let (Some(connections), Some(memory)) = (part.connections, part.upload_memory) {
             families.gauge("forebay_worker_connections", "Open TCP connections").add([], connections);
+            let help = "Memory of uploads that a worker receives or passes on";
+            families.gauge("forebay_worker_upload_memory_bytes", help).add([], memory);
+        }
+        for (reason, count) in &part.closed_connections {
+            let help = "TCP connections that a worker closed or refused, by reason";
+            families.counter("forebay_worker_closed_connections_total", help).add([("reason", reason)], *count);
         }
         part.coordinator.iter().for_each(|coordinator| cluster::of_coordinator(coordinator, families));
         part.cluster.iter().for_each(|known| cluster::of_members(known, families));

@@ -41,6 +41,10 @@ pub struct Report {
     pub requests: BTreeMap<String, LatencySnapshot>,
     /// Connections of a worker over TCP.
     pub connections: Option<u64>,
+    /// Those that it closed or refused, by reason.
+    pub closed_connections: BTreeMap<String, u64>,
+    /// Bytes of memory that uploads to a worker have.
+    pub upload_memory: Option<u64>,
     /// What a worker sends over TCP without copying it.
     pub zero_copy: Option<ZeroCopy>,
     /// What a mount knows of the members of its cluster.

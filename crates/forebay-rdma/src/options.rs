@@ -59,8 +59,15 @@ pub struct ServerOptions {
     pub cluster: String,
     /// Bytes of a block, which must be the clients' too: they ask for blocks by number.
     pub block_size: u32,
-    /// Connections at once. One more is refused.
+    /// Connections at once that have said hello. One more is refused.
     pub max_connections: usize,
+    /// Those of them that may come from one address.
+    pub max_connections_per_client: usize,
+    /// Connections at once that have not said hello yet. One more takes the place of the oldest, if that has had half a
+    /// second; else it is refused.
+    pub max_greeting: usize,
+    /// Those of them that may come from one address.
+    pub max_greeting_per_client: usize,
     /// Requests of one connection that are being answered at once; one more is answered with a failure.
     pub max_requests_per_connection: usize,
     /// How long a port is tried that is taken: a connection manager keeps it for up to 10 s after a process has ended. There is an
@@ -83,6 +90,10 @@ impl ServerOptions {
             cluster: cluster.into(),
             block_size,
             max_connections: 8192,
+            max_connections_per_client: 1024,
+            // UCX takes its time to make a connection, and has many at once in the making when a host starts.
+            max_greeting: 2048,
+            max_greeting_per_client: 1024,
             max_requests_per_connection: 4096,
             listen_within: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),

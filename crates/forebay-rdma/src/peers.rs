@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_metrics::LatencyHistogram;
+use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse, Refusal};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader};
 use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
@@ -40,6 +42,14 @@ pub(crate) struct Peers {
     runtime: tokio::runtime::Handle,
     counts: Arc<Counts>,
     peers: RefCell<HashMap<usize, Rc<Peer>>>,
+    /// Who is to be told to go is notified.
+    admission: RefCell<Admission<Rc<Notify>>>,
+}
+
+/// The place of a connection that was not accepted yet.
+pub(crate) struct Arrived {
+    number: u64,
+    done: Rc<Notify>,
 }
 
 /// What a server counts, for monitoring.
@@ -67,8 +77,12 @@ struct Peer {
     asked: Cell<usize>,
     /// Replies that it takes: when one was last seen to have gone, and how many had by then.
     taken: Cell<(Instant, u64)>,
+    /// Its number among those that were taken in.
+    number: u64,
+    /// It is never idle: a client of UCX's does not connect again without its readers noticing.
+    last_use: Arc<LastUse>,
     /// It is to be closed.
-    done: Notify,
+    done: Rc<Notify>,
 }
 
 impl Peers {
@@ -84,7 +98,15 @@ impl Peers {
         counts: Arc<Counts>,
     ) -> Result<Rc<Self>, RdmaError> {
         let peers = RefCell::default();
-        let peers = Rc::new(Self { core: Rc::clone(core), options, service, runtime, counts, peers });
+        let limits = AdmissionLimits {
+            greeted: options.max_connections,
+            greeted_per_client: options.max_connections_per_client,
+            greeting: options.max_greeting,
+            greeting_per_client: options.max_greeting_per_client,
+            makes_way_after: Duration::MAX,
+        };
+        let admission = RefCell::new(Admission::new(limits));
+        let peers = Rc::new(Self { core: Rc::clone(core), options, service, runtime, counts, peers, admission });
         let weak = Rc::downgrade(&peers);
         core.worker.on_message(wire::HELLO, move |message| {
             if let Some(peers) = weak.upgrade()
@@ -110,13 +132,34 @@ impl Peers {
         peer.filter(|peer| !peer.dismissed.get())
     }
 
-    /// How many connections there are.
-    pub(crate) fn count(&self) -> usize {
-        self.peers.borrow().len()
+    /// A place for a connection of `peer`, if there is one.
+    pub(crate) fn arrive(&self, peer: Option<SocketAddr>) -> Option<Arrived> {
+        let mut admission = self.admission.borrow_mut();
+        if admission.greeted_count() >= self.options.max_connections {
+            return None;
+        }
+        // All that have no name are one client.
+        let client = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
+        let done = Rc::new(Notify::new());
+        match admission.arrive(client, &done, Instant::now()) {
+            Arrival::Taken { number, makes_way } => {
+                makes_way.iter().for_each(|oldest| oldest.notify_one());
+                Some(Arrived { number, done })
+            }
+            Arrival::Refused | Arrival::Later(_) => None,
+        }
+    }
+
+    /// It could not be accepted.
+    pub(crate) fn give_up(&self, arrived: &Arrived) {
+        self.admission.borrow_mut().leave(arrived.number);
     }
 
     /// Takes a connection in, before its hello can arrive; it is to be served right after.
-    pub(crate) fn admit(&self, name: String, endpoint: &Endpoint) {
+    pub(crate) fn admit(&self, name: String, endpoint: &Endpoint, arrived: Arrived) {
+        let Arrived { number, done } = arrived;
+        let last_use = Arc::new(LastUse::new(Instant::now()));
+        last_use.set(None);
         let recorder = self.options.trace.as_ref().map(|trace| Recorder::new(trace, &name));
         let peer = Rc::new(Peer {
             name,
@@ -126,7 +169,9 @@ impl Peers {
             dismissed: Cell::new(false),
             asked: Cell::new(0),
             taken: Cell::new((Instant::now(), 0)),
-            done: Notify::new(),
+            number,
+            last_use,
+            done,
         });
         self.peers.borrow_mut().insert(endpoint.key(), peer);
         self.core.count_connection();
@@ -175,6 +220,10 @@ impl Peers {
         let ours = Hello::ours(&self.options.cluster, self.options.block_size);
         match wire::check_hello(&ours, version, hello) {
             Ok(()) => {
+                let admitted = self.admission.borrow_mut().greeted(peer.number, &peer.last_use, Instant::now());
+                if let Err(refusal) = admitted {
+                    return self.dismiss(peer, why(refusal));
+                }
                 peer.greeted.set(true);
                 let welcome = wire::hello(&ours, version);
                 peer.endpoint.am_send(wire::WELCOME, &welcome, Bytes::new(), None, Protocol::Eager).detach();
@@ -297,6 +346,17 @@ impl Peer {
     }
 }
 
+/// Why a connection that has greeted is not taken in.
+fn why(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Full(limit) => format!("this server has its {limit} connections; raise `worker.max_connections`"),
+        Refusal::Client(limit) => format!(
+            "this server has {limit} connections from your address; raise its `worker.max_connections_per_client`"
+        ),
+        Refusal::MadeWay => "it said hello too late".to_owned(),
+    }
+}
+
 /// Records the sending of an answer when it has ended.
 #[cold]
 fn trace_sent(recorder: Recorder, sending: Sending, failure: Option<FailureKind>, payload_len: u32) {
@@ -324,7 +384,8 @@ struct Forget<'a> {
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
         let known = self.peers.peers.borrow_mut().remove(&self.key);
-        if known.is_some() {
+        if let Some(peer) = known {
+            self.peers.admission.borrow_mut().leave(peer.number);
             self.peers.core.discount_connection();
         }
     }

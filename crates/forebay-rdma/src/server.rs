@@ -136,30 +136,32 @@ fn listen(
     counts: Arc<Counts>,
 ) -> Result<SocketAddr, RdmaError> {
     let listener = core.worker.listen(options.address)?;
-    let max = options.max_connections;
     let peers = Peers::receive_requests(core, options, service, runtime, Arc::clone(&counts))?;
     let address = listener.address();
-    tokio::task::spawn_local(accept(listener, peers, max, counts));
+    tokio::task::spawn_local(accept(listener, peers, counts));
     Ok(address)
 }
 
-async fn accept(listener: Listener, peers: Rc<Peers>, max: usize, counts: Arc<Counts>) {
+async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
             request = listener.accept() => {
                 let name = request.peer().map_or_else(|| "an unnamed peer".to_owned(), |peer| peer.to_string());
-                if peers.count() >= max {
-                    tracing::warn!(peer = name, "refused an RDMA connection: this server has its {max}");
+                let Some(arrived) = peers.arrive(request.peer()) else {
+                    tracing::warn!(peer = name, "refused an RDMA connection: this server has all that it may have");
                     request.reject();
                     continue;
-                }
+                };
                 match request.accept() {
                     Ok(endpoint) => {
-                        peers.admit(name, &endpoint);
+                        peers.admit(name, &endpoint, arrived);
                         serving.spawn_local(Rc::clone(&peers).serve(endpoint));
                     }
-                    Err(error) => tracing::warn!(peer = name, %error, "cannot accept an RDMA connection"),
+                    Err(error) => {
+                        peers.give_up(&arrived);
+                        tracing::warn!(peer = name, %error, "cannot accept an RDMA connection");
+                    }
                 }
             }
             Some(ended) = serving.join_next(), if !serving.is_empty() => {

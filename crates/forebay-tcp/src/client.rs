@@ -16,10 +16,13 @@ use tokio_util::task::TaskTracker;
 use crate::choice::{Candidate, Load, choose, choose_open};
 use crate::connection::Connection;
 use crate::options::{ClientOptions, LARGE_BODY};
-use crate::replies::Call;
+use crate::replies::{Call, Unread};
 
 /// How long a connection that could not be made is not tried again while another one is open.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often a call is made again whose server closed the connection without having looked at it. One that does so
+/// for each new connection is out of order.
+const MAX_RESENDS: usize = 3;
 /// What a call weighs besides its payload, in bytes: header, system calls and wake-ups cost about as much as these.
 const CALL_WEIGHT: u64 = 4096;
 /// A request that asks for no more than this is left to the connection's task when calls of [`COMPANY`] are under way before it.
@@ -133,28 +136,45 @@ impl TcpTransport {
 impl Link {
     async fn call(self: &Arc<Self>, mut request: Request, into: Option<SpanMut>) -> Result<Reply, CallError> {
         let limit = request.payload_limit(into.as_ref()).map_err(CallError::Service)?;
-        let began = tokio::time::Instant::now();
-        let whole = request.deadline;
-        let permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
-        let (answer, answered) = oneshot::channel();
-        let into = into.filter(|_| request.op.brings_payload());
-        let mut call = Call { into, limit, answer, load: None, permit };
+        let (began, whole) = (tokio::time::Instant::now(), request.deadline);
+        let left = move || whole.saturating_sub(began.elapsed());
+        let mut permit = Arc::clone(&self.places).acquire_owned().await.map_err(|_| self.closed())?;
+        let mut into = into.filter(|_| request.op.brings_payload());
+        for _ in 0..=MAX_RESENDS {
+            let (answer, answered) = oneshot::channel();
+            let call = Call { into, limit, answer, load: None, permit };
+            let (connection, id) = self.start(&mut request, call, left).await?;
+            let waiting = Waiting { connection: &connection, id };
+            let ended = answered.await;
+            // Not `abandon`ed: the call is no longer there.
+            std::mem::forget(waiting);
+            match ended {
+                Ok(Ok(result)) => return result,
+                Ok(Err(unread)) => Unread { into, permit } = unread,
+                Err(_) => return Err(self.closed().into()),
+            }
+        }
+        let reason = "it closed one connection after the other without looking at the request".to_owned();
+        Err(LinkError::Lost { peer: self.address.to_string(), reason }.into())
+    }
+
+    /// Sends `request`, with the time that is `left`: over which connection, and its number there.
+    async fn start(
+        self: &Arc<Self>,
+        request: &mut Request,
+        mut call: Call,
+        left: impl Fn() -> Duration,
+    ) -> Result<(Arc<Connection>, u64), LinkError> {
         let body = request.body_len();
-        let weight = u64::from(limit) + body as u64 + CALL_WEIGHT;
+        let weight = u64::from(call.limit) + body as u64 + CALL_WEIGHT;
         // A connection may end between choice and start: then nothing was sent, and another takes the call.
         loop {
             let (connection, load) = self.connection(weight, body > LARGE_BODY).await?;
             let is_patient = request.length <= SHORT && body <= LARGE_BODY && load.before() >= COMPANY;
             call.load = Some(load);
-            request.deadline = whole.saturating_sub(began.elapsed());
-            match connection.start(&request, call, is_patient) {
-                Ok(id) => {
-                    let waiting = Waiting { connection: &connection, id };
-                    let result = answered.await;
-                    // Not `abandon`ed: the call is no longer there.
-                    std::mem::forget(waiting);
-                    return result.unwrap_or_else(|_| Err(self.closed().into()));
-                }
+            request.deadline = left();
+            match connection.start(request, call, is_patient) {
+                Ok(id) => return Ok((connection, id)),
                 Err(back) => call = back,
             }
         }

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::options::{ClientOptions, LARGE_BODY};
-use crate::replies::{Broken, Call, Replies, is_refusal, refusal};
+use crate::replies::{Broken, Call, Replies, is_refusal, is_unread, refusal};
 use crate::socket;
 use crate::unsent::{Message, Unsent};
 
@@ -169,14 +169,22 @@ impl Connection {
     /// Takes no more calls, and only then fails those that are left, `arriving` among them: a caller that learns that this
     /// connection is lost must get another one for its next call.
     fn end(&self, error: &LinkError, arriving: Option<Call>) {
-        let left = {
-            let mut calls = self.calls.lock();
-            self.accepting.store(false, Ordering::Release);
-            calls.end()
-        };
-        for call in left.into_iter().chain(arriving) {
+        for call in self.retire().into_iter().chain(arriving) {
             call.fail(error.clone().into());
         }
+    }
+
+    /// Takes no more calls, and only then gives back those that are left: the peer has looked at none of them. Of one that
+    /// was sent in part, or is still queued, it has not even heard.
+    fn give_back(&self) {
+        self.retire().into_iter().for_each(Call::give_back);
+    }
+
+    /// Takes no more calls; those that are left.
+    fn retire(&self) -> Vec<Call> {
+        let mut calls = self.calls.lock();
+        self.accepting.store(false, Ordering::Release);
+        calls.end()
     }
 
     /// Receives until the connection ends, or is told to.
@@ -214,6 +222,9 @@ impl Connection {
                     }
                     liveness.heard(Instant::now());
                     if let Err(broken) = replies.deliver(|id| self.calls.lock().take(id)) {
+                        if is_unread(&broken) {
+                            self.give_back();
+                        }
                         return self.broken(broken);
                     }
                     if self.calls.lock().is_spent() {
@@ -314,7 +325,11 @@ async fn greet(stream: &mut TcpStream, peer: &Arc<str>, ours: &Hello) -> Result<
     }
     let mut body = vec![0; header.body_len as usize];
     stream.read_exact(&mut body).await.map_err(failed_io)?;
-    header.failure(&body).map_or(Ok(()), |why| Err(refused(why.message().to_owned())))
+    match header.failure(&body) {
+        None => Ok(()),
+        Some(why) if is_refusal(&why) => Err(refused(why.message().to_owned())),
+        Some(why) => Err(failed(why.message().to_owned())),
+    }
 }
 
 /// A connection to the first of the host's addresses that answers.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use forebay_memory::Pool;
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, MAX_UPLOAD_BODY, ReplyHeader, RequestHeader, WireError};
-use forebay_transport::{CallError, Payload, Reply};
+use forebay_transport::{CallError, Payload};
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::options::LARGE_BODY;
-use crate::replies::{Broken, Call, Replies};
+use crate::replies::{Broken, Call, Ended, Replies};
 use crate::requests::Requests;
 
 /// What a server gives for large bodies: the largest one, and no more.
@@ -116,7 +116,7 @@ pub fn replies(stream: &[u8], cuts: &[u16], calls: &[(u16, bool)], pool: &Pool) 
     assert_eq!(is_broken, breaks.is_some(), "it ends where it should");
     for ((mut answer, expected), (_, has_left)) in answers.into_iter().zip(expected).zip(calls) {
         match (answer.try_recv(), expected) {
-            (Ok(Ok(reply)), Outcome::Reply(header, body, payload)) => {
+            (Ok(Ok(Ok(reply))), Outcome::Reply(header, body, payload)) => {
                 assert!(header.failure.is_none());
                 assert_eq!((reply.provenance, &reply.body[..]), (header.provenance, &body[..]));
                 match reply.payload {
@@ -125,7 +125,7 @@ pub fn replies(stream: &[u8], cuts: &[u16], calls: &[(u16, bool)], pool: &Pool) 
                     Payload::Shared(_) => unreachable!("nothing is shared over TCP"),
                 }
             }
-            (Ok(Err(CallError::Service(failure))), Outcome::Reply(header, body, _)) => {
+            (Ok(Ok(Err(CallError::Service(failure)))), Outcome::Reply(header, body, _)) => {
                 assert_eq!(header.failure(&body), Some(failure));
             }
             (Err(_), Outcome::Waiting) => {}
@@ -167,7 +167,7 @@ fn replies_in(mut stream: &[u8], calls: &[(u16, bool)]) -> (Vec<Outcome>, Option
     (outcomes, None)
 }
 
-fn call(pool: &Pool, limit: u16, has_left: bool) -> (Call, Receiver<Result<Reply, CallError>>) {
+fn call(pool: &Pool, limit: u16, has_left: bool) -> (Call, Receiver<Ended>) {
     let (answer, answered) = oneshot::channel();
     let permit = Arc::new(Semaphore::new(1)).try_acquire_owned();
     let permit = permit.unwrap_or_else(|_| unreachable!("it is the only one"));

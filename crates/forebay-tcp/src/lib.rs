@@ -6,7 +6,8 @@
 //!   connection stays on.
 //!
 //! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies`
-//! (where received bytes belong), `zero_copy` (what the kernel sends from where it lies), and what all connections share, [`forebay_transport::connection`].
+//! (where received bytes belong), `zero_copy` (what the kernel sends from where it lies), `patience` (how long a peer may
+//! take), and what all connections share, [`forebay_transport::connection`]: among it, which of them a server takes in.
 //! The rest is the shell around it: one task for each connection on either side, and system calls in `socket`.
 //!
 //! How few system calls a read costs: the caller's own task sends the request; one `readv` on the other side takes it,
@@ -18,13 +19,18 @@
 
 mod choice;
 mod client;
+mod closings;
 mod connection;
+mod connections;
+mod end;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod greeting;
 mod in_flight;
 mod io_threads;
 mod options;
 mod outbox;
+mod patience;
 mod replies;
 mod requests;
 mod serve;
@@ -37,6 +43,7 @@ mod zero_copy;
 use std::net::SocketAddr;
 
 pub use client::TcpTransport;
+pub use closings::CloseReason;
 pub use forebay_types::TcpZeroCopy;
 pub use in_flight::ZeroCopyCounts;
 pub use options::{ClientOptions, ServerOptions};

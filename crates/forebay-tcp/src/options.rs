@@ -18,8 +18,20 @@ pub struct ServerOptions {
     pub cluster: String,
     /// Bytes of a block, which must be the clients' too: they ask for blocks by number.
     pub block_size: u32,
-    /// Connections at once. One more is refused, and told why.
+    /// Connections at once that have said hello. One more takes the place of the one that was idle longest; if none is
+    /// idle, it is refused, and told why.
     pub max_connections: usize,
+    /// Those of them that may come from one address. One more takes the place of one of its own.
+    pub max_connections_per_client: usize,
+    /// Connections at once that have not said hello yet. One more takes the place of the oldest, when that has had half a
+    /// second.
+    pub max_greeting: usize,
+    /// Those of them that may come from one address.
+    pub max_greeting_per_client: usize,
+    /// How long a connection is idle before it makes way for another where there are too many.
+    pub makes_way_after: Duration,
+    /// How long a connection may be idle at all. Its client connects again when it needs it.
+    pub idle_timeout: Duration,
     /// Requests of one connection that are being answered at once; it is not read beyond that.
     pub max_requests_per_connection: usize,
     /// The same for all connections together.
@@ -27,12 +39,17 @@ pub struct ServerOptions {
     /// Bytes of the bodies of uploads under way on all connections together, at least one of the longest. A connection whose
     /// next body has no room is not read until it has. Ordinary bodies, up to 64 KiB, do not count.
     pub body_memory: ByteSize,
+    /// How long such a body may take, from when its memory is there for it, besides the time for its length.
+    pub body_grace: Duration,
+    /// The bytes of it that must arrive in a second, on average: what is slower holds memory that others wait for.
+    pub body_rate: ByteSize,
     /// How often a client whose requests are not being read is told that we are alive. Less than its `dead_after`.
     pub keepalive: Duration,
     /// How long a peer may take for its hello, or for the rest of a message that it has begun; of a long one, for the next
     /// 64 KiB of it.
     pub hello_timeout: Duration,
-    /// How long a peer may take no byte of what is there to be sent.
+    /// How long a peer may take next to nothing, less than 64 KiB, of what is there to be sent; a third of it while there
+    /// is no place for requests of others.
     pub stall_timeout: Duration,
     /// Whether the service may answer with files, which the kernel then sends without a copy in user space.
     pub takes_files: bool,
@@ -52,9 +69,16 @@ impl ServerOptions {
             cluster: cluster.into(),
             block_size,
             max_connections: 4096,
+            max_connections_per_client: 1024,
+            max_greeting: 1024,
+            max_greeting_per_client: 256,
+            makes_way_after: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(3600),
             max_requests_per_connection: 256,
             max_requests: 4096,
             body_memory: ByteSize::mib(256),
+            body_grace: Duration::from_secs(30),
+            body_rate: ByteSize::kib(256),
             keepalive: Duration::from_secs(1),
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),

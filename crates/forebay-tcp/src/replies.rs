@@ -18,6 +18,18 @@ use crate::staging::Staging;
 /// The longest reason that a peer may give for closing the connection.
 const MAX_GOODBYE: u32 = 4096;
 
+/// How a call ended on its connection.
+pub(crate) type Ended = Result<Result<Reply, CallError>, Unread>;
+
+/// A call that the peer has not looked at and never will: it may be made again, on another connection.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    /// Where payload goes.
+    pub(crate) into: Option<SpanMut>,
+    /// Its place among the calls under way.
+    pub(crate) permit: OwnedSemaphorePermit,
+}
+
 /// A call that waits for its answer, and what it owns until then.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -26,7 +38,7 @@ pub(crate) struct Call {
     /// The most payload that was asked for.
     pub(crate) limit: u32,
     /// Where the answer goes.
-    pub(crate) answer: oneshot::Sender<Result<Reply, CallError>>,
+    pub(crate) answer: oneshot::Sender<Ended>,
     /// Its share of what its connection has to do.
     pub(crate) load: Option<Load>,
     /// Its place among the calls under way.
@@ -39,13 +51,21 @@ impl Call {
         self.end(|_| Err(error));
     }
 
+    /// The peer closes the connection and has not looked at it: gives it back to its caller. If that has left, the buffer
+    /// goes back to its pool here.
+    pub(crate) fn give_back(self) {
+        let Self { into, answer, load, permit, .. } = self;
+        drop(load);
+        let _ = answer.send(Err(Unread { into, permit }));
+    }
+
     /// Ends the call with what `result` makes of its buffer. Its caller may have left: then the buffer goes back to its
     /// pool here.
     fn end(self, result: impl FnOnce(Option<SpanMut>) -> Result<Reply, CallError>) {
         let Self { into, answer, load, permit, .. } = self;
         // Before the caller knows: its next call must find this connection idle, and memory given back.
         drop((load, permit));
-        let _ = answer.send(result(into));
+        let _ = answer.send(Ok(result(into)));
     }
 }
 
@@ -214,7 +234,12 @@ pub(crate) fn refusal(header: &ReplyHeader, call: Option<&Call>) -> Option<Strin
 
 /// What a goodbye means for the calls that wait: that the peer would not have us, or that it went away.
 pub(crate) fn is_refusal(goodbye: &Failure) -> bool {
-    goodbye.kind() != FailureKind::Unavailable
+    !matches!(goodbye.kind(), FailureKind::Unavailable | FailureKind::NotReady)
+}
+
+/// Whether it promises that the peer has looked at no request that it did not answer, whose answer has arrived, then.
+pub(crate) fn is_unread(broken: &Broken) -> bool {
+    matches!(broken, Broken::Goodbye(why) if why.kind() == FailureKind::NotReady)
 }
 
 #[cfg(test)]
@@ -227,7 +252,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::sync::Semaphore;
 
-    type Answer = oneshot::Receiver<Result<Reply, CallError>>;
+    type Answer = oneshot::Receiver<Ended>;
 
     fn call(into: Option<SpanMut>) -> (Call, Answer) {
         let (answer, answered) = oneshot::channel();
@@ -285,7 +310,7 @@ mod tests {
             }
             prop_assert!(!replies.is_partial() && waiting.is_empty());
             for (id, (mut answer, (body, payload))) in answers.into_iter().zip(lengths).enumerate() {
-                let reply = answer.try_recv().unwrap().unwrap();
+                let reply = answer.try_recv().unwrap().unwrap().unwrap();
                 prop_assert!(reply.body.len() == body && reply.body.iter().all(|byte| *byte == 0xb0 + id as u8));
                 let Payload::Landed(span) = reply.payload else { panic!("no payload") };
                 prop_assert!(span.len() == payload && span.iter().all(|byte| *byte == id as u8));
@@ -317,7 +342,9 @@ mod tests {
                 feed(&mut replies, &mut rest, cut);
                 assert_eq!(replies.deliver(|id| waiting.remove(&id)), Ok(()));
             }
-            let Payload::Landed(span) = answer.try_recv().unwrap().unwrap().payload else { panic!("no payload") };
+            let Payload::Landed(span) = answer.try_recv().unwrap().unwrap().unwrap().payload else {
+                panic!("no payload")
+            };
             assert_eq!(*span, [2; 10]);
         }
     }
@@ -342,5 +369,28 @@ mod tests {
         feed(&mut replies, &mut &bytes[..], bytes.len());
         assert!(is_refusal(&why));
         assert_eq!(replies.deliver(|_| None), Err(Broken::Goodbye(why)));
+    }
+
+    #[test]
+    fn only_a_peer_that_says_so_has_not_looked_at_what_it_did_not_answer() {
+        let goodbye = |kind| Broken::Goodbye(Failure::new(kind, "bye"));
+        assert!(is_unread(&goodbye(FailureKind::NotReady)));
+        for kind in [FailureKind::Unavailable, FailureKind::InvalidArgument, FailureKind::OutOfResources] {
+            assert!(!is_unread(&goodbye(kind)));
+        }
+        assert!(!is_unread(&Broken::Protocol("it makes no sense".to_owned())));
+    }
+
+    #[test]
+    fn a_call_that_is_given_back_has_its_buffer_and_one_whose_caller_left_gives_it_to_the_pool() {
+        let memory = pool(1);
+        let (waiting, mut answer) = call(memory.try_alloc(10));
+        waiting.give_back();
+        let unread = answer.try_recv().unwrap().unwrap_err();
+        assert_eq!(unread.into.map(|into| into.len()), Some(10));
+        let (left, answer) = call(memory.try_alloc(10));
+        drop(answer);
+        left.give_back();
+        assert_eq!(memory.used(), 0);
     }
 }

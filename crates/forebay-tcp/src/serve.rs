@@ -8,43 +8,45 @@
 //! not come is not read. Its replies, and those of all other connections, go out meanwhile. While such a body arrives,
 //! which may take longer than a silent peer is believed to live, its sender is told that we are alive, too: it cannot
 //! ask, for its question would arrive behind the body.
+//!
+//! The order of things for a request with a large body: its header is read, what is to be decided about it is decided,
+//! memory is reserved, its body is read. How long a peer may take for that is in [`crate::patience`].
+//!
+//! A connection that is told to go reads no more requests, answers those that it has read, and says that it read no
+//! others.
 
 use std::future::poll_fn;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_transport::wire::{CONNECTION_ID, HELLO_LEN, Hello, RequestHeader, WireError};
+use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
 use forebay_transport::{Op, Service, answer};
-use forebay_types::{Failure, FailureKind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
 
+use crate::connections::{Connections, Place};
+use crate::end::End;
+use crate::greeting::{greet, hear_out};
 use crate::in_flight::{Counts, ZeroCopySends};
 use crate::options::ServerOptions;
 use crate::outbox::{Outbox, Outgoing};
+use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
 use crate::socket;
 use forebay_types::TcpZeroCopy;
-
-/// Bytes of a long message that are to arrive within the time for a message: a peer that sends less holds memory that others
-/// wait for.
-const PROGRESS: usize = 64 << 10;
 
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
 /// What reading and answering once counts as at least: some hundred small requests may have come at once.
 const MIN_COST: usize = 256 << 10;
-/// How long a connection that the server ends may take for what it has sent already, if that must not change before it has arrived.
-const PARTING: Duration = Duration::from_secs(1);
 /// How many times as long as a peer may take no bytes the kernel may be done with no zero-copy send: it gives up a peer that
 /// acknowledges nothing by itself, but waits for a device for ever.
 const STUCK: u32 = 2;
@@ -64,121 +66,40 @@ pub(crate) struct ServerShared {
     /// One permit for each byte of a large body.
     pub(crate) memory: Arc<Semaphore>,
     pub(crate) zero_copy: Arc<Counts>,
+    pub(crate) connections: Arc<Connections>,
 }
 
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
-    /// The peer closed it between messages.
-    #[error("the peer closed it")]
-    Closed,
-    /// The server closes.
-    #[error("the server is closing")]
-    Stopped,
-    /// The peer took too long for its hello or for the rest of a message.
-    #[error("it sent no complete {what} within {waited:?}")]
-    Late {
-        /// What was missing.
-        what: &'static str,
-        /// How long it was waited for.
-        waited: Duration,
-    },
-    /// The peer took nothing of what there was for it.
-    #[error("it did not take any of its replies for {0:?}")]
-    Stalled(Duration),
-    /// The peer closed it within a message.
-    #[error("it closed the connection in the middle of a {0}")]
-    Truncated(&'static str),
-    /// The peer does not keep to the protocol.
-    #[error("{0}")]
-    Wire(#[from] WireError),
-    /// The server has all the connections that it may have.
-    #[error("this server has its {0} connections; raise its limit or lower the clients' `connections`")]
-    Full(usize),
-    /// The socket failed.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-}
-
-impl End {
-    /// Whether an operator should know.
-    fn is_remarkable(&self) -> bool {
-        !matches!(self, Self::Closed | Self::Stopped | Self::Io(_))
-    }
-
-    /// What the peer is told, when it can still be told anything.
-    fn goodbye(&self) -> Option<Failure> {
-        let kind = match self {
-            Self::Stopped => FailureKind::Unavailable,
-            Self::Full(_) => FailureKind::OutOfResources,
-            Self::Wire(_) | Self::Late { .. } => FailureKind::InvalidArgument,
-            Self::Closed | Self::Stalled(_) | Self::Truncated(_) | Self::Io(_) => return None,
-        };
-        Some(Failure::new(kind, self.to_string()))
-    }
-
-    /// How long the peer may take to acknowledge what was sent.
-    fn patience(&self, options: &ServerOptions) -> Duration {
-        match self {
-            Self::Closed => options.stall_timeout,
-            Self::Stalled(_) => Duration::ZERO,
-            _ => PARTING,
-        }
-    }
-}
-
-/// Serves `stream` until it ends. `full` says that it is one too many: it is told so, and closed.
-pub(crate) async fn serve(mut stream: TcpStream, peer: SocketAddr, shared: Arc<ServerShared>, full: bool) {
+/// Serves `stream`, which has `place`, until it ends.
+pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<ServerShared>) {
     let greeted = tokio::select! {
-        () = shared.stop.cancelled() => Err(End::Stopped),
-        greeted = greet(&mut stream, &shared) => greeted,
+        () = place.told().cancelled() => Err(if shared.stop.is_cancelled() { End::Stopped } else { End::Crowded }),
+        greeted = greet(&mut stream, &shared.hello, &shared.options) => greeted,
     };
-    let mut connection = Serving::new(stream, peer, shared);
-    let mut outcome = greeted;
-    if outcome.is_ok() {
-        outcome = if full { Err(End::Full(connection.shared.options.max_connections)) } else { connection.run().await };
-    }
+    let admitted = greeted.and_then(|()| place.greeted());
+    let mut connection = Serving::new(stream, place, shared);
+    let outcome = match admitted {
+        Ok(()) => connection.run().await,
+        Err(refused) => Err(refused),
+    };
     let Err(end) = outcome else { return };
     connection.handlers.shutdown().await;
-    if end.is_remarkable() {
-        tracing::warn!(%peer, reason = %end, "closed a connection");
-    } else {
-        tracing::debug!(%peer, reason = %end, "connection ended");
-    }
+    connection.place.ended(&end);
     if let Some(goodbye) = end.goodbye()
         && connection.outbox.is_empty()
     {
         connection.outbox.push(Outgoing::goodbye(goodbye));
-        // A courtesy: one try, and no waiting for a peer that may not listen.
+        // A courtesy: one try.
         let _ = connection.outbox.send(&connection.stream, &connection.shared.runtime).await;
+        if end.is_unnoticed() {
+            hear_out(&connection.stream).await;
+        }
+    }
+    if end.is_abrupt() {
+        // Otherwise the kernel would keep what the peer does not take, and go on offering it.
+        let _ = socket::reset(&connection.stream);
     }
     let patience = end.patience(&connection.shared.options);
     connection.settle(patience).await;
-}
-
-/// Exchanges hellos.
-async fn greet(stream: &mut TcpStream, shared: &ServerShared) -> Result<(), End> {
-    let waited = shared.options.hello_timeout;
-    socket::tune(stream, shared.options.stall_timeout / 5)?;
-    let mut theirs = [0; HELLO_LEN];
-    let exchange = async {
-        stream.write_all(&shared.hello.encode()).await?;
-        // The first byte alone tells a peer that checks whether the port is open from one that broke off.
-        if stream.read(&mut theirs[..1]).await? == 0 {
-            return Err(End::Closed);
-        }
-        stream.read_exact(&mut theirs[1..]).await.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => End::Truncated("hello"),
-            _ => error.into(),
-        })?;
-        Ok(())
-    };
-    match tokio::time::timeout(waited, exchange).await {
-        Ok(exchanged) => exchanged?,
-        Err(_) => return Err(End::Late { what: "hello", waited }),
-    }
-    shared.hello.check(&theirs)?;
-    Ok(())
 }
 
 /// Whether it is plain that `peer` is on this host. A peer in another network namespace of it is found out by a probe.
@@ -197,6 +118,11 @@ struct Parked {
 /// The state of one connection.
 struct Serving {
     stream: Arc<TcpStream>,
+    place: Place,
+    /// Since when it is idle, as its place knows.
+    idle_since: Option<Instant>,
+    /// Since when it reads no more, for it was told to go.
+    leaving: Option<Instant>,
     shared: Arc<ServerShared>,
     requests: Requests,
     /// Waits for a place among the requests of all connections. Nothing is read meanwhile.
@@ -208,6 +134,8 @@ struct Serving {
     memory: PollSemaphore,
     /// Since when the header of the large body that is waited for, or arrives, is here.
     large_since: Option<Instant>,
+    /// The time for the large body that arrives.
+    body_time: Option<BodyTime>,
     handlers: JoinSet<Outgoing>,
     outbox: Outbox,
     /// The peer sends no more, but may still wait for replies.
@@ -219,18 +147,22 @@ struct Serving {
     progress: usize,
     /// When anything was last sent, and said when there was nothing to send.
     sent_at: Instant,
+    taking: Taking,
 }
 
 impl Serving {
-    fn new(stream: TcpStream, peer: SocketAddr, shared: Arc<ServerShared>) -> Self {
+    fn new(stream: TcpStream, place: Place, shared: Arc<ServerShared>) -> Self {
         let choice = shared.options.zero_copy;
-        let stays_here = choice == TcpZeroCopy::Auto && is_here(&stream, peer);
+        let stays_here = choice == TcpZeroCopy::Auto && is_here(&stream, place.peer());
         let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));
         let places = PollSemaphore::new(Arc::clone(&shared.places));
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));
         let now = Instant::now();
         Self {
             stream: Arc::new(stream),
+            place,
+            idle_since: None,
+            leaving: None,
             shared,
             requests: Requests::new(),
             parked: None,
@@ -238,6 +170,7 @@ impl Serving {
             held: 0,
             memory,
             large_since: None,
+            body_time: None,
             handlers: JoinSet::new(),
             outbox: Outbox::new(zero_copy),
             half_closed: false,
@@ -245,6 +178,7 @@ impl Serving {
             progress_at: now,
             progress: 0,
             sent_at: now,
+            taking: Taking::default(),
         }
     }
 
@@ -286,14 +220,15 @@ impl Serving {
 
     /// Whether requests may be taken in.
     fn takes_requests(&self) -> bool {
-        self.parked.is_none()
+        self.leaving.is_none()
+            && self.parked.is_none()
             && self.requests.awaits().is_none()
             && self.in_flight() < self.shared.options.max_requests_per_connection
     }
 
     async fn run(&mut self) -> Result<(), End> {
         // A token of our own, and waited for once: what all connections share is not touched for each request.
-        let mut stopped = pin!(self.shared.stop.child_token().cancelled_owned());
+        let mut told = pin!(self.place.told().clone().cancelled_owned());
         let mut unbroken = 0;
         loop {
             // A peer that sends without a pause must not keep its answers waiting.
@@ -306,7 +241,11 @@ impl Serving {
             self.take_requests()?;
             let sent = match self.outbox.is_empty() {
                 true => 0,
-                false => self.outbox.send(&self.stream, &self.shared.runtime).await?,
+                false => {
+                    let sent = self.outbox.send(&self.stream, &self.shared.runtime).await?;
+                    self.taking.took(sent, self.outbox.is_empty());
+                    sent
+                }
             };
             if sent > 0 {
                 self.sent_at = Instant::now();
@@ -324,20 +263,28 @@ impl Serving {
                 tokio::task::yield_now().await;
             }
             self.give_back();
+            if self.leaving.is_some() && self.in_flight() == 0 {
+                return Err(End::MadeWay);
+            }
             let reading = self.takes_requests() && !self.half_closed;
             if self.half_closed && self.handlers.is_empty() && self.outbox.is_empty() && self.parked.is_none() {
                 return Err(if self.requests.is_partial() { End::Truncated("request") } else { End::Closed });
             }
-            if reading && std::mem::take(&mut self.paused) {
-                // The time for a message does not pass while we do not read it.
-                self.progressed();
+            if self.paused == reading {
+                self.pause(!reading);
             }
-            self.paused |= !reading;
+            self.note_use();
             let due = self.due(reading);
             let awaited = self.requests.awaits().unwrap_or(0);
             tokio::select! {
                 biased;
-                () = &mut stopped => return Err(End::Stopped),
+                () = &mut told => {
+                    if self.shared.stop.is_cancelled() {
+                        return Err(End::Stopped);
+                    }
+                    self.leaving = Some(Instant::now());
+                    told.set(self.shared.stop.clone().cancelled_owned());
+                }
                 ready = self.stream.readable(), if reading => {
                     ready?;
                     self.receive()?;
@@ -362,7 +309,7 @@ impl Serving {
                 }
                 permit = poll_fn(|context| self.memory.poll_acquire_many(context, awaited)), if awaited > 0 => {
                     if let Some(permit) = permit {
-                        self.requests.allocate(permit);
+                        self.allocate(awaited, permit);
                     }
                 }
                 () = sleep_until(due), if due.is_some() => self.overdue(reading)?,
@@ -388,6 +335,29 @@ impl Serving {
         Ok(())
     }
 
+    /// It is not read, or read again. The time for a message does not pass while we do not read it.
+    fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+        match &mut self.body_time {
+            Some(body) if paused => body.pause(Instant::now()),
+            Some(body) => body.resume(Instant::now()),
+            None => {}
+        }
+        if !paused {
+            self.progressed();
+        }
+    }
+
+    /// Has its place know since when it is idle.
+    fn note_use(&mut self) {
+        let is_idle = self.in_flight() == 0 && self.parked.is_none() && !self.requests.is_partial();
+        let idle_since = is_idle.then_some(self.sent_at);
+        if idle_since != self.idle_since {
+            self.idle_since = idle_since;
+            self.place.used(idle_since);
+        }
+    }
+
     /// The time for a message, or for more of it, begins again.
     fn progressed(&mut self) {
         (self.progress_at, self.progress) = (Instant::now(), 0);
@@ -402,6 +372,7 @@ impl Serving {
             took = true;
             if let Some(since) = self.large_since.take() {
                 header.deadline = header.deadline.saturating_sub(since.elapsed());
+                self.body_time = None;
             }
             if header.op == Op::Ping && header.id == CONNECTION_ID {
                 self.outbox.push(Outgoing::alive());
@@ -417,15 +388,22 @@ impl Serving {
         Ok(())
     }
 
-    /// The next request that has arrived in full. A large body gets its memory if there is some.
+    /// The next request that has arrived in full. A large body gets its memory if there is some: between its header and
+    /// that is the place to decide whether its sender may ask for this at all.
     fn next_request(&mut self) -> Result<Option<(RequestHeader, Bytes)>, End> {
         loop {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
             self.large_since = Some(Instant::now());
             let Ok(permit) = Arc::clone(&self.shared.memory).try_acquire_many_owned(length) else { return Ok(None) };
-            self.requests.allocate(permit);
+            self.allocate(length, permit);
         }
+    }
+
+    /// Memory for a large body of `length` bytes, whose time begins.
+    fn allocate(&mut self, length: u32, permit: OwnedSemaphorePermit) {
+        self.requests.allocate(permit);
+        self.body_time = Some(BodyTime::new(length, &self.shared.options, Instant::now()));
     }
 
     /// Has the service answer: at once, or in a task.
@@ -455,11 +433,17 @@ impl Serving {
     /// When something is overdue, if nothing else happens before. Costs nothing for a connection that is idle.
     fn due(&self, reading: bool) -> Option<Instant> {
         let options = &self.shared.options;
-        let stalled = (!self.outbox.is_empty()).then(|| self.sent_at + options.stall_timeout);
+        let stalled = self.taking.due(options.stall_timeout);
         let stuck = self.outbox.stands_since().map(|since| since + STUCK * options.stall_timeout);
         let late = (reading && self.requests.is_partial()).then(|| self.progress_at + options.hello_timeout);
         let silent = self.silent_since(reading).map(|since| since + options.keepalive);
-        [stalled, stuck, late, silent].into_iter().flatten().min()
+        let usual = [stalled, stuck, late, silent].into_iter().flatten().min();
+        if self.body_time.is_none() && self.leaving.is_none() {
+            return usual;
+        }
+        let body = self.body_time.as_ref().filter(|_| reading).map(BodyTime::due);
+        let gone = self.leaving.map(|since| since + options.stall_timeout);
+        [usual, body, gone].into_iter().flatten().min()
     }
 
     /// Since when the peer waits for a sign of life that it cannot ask for.
@@ -470,8 +454,12 @@ impl Serving {
 
     fn overdue(&mut self, reading: bool) -> Result<(), End> {
         let (options, now) = (&self.shared.options, Instant::now());
-        if !self.outbox.is_empty() && now >= self.sent_at + options.stall_timeout {
-            return Err(End::Stalled(options.stall_timeout));
+        let is_wanted = self.shared.places.available_permits() == 0;
+        if let Some(waited) = self.taking.overdue(options.stall_timeout, is_wanted, now) {
+            return Err(End::Stalled(waited));
+        }
+        if self.leaving.is_some_and(|since| now >= since + options.stall_timeout) {
+            return Err(End::Unfinished(options.stall_timeout));
         }
         if self.outbox.stands_since().is_some_and(|since| now >= since + STUCK * options.stall_timeout) {
             return Err(End::Stalled(STUCK * options.stall_timeout));
@@ -479,6 +467,9 @@ impl Serving {
         if reading && self.requests.is_partial() && now >= self.progress_at + options.hello_timeout {
             let what = if self.large_since.is_some() { "64 KiB of a request" } else { "request" };
             return Err(End::Late { what, waited: options.hello_timeout });
+        }
+        if let Some(body) = self.body_time.as_ref().filter(|body| reading && now >= body.due()) {
+            return Err(End::SlowUpload(body.whole()));
         }
         if self.silent_since(reading).is_some_and(|since| now >= since + options.keepalive) {
             self.outbox.push(Outgoing::alive());

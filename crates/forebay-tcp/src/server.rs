@@ -4,7 +4,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_transport::Service;
@@ -12,20 +11,27 @@ use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use crate::closings::CloseReason;
+use crate::connections::{Connections, Place};
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
 use crate::serve::{ServerShared, serve};
 use crate::{TcpError, socket};
 
-/// Connections beyond the limit that are being told so at once; further ones are closed without a word.
-const MAX_REFUSALS: usize = 16;
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// Within the time that a connection may be idle, the server looks so often for those that were.
+const SWEEPS: u32 = 5;
+/// It looks no more often than this …
+const MIN_SWEEP: Duration = Duration::from_millis(10);
+/// … and no more rarely than this.
+const MAX_SWEEP: Duration = Duration::from_secs(60);
 
 /// Bytes of large bodies that may be held at once. One of the longest has room when nothing else is held.
 fn body_memory(options: &ServerOptions) -> usize {
@@ -37,7 +43,9 @@ fn body_memory(options: &ServerOptions) -> usize {
 pub struct TcpServer {
     address: SocketAddr,
     stop: CancellationToken,
-    connections: Arc<AtomicUsize>,
+    connections: Arc<Connections>,
+    /// One permit for each byte of a large body, and how many permits there are.
+    memory: (Arc<Semaphore>, usize),
     accepting: Mutex<Option<JoinHandle<()>>>,
     handles: ThreadHandles,
     zero_copy: Arc<Counts>,
@@ -56,20 +64,23 @@ impl TcpServer {
         let address = listener.local_addr().map_err(listen_error)?;
         let (io_threads, handles) = IoThreads::start(options.io_threads).map_err(TcpError::Threads)?;
         let stop = CancellationToken::new();
-        let connections = Arc::new(AtomicUsize::new(0));
+        let connections = Connections::new(&options);
+        let body_memory = body_memory(&options);
+        let memory = Arc::new(Semaphore::new(body_memory));
         let zero_copy = Arc::new(Counts::default());
         let shared = Arc::new(ServerShared {
             hello: Hello::ours(&options.cluster, options.block_size),
             service,
             runtime: Handle::current(),
             stop: stop.clone(),
-            memory: Arc::new(Semaphore::new(body_memory(&options))),
+            memory: Arc::clone(&memory),
             places: Arc::new(Semaphore::new(options.max_requests.clamp(1, Semaphore::MAX_PERMITS))),
             options,
             zero_copy: Arc::clone(&zero_copy),
+            connections: Arc::clone(&connections),
         });
-        let accepting = tokio::spawn(accept(listener, shared, io_threads, Arc::clone(&connections)));
-        Ok(Self { address, stop, connections, accepting: Mutex::new(Some(accepting)), handles, zero_copy })
+        let accepting = Mutex::new(Some(tokio::spawn(accept(listener, shared, io_threads))));
+        Ok(Self { address, stop, connections, memory: (memory, body_memory), accepting, handles, zero_copy })
     }
 
     /// Where it listens.
@@ -78,16 +89,34 @@ impl TcpServer {
         self.address
     }
 
-    /// How many connections there are now.
+    /// How many connections there are now that have said hello.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.connections.greeted()
     }
 
-    /// The same as a gauge that may outlive the server.
+    /// How many there are that have not said hello yet.
+    #[must_use]
+    pub fn greeting(&self) -> usize {
+        self.connections.greeting()
+    }
+
+    /// [`TcpServer::connections`] as a gauge that may outlive the server.
     pub fn connection_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);
-        move || connections.load(Ordering::Relaxed)
+        move || connections.greeted()
+    }
+
+    /// How many connections it closed or refused, by reason, as a function that may outlive it.
+    pub fn closed_counts(&self) -> impl Fn() -> [(CloseReason, u64); CloseReason::ALL.len()] + Send + Sync + 'static {
+        let connections = Arc::clone(&self.connections);
+        move || connections.closed()
+    }
+
+    /// How many bytes of memory large bodies have, as a gauge that may outlive the server.
+    pub fn body_memory_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+        let (memory, whole) = (Arc::clone(&self.memory.0), self.memory.1);
+        move || whole.saturating_sub(memory.available_permits())
     }
 
     /// What became of payloads that the kernel was to send from where they lie, as a function that may outlive the server.
@@ -119,52 +148,29 @@ impl Drop for TcpServer {
     }
 }
 
-/// Counts a connection for as long as it lives.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// Serves a connection on another runtime than the one that accepted it.
+async fn serve_elsewhere(stream: std::net::TcpStream, place: Place, shared: Arc<ServerShared>) {
+    match TcpStream::from_std(stream) {
+        Ok(stream) => serve(stream, place, shared).await,
+        Err(error) => tracing::warn!(peer = %place.peer(), %error, "cannot serve a connection"),
     }
 }
 
-/// What a connection has of its server, besides what all have in common.
-struct Admission {
-    peer: SocketAddr,
-    /// `None` for one too many, which is told so.
-    counted: Option<Counted>,
-    refusal: Option<OwnedSemaphorePermit>,
-}
-
-impl Admission {
-    async fn serve(self, stream: TcpStream, shared: Arc<ServerShared>) {
-        serve(stream, self.peer, shared, self.counted.is_none()).await;
-        drop((self.counted, self.refusal));
-    }
-
-    /// The same on another runtime than the one that accepted `stream`.
-    async fn serve_elsewhere(self, stream: std::net::TcpStream, shared: Arc<ServerShared>) {
-        match TcpStream::from_std(stream) {
-            Ok(stream) => self.serve(stream, shared).await,
-            Err(error) => tracing::warn!(peer = %self.peer, %error, "cannot serve a connection"),
-        }
-    }
-}
-
-async fn accept(
-    listener: TcpListener,
-    shared: Arc<ServerShared>,
-    io_threads: IoThreads,
-    connections: Arc<AtomicUsize>,
-) {
+async fn accept(listener: TcpListener, shared: Arc<ServerShared>, io_threads: IoThreads) {
     // However this task ends, also when its runtime goes away under it: I/O threads do not serve on.
     let _ends = shared.stop.clone().drop_guard();
     let mut tasks = JoinSet::new();
-    let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
+    let idle_timeout = shared.options.idle_timeout;
+    let mut sweep = tokio::time::interval((idle_timeout / SWEEPS).clamp(MIN_SWEEP, MAX_SWEEP));
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             () = shared.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
+            _ = sweep.tick() => {
+                shared.connections.expire(idle_timeout);
+                continue;
+            }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
                 report(ended);
                 continue;
@@ -178,23 +184,14 @@ async fn accept(
                 continue;
             }
         };
-        let full = connections.load(Ordering::Relaxed) >= shared.options.max_connections;
-        let refusal = if full { Arc::clone(&refusals).try_acquire_owned().ok() } else { None };
-        if full && refusal.is_none() {
-            continue;
-        }
-        let counted = (!full).then(|| {
-            connections.fetch_add(1, Ordering::Relaxed);
-            Counted(Arc::clone(&connections))
-        });
-        let admission = Admission { peer, counted, refusal };
+        let Some(place) = shared.connections.arrive(peer, &shared.stop).await else { continue };
         let shared = Arc::clone(&shared);
         if io_threads.is_empty() {
-            tasks.spawn(admission.serve(stream, shared));
+            tasks.spawn(serve(stream, place, shared));
             continue;
         }
         match stream.into_std() {
-            Ok(stream) => io_threads.spawn(admission.serve_elsewhere(stream, shared)),
+            Ok(stream) => io_threads.spawn(serve_elsewhere(stream, place, shared)),
             Err(error) => tracing::warn!(%peer, %error, "cannot serve a connection"),
         }
     }

@@ -45,10 +45,7 @@ async fn a_server_can_have_its_port_again_at_once_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_connections_are_served() {
-    // Both ends are in this process.
-    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limits.maximum, ..limits };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    raise_open_files();
     let server = serve(server_options(), Scripted::new());
     let mut streams = Vec::new();
     for _ in 0..1000 {

@@ -5,8 +5,10 @@
 //! of step, or a peer that speaks something else, is noticed at once and never believed about a length.
 //!
 //! Request id 0 is the connection's own ([`CONNECTION_ID`]): a ping carries it, and a reply that carries it says that the
-//! peer is alive, asked or not; as a failure it says why the peer is about to close the connection. A client sends a ping
-//! with its hello: the answer tells it that it was taken, or why not.
+//! peer is alive, asked or not; as a failure it says why the peer is about to close the connection. One of kind
+//! [`FailureKind::NotReady`] promises that the peer has looked at no request that it did not answer before: they may be
+//! made again, over another connection, whatever they ask for. A client sends a ping with its hello: the answer tells it
+//! that it was taken, or why not.
 //!
 //! ```text
 //! request  0 magic u16 │ 2 op u8 │ 3 flags u8 │ 4 body length u32 │ 8 request id u64 │ 16 file id [16]

@@ -128,6 +128,7 @@ impl Servers {
         for (place, io_thread, trace) in io_threads {
             let options = ServerOptions {
                 max_connections: config.worker_max_connections as usize,
+                max_connections_per_client: config.worker_max_connections_per_client as usize,
                 trace,
                 ..ServerOptions::new(place.address, config.cluster_name.as_str(), block_size(config))
             };

@@ -35,6 +35,8 @@ pub fn everything(scale: u64) -> Value {
         } }],
         "requests": { "read": latency, "stat": latency },
         "connections": 1,
+        "closed_connections": { "idle": scale, "late_hello": scale },
+        "upload_memory": 65536,
         "window": { "servers": 1, "connections": 2, "pinned_bytes": 4096 },
         "zero_copy": { "bytes": 1048576, "copied": 3, "lost_bytes": 0 },
         "rdma": { "listeners": [{

@@ -3,16 +3,16 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, TcpTransport};
+use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpServer, TcpTransport};
 use forebay_transport::conformance::{Behaviour, assert_bytes, pool, read, within};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
 use forebay_transport::{CallError, Op, Provenance, Reply, Request, Service, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub(crate) const CLUSTER: &str = "test";
 pub(crate) const BLOCK_SIZE: u32 = forebay_types::MAX_BLOCK_SIZE;
@@ -48,6 +48,26 @@ pub(crate) async fn call(transport: &TcpTransport, request: Request) -> Result<R
 pub(crate) async fn assert_serves(transport: &TcpTransport) {
     let request = read(Behaviour::AtOnce, 1, 5, 10_000, LONG);
     assert_bytes(&call(transport, request.clone()).await.unwrap(), &request, 10_000);
+}
+
+/// How many connections `server` closed or refused for this reason.
+pub(crate) fn closed(server: &TcpServer, reason: CloseReason) -> u64 {
+    server.closed_counts()().into_iter().filter(|(of, _)| *of == reason).map(|(_, count)| count).sum()
+}
+
+/// Allows this process as many open files as it may have, and says how many: both ends of connections are in it.
+pub(crate) fn raise_open_files() -> u64 {
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limits.maximum, ..limits };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    limits.maximum.unwrap_or(u64::MAX)
+}
+
+/// A connection from `source`, an address of this host, on which nothing was said.
+pub(crate) async fn connect_from(source: IpAddr, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((source, 0).into())?;
+    socket.connect(address).await
 }
 
 /// A connection on which the hellos have been exchanged, and the rest is up to the test.
