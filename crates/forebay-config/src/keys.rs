@@ -10,7 +10,7 @@ use forebay_types::{
 };
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
-use crate::modes::{LogFormat, LogLevel, RdmaFallback, SharedMemory, WriteMode};
+use crate::modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
 use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
@@ -472,9 +472,19 @@ keys! {
         /// The group of every file, as a number. Unset: the group of the user that mounts.
         posix_gid "posix.gid": Option<u32> = None, example "1000";
     }
-    section "Security: who is who" {
+    section "Security: who is who over TCP between workers and clients" {
+        /// How both ends of a connection to a worker prove who they are. The same on all nodes.
+        security_mode "security.mode": SecurityMode = SecurityMode::Off;
         /// The file that holds the key of the cluster, of mode 0600: `forebay key create` makes one.
         security_key_file "security.key_file": PathBuf = PathBuf::from("/etc/forebay/cluster.key");
+        /// With `mtls`: the certificate of this process, and those between it and an authority, in PEM format.
+        security_cert_file "security.cert_file": PathBuf = PathBuf::from("/etc/forebay/tls.crt");
+        /// The private key of this certificate, in PEM format. Of mode 0600.
+        security_cert_key_file "security.cert_key_file": PathBuf = PathBuf::from("/etc/forebay/tls.key");
+        /// The authorities whose certificates are believed, in PEM format.
+        security_ca_file "security.ca_file": PathBuf = PathBuf::from("/etc/forebay/ca.crt");
+        /// A file of identities, one a line, that are denied though their certificates are good. Read again when it changes.
+        security_denied_file "security.denied_file": Option<PathBuf> = None, example "\"/etc/forebay/denied\"";
         /// The SPIFFE trust domain of the cluster's identities, `spiffe://DOMAIN/forebay/CLUSTER/ROLE/NAME`.
         security_trust_domain "security.trust_domain": String = String::from("forebay");
     }

@@ -42,7 +42,7 @@ pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;
 pub use keys::{Config, KEYS, Key};
 pub use load::{Loaded, Row, Sources};
-pub use modes::{LogFormat, LogLevel, RdmaFallback, SharedMemory, WriteMode};
+pub use modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
 pub use mount_endpoint::MountEndpoint;
 pub use origin::Origin;
 pub use partition::PartitionKey;

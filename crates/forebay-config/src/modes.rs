@@ -67,6 +67,15 @@ macro_rules! choices {
 scalar! { FuseIo IoBackend S3Checksum ServeMode TcpZeroCopy }
 
 choices! {
+    /// How both ends of a connection prove who they are.
+    SecurityMode {
+        /// They do not.
+        Off = "off",
+        /// By certificates that processes make for themselves, from the key of the cluster.
+        Key = "key",
+        /// By certificates that others issue.
+        Mtls = "mtls",
+    }
     /// Whether processes on one host see a worker's memory.
     SharedMemory {
         /// Where it costs the worker nothing.

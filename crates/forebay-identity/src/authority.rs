@@ -16,7 +16,7 @@ use time::OffsetDateTime;
 use crate::credentials::Credentials;
 use crate::error::IssueError;
 use crate::name::Scope;
-use crate::role::Role;
+use forebay_types::Role;
 
 /// Signs certificates of one role of one cluster.
 pub struct Authority {

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::authority::Authority;
 use crate::error::{IssueError, KeyError};
 use crate::name::Scope;
-use crate::role::Role;
+use forebay_types::Role;
 use crate::secret_file::read_secret;
 
 const LEN: usize = 32;

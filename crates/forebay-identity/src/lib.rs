@@ -9,7 +9,6 @@
 //!
 //! | question | file |
 //! | --- | --- |
-//! | What may each role do? | `role.rs` |
 //! | How is an identity written? | `name.rs` |
 //! | How does everything follow from one key? | `cluster_key.rs`, `authority.rs` |
 //! | Who is believed? | `trust.rs` |
@@ -26,7 +25,7 @@ mod credentials;
 mod error;
 mod live;
 mod name;
-mod role;
+mod provider;
 mod secret_file;
 mod source;
 mod tls;
@@ -38,7 +37,6 @@ pub use credentials::{Credentials, certificates_pem};
 pub use error::{IdentityError, IssueError, KeyError, LoadError};
 pub use live::{Live, Material, Unusable};
 pub use name::{Identity, NameError, Scope};
-pub use role::{Permission, Role, UnknownRole};
 pub use secret_file::FileError;
 pub use source::{CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{ALPN, client_config, reason, server_config};

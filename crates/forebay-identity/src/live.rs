@@ -11,8 +11,8 @@ use rustls::sign::CertifiedKey;
 use crate::credentials::Credentials;
 use crate::error::IdentityError;
 use crate::name::Identity;
-use crate::role::Role;
-use crate::tls::provider;
+use forebay_types::Role;
+use crate::provider::provider;
 use crate::trust::{Side, Trust};
 
 /// A certificate of this process, and whom it believes.

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::role::Role;
+use forebay_types::Role;
 
 /// Longest name of an identity, in bytes (SPIFFE, section 2.3).
 const MAX_LEN: usize = 2048;
@@ -31,7 +31,7 @@ pub enum NameError {
     Part(String),
     /// There is no such role.
     #[error(transparent)]
-    Role(#[from] crate::role::UnknownRole),
+    Role(#[from] forebay_types::UnknownRole),
 }
 
 /// The cluster that an identity is of. Identities of other clusters and of other trust domains are strangers.

@@ -11,7 +11,7 @@ use crate::credentials::{Credentials, certificates, private_key};
 use crate::error::{IssueError, KeyError, LoadError};
 use crate::live::{Material, Unusable};
 use crate::name::{Identity, NameError, Scope};
-use crate::role::Role;
+use forebay_types::Role;
 use crate::secret_file::{read_public, read_secret};
 use crate::trust::Trust;
 

@@ -3,12 +3,12 @@
 //! Verifiers and resolvers look at what is current at each handshake, so a configuration lives as long as its process and
 //! certificates come and go beneath it. Nothing older than TLS 1.3 is spoken, and no data is sent before the handshake ends.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, Resumption};
-use rustls::crypto::{CryptoProvider, verify_tls13_signature};
+use rustls::crypto::verify_tls13_signature;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -20,6 +20,7 @@ use rustls::{
 
 use crate::error::IdentityError;
 use crate::live::Live;
+use crate::provider::provider;
 use crate::trust::Side;
 
 /// What a connection over TLS carries: the data and control protocol of one release line.
@@ -27,13 +28,6 @@ pub const ALPN: &[u8] = b"forebay/1";
 
 /// Sessions that a client remembers, to resume them: a mount has some with each worker.
 const SESSIONS: usize = 4096;
-
-/// The algorithms: those of aws-lc, whatever a process of many libraries may have for its default.
-pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
-    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
-    &PROVIDER
-}
 
 /// For who listens.
 ///

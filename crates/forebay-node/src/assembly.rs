@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::binding;
 use crate::block_size::block_size;
 use crate::rdma::RdmaConnector;
+use crate::security::Security;
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
@@ -139,8 +140,10 @@ pub fn server(
     address: SocketAddr,
     service: Arc<dyn Service>,
     shared: bool,
+    security: Option<&Security>,
 ) -> Result<TcpServer, TcpError> {
-    TcpServer::bind(server_options(config, address, shared), service)
+    let security = security.map(Security::server);
+    TcpServer::bind(ServerOptions { security, ..server_options(config, address, shared) }, service)
 }
 
 fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerOptions {
@@ -162,6 +165,8 @@ fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerO
 /// Connects to workers over TCP.
 pub struct TcpConnector {
     options: forebay_tcp::ClientOptions,
+    /// Kept, so that its files are looked after.
+    _security: Option<Arc<Security>>,
 }
 
 impl TcpConnector {
@@ -169,17 +174,26 @@ impl TcpConnector {
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub fn of_worker(config: &Config) -> anyhow::Result<Self> {
-        Ok(Self { options: tcp_options(config, binding::worker_source(config)?) })
+    pub fn of_worker(config: &Config, security: Option<Arc<Security>>) -> anyhow::Result<Self> {
+        Ok(Self::new(tcp_options(config, binding::worker_source(config)?), security))
     }
 
     /// Links of a process that only asks workers things, as a coordinator does.
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub fn of_asker(config: &Config) -> anyhow::Result<Self> {
-        Ok(Self { options: tcp_options(config, binding::source_for(config, Reach::Requests)?) })
+    pub fn of_asker(config: &Config, security: Option<Arc<Security>>) -> anyhow::Result<Self> {
+        Ok(Self::new(tcp_options(config, binding::source_for(config, Reach::Requests)?), security))
     }
+
+    fn new(options: forebay_tcp::ClientOptions, security: Option<Arc<Security>>) -> Self {
+        let options = proving(options, security.as_deref());
+        Self { options, _security: security }
+    }
+}
+
+fn proving(options: forebay_tcp::ClientOptions, security: Option<&Security>) -> forebay_tcp::ClientOptions {
+    forebay_tcp::ClientOptions { security: security.map(Security::client), ..options }
 }
 
 impl Connector for TcpConnector {
@@ -303,7 +317,8 @@ impl LinkReports {
 }
 
 /// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
-/// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached.
+/// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached;
+/// `security` is what it proves over TCP.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
@@ -313,8 +328,9 @@ pub async fn remote_client(
     membership: Arc<dyn Membership>,
     own: Option<Own>,
     away: Away,
+    security: Option<Arc<Security>>,
 ) -> anyhow::Result<RemoteClient> {
-    let options = tcp_options(config, binding::source_for(config, reach)?);
+    let options = proving(tcp_options(config, binding::source_for(config, reach)?), security.as_deref());
     let buffers = match crate::rdma::is_wanted_for_data(config) {
         true => registered_buffers(config).await?,
         false => pool(config.client_memory_size, config.worker_memory_huge_pages, Sharing::Private)?,
@@ -325,7 +341,7 @@ pub async fn remote_client(
             links.rdma = Arc::downgrade(&rdma);
             rdma
         }
-        None => Arc::new(TcpConnector { options }),
+        None => Arc::new(TcpConnector::new(options, security)),
     };
     let connector: Arc<dyn Connector> = match NearConnector::over(Arc::clone(&connector), config).map(Arc::new) {
         Some(near) => {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_config::{Config, Loaded, Origin, Sources};
+use forebay_config::{Config, Loaded, Origin, SecurityMode, Sources};
 use tokio_util::sync::CancellationToken;
 
 use crate::binding::{self, Part};
@@ -29,6 +29,16 @@ pub struct NodeBuilder {
     log: Option<PathBuf>,
     cancelled: CancellationToken,
     is_checked: bool,
+}
+
+/// That nothing goes around who is asked to prove who it is.
+fn check_security(config: &Config) -> Result<(), Fault> {
+    if config.security_mode == SecurityMode::Off || !rdma::is_wanted(config) {
+        return Ok(());
+    }
+    let what = "over RDMA nobody proves who they are, and `security.mode` asks for that";
+    let next = "set `network.rdma.data.enabled` and `network.rdma.metadata.enabled` to false, or `security.mode=off`";
+    Err(Fault::new(Exit::Usage, what, next))
 }
 
 impl Node {
@@ -121,6 +131,7 @@ impl NodeBuilder {
         if self.standalone.is_none() {
             self.check_what_is_named(&loaded.config)?;
         }
+        check_security(&loaded.config)?;
         binding::check(&loaded.config, self.listening_parts())?;
         let parts = self.memory_of(&loaded);
         memory::check(&mut loaded, parts)?;

@@ -22,12 +22,13 @@ use forebay_coordinator::{
 use forebay_metrics::{MetricsServer, ProcessStats, Readiness, counters};
 use forebay_state::membership::{Members, Table};
 use forebay_transport::message::{FreeReply, ListReply};
-use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath};
+use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, Role};
 use serde_json::{Value, json};
 
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
 use crate::hot::Hot;
+use crate::security::{self, Security};
 use crate::{assembly, binding, http, metrics, namespaces};
 
 /// How often is looked whether another coordinator leads.
@@ -64,7 +65,8 @@ impl Coordinating {
         advertised: Option<String>,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
-        let connector = Arc::new(assembly::TcpConnector::of_asker(config)?);
+        let security = Security::open(config, Role::Coordinator, &security::machine())?;
+        let connector = Arc::new(assembly::TcpConnector::of_asker(config, security)?);
         let leader = Arc::new(PlainConnector::from_source(binding::group_source(config)?));
         let workers = Table::watch(cluster.store(), WORKERS, WorkerRecord::decode);
         let group = config.cluster_cache_group.as_str().to_owned();

@@ -45,6 +45,7 @@ mod node;
 pub mod process;
 pub mod rdma;
 pub mod report;
+pub mod security;
 pub mod staged;
 mod start;
 pub mod state;

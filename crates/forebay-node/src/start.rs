@@ -24,6 +24,7 @@ use crate::error::{Exit, Fault};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::Place;
 use crate::node::{Node, Parts};
+use crate::security::Security;
 use crate::state::{self, Role};
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
@@ -226,7 +227,8 @@ impl Starting<'_> {
         let worker = self.parts.worker.as_ref();
         let own = own.zip(worker).map(|(name, node)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
         // It may take seconds to have the kernel back its memory.
-        let client = assembly::remote_client(config, reach, membership, own, away);
+        let security = Security::of_client(config, plan.mountpoint.is_some())?;
+        let client = assembly::remote_client(config, reach, membership, own, away, security);
         let RemoteClient { client, links } = Self::unless_cancelled(self.cancelled, client).await?;
         Ok((self.parts.client.insert(client).clone(), links))
     }

@@ -17,6 +17,7 @@ use forebay_state::membership::RegisteredOptions;
 use forebay_store::Store;
 use forebay_tcp::{TcpError, TcpServer};
 use forebay_transport::Service;
+use forebay_types::Role;
 use forebay_worker::{DrainOptions, Worker};
 use tracing::{info, warn};
 
@@ -25,6 +26,7 @@ use crate::cluster::Cluster;
 use crate::error::{Exit, Fault};
 use crate::measured::Measured;
 use crate::namespaces::{self, Namespaces};
+use crate::security::{self, Security};
 use crate::window::{self, Windows};
 use crate::{assembly, disks, rdma};
 
@@ -41,6 +43,8 @@ pub(crate) struct WorkerNode {
     capacity: Capacity,
     store: Store,
     worker: Arc<Worker>,
+    /// Who it is, towards clients and other workers.
+    security: Option<Arc<Security>>,
     /// The worker, as servers ask it.
     measured: Arc<Measured>,
     servers: Vec<TcpServer>,
@@ -79,6 +83,8 @@ impl WorkerNode {
     /// When memory, disks, origins or addresses cannot be had.
     pub(crate) async fn start(options: WorkerNodeOptions<'_>) -> anyhow::Result<Self> {
         let config = &options.loaded.config;
+        let name = config.worker_name.clone().unwrap_or_else(security::machine);
+        let security = Security::open(config, Role::Worker, &name)?;
         let mounts = namespaces::configured(options.loaded, &options.mounts)?;
         let sharing = if options.shared { window::sharing(config) } else { Sharing::Private };
         let disks = disks::resolve(config)?;
@@ -99,6 +105,7 @@ impl WorkerNode {
             capacity,
             store,
             worker,
+            security,
             measured,
             servers: Vec::new(),
             data: options.addresses.data.map(|address| address.ip()),
@@ -131,11 +138,13 @@ impl WorkerNode {
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
         for address in options.addresses.listeners() {
-            let server = match assembly::server(config, address, service(), options.shared) {
+            let server = match assembly::server(config, address, service(), options.shared, self.security.as_deref()) {
                 Err(TcpError::AddressInUse { .. })
                     if options.ports.of(options.loaded, binding::RPC_PORT) == Moving::AtOnce =>
                 {
-                    let server = assembly::server(config, SocketAddr::new(address.ip(), 0), service(), options.shared)?;
+                    let free = SocketAddr::new(address.ip(), 0);
+                    let server =
+                        assembly::server(config, free, service(), options.shared, self.security.as_deref())?;
                     let (taken, address) = (address, server.local_addr());
                     info!(%taken, %address, "the default port is taken: a free one is used, and names this worker unless worker.name does");
                     server
@@ -176,7 +185,7 @@ impl WorkerNode {
             since: unix_seconds(),
             ..WorkerRecord::default()
         };
-        let connector = Arc::new(assembly::TcpConnector::of_worker(config)?);
+        let connector = Arc::new(assembly::TcpConnector::of_worker(config, self.security.clone())?);
         // Clients that read from it expect it to know the mounts.
         let told = self.namespaces.as_ref().map(Namespaces::told);
         let told = async move {

@@ -86,6 +86,7 @@ fn what_an_earlier_version_made_for_all_to_read_is_closed_to_them() {
 fn a_directory_that_others_use_is_not_taken_from_them() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("theirs"), "").unwrap();
+    chmod(directory.path(), 0o700);
     PrivateDirectory::open(directory.path(), is_slab).unwrap();
     for wide in [0o755, 0o1777] {
         chmod(directory.path(), wide);

@@ -34,11 +34,15 @@ pub enum CloseReason {
     Idle,
     /// It was idle, and another needed its place.
     MadeWay,
+    /// It did not prove who it is.
+    Unproved,
+    /// It was admitted, and then denied, its certificate ended, or it began to send what it may not.
+    Denied,
 }
 
 impl CloseReason {
     /// All of them, each at its own number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::GreetingLimit,
         Self::ClientLimit,
         Self::Limit,
@@ -49,6 +53,8 @@ impl CloseReason {
         Self::Protocol,
         Self::Idle,
         Self::MadeWay,
+        Self::Unproved,
+        Self::Denied,
     ];
 
     /// Its name in metrics.
@@ -65,6 +71,8 @@ impl CloseReason {
             Self::Protocol => "protocol",
             Self::Idle => "idle",
             Self::MadeWay => "made_way",
+            Self::Unproved => "unproved",
+            Self::Denied => "denied",
         }
     }
 }

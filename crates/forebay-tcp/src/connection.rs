@@ -17,13 +17,14 @@ use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, Reply
 use forebay_transport::{LinkError, Op, Request};
 use parking_lot::Mutex;
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::options::{ClientOptions, LARGE_BODY};
 use crate::replies::{Broken, Call, Replies, is_refusal, is_unread, refusal};
+use crate::security::{Unproved, is_alert, told};
 use crate::socket;
 use crate::unsent::{Message, Unsent};
 
@@ -69,7 +70,17 @@ impl Connection {
         let attempt = async {
             let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
             socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
-            greet(&mut stream, peer, &Hello::ours(&options.cluster, options.block_size)).await?;
+            let hello = Hello::ours(&options.cluster, options.block_size);
+            match &options.security {
+                None => greet(&mut stream, peer, &hello, true).await?,
+                Some(security) => {
+                    let refused = |reason: Unproved| LinkError::Refused { peer: peer.to_string(), reason: reason.to_string() };
+                    let mut tls = security.connect(&mut stream, peer).await.map_err(refused)?;
+                    greet(&mut tls, peer, &hello, false).await?;
+                    send_ping(&mut stream).await.map_err(|error| failed(error.to_string()))?;
+                }
+            }
+            hear_pong(&mut stream, peer).await?;
             Ok(stream)
         };
         let stream = match tokio::time::timeout(options.connect_timeout, attempt).await {
@@ -290,14 +301,26 @@ impl Connection {
     }
 }
 
-/// Exchanges hellos, and waits until the peer has answered a ping that went with ours: only then has it taken us.
-async fn greet(stream: &mut TcpStream, peer: &Arc<str>, ours: &Hello) -> Result<(), LinkError> {
+/// Exchanges hellos. A ping goes with ours, unless what carries the hellos ends with them.
+async fn greet(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    peer: &Arc<str>,
+    ours: &Hello,
+    with_ping: bool,
+) -> Result<(), LinkError> {
     let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
     let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
-    let failed_io = |error: io::Error| failed(error.to_string());
-    let ping = Request::on_path(Op::Ping, Bytes::new(), Duration::ZERO);
-    let first = [&ours.encode()[..], &RequestHeader::of(CONNECTION_ID, &ping).encode()].concat();
+    let failed_io = |error: io::Error| match with_ping {
+        true => failed(error.to_string()),
+        // Only now we hear that our certificate was refused.
+        false => refused(told(&error)),
+    };
+    let mut first = ours.encode().to_vec();
+    if with_ping {
+        first.extend_from_slice(&ping());
+    }
     stream.write_all(&first).await.map_err(failed_io)?;
+    stream.flush().await.map_err(failed_io)?;
     let mut theirs = [0; HELLO_LEN];
     let mut received = 0;
     while received < HELLO_LEN {
@@ -306,13 +329,31 @@ async fn greet(stream: &mut TcpStream, peer: &Arc<str>, ours: &Hello) -> Result<
             count => received += count,
         }
     }
+    if is_alert(&theirs[..received]) {
+        return Err(refused("it speaks TLS only: set `security.mode` as it is set there".to_owned()));
+    }
     let checked = ours.check(&theirs);
     // A short answer that is no hello, such as a web server's, tells more than that the connection was closed.
     let is_other = received > 0 && matches!(checked, Err(WireError::Magic(_)));
     if received < HELLO_LEN && !is_other {
         return Err(failed("it closed the connection before it said hello".to_owned()));
     }
-    checked.map_err(|error| refused(error.to_string()))?;
+    checked.map(drop).map_err(|error| refused(error.to_string()))
+}
+
+fn ping() -> [u8; HEADER_LEN] {
+    RequestHeader::of(CONNECTION_ID, &Request::on_path(Op::Ping, Bytes::new(), Duration::ZERO)).encode()
+}
+
+async fn send_ping(stream: &mut TcpStream) -> io::Result<()> {
+    stream.write_all(&ping()).await
+}
+
+/// Waits until the peer has answered the ping that went with our hello, or after it: only then has it taken us.
+async fn hear_pong(stream: &mut TcpStream, peer: &Arc<str>) -> Result<(), LinkError> {
+    let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
+    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
+    let failed_io = |error: io::Error| failed(error.to_string());
     let mut header = [0; HEADER_LEN];
     stream.read_exact(&mut header).await.map_err(failed_io)?;
     let broken = |reason| LinkError::Protocol { peer: peer.to_string(), reason };

@@ -1,11 +1,14 @@
 //! The connections of a server, and how they are told to go. The shell around [`Admission`]: a lock, which no
 //! connection takes but when it comes, has greeted, and leaves.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_identity::{Identity, Peer};
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse};
+use forebay_types::Role;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -22,6 +25,16 @@ pub(crate) struct Connections {
     /// A place is free for a connection that has not greeted.
     left: Notify,
     closings: Closings,
+    /// Those who proved who they are.
+    known: Mutex<HashMap<u64, Known>>,
+}
+
+/// Somebody who proved who it is, and how it is told to go.
+#[derive(Debug)]
+struct Known {
+    peer: Peer,
+    told: CancellationToken,
+    is_denied: bool,
 }
 
 /// The place of a connection; free again when it is dropped.
@@ -45,7 +58,7 @@ impl Connections {
             makes_way_after: options.makes_way_after,
         };
         let admission = Mutex::new(Admission::new(limits));
-        Arc::new(Self { admission, left: Notify::new(), closings: Closings::default() })
+        Arc::new(Self { admission, left: Notify::new(), closings: Closings::default(), known: Mutex::default() })
     }
 
     /// A place for a connection from `peer`, as soon as there is one. `None`: it is refused, or `stop` was cancelled.
@@ -87,6 +100,14 @@ impl Connections {
         }
     }
 
+    /// Tells those to go at once of whom `stands` does not hold any more.
+    pub(crate) fn look_over(&self, stands: impl Fn(&Peer) -> bool) {
+        for known in self.known.lock().values_mut().filter(|known| !known.is_denied && !stands(&known.peer)) {
+            known.is_denied = true;
+            known.told.cancel();
+        }
+    }
+
     /// How many there are that have greeted.
     pub(crate) fn greeted(&self) -> usize {
         self.admission.lock().greeted_count()
@@ -114,11 +135,11 @@ impl Place {
         &self.told
     }
 
-    /// Its peer may talk: whether there is room for it.
+    /// Its peer, who proved to be `peer`, may talk: whether there is room for it.
     ///
     /// # Errors
     /// [`End::Full`], [`End::ClientFull`] and [`End::Crowded`].
-    pub(crate) fn greeted(&self) -> Result<(), End> {
+    pub(crate) fn greeted(&self, peer: Option<Peer>) -> Result<Option<Role>, End> {
         let now = Instant::now().into_std();
         self.last_use.set(Some(now));
         let makes_way = self.connections.admission.lock().greeted(self.number, &self.last_use, now)?;
@@ -127,7 +148,18 @@ impl Place {
             self.connections.closings.count(CloseReason::MadeWay);
             idle.cancel();
         }
-        Ok(())
+        let role = peer.as_ref().map(|peer| peer.identity.role());
+        if let Some(peer) = peer {
+            let known = Known { peer, told: self.told.clone(), is_denied: false };
+            self.connections.known.lock().insert(self.number, known);
+        }
+        Ok(role)
+    }
+
+    /// Who its peer is, if it may not be here any more.
+    pub(crate) fn denied(&self) -> Option<Box<Identity>> {
+        let known = self.connections.known.lock();
+        known.get(&self.number).filter(|known| known.is_denied).map(|known| Box::new(known.peer.identity.clone()))
     }
 
     /// It is idle since then; `None`: it is being answered. Costs no lock.
@@ -146,6 +178,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.connections.known.lock().remove(&self.number);
         self.connections.admission.lock().leave(self.number);
         self.connections.left.notify_one();
     }

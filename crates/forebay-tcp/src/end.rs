@@ -3,12 +3,14 @@
 use std::io;
 use std::time::Duration;
 
+use forebay_identity::Identity;
 use forebay_transport::connection::Refusal;
 use forebay_transport::wire::WireError;
 use forebay_types::{Failure, FailureKind};
 
 use crate::closings::CloseReason;
 use crate::options::ServerOptions;
+use crate::security::Unproved;
 
 /// How long a connection that the server ends may take for what it has sent already, if that must not change before it
 /// has arrived.
@@ -64,6 +66,15 @@ pub(crate) enum End {
     /// It was told to go, and did not come to an end of what it was at.
     #[error("it was to make way, and what it had asked for took longer than {0:?}")]
     Unfinished(Duration),
+    /// It did not prove who it is.
+    #[error("{0}")]
+    Unproved(#[from] Unproved),
+    /// It may not ask for what it began to send the body of.
+    #[error("{}", .0.message())]
+    Forbidden(Failure),
+    /// It was admitted, and may not be here any more.
+    #[error("`{0}` is denied, or its certificate has expired")]
+    Denied(Box<Identity>),
     /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -90,6 +101,8 @@ impl End {
             Self::Truncated(_) | Self::Wire(_) => Some(CloseReason::Protocol),
             Self::Full(_) => Some(CloseReason::Limit),
             Self::ClientFull(_) => Some(CloseReason::ClientLimit),
+            Self::Unproved(_) => Some(CloseReason::Unproved),
+            Self::Denied(_) | Self::Forbidden(_) => Some(CloseReason::Denied),
             Self::Closed | Self::Stopped | Self::Crowded | Self::MadeWay | Self::Unfinished(_) | Self::Io(_) => None,
         }
     }
@@ -102,14 +115,19 @@ impl End {
             Self::Full(_) | Self::ClientFull(_) => FailureKind::OutOfResources,
             Self::Wire(_) | Self::Late { .. } => FailureKind::InvalidArgument,
             Self::MadeWay => FailureKind::NotReady,
+            Self::Denied(_) => FailureKind::PermissionDenied,
+            // TLS has told it, in its own words. In ours it is not to be trusted with any.
+            Self::Unproved(_) => return None,
+            Self::Forbidden(why) => return Some(why.clone()),
             Self::Closed | Self::Stalled(_) | Self::Truncated(_) | Self::Crowded | Self::Io(_) => return None,
         };
         Some(Failure::new(kind, self.to_string()))
     }
 
-    /// Whether the peer may go on as if nothing had happened, and must hear of it for that.
-    pub(crate) fn is_unnoticed(&self) -> bool {
-        matches!(self, Self::MadeWay)
+    /// Whether the peer must hear what it was told last, whatever it still sends: that it may go on as if nothing had happened,
+    /// or that its certificate was refused.
+    pub(crate) fn needs_hearing_out(&self) -> bool {
+        matches!(self, Self::MadeWay | Self::Unproved(_))
     }
 
     /// Whether nothing more can reach the peer.
@@ -142,9 +160,9 @@ mod tests {
             End::Unfinished(PARTING),
         ];
         for end in ends {
-            assert!(end.goodbye().is_some_and(|why| why.kind() != FailureKind::NotReady) && !end.is_unnoticed());
+            assert!(end.goodbye().is_some_and(|why| why.kind() != FailureKind::NotReady) && !end.needs_hearing_out());
         }
         let goodbye = End::MadeWay.goodbye().map(|why| why.kind());
-        assert!(goodbye == Some(FailureKind::NotReady) && End::MadeWay.is_unnoticed());
+        assert!(goodbye == Some(FailureKind::NotReady) && End::MadeWay.needs_hearing_out());
     }
 }

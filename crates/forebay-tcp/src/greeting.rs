@@ -2,8 +2,9 @@
 
 use std::io::{ErrorKind, IoSliceMut};
 
+use forebay_identity::Peer;
 use forebay_transport::wire::{HELLO_LEN, Hello};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::end::{End, PARTING};
@@ -13,27 +14,44 @@ use crate::socket;
 /// Bytes that are thrown away at once.
 const ASIDE: usize = 16 << 10;
 
-/// Exchanges hellos, within the time for one: however slowly its bytes come, there is no more.
-pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &ServerOptions) -> Result<(), End> {
+/// Has the peer prove who it is, if it must, and exchanges hellos, within the time for a hello: however slowly its bytes come,
+/// there is no more.
+pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &ServerOptions) -> Result<Option<Peer>, End> {
     let waited = options.hello_timeout;
     socket::tune(stream, options.stall_timeout / 5)?;
-    let mut theirs = [0; HELLO_LEN];
-    let exchange = async {
-        stream.write_all(&ours.encode()).await?;
-        // The first byte alone tells a peer that checks whether the port is open from one that broke off.
-        if stream.read(&mut theirs[..1]).await? == 0 {
-            return Err(End::Closed);
-        }
-        stream.read_exact(&mut theirs[1..]).await.map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => End::Truncated("hello"),
-            _ => error.into(),
-        })?;
-        Ok(())
+    let greeting = async {
+        let security = match &options.security {
+            Some(security) if !security.lets_pass(stream).await? => security,
+            _ => {
+                say(stream, ours).await?;
+                hear(stream, ours).await?;
+                return Ok(None);
+            }
+        };
+        let (mut tls, peer) = security.accept(stream).await?;
+        // In this order: once it has our hello, the peer goes on in plain text, of which TLS must not see a byte.
+        hear(&mut tls, ours).await?;
+        say(&mut tls, ours).await?;
+        Ok(Some(peer))
     };
-    match tokio::time::timeout(waited, exchange).await {
-        Ok(exchanged) => exchanged?,
-        Err(_) => return Err(End::Late { what: "hello", waited }),
+    tokio::time::timeout(waited, greeting).await.unwrap_or(Err(End::Late { what: "hello", waited }))
+}
+
+async fn say(stream: &mut (impl AsyncWrite + Unpin), ours: &Hello) -> Result<(), End> {
+    stream.write_all(&ours.encode()).await?;
+    Ok(stream.flush().await?)
+}
+
+async fn hear(stream: &mut (impl AsyncRead + Unpin), ours: &Hello) -> Result<(), End> {
+    let mut theirs = [0; HELLO_LEN];
+    // The first byte alone tells a peer that checks whether the port is open from one that broke off.
+    if stream.read(&mut theirs[..1]).await? == 0 {
+        return Err(End::Closed);
     }
+    stream.read_exact(&mut theirs[1..]).await.map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => End::Truncated("hello"),
+        _ => error.into(),
+    })?;
     ours.check(&theirs)?;
     Ok(())
 }

@@ -33,6 +33,7 @@ mod outbox;
 mod patience;
 mod replies;
 mod requests;
+mod security;
 mod serve;
 mod server;
 mod socket;
@@ -47,6 +48,7 @@ pub use closings::CloseReason;
 pub use forebay_types::TcpZeroCopy;
 pub use in_flight::ZeroCopyCounts;
 pub use options::{ClientOptions, ServerOptions};
+pub use security::{ClientSecurity, ServerSecurity};
 pub use server::TcpServer;
 
 /// Why a server could not start.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
 
+use crate::security::{ClientSecurity, ServerSecurity};
+
 /// A request with a longer body waits for memory at the server.
 pub(crate) const LARGE_BODY: usize = MAX_REQUEST_BODY as usize;
 
@@ -58,6 +60,8 @@ pub struct ServerOptions {
     pub io_threads: Option<usize>,
     /// Whether the kernel sends large payloads from where they lie.
     pub zero_copy: TcpZeroCopy,
+    /// What those who connect have to prove. `None`: nothing, and all may do everything.
+    pub security: Option<ServerSecurity>,
 }
 
 impl ServerOptions {
@@ -85,6 +89,7 @@ impl ServerOptions {
             takes_files: false,
             io_threads: None,
             zero_copy: TcpZeroCopy::Auto,
+            security: None,
         }
     }
 }
@@ -111,6 +116,8 @@ pub struct ClientOptions {
     pub max_abandoned: usize,
     /// The address, and so the network interface, to connect from.
     pub bind: Option<IpAddr>,
+    /// What is proved to the peer, and whom it has to be. `None`: nothing is proved, and anybody is believed.
+    pub security: Option<ClientSecurity>,
 }
 
 impl ClientOptions {
@@ -127,6 +134,7 @@ impl ClientOptions {
             max_outstanding: 4096,
             max_abandoned: 256,
             bind: None,
+            security: None,
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::io::{self, IoSliceMut};
 
 use bytes::Bytes;
+use forebay_transport::Op;
 use forebay_transport::wire::{RequestHeader, WireError};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -106,6 +107,12 @@ impl Requests {
         begun.filled += count.min(rest);
         self.staging.received(count.saturating_sub(rest));
         Ok(count)
+    }
+
+    /// What the large body that there is no memory for yet is for.
+    pub(crate) fn awaited_op(&self) -> Option<Op> {
+        let begun = self.begun.as_ref()?;
+        matches!(begun.body, Body::Awaited).then_some(begun.header.op)
     }
 
     /// The next request that has arrived in full.

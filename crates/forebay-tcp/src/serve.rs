@@ -41,7 +41,7 @@ use crate::outbox::{Outbox, Outgoing};
 use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
 use crate::socket;
-use forebay_types::TcpZeroCopy;
+use forebay_types::{Failure, FailureKind, Role, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
@@ -75,10 +75,13 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
         () = place.told().cancelled() => Err(if shared.stop.is_cancelled() { End::Stopped } else { End::Crowded }),
         greeted = greet(&mut stream, &shared.hello, &shared.options) => greeted,
     };
-    let admitted = greeted.and_then(|()| place.greeted());
+    let admitted = greeted.and_then(|peer| place.greeted(peer));
     let mut connection = Serving::new(stream, place, shared);
     let outcome = match admitted {
-        Ok(()) => connection.run().await,
+        Ok(role) => {
+            connection.role = role;
+            connection.run().await
+        }
         Err(refused) => Err(refused),
     };
     let Err(end) = outcome else { return };
@@ -90,9 +93,9 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
         connection.outbox.push(Outgoing::goodbye(goodbye));
         // A courtesy: one try.
         let _ = connection.outbox.send(&connection.stream, &connection.shared.runtime).await;
-        if end.is_unnoticed() {
-            hear_out(&connection.stream).await;
-        }
+    }
+    if end.needs_hearing_out() {
+        hear_out(&connection.stream).await;
     }
     if end.is_abrupt() {
         // Otherwise the kernel would keep what the peer does not take, and go on offering it.
@@ -119,6 +122,8 @@ struct Parked {
 struct Serving {
     stream: Arc<TcpStream>,
     place: Place,
+    /// What its peer proved to be. `None`: it had to prove nothing.
+    role: Option<Role>,
     /// Since when it is idle, as its place knows.
     idle_since: Option<Instant>,
     /// Since when it reads no more, for it was told to go.
@@ -161,6 +166,7 @@ impl Serving {
         Self {
             stream: Arc::new(stream),
             place,
+            role: None,
             idle_since: None,
             leaving: None,
             shared,
@@ -282,6 +288,9 @@ impl Serving {
                     if self.shared.stop.is_cancelled() {
                         return Err(End::Stopped);
                     }
+                    if let Some(identity) = self.place.denied() {
+                        return Err(End::Denied(identity));
+                    }
                     self.leaving = Some(Instant::now());
                     told.set(self.shared.stop.clone().cancelled_owned());
                 }
@@ -394,6 +403,10 @@ impl Serving {
         loop {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
+            if let Some(refused) = self.requests.awaited_op().and_then(|op| self.refusal(op)) {
+                // To hear its body out would take as long as to take it in.
+                return Err(End::Forbidden(refused));
+            }
             self.large_since = Some(Instant::now());
             let Ok(permit) = Arc::clone(&self.shared.memory).try_acquire_many_owned(length) else { return Ok(None) };
             self.allocate(length, permit);
@@ -406,9 +419,23 @@ impl Serving {
         self.body_time = Some(BodyTime::new(length, &self.shared.options, Instant::now()));
     }
 
+    /// Why the peer may not ask for this, if it may not.
+    fn refusal(&self, op: Op) -> Option<Failure> {
+        let (role, permission) = (self.role?, op.permission()?);
+        if role.may(permission) {
+            return None;
+        }
+        let message = format!("a {role} may not {permission}, which `{}` asks for", op.name());
+        Some(Failure::new(FailureKind::PermissionDenied, message))
+    }
+
     /// Has the service answer: at once, or in a task.
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let id = header.id;
+        if let Some(refused) = self.refusal(header.op) {
+            self.outbox.push(Outgoing::answer(id, Err(refused)));
+            return;
+        }
         let request = header.with_body(body);
         let shared = &self.shared;
         if let Some(response) = shared.service.try_handle(&request) {

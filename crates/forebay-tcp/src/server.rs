@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use forebay_transport::Service;
 use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
@@ -32,6 +32,9 @@ const SWEEPS: u32 = 5;
 const MIN_SWEEP: Duration = Duration::from_millis(10);
 /// … and no more rarely than this.
 const MAX_SWEEP: Duration = Duration::from_secs(60);
+
+/// How often those who proved who they are are looked over: whoever is denied is gone within five seconds.
+const LOOK_OVER: Duration = Duration::from_secs(2);
 
 /// Bytes of large bodies that may be held at once. One of the longest has room when nothing else is held.
 fn body_memory(options: &ServerOptions) -> usize {
@@ -163,12 +166,21 @@ async fn accept(listener: TcpListener, shared: Arc<ServerShared>, io_threads: Io
     let idle_timeout = shared.options.idle_timeout;
     let mut sweep = tokio::time::interval((idle_timeout / SWEEPS).clamp(MIN_SWEEP, MAX_SWEEP));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look = tokio::time::interval(LOOK_OVER);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             () = shared.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
             _ = sweep.tick() => {
                 shared.connections.expire(idle_timeout);
+                continue;
+            }
+            _ = look.tick(), if shared.options.security.is_some() => {
+                let now = SystemTime::now();
+                shared.connections.look_over(|peer| {
+                    shared.options.security.as_ref().is_none_or(|security| security.stands(peer, now))
+                });
                 continue;
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {

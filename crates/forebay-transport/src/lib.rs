@@ -21,6 +21,7 @@ mod file_slice;
 mod limits;
 mod local;
 mod look;
+mod permission;
 pub mod message;
 mod traits;
 pub mod wire;

@@ -8,6 +8,7 @@
 //! * [`SectorRange`]: the unit of validity and integrity inside a block;
 //! * [`CachePolicy`]: how what lies below a path is cached;
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
+//! * [`Role`] and [`Permission`]: what somebody is to the cluster, and what an operation asks of them;
 //! * [`Tenure`]: until when something is held, by the holder's clock;
 //! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpZeroCopy`] and [`S3Checksum`]: choices of an operator that parts carry out;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
@@ -23,6 +24,7 @@ mod file;
 mod path;
 mod policy;
 mod quantity;
+mod role;
 mod tenure;
 
 pub use attr::{Attr, DirEntry, FileKind};
@@ -34,4 +36,5 @@ pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};
 pub use policy::{CachePolicy, MAX_REPLICAS, PolicyTable, Priority};
 pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
+pub use role::{Permission, Role, UnknownRole};
 pub use tenure::Tenure;

@@ -9,8 +9,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use clap::Subcommand;
 use forebay_identity::{
-    CLOCK_SKEW, ClusterKey, ClusterKeys, Credentials, FileError, KeyError, Role, Scope, certificates_pem,
+    CLOCK_SKEW, ClusterKey, ClusterKeys, Credentials, FileError, KeyError, Scope, certificates_pem,
 };
+use forebay_types::Role;
 use serde_json::json;
 
 use crate::config_args::ConfigArgs;
@@ -169,15 +170,12 @@ fn read(file: &Path) -> anyhow::Result<ClusterKeys> {
 /// Writes the three files into a new directory.
 fn write(directory: &Path, credentials: &Credentials, authorities: &str) -> anyhow::Result<()> {
     DirBuilder::new().mode(0o700).create(directory).map_err(|error| cannot_make(directory, error))?;
-    let files = [
-        ("tls.crt", 0o644, credentials.chain_pem().as_bytes()),
-        ("tls.key", 0o600, credentials.key_pem().as_bytes()),
-        ("ca.crt", 0o644, authorities.as_bytes()),
-    ];
+    let (chain, key) = (credentials.chain_pem(), credentials.key_pem());
+    let files = [("tls.crt", 0o644, &*chain), ("tls.key", 0o600, &**key), ("ca.crt", 0o644, authorities)];
     for (name, mode, content) in files {
         let path = directory.join(name);
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
-        let written = file.and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()));
+        let written = file.and_then(|mut file| file.write_all(content.as_bytes()).and_then(|()| file.sync_all()));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

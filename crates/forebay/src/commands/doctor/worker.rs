@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use forebay_node::block_size::block_size;
 use forebay_node::rdma as configured;
+use forebay_node::security::Security;
 use forebay_node::rdma::cards::{Card, Machine};
 
 /// How long a question may take.
@@ -32,9 +33,14 @@ const POOL: ByteSize = ByteSize::mib(8);
 
 /// Asks the worker at `address`, from `from` if that is said.
 pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from: Option<IpAddr>) -> PeerWorker {
+    let security = match Security::of_client(config, false) {
+        Ok(security) => security,
+        Err(error) => return PeerWorker { error: Some(words(&error)), ..PeerWorker::default() },
+    };
     let options = forebay_tcp::ClientOptions {
         connections: 1,
         bind: from,
+        security: security.as_deref().map(Security::client),
         ..forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
     let link = TcpTransport::new(address.to_string(), options);

@@ -23,6 +23,7 @@ use crate::coordinator_args::Known;
 use crate::exit::{Exit, Fault};
 use crate::logging;
 use forebay_node::cluster::Cluster;
+use forebay_node::security::Security;
 use forebay_node::{assembly, binding, control, state};
 
 /// What is registered at start by a command that must use RDMA.
@@ -254,7 +255,8 @@ impl Targets {
             }
         }
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
-        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail).await?.client;
+        let security = Security::of_client(&config, false)?;
+        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail, security).await?.client;
         self.clients.push((members, reach, client.clone()));
         Ok(client)
     }

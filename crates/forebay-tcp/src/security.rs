@@ -1,0 +1,181 @@
+//! Who is at the other end of a connection.
+//!
+//! Both ends prove their identities in a TLS 1.3 handshake ([`forebay_identity`]), and exchange hellos within it. Then the
+//! connection goes on in plain text on the same socket: what was proved is proved of this connection, and nothing that was
+//! sent before, or to somebody else, proves anything here. Whoever sits on the path can still read, and change, what follows:
+//! checksums find accidents and no intent.
+//!
+//! No byte of TLS is taken for plain text, nor the other way round: the server says its hello when it has the client's, and after
+//! all else that TLS has to say; the client sends nothing in plain text before it has that hello.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use forebay_identity::{Live, Peer, Side, reason};
+use forebay_types::Role;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+/// The first byte of a TLS handshake (RFC 8446, 5.1). No hello of ours begins with it.
+const HANDSHAKE: u8 = 22;
+/// That of an alert.
+const ALERT: u8 = 21;
+
+/// What a server demands of those who connect.
+#[derive(Clone)]
+pub struct ServerSecurity {
+    config: Arc<ServerConfig>,
+    live: Arc<Live>,
+    accepts_plain: bool,
+}
+
+/// What a client proves, and demands of whom it reaches.
+#[derive(Clone)]
+pub struct ClientSecurity {
+    config: Arc<ClientConfig>,
+    live: Arc<Live>,
+    expected: Expected,
+}
+
+/// Who is meant by an address.
+#[derive(Clone, Debug)]
+struct Expected {
+    role: Role,
+    /// `None`: any of that role.
+    name: Option<String>,
+}
+
+impl std::fmt::Debug for ServerSecurity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerSecurity").field("accepts_plain", &self.accepts_plain).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for ClientSecurity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientSecurity").field("expected", &self.expected).finish_non_exhaustive()
+    }
+}
+
+/// Why somebody is not believed, for people.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unproved(String);
+
+impl ServerSecurity {
+    /// Admits those whom `live` believes, and nobody else.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new(live: &Arc<Live>) -> Result<Self, rustls::Error> {
+        let config = Arc::new(forebay_identity::server_config(live)?);
+        Ok(Self { config, live: Arc::clone(live), accepts_plain: false })
+    }
+
+    /// Admits also those who prove nothing, and lets them do everything: for the time in which a cluster is being changed.
+    #[must_use]
+    pub fn accepting_plain(self) -> Self {
+        Self { accepts_plain: true, ..self }
+    }
+
+    /// Whether a peer that has begun to send like this may go on without proof.
+    pub(crate) async fn lets_pass(&self, stream: &TcpStream) -> io::Result<bool> {
+        let mut first = [0];
+        Ok(self.accepts_plain && stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE)
+    }
+
+    /// Has the peer prove who it is.
+    pub(crate) async fn accept<'s>(
+        &self,
+        stream: &'s mut TcpStream,
+    ) -> Result<(server::TlsStream<&'s mut TcpStream>, Peer), Unproved> {
+        let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
+        let tls = accepted.map_err(|error| Unproved(told(&error)))?;
+        let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Client)?;
+        Ok((tls, peer))
+    }
+
+    /// Whether somebody who was admitted still may be here.
+    pub(crate) fn stands(&self, peer: &Peer, now: SystemTime) -> bool {
+        now <= peer.until && !self.live.material().trust().denies(&peer.identity)
+    }
+}
+
+impl ClientSecurity {
+    /// Proves what `live` has, to a worker.
+    ///
+    /// # Errors
+    /// None that a sound build has.
+    pub fn to_worker(live: &Arc<Live>) -> Result<Self, rustls::Error> {
+        let config = Arc::new(forebay_identity::client_config(live)?);
+        let expected = Expected { role: Role::Worker, name: None };
+        Ok(Self { config, live: Arc::clone(live), expected })
+    }
+
+    /// The same to the worker of this name, and to no other one.
+    #[must_use]
+    pub fn named(&self, name: impl Into<String>) -> Self {
+        let expected = Expected { name: Some(name.into()), ..self.expected.clone() };
+        Self { expected, ..self.clone() }
+    }
+
+    /// Proves who this process is, and finds out whom it has reached at `address`.
+    pub(crate) async fn connect<'s>(
+        &self,
+        stream: &'s mut TcpStream,
+        address: &str,
+    ) -> Result<client::TlsStream<&'s mut TcpStream>, Unproved> {
+        let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(session_name(address), stream);
+        let tls = connecting.await.map_err(|error| Unproved(told(&error)))?;
+        let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Server)?;
+        let identity = &peer.identity;
+        let Expected { role, name } = &self.expected;
+        if identity.role() != *role || name.as_ref().is_some_and(|name| identity.name() != name) {
+            let meant = name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
+            return Err(Unproved(format!("`{identity}` listens there, and not the {role}{meant}")));
+        }
+        Ok(tls)
+    }
+}
+
+fn judge(live: &Live, chain: Option<&[CertificateDer<'_>]>, side: Side) -> Result<Peer, Unproved> {
+    let judged = live.material().trust().verify(chain.unwrap_or_default(), side, SystemTime::now());
+    judged.map_err(|error| Unproved(error.to_string()))
+}
+
+/// Under which name sessions with `address` are remembered, to be resumed. It is not sent.
+fn session_name(address: &str) -> ServerName<'static> {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    let name = ServerName::try_from(format!("w{:016x}", hasher.finish()));
+    // Otherwise sessions of all share one name, and are not resumed.
+    name.unwrap_or(ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()))
+}
+
+/// Whether `bytes`, which should have been a hello, begin as an alert of TLS does.
+pub(crate) fn is_alert(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[ALERT, 3])
+}
+
+/// Why a handshake, or what came within it, failed.
+pub(crate) fn told(error: &io::Error) -> String {
+    let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::AlertReceived(alert)) => {
+            format!("it refuses the certificate of this process ({alert:?}); its log says why")
+        }
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not speak TLS: is `security.mode` the same at both ends?".to_owned()
+        }
+        Some(error) => reason(error),
+        // As when it remembers a session of ours, and would not begin another.
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "it left when it had seen the certificate of this process; its log says why".to_owned()
+        }
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,278 @@
+//! Attacks on identities at the data port: each by a real connection to a real server.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use common::{LONG, assert_serves, call, client_options, closed, link, serve, server_options};
+use forebay_identity::{ClusterKey, Identity, Live, Material, Scope, Trust};
+use forebay_tcp::{ClientOptions, ClientSecurity, CloseReason, ServerOptions, ServerSecurity, TcpServer, TcpTransport};
+use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
+use forebay_transport::{CallError, LinkError, Op, Request};
+use forebay_types::{BlockKey, FailureKind, FileId, Role};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A cluster of this key.
+struct Cluster(ClusterKey);
+
+impl Cluster {
+    fn new() -> Self {
+        Self(ClusterKey::generate().unwrap())
+    }
+
+    fn scope() -> Scope {
+        Scope::new("example.org", "prod").unwrap()
+    }
+
+    fn trust(&self, denied: Option<Identity>) -> Trust {
+        let scope = Self::scope();
+        let authorities = Role::ALL.map(|role| self.0.authority(&scope, role).unwrap().certificate().clone());
+        Trust::new(scope, &authorities, denied).unwrap()
+    }
+
+    fn material(&self, role: Role, name: &str, trust: Trust, lasts: Duration) -> Material {
+        let (authority, now) = (self.0.authority(&Self::scope(), role).unwrap(), SystemTime::now());
+        Material::new(authority.issue(name, now - HOUR, now + lasts).unwrap(), trust, now).unwrap()
+    }
+
+    fn live(&self, role: Role, name: &str) -> Arc<Live> {
+        Live::new(self.material(role, name, self.trust(None), HOUR))
+    }
+
+    fn server(&self, live: &Arc<Live>) -> TcpServer {
+        let security = Some(ServerSecurity::new(live).unwrap());
+        serve(ServerOptions { security, ..server_options() }, Scripted::new())
+    }
+
+    fn worker(&self) -> TcpServer {
+        self.server(&self.live(Role::Worker, "node1"))
+    }
+
+    fn options(&self, role: Role, name: &str) -> ClientOptions {
+        options_of(&self.live(role, name))
+    }
+
+    fn link(&self, server: &TcpServer, role: Role) -> Arc<TcpTransport> {
+        link(server.local_addr(), self.options(role, "team-a"))
+    }
+}
+
+fn options_of(live: &Arc<Live>) -> ClientOptions {
+    ClientOptions { security: Some(ClientSecurity::to_worker(live).unwrap()), ..client_options() }
+}
+
+fn a_read() -> Request {
+    read(Behaviour::AtOnce, 1, 0, 4096, LONG)
+}
+
+/// Why a link was refused.
+async fn refusal(link: &TcpTransport) -> String {
+    match call(link, a_read()).await {
+        Err(CallError::Link(LinkError::Refused { reason, .. })) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_of_the_cluster_reads() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    for role in [Role::Reader, Role::Writer, Role::Admin, Role::Worker, Role::Coordinator] {
+        assert_serves(&cluster.link(&server, role)).await;
+    }
+    let named = |name: &str| {
+        let security = ClientSecurity::to_worker(&cluster.live(Role::Reader, "team-a")).unwrap().named(name);
+        link(server.local_addr(), ClientOptions { security: Some(security), ..client_options() })
+    };
+    assert_serves(&named("node1")).await;
+    let refused = refusal(&named("node2")).await;
+    assert!(refused.contains("worker/node1` listens there, and not the worker `node2`"), "{refused}");
+    assert_eq!(closed(&server, CloseReason::Unproved), 0);
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_proof_no_answer() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    let refused = refusal(&link(server.local_addr(), client_options())).await;
+    assert!(refused.contains("it speaks TLS only"), "{refused}");
+    let refused = refusal(&Cluster::new().link(&server, Role::Admin)).await;
+    assert!(refused.contains("no authority"), "{refused}");
+    until("both are counted", || closed(&server, CloseReason::Unproved) >= 2).await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_admits_nobody() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    let live = Live::new(cluster.material(Role::Admin, "late", cluster.trust(None), Duration::from_secs(1)));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let refused = refusal(&link(server.local_addr(), options_of(&live))).await;
+    assert!(refused.contains("refuses the certificate of this process"), "{refused}");
+    server.close().await;
+}
+
+/// What etcd says about an address costs availability, and no byte.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_impostor_at_a_workers_address_gets_no_request() {
+    let cluster = Cluster::new();
+    // A tenant who listens, with the certificate of a reader.
+    let impostor = cluster.server(&cluster.live(Role::Reader, "mallory"));
+    let refused = refusal(&cluster.link(&impostor, Role::Reader)).await;
+    assert!(refused.contains("reader/mallory` listens there, and not the worker"), "{refused}");
+    // One who has no certificate at all, and speaks our protocol in plain text.
+    let plain = serve(server_options(), Scripted::new());
+    let refused = refusal(&cluster.link(&plain, Role::Reader)).await;
+    assert!(refused.contains("it does not speak TLS"), "{refused}");
+    impostor.close().await;
+    plain.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_changes_frees_and_plants_nothing() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    let block = BlockKey { file: FileId([1; 16]), index: 0 };
+    let asks = |op: Op, body: &'static [u8]| {
+        let request = Request::on_block(op, block, 0, 0, LONG);
+        Request { body: Bytes::from_static(body), ..request }
+    };
+    let reader = cluster.link(&server, Role::Reader);
+    for (op, permission) in
+        [(Op::Change, "write"), (Op::Upload, "write"), (Op::Free, "manage"), (Op::Adopt, "replicate"), (Op::Stats, "observe")]
+    {
+        let Err(CallError::Service(why)) = call(&reader, asks(op, b"x")).await else { panic!("{op:?}") };
+        assert_eq!(why.kind(), FailureKind::PermissionDenied, "{why:?}");
+        assert!(why.message().contains(&format!("a reader may not {permission}")), "{why:?}");
+    }
+    assert_serves(&reader).await;
+    let writer = cluster.link(&server, Role::Writer);
+    assert!(call(&writer, asks(Op::Change, b"x")).await.is_ok());
+    assert!(matches!(call(&writer, asks(Op::Adopt, b"x")).await, Err(CallError::Service(_))));
+    // No memory is given to the body of what is not allowed.
+    let body = Bytes::from(vec![7; 1 << 20]);
+    let upload = Request { body, ..Request::on_path(Op::Upload, Bytes::new(), LONG) };
+    assert!(call(&reader, upload.clone()).await.is_err());
+    assert_eq!(server.body_memory_gauge()(), 0);
+    assert!(call(&writer, upload).await.is_ok());
+    until("it is counted", || closed(&server, CloseReason::Denied) == 1).await;
+    server.close().await;
+}
+
+/// What a client has sent proves nothing on another connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replayed_handshake_admits_nobody() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    let listener = TcpListener::bind(common::loopback()).await.unwrap();
+    let through = listener.local_addr().unwrap();
+    let address = server.local_addr();
+    // Somebody on the path, who writes down what the client says.
+    let tap = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = TcpStream::connect(address).await.unwrap();
+        let (mut said, mut heard) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+        let mut record = Vec::new();
+        loop {
+            tokio::select! {
+                count = client.read(&mut said) => match count {
+                    Ok(count @ 1..) => {
+                        record.extend_from_slice(&said[..count]);
+                        server.write_all(&said[..count]).await.unwrap();
+                    }
+                    _ => return record,
+                },
+                count = server.read(&mut heard) => match count {
+                    Ok(count @ 1..) => client.write_all(&heard[..count]).await.unwrap(),
+                    _ => return record,
+                },
+            }
+        }
+    });
+    let options = ClientOptions { connections: 1, ..cluster.options(Role::Admin, "root") };
+    let admin = link(through, options);
+    assert_serves(&admin).await;
+    drop(admin);
+    let record = within("the tap ends", tap).await.unwrap();
+    assert!(record.len() > 500, "{}", record.len());
+    let before = closed(&server, CloseReason::Unproved);
+    let mut replay = TcpStream::connect(address).await.unwrap();
+    replay.write_all(&record).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = within("it is closed", replay.read_to_end(&mut answer)).await;
+    until("it is counted", || closed(&server, CloseReason::Unproved) == before + 1).await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_denied_is_gone_within_seconds() {
+    let cluster = Cluster::new();
+    let (live, service) = (cluster.live(Role::Worker, "node1"), Scripted::new());
+    let security = Some(ServerSecurity::new(&live).unwrap());
+    let server = serve(ServerOptions { security, ..server_options() }, service.clone());
+    let (good, bad) = (cluster.link(&server, Role::Reader), link(server.local_addr(), cluster.options(Role::Reader, "mallory")));
+    assert_serves(&good).await;
+    assert_serves(&bad).await;
+    let never = {
+        let bad = Arc::clone(&bad);
+        tokio::spawn(async move { call(&bad, read(Behaviour::Never, 1, 0, 10, 2 * LONG)).await })
+    };
+    until("the call is there", || service.started() == 3).await;
+    let mallory = Cluster::scope().identity(Role::Reader, "mallory").unwrap();
+    live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(mallory)), HOUR));
+    let ended = within("its call ends", never).await.unwrap();
+    assert!(ended.is_err(), "{ended:?}");
+    assert!(refusal(&bad).await.contains("the certificate of this process"));
+    assert!(closed(&server, CloseReason::Denied) >= 1);
+    assert_serves(&good).await;
+    server.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_ends_with_the_certificate_of_its_client() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    let live = Live::new(cluster.material(Role::Reader, "short", cluster.trust(None), Duration::from_secs(4)));
+    let reader = link(server.local_addr(), options_of(&live));
+    assert_serves(&reader).await;
+    until("it is closed", || closed(&server, CloseReason::Denied) >= 1).await;
+    // A renewed one is let in again.
+    live.replace(cluster.material(Role::Reader, "short", cluster.trust(None), HOUR));
+    assert_serves(&reader).await;
+    server.close().await;
+}
+
+/// While a cluster is being changed, both are let in; and nobody is brought down by that.
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_text_is_let_in_where_that_is_said() {
+    let cluster = Cluster::new();
+    let security = ServerSecurity::new(&cluster.live(Role::Worker, "node1")).unwrap().accepting_plain();
+    let server = serve(ServerOptions { security: Some(security), ..server_options() }, Scripted::new());
+    assert_serves(&link(server.local_addr(), client_options())).await;
+    let reader = cluster.link(&server, Role::Reader);
+    assert_serves(&reader).await;
+    let change = Request { body: Bytes::from_static(b"x"), ..Request::on_path(Op::Change, Bytes::new(), LONG) };
+    assert!(matches!(call(&reader, change).await, Err(CallError::Service(_))));
+    server.close().await;
+}
+
+/// Sessions are resumed, and those of one worker are of no use at another.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_connections_come_at_once() {
+    let cluster = Cluster::new();
+    let servers = [cluster.worker(), cluster.server(&cluster.live(Role::Worker, "node2"))];
+    let live = cluster.live(Role::Reader, "team-a");
+    let links: Vec<_> = (0..64).map(|at| link(servers[at % 2].local_addr(), options_of(&live))).collect();
+    futures::future::join_all(links.iter().map(|link| assert_serves(link))).await;
+    for server in &servers {
+        assert_eq!(closed(server, CloseReason::Unproved), 0);
+        server.close().await;
+    }
+}

@@ -1,0 +1,44 @@
+//! What each operation asks of whoever wants it. This is the whole table: an operation that is not in it does not compile.
+
+use forebay_types::Permission;
+
+use crate::traits::Op;
+
+impl Op {
+    /// What a caller must be permitted; `None`: nothing but to be admitted.
+    #[must_use]
+    pub const fn permission(self) -> Option<Permission> {
+        match self {
+            Self::Ping | Self::Paths => None,
+            // What a fill brings, and a refresh looks at, the caller could have by reading.
+            Self::Read | Self::Fill | Self::Stat | Self::List | Self::Coverage | Self::Refresh | Self::StatRead => {
+                Some(Permission::Read)
+            }
+            Self::Change | Self::Upload => Some(Permission::Write),
+            Self::Free => Some(Permission::Manage),
+            Self::Adopt => Some(Permission::Replicate),
+            Self::Stats => Some(Permission::Observe),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_types::Role;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_changes_frees_and_plants_nothing() {
+        let may = |role: Role, op: Op| op.permission().is_none_or(|permission| role.may(permission));
+        for op in [Op::Change, Op::Upload, Op::Free, Op::Adopt, Op::Stats] {
+            assert!(!may(Role::Reader, op), "{op:?}");
+        }
+        for op in [Op::Ping, Op::Paths, Op::Read, Op::Stat, Op::List] {
+            assert!(may(Role::Reader, op), "{op:?}");
+        }
+        assert!(may(Role::Writer, Op::Upload) && !may(Role::Worker, Op::Upload));
+        assert!(may(Role::Worker, Op::Adopt) && !may(Role::Admin, Op::Adopt));
+        assert!(may(Role::Coordinator, Op::Free) && !may(Role::Metrics, Op::Read));
+    }
+}
