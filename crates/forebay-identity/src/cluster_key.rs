@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 use crate::authority::Authority;
 use crate::error::{IssueError, KeyError};
 use crate::name::Scope;
-use forebay_types::Role;
 use crate::secret_file::read_secret;
+use forebay_types::Role;
 
 const LEN: usize = 32;
 const LABEL: &str = "FOREBAY CLUSTER KEY";

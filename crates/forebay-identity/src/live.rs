@@ -11,9 +11,9 @@ use rustls::sign::CertifiedKey;
 use crate::credentials::Credentials;
 use crate::error::IdentityError;
 use crate::name::Identity;
-use forebay_types::Role;
 use crate::provider::provider;
 use crate::trust::{Side, Trust};
+use forebay_types::Role;
 
 /// A certificate of this process, and whom it believes.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use crate::credentials::{Credentials, certificates, private_key};
 use crate::error::{IssueError, KeyError, LoadError};
 use crate::live::{Material, Unusable};
 use crate::name::{Identity, NameError, Scope};
-use forebay_types::Role;
 use crate::secret_file::{read_public, read_secret};
 use crate::trust::Trust;
+use forebay_types::Role;
 
 /// How far clocks of two machines may be apart for a fresh certificate to be believed.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);

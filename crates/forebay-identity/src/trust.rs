@@ -8,8 +8,8 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use crate::error::IdentityError;
 use crate::name::{Identity, Scope, role_of_authority};
-use forebay_types::Role;
 use crate::provider::provider;
+use forebay_types::Role;
 
 /// Somebody who was believed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_identity::{
-    Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Scope, Settings,
-    Side, Source, Trust, Watch, certificates_pem, client_config, reason, server_config,
+    Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Scope, Settings, Side,
+    Source, Trust, Watch, certificates_pem, client_config, reason, server_config,
 };
 use forebay_types::Role;
 use rustls::pki_types::{CertificateDer, ServerName};

@@ -117,7 +117,10 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
 }
 
 /// The next connection that has a place. It takes one after it was accepted: so the place can be that of another one.
-async fn next_connection(listener: &TcpListener, seats: &Arc<Seats>) -> std::io::Result<(TcpStream, SocketAddr, Place)> {
+async fn next_connection(
+    listener: &TcpListener,
+    seats: &Arc<Seats>,
+) -> std::io::Result<(TcpStream, SocketAddr, Place)> {
     loop {
         let (stream, from) = listener.accept().await?;
         if let Some(place) = seats.place(Source::of(from.ip())).await {

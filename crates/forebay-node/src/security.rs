@@ -38,12 +38,9 @@ impl Security {
     pub fn open(config: &Config, role: Role, name: &str) -> anyhow::Result<Option<Arc<Self>>> {
         let source = match config.security_mode {
             SecurityMode::Off => return Ok(None),
-            SecurityMode::Key => Source::Key {
-                file: config.security_key_file.clone(),
-                role,
-                name: name_of(name),
-                lifetime: LIFETIME,
-            },
+            SecurityMode::Key => {
+                Source::Key { file: config.security_key_file.clone(), role, name: name_of(name), lifetime: LIFETIME }
+            }
             SecurityMode::Mtls => Source::Files {
                 certificate: config.security_cert_file.clone(),
                 key: config.security_cert_key_file.clone(),
@@ -53,7 +50,8 @@ impl Security {
         let unusable = |error: &dyn std::fmt::Display| Fault::without_remedy(Exit::Usage, error.to_string());
         let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str());
         let scope = scope.map_err(|error| {
-            let next = "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
+            let next =
+                "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
             Fault::new(Exit::Usage, error.to_string(), next)
         })?;
         let settings = Settings { scope, source, denied: config.security_denied_file.clone() };

@@ -143,8 +143,7 @@ impl WorkerNode {
                     if options.ports.of(options.loaded, binding::RPC_PORT) == Moving::AtOnce =>
                 {
                     let free = SocketAddr::new(address.ip(), 0);
-                    let server =
-                        assembly::server(config, free, service(), options.shared, self.security.as_deref())?;
+                    let server = assembly::server(config, free, service(), options.shared, self.security.as_deref())?;
                     let (taken, address) = (address, server.local_addr());
                     info!(%taken, %address, "the default port is taken: a free one is used, and names this worker unless worker.name does");
                     server

@@ -74,7 +74,8 @@ impl Connection {
             match &options.security {
                 None => greet(&mut stream, peer, &hello, true).await?,
                 Some(security) => {
-                    let refused = |reason: Unproved| LinkError::Refused { peer: peer.to_string(), reason: reason.to_string() };
+                    let refused =
+                        |reason: Unproved| LinkError::Refused { peer: peer.to_string(), reason: reason.to_string() };
                     let mut tls = security.connect(&mut stream, peer).await.map_err(refused)?;
                     greet(&mut tls, peer, &hello, false).await?;
                     send_ping(&mut stream).await.map_err(|error| failed(error.to_string()))?;

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_identity::{ClusterKey, Live, Material, Scope, Trust};
-use forebay_tcp::{
-    ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpServer, TcpTransport, TcpZeroCopy,
-};
+use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpServer, TcpTransport, TcpZeroCopy};
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
 use forebay_types::Role;
@@ -54,7 +52,9 @@ impl<const IO_THREADS: usize, const ZERO_COPY: bool, const PROVED: bool> Tcp<IO_
 }
 
 #[async_trait::async_trait]
-impl<const IO_THREADS: usize, const ZERO_COPY: bool, const PROVED: bool> Fixture for Tcp<IO_THREADS, ZERO_COPY, PROVED> {
+impl<const IO_THREADS: usize, const ZERO_COPY: bool, const PROVED: bool> Fixture
+    for Tcp<IO_THREADS, ZERO_COPY, PROVED>
+{
     async fn start(service: Arc<dyn Service>) -> Self {
         let identities = PROVED.then(Identities::new);
         let server = common::serve(Self::options(identities.as_ref()), service.clone());

@@ -145,9 +145,13 @@ async fn a_reader_changes_frees_and_plants_nothing() {
         Request { body: Bytes::from_static(body), ..request }
     };
     let reader = cluster.link(&server, Role::Reader);
-    for (op, permission) in
-        [(Op::Change, "write"), (Op::Upload, "write"), (Op::Free, "manage"), (Op::Adopt, "replicate"), (Op::Stats, "observe")]
-    {
+    for (op, permission) in [
+        (Op::Change, "write"),
+        (Op::Upload, "write"),
+        (Op::Free, "manage"),
+        (Op::Adopt, "replicate"),
+        (Op::Stats, "observe"),
+    ] {
         let Err(CallError::Service(why)) = call(&reader, asks(op, b"x")).await else { panic!("{op:?}") };
         assert_eq!(why.kind(), FailureKind::PermissionDenied, "{why:?}");
         assert!(why.message().contains(&format!("a reader may not {permission}")), "{why:?}");
@@ -217,7 +221,8 @@ async fn who_is_denied_is_gone_within_seconds() {
     let (live, service) = (cluster.live(Role::Worker, "node1"), Scripted::new());
     let security = Some(ServerSecurity::new(&live).unwrap());
     let server = serve(ServerOptions { security, ..server_options() }, service.clone());
-    let (good, bad) = (cluster.link(&server, Role::Reader), link(server.local_addr(), cluster.options(Role::Reader, "mallory")));
+    let (good, bad) =
+        (cluster.link(&server, Role::Reader), link(server.local_addr(), cluster.options(Role::Reader, "mallory")));
     assert_serves(&good).await;
     assert_serves(&bad).await;
     let never = {

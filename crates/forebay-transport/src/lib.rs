@@ -21,8 +21,8 @@ mod file_slice;
 mod limits;
 mod local;
 mod look;
-mod permission;
 pub mod message;
+mod permission;
 mod traits;
 pub mod wire;
 

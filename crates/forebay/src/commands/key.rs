@@ -110,7 +110,8 @@ fn create() -> anyhow::Result<()> {
 fn keep_private(file: &File) -> anyhow::Result<()> {
     let metadata = file.metadata()?;
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
-        file.set_permissions(std::fs::Permissions::from_mode(0o600)).context("cannot take others' access to the file")?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))
+            .context("cannot take others' access to the file")?;
     }
     Ok(())
 }
@@ -160,7 +161,8 @@ fn issue(role: Role, client: &str, lifetime: Duration, output: &Path, config: &C
 fn read(file: &Path) -> anyhow::Result<ClusterKeys> {
     ClusterKeys::read(file).map_err(|error| match &error {
         KeyError::File(FileError::Read { error: why, .. }) if why.kind() == io::ErrorKind::NotFound => {
-            let next = format!("name another file with `security.key_file`, or `forebay key create > {}`", file.display());
+            let next =
+                format!("name another file with `security.key_file`, or `forebay key create > {}`", file.display());
             Fault::new(Exit::NotFound, error.to_string(), next).into()
         }
         _ => unusable(error).into(),

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use forebay_node::block_size::block_size;
 use forebay_node::rdma as configured;
-use forebay_node::security::Security;
 use forebay_node::rdma::cards::{Card, Machine};
+use forebay_node::security::Security;
 
 /// How long a question may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,179 @@
+//! Who may talk to a worker, asked of real processes: `forebay key`, and `security.mode`.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use forebay_e2e::{Bucket, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A directory with the key of a cluster, `cluster.key`, as an operator makes it.
+fn key() -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cluster.key");
+    let command = format!("umask 022; {} key create > {}", beside_tests("forebay").display(), path.display());
+    let _ = finish(Command::new("sh").args(["-c", &command]), SOON).succeeded();
+    (directory, path)
+}
+
+/// The line of a key file that holds the secret.
+fn secret(key: &Path) -> String {
+    std::fs::read_to_string(key).unwrap().lines().nth(1).unwrap().to_owned()
+}
+
+fn with_key(key: &Path) -> [String; 2] {
+    ["security.mode=key".to_owned(), format!("security.key_file={}", key.display())]
+}
+
+/// The certificates that `forebay key issue` wrote into `directory`.
+fn with_certificates(directory: &Path) -> [String; 4] {
+    let file = |key: &str, name: &str| format!("security.{key}={}", directory.join(name).display());
+    let mode = "security.mode=mtls".to_owned();
+    [mode, file("cert_file", "tls.crt"), file("cert_key_file", "tls.key"), file("ca_file", "ca.crt")]
+}
+
+fn set(setup: Setup, settings: &[String]) -> Setup {
+    settings.iter().fold(setup, |setup, setting| setup.option(setting))
+}
+
+fn run(arguments: &[&str], settings: &[String]) -> Finished {
+    let settings = settings.iter().flat_map(|setting| ["-o", setting]);
+    finish(forebay(&[]).args(arguments).args(settings), SOON)
+}
+
+/// Lists the root of what `worker` shows.
+fn list(worker: &Worker, settings: &[String]) -> Finished {
+    run(&["fs", "ls", "/", "--workers", &worker.address().to_string()], settings)
+}
+
+#[test]
+fn a_key_is_its_owners_alone_and_nothing_shows_it() {
+    let (_directory, key) = key();
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    let shown = run(&["key", "show"], &with_key(&key)).succeeded().text();
+    assert!(shown.trim_end().ends_with("signs") && !shown.contains(&secret(&key)), "{shown}");
+    let settings = run(&["conf", "show"], &with_key(&key)).succeeded().text();
+    assert!(!settings.contains(&secret(&key)));
+
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    run(&["key", "show"], &with_key(&key)).failed(2, &["0644", "chmod 600"]);
+    let mut worker = vec!["mounts=/=file:///tmp".to_owned(), "worker.rpc.port=0".to_owned()];
+    worker.extend(with_key(&key));
+    run(&["worker"], &worker).failed(2, &["0644", "chmod 600"]);
+    std::fs::write(&key, "-----BEGIN FOREBAY CLUSTER KEY-----\n").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    run(&["key", "show"], &with_key(&key)).failed(2, &["does not end"]);
+}
+
+#[test]
+fn who_has_the_key_reads_and_nobody_else() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(3, 5 << 20));
+    tree.put_into(&bucket, "");
+    let ((_ours, key), (_theirs, other)) = (key(), key());
+    let worker = set(Setup::of(&bucket), &with_key(&key)).worker(&bucket);
+    let mount = set(Setup::without_origin(), &with_key(&key)).mount(std::slice::from_ref(&worker));
+    tree.verify_names(&mount.root());
+    tree.verify(&mount.root());
+
+    let listed = list(&worker, &with_key(&key)).succeeded().text();
+    assert!(listed.contains("file00"), "{listed}");
+    for (settings, why) in [(vec![], "it speaks TLS only"), (with_key(&other).to_vec(), "no authority")] {
+        let refused = list(&worker, &settings);
+        assert!(refused.code != Some(0) && refused.stderr.contains(why), "{}", refused.stderr);
+        assert!(!refused.text().contains("file00"));
+    }
+    let log = worker.log_text();
+    assert!(log.contains("closed a connection") && !log.contains(&secret(&key)), "{log}");
+    // The other way round: who proves who it is talks to nobody who does not.
+    let plain = Setup::of(&bucket).worker(&bucket);
+    let refused = list(&plain, &with_key(&key));
+    assert!(refused.code != Some(0) && refused.stderr.contains("it does not speak TLS"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_tenant_with_a_readers_certificate_reads_and_changes_nothing() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 1 << 20));
+    tree.put_into(&bucket, "");
+    let (directory, key) = key();
+    let worker = set(Setup::of(&bucket), &with_key(&key)).worker(&bucket);
+    let issue = |role: &str| {
+        let output = directory.path().join(role);
+        let path = output.to_str().unwrap();
+        let issued = ["key", "issue", "--role", role, "--client", "team-a", "--output", path];
+        let told = run(&issued, &with_key(&key)).succeeded().text();
+        assert!(told.contains(&format!("spiffe://forebay/forebay/forebay/{role}/team-a")), "{told}");
+        run(&issued, &with_key(&key)).failed(6, &["cannot make the directory"]);
+        with_certificates(&output)
+    };
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let (reader, writer) = (issue("reader"), issue("writer"));
+    assert_eq!((mode(directory.path().join("reader")), mode(directory.path().join("reader/tls.key"))), (0o700, 0o600));
+
+    let mount = |settings: &[String]| set(Setup::without_origin(), settings).mount(std::slice::from_ref(&worker));
+    let (theirs, ours) = (mount(&reader), mount(&writer));
+    tree.verify(&theirs.root());
+    let mut planted = std::fs::File::create(theirs.path("planted")).unwrap();
+    let error = planted.write_all(b"x").and_then(|()| planted.sync_all()).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+    assert!(std::fs::remove_file(theirs.path("file00")).is_err());
+    std::fs::write(ours.path("made"), "y").unwrap();
+    assert_eq!(bucket.object("made"), b"y");
+    assert!(!bucket.path_of("planted").exists() && bucket.path_of("file00").exists());
+
+    // Nor is a tenant a worker, wherever it listens.
+    let impostor = set(Setup::of(&bucket), &reader).worker(&bucket);
+    let refused = list(&impostor, &with_key(&key));
+    assert!(
+        refused.code != Some(0) && refused.stderr.contains("listens there, and not the worker"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+fn a_key_is_replaced_while_all_go_on() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 2 << 20));
+    tree.put_into(&bucket, "");
+    let ((_ours, path), (_new, next)) = (key(), key());
+    let (old, new) = (std::fs::read_to_string(&path).unwrap(), std::fs::read_to_string(&next).unwrap());
+    let worker = set(Setup::of(&bucket), &with_key(&path)).worker(&bucket);
+    let settings = with_key(&path);
+    let mount =
+        set(Setup::without_origin().option("client.memory.size=8MiB"), &settings).mount(std::slice::from_ref(&worker));
+    let replace = |text: &str| {
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, text).unwrap();
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(&beside, &path).unwrap();
+    };
+    assert_ne!(list(&worker, &with_key(&next)).code, Some(0));
+    // Half a file changes nothing.
+    replace(&old[..40]);
+    eventually("it is told", SOON, || worker.log_text().contains("stays as it was"));
+    tree.verify(&mount.root());
+    replace(&format!("{old}{new}"));
+    replace(&format!("{new}{old}"));
+    eventually("who has the new key only is let in", SOON, || list(&worker, &with_key(&next)).code == Some(0));
+    tree.verify(&mount.root());
+    replace(&new);
+    eventually("who has the old key only is not", SOON, || {
+        std::fs::write(&next, &old).unwrap();
+        list(&worker, &with_key(&next)).code != Some(0)
+    });
+    tree.verify(&mount.root());
+}
+
+#[test]
+fn nothing_goes_around_it() {
+    let (_directory, key) = key();
+    let mut settings = vec!["mounts=/=file:///tmp".to_owned(), "network.rdma.data.enabled=true".to_owned()];
+    settings.extend(with_key(&key));
+    run(&["worker"], &settings).failed(2, &["over RDMA nobody proves who they are"]);
+    let mut settings = with_key(&key).to_vec();
+    settings.push("cluster.name=two words".to_owned());
+    settings.push("mounts=/=file:///tmp".to_owned());
+    run(&["worker"], &settings).failed(2, &["`two words` is no name within an identity"]);
+}
