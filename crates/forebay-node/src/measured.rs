@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::cluster;
+use crate::security::Security;
 use crate::window::Windows;
 
 /// How long a question for the counters may take; it is answered at once.
@@ -45,6 +46,8 @@ pub(crate) struct Measured {
     windows: Mutex<Weak<Windows>>,
     /// Of the cluster's etcd, if it is in one.
     certificates: Mutex<Option<Arc<EtcdCertificates>>>,
+    /// What it proves to clients, if it does.
+    security: Option<Arc<Security>>,
 }
 
 /// What a server over TCP counts.
@@ -57,10 +60,10 @@ struct Server {
 
 impl Measured {
     /// Of nothing yet.
-    pub(crate) fn new(service: Arc<dyn Service>) -> Arc<Self> {
+    pub(crate) fn new(service: Arc<dyn Service>, security: Option<Arc<Security>>) -> Arc<Self> {
         let latency = std::array::from_fn(|_| LatencyHistogram::new());
         let (servers, windows, certificates) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { service, latency, servers, windows, certificates })
+        Arc::new(Self { service, latency, servers, windows, certificates, security })
     }
 
     /// Counts in what `server` counts, too.
@@ -122,6 +125,7 @@ impl Measured {
         report["zero_copy"] =
             json!({ "bytes": sum(|of| of.bytes), "copied": sum(|of| of.copied), "lost_bytes": sum(|of| of.lost) });
         report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
+        report["security"] = json!(self.security.as_deref().map(Security::report));
         report["etcd"] = json!(self.certificates.lock().as_deref().map(cluster::report_certificates));
         report["process"] = json!(ProcessStats::now());
         report["version"] = json!(env!("CARGO_PKG_VERSION"));
@@ -178,7 +182,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_workers_report_has_its_latencies_and_its_process() {
-        let measured = Measured::new(Arc::new(Counters));
+        let measured = Measured::new(Arc::new(Counters), None);
         let request = |op| Request::on_path(op, Default::default(), AT_ONCE);
         assert!(measured.try_handle(&request(Op::Read)).is_some() && measured.try_handle(&request(Op::Stat)).is_none());
         measured.handle(request(Op::Stat), false).await.unwrap();

@@ -74,6 +74,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.coordinator.iter().for_each(|coordinator| cluster::of_coordinator(coordinator, families));
         part.cluster.iter().for_each(|known| cluster::of_members(known, families));
         part.etcd.iter().for_each(|etcd| cluster::of_etcd(etcd, families));
+        part.security.iter().for_each(|security| cluster::of_security(security, families));
         if let Some(buffers) = &part.buffers {
             families
                 .gauge("forebay_client_buffers_capacity_bytes", "Memory that a client may use for fetched data")

@@ -51,6 +51,8 @@ pub struct Report {
     pub cluster: Option<Cluster>,
     /// What a process knows of its connections to etcd.
     pub etcd: Option<Etcd>,
+    /// What a worker proves to its clients.
+    pub security: Option<Security>,
     /// What a coordinator counts.
     pub coordinator: Option<Coordinator>,
     /// The worker in the process of a mount.
@@ -71,6 +73,12 @@ pub struct Etcd {
     pub certificate_renewals: u64,
     /// Where changed certificate files cannot be used.
     pub certificate_refused_seconds: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Security {
+    pub certificate_expires_seconds: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -10,6 +10,7 @@ use forebay_config::{Config, SecurityMode, WriteMode};
 use forebay_identity::{Live, Looked, Scope, Settings, Source, Watch};
 use forebay_tcp::{ClientSecurity, ServerSecurity};
 use forebay_types::Role;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tracing::{error, info};
 
@@ -24,6 +25,7 @@ const MAX_NAME: usize = 64;
 
 /// The identity of a part of this process. It is looked after until it is dropped.
 pub struct Security {
+    live: Arc<Live>,
     server: ServerSecurity,
     client: ClientSecurity,
     watching: JoinHandle<()>,
@@ -60,8 +62,8 @@ impl Security {
         let live = Live::new(material);
         let server = ServerSecurity::new(&live).map_err(|error| unusable(&error))?;
         let client = ClientSecurity::to_worker(&live).map_err(|error| unusable(&error))?;
-        let watching = tokio::spawn(look_after(watch, live));
-        Ok(Some(Arc::new(Self { server, client, watching })))
+        let watching = tokio::spawn(look_after(watch, Arc::clone(&live)));
+        Ok(Some(Arc::new(Self { live, server, client, watching })))
     }
 
     /// That of a client of the workers: of a mount, or of a command.
@@ -75,6 +77,13 @@ impl Security {
             (true, _) => Role::Writer,
         };
         Self::open(config, role, &machine())
+    }
+
+    /// Who it is, and until when that is believed, for `forebay stats` and `/metrics`.
+    pub(crate) fn report(&self) -> Value {
+        let material = self.live.material();
+        let left = material.until().duration_since(SystemTime::now()).unwrap_or_default();
+        json!({ "identity": material.identity().to_string(), "certificate_expires_seconds": left.as_secs() })
     }
 
     /// What a server demands.

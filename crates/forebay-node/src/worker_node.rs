@@ -100,7 +100,7 @@ impl WorkerNode {
                 return Err(error);
             }
         };
-        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>);
+        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone());
         let mut node = Self {
             capacity,
             store,

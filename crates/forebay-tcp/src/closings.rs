@@ -36,13 +36,15 @@ pub enum CloseReason {
     MadeWay,
     /// It did not prove who it is.
     Unproved,
-    /// It was admitted, and then denied, its certificate ended, or it began to send what it may not.
+    /// It was admitted, and then denied, or it began to send what it may not.
     Denied,
+    /// The certificate that it was admitted with has expired.
+    Expired,
 }
 
 impl CloseReason {
     /// All of them, each at its own number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::GreetingLimit,
         Self::ClientLimit,
         Self::Limit,
@@ -55,6 +57,7 @@ impl CloseReason {
         Self::MadeWay,
         Self::Unproved,
         Self::Denied,
+        Self::Expired,
     ];
 
     /// Its name in metrics.
@@ -73,6 +76,7 @@ impl CloseReason {
             Self::MadeWay => "made_way",
             Self::Unproved => "unproved",
             Self::Denied => "denied",
+            Self::Expired => "expired",
         }
     }
 }

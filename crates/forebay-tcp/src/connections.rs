@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::closings::{CloseReason, Closings};
 use crate::end::End;
 use crate::options::ServerOptions;
+use crate::security::Standing;
 
 /// All connections of a server.
 #[derive(Debug)]
@@ -100,10 +101,15 @@ impl Connections {
         }
     }
 
-    /// Tells those to go at once of whom `stands` does not hold any more.
-    pub(crate) fn look_over(&self, stands: impl Fn(&Peer) -> bool) {
-        for known in self.known.lock().values_mut().filter(|known| !known.is_denied && !stands(&known.peer)) {
-            known.is_denied = true;
+    /// Tells those to go who are denied, at once, and those whose certificate has expired, as if they were idle: their calls are
+    /// answered, or made again over a new connection.
+    pub(crate) fn look_over(&self, standing: impl Fn(&Peer) -> Standing) {
+        for known in self.known.lock().values_mut().filter(|known| !known.told.is_cancelled()) {
+            match standing(&known.peer) {
+                Standing::Good => continue,
+                Standing::Expired => self.closings.count(CloseReason::Expired),
+                Standing::Denied => known.is_denied = true,
+            }
             known.told.cancel();
         }
     }

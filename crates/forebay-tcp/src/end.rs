@@ -60,8 +60,8 @@ pub(crate) enum End {
     /// It had not greeted when its place was needed, or not in time for it.
     #[error("too many connections had not said hello")]
     Crowded,
-    /// It was idle, and was told to go.
-    #[error("it was idle and makes way; it has read no request that it did not answer")]
+    /// It was idle, or its certificate has expired, and was told to go.
+    #[error("it makes way; it has read no request that it did not answer")]
     MadeWay,
     /// It was told to go, and did not come to an end of what it was at.
     #[error("it was to make way, and what it had asked for took longer than {0:?}")]
@@ -73,7 +73,7 @@ pub(crate) enum End {
     #[error("{}", .0.message())]
     Forbidden(Failure),
     /// It was admitted, and may not be here any more.
-    #[error("`{0}` is denied, or its certificate has expired")]
+    #[error("`{0}` is denied")]
     Denied(Box<Identity>),
     /// The socket failed.
     #[error("{0}")]

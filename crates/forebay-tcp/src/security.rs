@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use forebay_identity::{Live, Peer, Side, reason};
-use forebay_types::Role;
+use forebay_transport::Op;
+use forebay_types::{Failure, FailureKind, Role};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ServerConfig};
 use tokio::net::TcpStream;
@@ -61,6 +62,17 @@ impl std::fmt::Debug for ClientSecurity {
     }
 }
 
+/// What is thought of somebody who was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// May stay.
+    Good,
+    /// Has to come again, with a new certificate.
+    Expired,
+    /// Has to go, and need not come again.
+    Denied,
+}
+
 /// Why somebody is not believed, for people.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -100,8 +112,14 @@ impl ServerSecurity {
     }
 
     /// Whether somebody who was admitted still may be here.
-    pub(crate) fn stands(&self, peer: &Peer, now: SystemTime) -> bool {
-        now <= peer.until && !self.live.material().trust().denies(&peer.identity)
+    pub(crate) fn standing(&self, peer: &Peer, now: SystemTime) -> Standing {
+        if self.live.material().trust().denies(&peer.identity) {
+            Standing::Denied
+        } else if now > peer.until {
+            Standing::Expired
+        } else {
+            Standing::Good
+        }
     }
 }
 
@@ -140,6 +158,16 @@ impl ClientSecurity {
         }
         Ok(tls)
     }
+}
+
+/// Why somebody of this role may not ask for `op`, if that is so. Who had to prove nothing may ask for everything.
+pub(crate) fn refusal(role: Option<Role>, op: Op) -> Option<Failure> {
+    let (role, permission) = (role?, op.permission()?);
+    if role.may(permission) {
+        return None;
+    }
+    let message = format!("a {role} may not {permission}, which `{}` asks for", op.name());
+    Some(Failure::new(FailureKind::PermissionDenied, message))
 }
 
 fn judge(live: &Live, chain: Option<&[CertificateDer<'_>]>, side: Side) -> Result<Peer, Unproved> {

@@ -17,7 +17,6 @@
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +39,9 @@ use crate::options::ServerOptions;
 use crate::outbox::{Outbox, Outgoing};
 use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
+use crate::security::refusal;
 use crate::socket;
-use forebay_types::{Failure, FailureKind, Role, TcpZeroCopy};
+use forebay_types::{Role, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
@@ -105,12 +105,6 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     connection.settle(patience).await;
 }
 
-/// Whether it is plain that `peer` is on this host. A peer in another network namespace of it is found out by a probe.
-fn is_here(stream: &TcpStream, peer: SocketAddr) -> bool {
-    let peer = peer.ip().to_canonical();
-    peer.is_loopback() || stream.local_addr().is_ok_and(|ours| ours.ip().to_canonical() == peer)
-}
-
 /// A request that waits.
 struct Parked {
     header: RequestHeader,
@@ -158,7 +152,7 @@ struct Serving {
 impl Serving {
     fn new(stream: TcpStream, place: Place, shared: Arc<ServerShared>) -> Self {
         let choice = shared.options.zero_copy;
-        let stays_here = choice == TcpZeroCopy::Auto && is_here(&stream, place.peer());
+        let stays_here = choice == TcpZeroCopy::Auto && socket::is_here(&stream, place.peer());
         let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));
         let places = PollSemaphore::new(Arc::clone(&shared.places));
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));
@@ -403,7 +397,7 @@ impl Serving {
         loop {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
-            if let Some(refused) = self.requests.awaited_op().and_then(|op| self.refusal(op)) {
+            if let Some(refused) = self.requests.awaited_op().and_then(|op| refusal(self.role, op)) {
                 // To hear its body out would take as long as to take it in.
                 return Err(End::Forbidden(refused));
             }
@@ -419,20 +413,10 @@ impl Serving {
         self.body_time = Some(BodyTime::new(length, &self.shared.options, Instant::now()));
     }
 
-    /// Why the peer may not ask for this, if it may not.
-    fn refusal(&self, op: Op) -> Option<Failure> {
-        let (role, permission) = (self.role?, op.permission()?);
-        if role.may(permission) {
-            return None;
-        }
-        let message = format!("a {role} may not {permission}, which `{}` asks for", op.name());
-        Some(Failure::new(FailureKind::PermissionDenied, message))
-    }
-
     /// Has the service answer: at once, or in a task.
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let id = header.id;
-        if let Some(refused) = self.refusal(header.op) {
+        if let Some(refused) = refusal(self.role, header.op) {
             self.outbox.push(Outgoing::answer(id, Err(refused)));
             return;
         }

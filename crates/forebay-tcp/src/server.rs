@@ -21,6 +21,7 @@ use crate::connections::{Connections, Place};
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
+use crate::security::Standing;
 use crate::serve::{ServerShared, serve};
 use crate::{TcpError, socket};
 
@@ -178,9 +179,9 @@ async fn accept(listener: TcpListener, shared: Arc<ServerShared>, io_threads: Io
             }
             _ = look.tick(), if shared.options.security.is_some() => {
                 let now = SystemTime::now();
-                shared.connections.look_over(|peer| {
-                    shared.options.security.as_ref().is_none_or(|security| security.stands(peer, now))
-                });
+                let security = shared.options.security.as_ref();
+                let standing = |peer: &_| security.map_or(Standing::Good, |security| security.standing(peer, now));
+                shared.connections.look_over(standing);
                 continue;
             }
             Some(ended) = tasks.join_next(), if !tasks.is_empty() => {

@@ -68,6 +68,12 @@ pub(crate) fn bear_closed_window(stream: &TcpStream, patience: Duration) -> io::
     SockRef::from(stream).set_tcp_user_timeout(Some(patience))
 }
 
+/// Whether it is plain that `peer` is on this host. A peer in another network namespace of it is found out by a probe.
+pub(crate) fn is_here(stream: &TcpStream, peer: SocketAddr) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || stream.local_addr().is_ok_and(|ours| ours.ip().to_canonical() == peer)
+}
+
 /// Receives into `buffers`, without waiting. `Ok(0)` is the end of the stream.
 pub(crate) fn receive(stream: &TcpStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     let room: usize = buffers.iter().map(|buffer| buffer.len()).sum();

@@ -29,6 +29,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_documentation_has_this_table() {
+        let page = include_str!("../../../docs/CLUSTER.md");
+        let heads = Role::ALL.map(|role| format!(" {role} |")).concat();
+        assert!(page.contains(&format!("| operation | asks for |{heads}")), "{heads}");
+        for op in (0..=u8::MAX).filter_map(Op::from_wire) {
+            let permission = op.permission();
+            let asks_for = permission.map_or("admission", Permission::as_str);
+            let may = |role: Role| permission.is_none_or(|permission| role.may(permission));
+            let cells = Role::ALL.map(|role| if may(role) { " yes |" } else { " |" }).concat();
+            let row = format!("| `{}` | {asks_for} |{cells}", op.name());
+            assert!(page.contains(&row), "docs/CLUSTER.md lacks {row}");
+        }
+    }
+
+    #[test]
     fn a_reader_changes_frees_and_plants_nothing() {
         let may = |role: Role, op: Op| op.permission().is_none_or(|permission| role.may(permission));
         for op in [Op::Change, Op::Upload, Op::Free, Op::Adopt, Op::Stats] {

@@ -45,6 +45,9 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
+/// What a browser says of the page that asks. We have judged it, by our own names; to the leader our page is another origin.
+const OF_THE_PAGE: [&str; 5] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"];
+
 /// Whether another coordinator has passed this request on.
 pub(super) fn was_forwarded(headers: &HeaderMap) -> bool {
     headers.contains_key(FORWARDED)
@@ -92,6 +95,9 @@ fn outgoing(request: Request, uri: &Uri, leader: &LeaderRecord) -> Result<Reques
     let (parts, body) = request.with_limited_body().into_parts();
     let mut headers = parts.headers;
     remove_hop_by_hop(&mut headers);
+    for name in OF_THE_PAGE {
+        headers.remove(name);
+    }
     let host = HeaderValue::from_str(&leader.address).map_err(|error| cannot_be_reached(leader, error))?;
     headers.insert(header::HOST, host);
     headers.insert(FORWARDED, HeaderValue::from_static("1"));

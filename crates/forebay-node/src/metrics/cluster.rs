@@ -2,7 +2,7 @@
 
 use forebay_metrics::Families;
 
-use crate::report::{Cluster, Coordinator, Etcd};
+use crate::report::{Cluster, Coordinator, Etcd, Security};
 
 pub(super) fn of_coordinator(coordinator: &Coordinator, families: &mut Families) {
     families
@@ -42,4 +42,13 @@ pub(super) fn of_etcd(etcd: &Etcd, families: &mut Families) {
             "Time for which the certificate files for etcd have been unusable; 0 while they are usable",
         )
         .add([], etcd.certificate_refused_seconds.unwrap_or(0));
+}
+
+pub(super) fn of_security(security: &Security, families: &mut Families) {
+    families
+        .gauge(
+            "forebay_security_certificate_expires_seconds",
+            "Time until the certificate of a worker expires; 0 once it has, and nobody believes it",
+        )
+        .add([], security.certificate_expires_seconds);
 }

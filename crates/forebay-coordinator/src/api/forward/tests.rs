@@ -69,6 +69,8 @@ async fn a_request_and_its_answer_pass_without_what_is_about_their_connections()
         ("te", "trailers"),
         ("proxy-authorization", "Basic c2VjcmV0"),
         ("upgrade", "h2c"),
+        ("origin", "http://follower:19999"),
+        ("sec-fetch-site", "same-origin"),
         ("content-type", "application/json"),
         ("content-length", "2"),
         ("authorization", "Bearer token"),
@@ -96,7 +98,7 @@ async fn a_request_and_its_answer_pass_without_what_is_about_their_connections()
     ] {
         assert_eq!(seen.matches(&format!("\r\n{there}\r\n")).count(), 1, "{there}: {seen}");
     }
-    for gone in ["\r\nx-of-this-hop", "\r\nkeep-alive", "\r\nte:", "\r\nupgrade", "c2vj", "follower"] {
+    for gone in ["\r\nx-of-this-hop", "\r\nkeep-alive", "\r\nte:", "\r\nupgrade", "c2vj", "follower", "sec-fetch"] {
         assert!(!seen.contains(gone), "{gone}: {seen}");
     }
     assert!(seen.find("192.0.2.1") < seen.find("10.0.0.7"), "{seen}");
