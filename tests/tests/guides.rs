@@ -12,8 +12,9 @@
 //! Names and addresses of the guides stand for those of the test.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -213,6 +214,11 @@ impl Scene {
         let directory = tempfile::tempdir()?;
         std::fs::create_dir(directory.path().join("bin"))?;
         std::os::unix::fs::symlink(forebay(&[]).get_program(), directory.path().join("bin/forebay"))?;
+        // What the guides copy from node1: from the directory of the worker to that of the host that asks.
+        let copy =
+            "#!/bin/sh\nset -e\nfrom=${2#node1:}\ncp \"$1\" \"$(echo \"$from\" | sed s,/client/,/worker/,)\" \"$3\"\n";
+        std::fs::write(directory.path().join("bin/scp"), copy)?;
+        std::fs::set_permissions(directory.path().join("bin/scp"), Permissions::from_mode(0o755))?;
         DataSet::new(1).write_file(&directory.path().join("data/model.safetensors"), 3 << 20)?;
         let (mut hosts, mut shells) = (BTreeMap::new(), BTreeMap::new());
         let mut names = Vec::new();
@@ -350,6 +356,11 @@ fn the_guide_to_measuring_does_what_it_says() {
 #[test]
 fn the_guide_to_rdma_does_what_it_says() {
     run("rdma.md");
+}
+
+#[test]
+fn the_guide_to_security_does_what_it_says() {
+    run("security.md");
 }
 
 #[test]
