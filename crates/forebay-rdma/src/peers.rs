@@ -47,7 +47,7 @@ pub(crate) struct Peers {
 }
 
 /// The place of a connection that was not accepted yet.
-pub(crate) struct Arrived {
+pub(crate) struct PendingPeer {
     number: u64,
     done: Rc<Notify>,
 }
@@ -133,7 +133,7 @@ impl Peers {
     }
 
     /// A place for a connection of `peer`, if there is one.
-    pub(crate) fn arrive(&self, peer: Option<SocketAddr>) -> Option<Arrived> {
+    pub(crate) fn arrive(&self, peer: Option<SocketAddr>) -> Option<PendingPeer> {
         let mut admission = self.admission.borrow_mut();
         if admission.greeted_count() >= self.options.max_connections {
             return None;
@@ -144,20 +144,20 @@ impl Peers {
         match admission.arrive(client, &done, Instant::now()) {
             Arrival::Taken { number, makes_way } => {
                 makes_way.iter().for_each(|oldest| oldest.notify_one());
-                Some(Arrived { number, done })
+                Some(PendingPeer { number, done })
             }
             Arrival::Refused | Arrival::Later(_) => None,
         }
     }
 
     /// It could not be accepted.
-    pub(crate) fn give_up(&self, arrived: &Arrived) {
-        self.admission.borrow_mut().leave(arrived.number);
+    pub(crate) fn give_up(&self, pending: &PendingPeer) {
+        self.admission.borrow_mut().leave(pending.number);
     }
 
     /// Takes a connection in, before its hello can arrive; it is to be served right after.
-    pub(crate) fn admit(&self, name: String, endpoint: &Endpoint, arrived: Arrived) {
-        let Arrived { number, done } = arrived;
+    pub(crate) fn admit(&self, name: String, endpoint: &Endpoint, pending: PendingPeer) {
+        let PendingPeer { number, done } = pending;
         let last_use = Arc::new(LastUse::new(Instant::now()));
         last_use.set(None);
         let recorder = self.options.trace.as_ref().map(|trace| Recorder::new(trace, &name));

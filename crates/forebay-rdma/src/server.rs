@@ -148,18 +148,18 @@ async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
         tokio::select! {
             request = listener.accept() => {
                 let name = request.peer().map_or_else(|| "an unnamed peer".to_owned(), |peer| peer.to_string());
-                let Some(arrived) = peers.arrive(request.peer()) else {
+                let Some(pending) = peers.arrive(request.peer()) else {
                     tracing::warn!(peer = name, "refused an RDMA connection: this server has all that it may have");
                     request.reject();
                     continue;
                 };
                 match request.accept() {
                     Ok(endpoint) => {
-                        peers.admit(name, &endpoint, arrived);
+                        peers.admit(name, &endpoint, pending);
                         serving.spawn_local(Rc::clone(&peers).serve(endpoint));
                     }
                     Err(error) => {
-                        peers.give_up(&arrived);
+                        peers.give_up(&pending);
                         tracing::warn!(peer = name, %error, "cannot accept an RDMA connection");
                     }
                 }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::options::{ClientOptions, LARGE_BODY};
 use crate::replies::{Broken, Call, Replies, is_refusal, is_unread, refusal};
-use crate::security::{Unproved, is_alert, told};
+use crate::security::{Unproved, describe, is_alert};
 use crate::socket;
 use crate::unsent::{Message, Unsent};
 
@@ -314,7 +314,7 @@ async fn greet(
     let failed_io = |error: io::Error| match with_ping {
         true => failed(error.to_string()),
         // Only now we hear that our certificate was refused.
-        false => refused(told(&error)),
+        false => refused(describe(&error)),
     };
     let mut first = ours.encode().to_vec();
     if with_ping {

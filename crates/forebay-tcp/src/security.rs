@@ -106,7 +106,7 @@ impl ServerSecurity {
         stream: &'s mut TcpStream,
     ) -> Result<(server::TlsStream<&'s mut TcpStream>, Peer), Unproved> {
         let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
-        let tls = accepted.map_err(|error| Unproved(told(&error)))?;
+        let tls = accepted.map_err(|error| Unproved(describe(&error)))?;
         let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Client)?;
         Ok((tls, peer))
     }
@@ -148,7 +148,7 @@ impl ClientSecurity {
         address: &str,
     ) -> Result<client::TlsStream<&'s mut TcpStream>, Unproved> {
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(session_name(address), stream);
-        let tls = connecting.await.map_err(|error| Unproved(told(&error)))?;
+        let tls = connecting.await.map_err(|error| Unproved(describe(&error)))?;
         let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Server)?;
         let identity = &peer.identity;
         let Expected { role, name } = &self.expected;
@@ -190,7 +190,7 @@ pub(crate) fn is_alert(bytes: &[u8]) -> bool {
 }
 
 /// Why a handshake, or what came within it, failed.
-pub(crate) fn told(error: &io::Error) -> String {
+pub(crate) fn describe(error: &io::Error) -> String {
     let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::AlertReceived(alert)) => {
