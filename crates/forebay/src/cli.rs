@@ -118,7 +118,7 @@ mod tests {
                 continue;
             }
             let command = line.split(" # ").next().unwrap_or_default().trim();
-            let words = command.split_whitespace().take_while(|word| !matches!(*word, ">" | "|" | "&&"));
+            let words = command.split_whitespace().take_while(|word| !matches!(*word, ">" | ">>" | "|" | "&&"));
             let mut words = words.map(str::to_owned).peekable();
             let is_ours = words.peek().is_some_and(|program| program.rsplit('/').next() == Some("forebay"));
             if in_shell && is_ours {
