@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_types::{
-    ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode, TcpZeroCopy,
+    ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode, TcpSecurity,
+    TcpZeroCopy,
 };
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
@@ -320,9 +321,14 @@ keys! {
         /// none; the other threads also serve the connections. Unset: one per processor if there are four or more,
         /// else none.
         network_tcp_io_threads "network.tcp.io_threads": Option<u32> = None, in Some(0)..=Some(1024), example "16";
+        /// With `security.mode`: what connections to workers are protected from besides who is at the other end. `encrypt`:
+        /// everything that goes over them is encrypted and cannot be changed on its way. `auth`: both ends prove who
+        /// they are, then bytes go in plain text, and large replies without a copy: for networks that nobody can listen
+        /// on. The same on all nodes; a worker with `auth` also takes connections that are encrypted.
+        network_tcp_security "network.tcp.security": TcpSecurity = TcpSecurity::Encrypt;
         /// Whether the kernel sends a worker's large replies without copying them, with `MSG_ZEROCOPY`. `auto`: only
         /// if the kernel then really makes no copy, which each connection finds out. To a peer on the same host, it
-        /// always copies. `on`: always. `off`: never.
+        /// always copies. `on`: always. `off`: never. What is encrypted is always copied.
         network_tcp_zero_copy "network.tcp.zero_copy": TcpZeroCopy = TcpZeroCopy::Auto;
         /// Interface for all TCP traffic between nodes that has no `bind.device` of its own, and for listeners whose
         /// `bind.host` is every address. It does not apply to etcd and origins, which use the routing table.

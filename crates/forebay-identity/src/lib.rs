@@ -39,5 +39,5 @@ pub use live::{Live, Material, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use secret_file::FileError;
 pub use source::{CLOCK_SKEW, Looked, Settings, Source, Watch};
-pub use tls::{ALPN, client_config, reason, server_config};
+pub use tls::{client_config, reason, server_config};
 pub use trust::{Peer, Side, Trust};

@@ -23,39 +23,36 @@ use crate::live::Live;
 use crate::provider::provider;
 use crate::trust::Side;
 
-/// What a connection over TLS carries: the data and control protocol of one release line.
-pub const ALPN: &[u8] = b"forebay/1";
-
 /// Sessions that a client remembers, to resume them: a mount has some with each worker.
 const SESSIONS: usize = 4096;
 
-/// For who listens.
+/// For who listens, and speaks these protocols (ALPN), the best one first. One who connects and names none is not refused here.
 ///
 /// # Errors
 /// When the system has no random numbers for the keys of tickets.
-pub fn server_config(live: &Arc<Live>) -> Result<ServerConfig, rustls::Error> {
+pub fn server_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ServerConfig, rustls::Error> {
     let current = Arc::new(Current(Arc::clone(live)));
     let config = ServerConfig::builder_with_provider(Arc::clone(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?;
     let mut config = config.with_client_cert_verifier(Arc::clone(&current) as _).with_cert_resolver(current);
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // A ticket holds the client's chain, encrypted: it is judged anew when it comes back (`Trust::verify`).
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
     config.send_tls13_tickets = 1;
     Ok(config)
 }
 
-/// For who connects. Whom it reached, it has to compare with whom it meant, before it sends a byte.
+/// For who connects, to speak one of these protocols. Whom it reached, it has to compare with whom it meant, before it sends a byte.
 ///
 /// # Errors
 /// None that a sound build has: versions and algorithms are constants.
-pub fn client_config(live: &Arc<Live>) -> Result<ClientConfig, rustls::Error> {
+pub fn client_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ClientConfig, rustls::Error> {
     let current = Arc::new(Current(Arc::clone(live)));
     let config = ClientConfig::builder_with_provider(Arc::clone(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?;
     let config = config.dangerous().with_custom_certificate_verifier(Arc::clone(&current) as _);
     let mut config = config.with_client_cert_resolver(current);
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     // The name of the host says nothing here, and nobody who listens in needs to know it.
     config.enable_sni = false;

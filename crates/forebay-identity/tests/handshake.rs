@@ -47,7 +47,7 @@ type Ends = (Result<Peer, String>, Result<Peer, String>);
 fn shake(client: ClientConfig, believes: &Live, server: &Arc<Live>) -> Ends {
     let name = ServerName::try_from("worker").unwrap();
     let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
-    let mut server_end = ServerConnection::new(Arc::new(server_config(server).unwrap())).unwrap();
+    let mut server_end = ServerConnection::new(Arc::new(server_config(server, &[b"x"]).unwrap())).unwrap();
     let (mut client_failed, mut server_failed) = (None, None);
     for _ in 0..10 {
         let mut wire = Vec::new();
@@ -86,7 +86,7 @@ fn shake(client: ClientConfig, believes: &Live, server: &Arc<Live>) -> Ends {
 }
 
 fn meet(client: &Arc<Live>, server: &Arc<Live>) -> Ends {
-    shake(client_config(client).unwrap(), client, server)
+    shake(client_config(client, &[b"x"]).unwrap(), client, server)
 }
 
 /// A client that a library would not make: it presents whatever it has, and believes everybody.
@@ -421,7 +421,7 @@ fn files_of_others_are_checked_as_a_pair() {
 #[test]
 fn nothing_older_is_spoken() {
     let worker = end(&ClusterKey::generate().unwrap(), Role::Worker, "node1");
-    let config = server_config(&worker).unwrap();
+    let config = server_config(&worker, &[b"x"]).unwrap();
     for (what, sent) in [
         ("plain text", &b"GET / HTTP/1.1\r\n\r\n"[..]),
         ("a hello of TLS 1.2", &hello_of_tls12()[..]),

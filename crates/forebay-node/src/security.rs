@@ -60,8 +60,8 @@ impl Security {
         let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(|error| unusable(&error))?;
         info!(identity = %material.identity(), "proves who it is over TCP");
         let live = Live::new(material);
-        let server = ServerSecurity::new(&live).map_err(|error| unusable(&error))?;
-        let client = ClientSecurity::to_worker(&live).map_err(|error| unusable(&error))?;
+        let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(|error| unusable(&error))?;
+        let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(|error| unusable(&error))?;
         let watching = tokio::spawn(look_after(watch, Arc::clone(&live)));
         Ok(Some(Arc::new(Self { live, server, client, watching })))
     }

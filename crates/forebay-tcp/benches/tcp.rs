@@ -1,21 +1,23 @@
 //! Loopback throughput and latency of the transport, against plain blocking sockets that do the same exchange.
 //!
 //! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]]]`. Reads are measured in rounds, each of plain
-//! sockets, a server on the threads of a runtime, and one on an I/O thread for each processor; what is printed is the
-//! median of each. Then parts of files are sent the other way. The client has a thread and a runtime of its own. Each
-//! read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream
+//! sockets, a server on the threads of a runtime, one on an I/O thread for each processor, and such a one whose ends
+//! prove who they are (`auth`) and encrypt everything (`encrypt`); what is printed is the median of each, and its throughput in
+//! percent of that on I/O threads. Then parts of files are sent the other way. The client has a thread and a runtime of its own.
+//! Each read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream
 //! without requests.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use forebay_identity::{ClusterKey, Live, Material, Scope, Trust};
 use forebay_memory::{Pool, PoolOptions, Span, Spans};
-use forebay_tcp::{ClientOptions, ServerOptions, TcpServer, TcpTransport};
+use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpSecurity, TcpServer, TcpTransport};
 use forebay_transport::{Op, Provenance, Request, Response, Service, Transport};
-use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE};
+use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, MAX_BLOCK_SIZE, Role};
 
 /// Bytes of a read, and how many there are at once.
 const READS: [(usize, usize); 7] =
@@ -24,6 +26,8 @@ const PARTS: [usize; 3] = [1 << 20, 8 << 20, 64 << 20];
 /// Blocks that reads go round: more than the caches of the processor hold.
 const BLOCKS: u64 = 16;
 const HEADER: usize = 64;
+/// What the other ways are compared with.
+const BASE: &str = "on I/O threads";
 
 /// Serves blocks from memory.
 struct Blocks(Vec<Span>);
@@ -91,8 +95,55 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
+/// The identities of a worker and of a client.
+struct Cluster {
+    worker: Arc<Live>,
+    client: Arc<Live>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let key = ClusterKey::generate().expect("random numbers");
+        let scope = Scope::new("example.org", "bench").expect("a scope");
+        let authority = |role| key.authority(&scope, role).expect("an authority");
+        let live = |role, name| {
+            let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+            let authorities = Role::ALL.map(|role| authority(role).certificate().clone());
+            let trust = Trust::new(scope.clone(), &authorities, []).expect("authorities");
+            let credentials = authority(role).issue(name, now - hour, now + hour).expect("a certificate");
+            Live::new(Material::new(credentials, trust, now).expect("an identity"))
+        };
+        Self { worker: live(Role::Worker, "worker"), client: live(Role::Reader, "client") }
+    }
+}
+
+/// A server, and how clients are to connect to it.
+#[derive(Clone)]
+struct Served {
+    address: String,
+    security: Option<ClientSecurity>,
+}
+
+impl Served {
+    fn link(&self, connections: usize) -> TcpTransport {
+        let security = self.security.clone();
+        let options = ClientOptions { connections, security, ..ClientOptions::new("bench", MAX_BLOCK_SIZE) };
+        TcpTransport::new(self.address.as_str(), options)
+    }
+}
+
 /// A server on `io_threads`, and on a runtime as the program has it.
-fn start_server(io_threads: Option<usize>) -> String {
+fn start_server(io_threads: Option<usize>, security: Option<(&Cluster, TcpSecurity)>) -> Served {
+    let (server, client) = security
+        .map(|(cluster, level)| {
+            let server = ServerSecurity::new(&cluster.worker, level).expect("random numbers");
+            (server, ClientSecurity::to_worker(&cluster.client, level).expect("a configuration"))
+        })
+        .unzip();
+    Served { address: listen(io_threads, server), security: client }
+}
+
+fn listen(io_threads: Option<usize>, security: Option<ServerSecurity>) -> String {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4 * BLOCKS))).expect("a pool");
@@ -105,7 +156,8 @@ fn start_server(io_threads: Option<usize>) -> String {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let address = ([127, 0, 0, 1], 0).into();
-            let options = ServerOptions { io_threads, ..ServerOptions::new(address, "bench", MAX_BLOCK_SIZE) };
+            let options =
+                ServerOptions { io_threads, security, ..ServerOptions::new(address, "bench", MAX_BLOCK_SIZE) };
             let server = TcpServer::bind(options, service).expect("a server");
             tell.send(server.local_addr().to_string()).expect("a listener");
             std::future::pending::<()>().await;
@@ -114,11 +166,10 @@ fn start_server(io_threads: Option<usize>) -> String {
     told.recv().expect("an address")
 }
 
-fn forebay(address: &str, size: usize, depth: usize, connections: usize, seconds: u64) -> Figures {
+fn forebay(served: &Served, size: usize, depth: usize, connections: usize, seconds: u64) -> Figures {
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(4 * 16))).expect("a pool");
     runtime().block_on(async {
-        let options = ClientOptions { connections, ..ClientOptions::new("bench", MAX_BLOCK_SIZE) };
-        let transport = Arc::new(TcpTransport::new(address, options));
+        let transport = Arc::new(served.link(connections));
         let (start, processor) = (Instant::now(), processor_time());
         let end = start + Duration::from_secs(seconds);
         let tasks = (0..depth as u64).map(|task| {
@@ -149,11 +200,10 @@ fn forebay(address: &str, size: usize, depth: usize, connections: usize, seconds
 }
 
 /// Parts of `size` bytes, which the server receives whole and forgets; MiB/s.
-fn uploads(address: &str, size: usize, depth: usize, connections: usize, seconds: u64) -> f64 {
+fn uploads(served: &Served, size: usize, depth: usize, connections: usize, seconds: u64) -> f64 {
     let bytes = Bytes::from(vec![7; size]);
     runtime().block_on(async {
-        let options = ClientOptions { connections, ..ClientOptions::new("bench", MAX_BLOCK_SIZE) };
-        let transport = Arc::new(TcpTransport::new(address, options));
+        let transport = Arc::new(served.link(connections));
         let start = Instant::now();
         let end = start + Duration::from_secs(seconds);
         let tasks = (0..depth).map(|_| {
@@ -227,32 +277,47 @@ fn main() {
     let connections = numbers.next().map_or(4, |connections: u64| connections as usize);
     let rounds = numbers.next().unwrap_or(1).max(1);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (shared, dedicated) = (start_server(Some(0)), start_server(Some(processors)));
-    println!(
-        "                    plain sockets             on a runtime           on I/O threads      {connections} connections"
-    );
-    println!("  size  depth    MiB/s  p50 µs  cpu µs    MiB/s  p50 µs  cpu µs    MiB/s  p50 µs  cpu µs");
+    let cluster = Cluster::new();
+    let dedicated = |security| start_server(Some(processors), security);
+    let servers = [
+        ("on a runtime", start_server(Some(0), None)),
+        (BASE, dedicated(None)),
+        ("auth", dedicated(Some((&cluster, TcpSecurity::Auth)))),
+        ("encrypt", dedicated(Some((&cluster, TcpSecurity::Encrypt)))),
+    ];
+    println!("{connections} connections\n size  depth                     MiB/s      %   p50 µs   cpu µs");
     for (size, depth) in READS {
-        let mut measured: [Vec<Figures>; 3] = Default::default();
+        let mut sockets = Vec::new();
+        let mut measured = servers.each_ref().map(|_| Vec::new());
         for _ in 0..rounds {
-            measured[0].push(plain(size, depth, seconds));
-            for (address, figures) in [&shared, &dedicated].into_iter().zip(&mut measured[1..]) {
-                figures.push(forebay(address, size, depth, connections, seconds));
+            sockets.push(plain(size, depth, seconds));
+            for ((_, served), figures) in servers.iter().zip(&mut measured) {
+                figures.push(forebay(served, size, depth, connections, seconds));
             }
         }
-        print!("{:>5}K  {depth:>5}", size >> 10);
-        for figures in measured.iter().map(|rounds| median(rounds)) {
+        let rows: Vec<(&str, Figures)> = std::iter::once(("plain sockets", median(&sockets)))
+            .chain(servers.iter().zip(&measured).map(|((name, _), rounds)| (*name, median(rounds))))
+            .collect();
+        let base = rows.iter().find(|(name, _)| *name == BASE).map_or(f64::NAN, |(_, figures)| figures.mib_per_second);
+        for (name, Figures { mib_per_second, p50, processor }) in rows {
             let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
-            print!(" {:>8.0} {:>7.1} {:>7.1}", figures.mib_per_second, micros(figures.p50), micros(figures.processor));
+            println!(
+                "{:>4}K  {depth:>5}  {name:<14} {mib_per_second:>9.0} {:>6.1} {:>8.1} {:>8.1}",
+                size >> 10,
+                100.0 * mib_per_second / base,
+                micros(p50),
+                micros(processor)
+            );
         }
-        println!();
     }
-    println!();
-    println!("  uploads of  at once     MiB/s");
+    println!("\n  uploads of  at once  MiB/s: {:>14} {:>14} {:>14}", servers[1].0, servers[2].0, servers[3].0);
     for size in PARTS {
         for depth in [1, 4] {
-            let rate = uploads(&dedicated, size, depth, connections, seconds);
-            println!("{:>10}M  {depth:>7}  {rate:>8.0}", size >> 20);
+            let rates: Vec<String> = servers[1..]
+                .iter()
+                .map(|(_, served)| format!("{:>14.0}", uploads(served, size, depth, connections, seconds)))
+                .collect();
+            println!("{:>10}M  {depth:>7}         {}", size >> 20, rates.join(" "));
         }
     }
 }

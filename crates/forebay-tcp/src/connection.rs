@@ -22,9 +22,11 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::channel::Channel;
 use crate::options::{ClientOptions, LARGE_BODY};
+use crate::records::Records;
 use crate::replies::{Broken, Call, Replies, is_refusal, is_unread, refusal};
-use crate::security::{Unproved, describe, is_alert};
+use crate::security::{Unproved, describe, is_alert, is_encrypted};
 use crate::socket;
 use crate::unsent::{Message, Unsent};
 
@@ -38,7 +40,7 @@ const CLOSED_WINDOW: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(crate) struct Connection {
     peer: Arc<str>,
-    stream: TcpStream,
+    channel: Channel,
     keepalive: Duration,
     dead_after: Duration,
     calls: Mutex<Outstanding<Call>>,
@@ -71,26 +73,39 @@ impl Connection {
             let mut stream = open(peer, options.bind).await.map_err(|error| failed(error.to_string()))?;
             socket::tune(&stream, options.dead_after).map_err(|error| failed(error.to_string()))?;
             let hello = Hello::ours(&options.cluster, options.block_size);
-            match &options.security {
-                None => greet(&mut stream, peer, &hello, true).await?,
+            let records = match &options.security {
+                None => {
+                    greet(&mut stream, peer, &hello, true).await?;
+                    hear_pong(&mut stream, peer).await?;
+                    None
+                }
                 Some(security) => {
                     let refused =
                         |reason: Unproved| LinkError::Refused { peer: peer.to_string(), reason: reason.to_string() };
                     let mut tls = security.connect(&mut stream, peer).await.map_err(refused)?;
                     greet(&mut tls, peer, &hello, false).await?;
-                    send_ping(&mut stream).await.map_err(|error| failed(error.to_string()))?;
+                    let sent = |outcome: io::Result<()>| outcome.map_err(|error| failed(error.to_string()));
+                    if is_encrypted(tls.get_ref().1) {
+                        sent(send_ping(&mut tls).await)?;
+                        hear_pong(&mut tls, peer).await?;
+                        Some(Records::new(tls.into_inner().1.into()))
+                    } else {
+                        drop(tls);
+                        sent(send_ping(&mut stream).await)?;
+                        hear_pong(&mut stream, peer).await?;
+                        None
+                    }
                 }
-            }
-            hear_pong(&mut stream, peer).await?;
-            Ok(stream)
+            };
+            Ok(Channel::new(stream, records))
         };
-        let stream = match tokio::time::timeout(options.connect_timeout, attempt).await {
-            Ok(stream) => stream?,
+        let channel = match tokio::time::timeout(options.connect_timeout, attempt).await {
+            Ok(channel) => channel?,
             Err(_) => return Err(failed(format!("no answer within {:?}", options.connect_timeout))),
         };
         Ok(Self {
             peer: Arc::clone(peer),
-            stream,
+            channel,
             keepalive: options.keepalive,
             dead_after: options.dead_after,
             calls: Mutex::new(Outstanding::new(options.max_abandoned)),
@@ -111,7 +126,7 @@ impl Connection {
         let begun = self.calls.lock().begin(call)?;
         if request.body_len() > LARGE_BODY {
             // If it cannot be set, the connection may be lost too soon, and the call be made again.
-            let _ = socket::bear_closed_window(&self.stream, CLOSED_WINDOW);
+            let _ = socket::bear_closed_window(self.channel.stream(), CLOSED_WINDOW);
         }
         let complete = self.send(begun.id, request, is_patient);
         if begun.watch || !complete {
@@ -147,9 +162,9 @@ impl Connection {
         if is_first && !is_patient {
             let slices = [IoSlice::new(&head), IoSlice::new(&request.body), IoSlice::new(&request.tail)];
             let count = if request.tail.is_empty() { 2 } else { 3 };
-            sent = socket::send(&self.stream, &slices[..count], false).unwrap_or(0);
+            sent = self.channel.send(&slices[..count], false).unwrap_or(0);
             if sent == HEADER_LEN + request.body_len() {
-                return true;
+                return self.channel.is_flushed();
             }
         }
         unsent.push(Message { id, head, body: request.body.clone(), tail: request.tail.clone(), sent });
@@ -164,7 +179,7 @@ impl Connection {
         while !unsent.is_empty() && total < TURN {
             let outcome = {
                 let slices = unsent.gather();
-                socket::send(&self.stream, &slices, false)
+                self.channel.send(&slices, false)
             };
             match outcome {
                 Ok(sent) => {
@@ -175,7 +190,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        Ok(unsent.is_empty())
+        Ok(unsent.is_empty() && self.channel.flush()?)
     }
 
     /// Takes no more calls, and only then fails those that are left, `arriving` among them: a caller that learns that this
@@ -207,7 +222,7 @@ impl Connection {
         tracing::debug!(peer = %self.peer, %error, "connection ended");
         self.end(&error, replies.into_call());
         // Callers may hold the connection for a moment yet; the peer need not wait for them. It may be gone already.
-        let _ = SockRef::from(&self.stream).shutdown(Shutdown::Both);
+        let _ = SockRef::from(self.channel.stream()).shutdown(Shutdown::Both);
     }
 
     async fn receive(&self, replies: &mut Replies, stop: &CancellationToken) -> LinkError {
@@ -223,8 +238,8 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return self.lost("it was closed"),
-                ready = self.stream.readable() => {
-                    let received = ready.and_then(|()| replies.receive(|buffers| socket::receive(&self.stream, buffers)));
+                ready = self.channel.readable() => {
+                    let received = ready.and_then(|()| replies.receive(|buffers| self.channel.receive(buffers)));
                     match received {
                         Ok(0) if replies.is_partial() => return self.lost("the peer closed it in the middle of a reply"),
                         Ok(0) => return self.lost("the peer closed it"),
@@ -243,7 +258,7 @@ impl Connection {
                         return self.lost("too many of its calls were given up");
                     }
                 }
-                ready = self.stream.writable(), if !all_sent => if let Err(error) = ready {
+                ready = self.channel.stream().writable(), if !all_sent => if let Err(error) = ready {
                     return self.lost(error);
                 },
                 () = self.wake.notified() => {
@@ -346,12 +361,13 @@ fn ping() -> [u8; HEADER_LEN] {
     RequestHeader::of(CONNECTION_ID, &Request::on_path(Op::Ping, Bytes::new(), Duration::ZERO)).encode()
 }
 
-async fn send_ping(stream: &mut TcpStream) -> io::Result<()> {
-    stream.write_all(&ping()).await
+async fn send_ping(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    stream.write_all(&ping()).await?;
+    stream.flush().await
 }
 
 /// Waits until the peer has answered the ping that went with our hello, or after it: only then has it taken us.
-async fn hear_pong(stream: &mut TcpStream, peer: &Arc<str>) -> Result<(), LinkError> {
+async fn hear_pong(stream: &mut (impl AsyncRead + Unpin), peer: &Arc<str>) -> Result<(), LinkError> {
     let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
     let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
     let failed_io = |error: io::Error| failed(error.to_string());

@@ -9,14 +9,25 @@ use tokio::net::TcpStream;
 
 use crate::end::{End, PARTING};
 use crate::options::ServerOptions;
+use crate::records::Records;
+use crate::security::is_encrypted;
 use crate::socket;
 
 /// Bytes that are thrown away at once.
 const ASIDE: usize = 16 << 10;
 
+/// Who said hello.
+#[derive(Debug, Default)]
+pub(crate) struct Greeted {
+    /// What it proved to be, if it had to.
+    pub(crate) peer: Option<Peer>,
+    /// What all that follows goes in, if that is encrypted.
+    pub(crate) records: Option<Records>,
+}
+
 /// Has the peer prove who it is, if it must, and exchanges hellos, within the time for a hello: however slowly its bytes come,
 /// there is no more.
-pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &ServerOptions) -> Result<Option<Peer>, End> {
+pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &ServerOptions) -> Result<Greeted, End> {
     let waited = options.hello_timeout;
     socket::tune(stream, options.stall_timeout / 5)?;
     let greeting = async {
@@ -25,14 +36,16 @@ pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &Server
             _ => {
                 say(stream, ours).await?;
                 hear(stream, ours).await?;
-                return Ok(None);
+                return Ok(Greeted::default());
             }
         };
         let (mut tls, peer) = security.accept(stream).await?;
-        // In this order: once it has our hello, the peer goes on in plain text, of which TLS must not see a byte.
+        // In this order: once it has our hello, the peer may go on in plain text, of which TLS must not see a byte.
         hear(&mut tls, ours).await?;
         say(&mut tls, ours).await?;
-        Ok(Some(peer))
+        let (_, tls) = tls.into_inner();
+        let records = is_encrypted(&tls).then(|| Records::new(tls.into()));
+        Ok(Greeted { peer: Some(peer), records })
     };
     tokio::time::timeout(waited, greeting).await.unwrap_or(Err(End::Late { what: "hello", waited }))
 }

@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::channel::Channel;
 use crate::socket;
 use crate::zero_copy::Sends;
 use forebay_types::TcpZeroCopy;
@@ -79,7 +80,8 @@ pub(crate) struct ZeroCopySends {
 /// The sending side of a socket, which tokio does not know.
 #[derive(Debug)]
 struct Watch {
-    stream: Arc<TcpStream>,
+    /// Not an encrypted one.
+    channel: Arc<Channel>,
     epoll: AsyncFd<OwnedFd>,
     /// The socket took less than there was, and has not told since that it takes more.
     full: bool,
@@ -127,15 +129,15 @@ impl ZeroCopySends {
     /// follows at once.
     pub(crate) fn send(
         &mut self,
-        stream: &Arc<TcpStream>,
+        channel: &Arc<Channel>,
         slices: &[IoSlice<'_>],
         more: bool,
         payload: Option<&Spans>,
     ) -> io::Result<usize> {
         if let Some(payload) = payload
-            && self.watch(stream)
+            && self.watch(channel)
         {
-            match socket::send_unasked(stream, slices, socket::flags(more) | socket::zero_copy()) {
+            match socket::send_unasked(channel.stream(), slices, socket::flags(more) | socket::zero_copy()) {
                 Ok(taken) => {
                     if self.outstanding() == 0 {
                         self.moved_at = Instant::now();
@@ -160,9 +162,9 @@ impl ZeroCopySends {
             }
         }
         if !self.is_watched() {
-            return socket::send(stream, slices, more);
+            return channel.send(slices, more);
         }
-        let taken = socket::send_unasked(stream, slices, socket::flags(more))?;
+        let taken = socket::send_unasked(channel.stream(), slices, socket::flags(more))?;
         self.took(taken, slices)
     }
 
@@ -174,16 +176,17 @@ impl ZeroCopySends {
     }
 
     /// Watches the sending side, if that can be had.
-    fn watch(&mut self, stream: &Arc<TcpStream>) -> bool {
+    fn watch(&mut self, channel: &Arc<Channel>) -> bool {
         if self.watch.is_some() {
             return true;
         }
+        let stream = channel.stream();
         let watch = socket::allow_zero_copy(stream)
             .and_then(|()| socket::watch_sending(stream))
             // SAFETY: an owned descriptor is open for as long as it lives, and stays the same.
             .and_then(|epoll| Ok(unsafe { AsyncFd::register_with_interest(epoll, Interest::READABLE) }?));
         match watch {
-            Ok(epoll) => self.watch = Some(Watch { stream: Arc::clone(stream), epoll, full: false }),
+            Ok(epoll) => self.watch = Some(Watch { channel: Arc::clone(channel), epoll, full: false }),
             Err(error) => {
                 tracing::debug!(%error, "a connection's payloads are copied when they are sent");
                 self.sends.give_up();
@@ -218,7 +221,7 @@ impl ZeroCopySends {
     fn collect(&mut self) -> io::Result<()> {
         let Some(watch) = &self.watch else { return Ok(()) };
         while self.sends.outstanding() > 0
-            && let Some(completion) = socket::completion(&watch.stream)?
+            && let Some(completion) = socket::completion(watch.channel.stream())?
         {
             let released = self.sends.completed(completion);
             self.moved_at = Instant::now();
@@ -236,14 +239,14 @@ impl ZeroCopySends {
         if self.outstanding() == 0 {
             return;
         }
-        let Some(stream) = self.watch.as_ref().map(|watch| Arc::clone(&watch.stream)) else { return };
+        let Some(channel) = self.watch.as_ref().map(|watch| Arc::clone(&watch.channel)) else { return };
         let stops = async || {
             stop.cancelled().await;
             tokio::time::sleep(STOPS_WITHIN).await;
         };
         if !patience.is_zero() {
             // A socket that is not connected any more has no order to keep.
-            let _ = socket::finish(&stream);
+            let _ = socket::finish(channel.stream());
             tokio::select! {
                 () = self.returned() => {}
                 () = tokio::time::sleep(patience) => {}
@@ -252,7 +255,7 @@ impl ZeroCopySends {
         }
         if self.outstanding() > 0 {
             // If that fails, what is not done with is lost below.
-            let _ = socket::reset(&stream);
+            let _ = socket::reset(channel.stream());
             tokio::select! {
                 () = self.returned() => {}
                 () = tokio::time::sleep(RESET_WITHIN) => {}
@@ -279,8 +282,8 @@ impl Drop for ZeroCopySends {
         if self.sends.outstanding() == 0 {
             return;
         }
-        let peer = watch.stream.peer_addr().ok();
-        let _ = socket::reset(&watch.stream);
+        let peer = watch.channel.stream().peer_addr().ok();
+        let _ = socket::reset(watch.channel.stream());
         let _ = self.collect();
         let lost = self.sends.abandon();
         if lost.sends > 0 {
@@ -313,14 +316,14 @@ mod tests {
     }
 
     /// The server's end, which holds a few hundred KiB, and the client's, which holds next to nothing.
-    async fn connect() -> (Arc<TcpStream>, TcpStream) {
+    async fn connect() -> (Arc<Channel>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpSocket::new_v4().unwrap();
         client.set_recv_buffer_size(4096).unwrap();
         let (client, server) = tokio::join!(client.connect(listener.local_addr().unwrap()), listener.accept());
         let server = server.unwrap().0;
         socket2::SockRef::from(&server).set_send_buffer_size(400 << 10).unwrap();
-        (Arc::new(server), client.unwrap())
+        (Arc::new(Channel::new(server, None)), client.unwrap())
     }
 
     fn sends(choice: TcpZeroCopy) -> (ZeroCopySends, Arc<Counts>) {
@@ -329,12 +332,12 @@ mod tests {
     }
 
     /// Sends a payload of so many bytes, which only the kernel holds then.
-    fn send(sends: &mut ZeroCopySends, stream: &Arc<TcpStream>, pool: &Pool, length: usize) -> io::Result<usize> {
+    fn send(sends: &mut ZeroCopySends, channel: &Arc<Channel>, pool: &Pool, length: usize) -> io::Result<usize> {
         assert!(sends.takes(length));
         let mut span = pool.try_alloc(length).unwrap();
         span.fill(7);
         let payload: Spans = smallvec![span.freeze()];
-        sends.send(stream, &[IoSlice::new(&payload[0])], false, Some(&payload))
+        sends.send(channel, &[IoSlice::new(&payload[0])], false, Some(&payload))
     }
 
     async fn all_returned(sends: &mut ZeroCopySends) {
@@ -342,20 +345,20 @@ mod tests {
     }
 
     /// Sends until the socket takes no more.
-    async fn fill(sends: &mut ZeroCopySends, stream: &Arc<TcpStream>, pool: &Pool) -> usize {
+    async fn fill(sends: &mut ZeroCopySends, channel: &Arc<Channel>, pool: &Pool) -> usize {
         let mut total = 0;
         while !sends.is_full() {
-            total += send(sends, stream, pool, 4 * MIN_LENGTH).unwrap();
+            total += send(sends, channel, pool, 4 * MIN_LENGTH).unwrap();
         }
         total
     }
 
     #[tokio::test]
     async fn a_payload_is_held_until_the_kernel_is_done_with_it_which_is_later_than_it_was_sent() {
-        let (pool, (stream, mut client)) = (pool(), connect().await);
+        let (pool, (channel, mut client)) = (pool(), connect().await);
         let (mut sends, counts) = sends(TcpZeroCopy::On);
         let length = 5 * MIN_LENGTH;
-        assert_eq!(send(&mut sends, &stream, &pool, length).unwrap(), length);
+        assert_eq!(send(&mut sends, &channel, &pool, length).unwrap(), length);
         assert!(tokio::time::timeout(MOMENT, sends.returned()).await.is_err());
         assert!(sends.outstanding() == 1 && pool.used() > 0 && !sends.is_full());
         let mut received = vec![0; length];
@@ -368,9 +371,9 @@ mod tests {
 
     #[tokio::test]
     async fn auto_ends_with_a_probe_that_was_copied_as_it_is_on_this_host() {
-        let (pool, (stream, mut client)) = (pool(), connect().await);
+        let (pool, (channel, mut client)) = (pool(), connect().await);
         let (mut sends, counts) = sends(TcpZeroCopy::Auto);
-        send(&mut sends, &stream, &pool, MIN_LENGTH).unwrap();
+        send(&mut sends, &channel, &pool, MIN_LENGTH).unwrap();
         assert!(!sends.takes(1 << 20), "the probe is under way");
         client.read_exact(&mut vec![0; MIN_LENGTH]).await.unwrap();
         all_returned(&mut sends).await;
@@ -380,15 +383,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_waits_for_its_peer_waits() {
-        let (pool, (stream, mut client)) = (pool(), connect().await);
+        let (pool, (channel, mut client)) = (pool(), connect().await);
         let (mut sends, _counts) = sends(TcpZeroCopy::On);
         // Epoll has told of an error, which tokio takes for the end of the sending side.
-        send(&mut sends, &stream, &pool, MIN_LENGTH).unwrap();
+        send(&mut sends, &channel, &pool, MIN_LENGTH).unwrap();
         client.read_exact(&mut vec![0; MIN_LENGTH]).await.unwrap();
         all_returned(&mut sends).await;
-        let total = fill(&mut sends, &stream, &pool).await;
+        let total = fill(&mut sends, &channel, &pool).await;
         let mut woken = 0;
-        while tokio::time::timeout(MOMENT, sends.ready(&stream)).await.is_ok() {
+        while tokio::time::timeout(MOMENT, sends.ready(channel.stream())).await.is_ok() {
             sends.look().unwrap();
             woken += 1;
             assert!(woken < 100, "it spins");
@@ -400,9 +403,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_reset_has_the_kernel_let_go_of_what_a_peer_does_not_take() {
-        let (pool, (stream, mut client)) = (pool(), connect().await);
+        let (pool, (channel, mut client)) = (pool(), connect().await);
         let (mut sends, counts) = sends(TcpZeroCopy::On);
-        fill(&mut sends, &stream, &pool).await;
+        fill(&mut sends, &channel, &pool).await;
         assert!(sends.outstanding() > 0);
         tokio::time::timeout(PATIENCE, sends.settle(MOMENT, &CancellationToken::new())).await.unwrap();
         assert_eq!((sends.outstanding(), pool.used(), counts.now().lost), (0, 0, 0));
@@ -412,9 +415,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_that_is_dropped_lets_go_of_nothing_that_the_kernel_may_send() {
-        let (pool, (stream, mut client)) = (pool(), connect().await);
+        let (pool, (channel, mut client)) = (pool(), connect().await);
         let (mut sends, counts) = sends(TcpZeroCopy::On);
-        fill(&mut sends, &stream, &pool).await;
+        fill(&mut sends, &channel, &pool).await;
         let held = pool.used();
         drop(sends);
         let lost = counts.now().lost > 0;

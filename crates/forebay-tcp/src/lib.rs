@@ -8,7 +8,8 @@
 //! What decides is pure and knows no socket: `choice` (which connection takes the next call), `requests` and `replies`
 //! (where received bytes belong), `zero_copy` (what the kernel sends from where it lies), `patience` (how long a peer may
 //! take), and what all connections share, [`forebay_transport::connection`]: among it, which of them a server takes in.
-//! The rest is the shell around it: one task for each connection on either side, and system calls in `socket`.
+//! The rest is the shell around it: one task for each connection on either side, bytes over a `channel`, and system calls in
+//! `socket`.
 //!
 //! How few system calls a read costs: the caller's own task sends the request; one `readv` on the other side takes it,
 //! and whatever else has arrived; the answer leaves by one `sendmsg` that gathers header, body and payload; one `readv`
@@ -17,6 +18,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod channel;
 mod choice;
 mod client;
 mod closings;
@@ -31,6 +33,7 @@ mod io_threads;
 mod options;
 mod outbox;
 mod patience;
+mod records;
 mod replies;
 mod requests;
 mod security;
@@ -45,7 +48,7 @@ use std::net::SocketAddr;
 
 pub use client::TcpTransport;
 pub use closings::CloseReason;
-pub use forebay_types::TcpZeroCopy;
+pub use forebay_types::{TcpSecurity, TcpZeroCopy};
 pub use in_flight::ZeroCopyCounts;
 pub use options::{ClientOptions, ServerOptions};
 pub use security::{ClientSecurity, ServerSecurity};

@@ -4,7 +4,7 @@
 //! are sent by the kernel; where it cannot (the file system does not let it), they are read and sent in pieces.
 //!
 //! A large payload that the kernel is to send without a copy ([`crate::in_flight`]) leaves by a system call of its own, after
-//! what precedes it.
+//! what precedes it. On a connection that is encrypted, bytes of files are read, too.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -19,11 +19,11 @@ use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader};
 use forebay_transport::{Provenance, Response, ResponsePayload};
 use forebay_types::Failure;
 use smallvec::SmallVec;
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::channel::Channel;
 use crate::in_flight::ZeroCopySends;
 use crate::socket;
 
@@ -141,21 +141,23 @@ struct Gathered<'a> {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Outbox {
+    channel: Arc<Channel>,
     queue: VecDeque<Outgoing>,
     zero_copy: ZeroCopySends,
 }
 
 impl Outbox {
-    pub(crate) fn new(zero_copy: ZeroCopySends) -> Self {
-        Self { queue: VecDeque::new(), zero_copy }
+    pub(crate) fn new(channel: Arc<Channel>, zero_copy: ZeroCopySends) -> Self {
+        Self { channel, queue: VecDeque::new(), zero_copy }
     }
 
     pub(crate) fn push(&mut self, reply: Outgoing) {
         self.queue.push_back(reply);
     }
 
+    /// Whether the socket has all there was.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.channel.is_flushed()
     }
 
     /// Replies that are not sent, and sends with whose payload the kernel is not done: each may keep a block from being evicted.
@@ -170,15 +172,15 @@ impl Outbox {
 
     /// Whether there is anything to wait for with [`Outbox::ready`].
     pub(crate) fn awaits(&self) -> bool {
-        self.held() > 0
+        self.held() > 0 || !self.channel.is_flushed()
     }
 
     /// Waits until [`Outbox::send`] may send something, or [`Outbox::look`] find something.
-    pub(crate) async fn ready(&self, stream: &TcpStream) -> io::Result<()> {
+    pub(crate) async fn ready(&self) -> io::Result<()> {
         if self.zero_copy.is_watched() && !self.is_empty() && !self.zero_copy.is_full() {
             return Ok(());
         }
-        self.zero_copy.ready(stream).await
+        self.zero_copy.ready(self.channel.stream()).await
     }
 
     /// Lets go of payloads that the kernel is done with. Costs nothing where there are none.
@@ -203,14 +205,17 @@ impl Outbox {
     ///
     /// # Errors
     /// Those of the socket, and of a file that is shorter than its reply said.
-    pub(crate) async fn send(&mut self, stream: &Arc<TcpStream>, runtime: &Handle) -> io::Result<usize> {
+    pub(crate) async fn send(&mut self, runtime: &Handle) -> io::Result<usize> {
         let mut total = 0;
+        if self.queue.is_empty() {
+            self.channel.flush()?;
+        }
         while total < TURN && !self.queue.is_empty() && !self.zero_copy.is_full() {
             let outcome = match self.queue.front().and_then(Outgoing::file) {
-                Some((file, offset, length)) => self.send_file(stream, runtime, file, offset, length).await,
+                Some((file, offset, length)) => self.send_file(runtime, file, offset, length).await,
                 None => {
                     let Gathered { slices, more, payload } = gather(&self.queue, &self.zero_copy);
-                    self.zero_copy.send(stream, &slices, more, payload)
+                    self.zero_copy.send(&self.channel, &slices, more, payload)
                 }
             };
             match outcome {
@@ -229,20 +234,13 @@ impl Outbox {
     }
 
     /// Sends from a file. On a thread that may wait for the disk.
-    async fn send_file(
-        &mut self,
-        stream: &Arc<TcpStream>,
-        runtime: &Handle,
-        file: Arc<File>,
-        offset: u64,
-        length: usize,
-    ) -> io::Result<usize> {
-        let socket = Arc::clone(stream);
-        let by_pieces = self.queue.front().is_some_and(|reply| reply.piece.is_some());
+    async fn send_file(&mut self, runtime: &Handle, file: Arc<File>, offset: u64, length: usize) -> io::Result<usize> {
+        let channel = Arc::clone(&self.channel);
+        let by_pieces = channel.is_encrypted() || self.queue.front().is_some_and(|reply| reply.piece.is_some());
         let send = if self.zero_copy.is_watched() { socket::send_file_unasked } else { socket::send_file };
         let work = move || match by_pieces {
             true => read_piece(&file, offset, length).map(Sent::Piece),
-            false => match send(&socket, &file, offset, length) {
+            false => match send(channel.stream(), &file, offset, length) {
                 Ok(0) => Err(too_short(offset)),
                 Ok(sent) => Ok(Sent::Bytes(sent)),
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
@@ -323,7 +321,7 @@ mod tests {
     use forebay_types::TcpZeroCopy;
     use std::io::Write;
     use tokio::io::AsyncReadExt;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     fn reply(id: u64, payload: ResponsePayload) -> Outgoing {
         let body = Bytes::from_static(b"body");
@@ -337,21 +335,22 @@ mod tests {
         let bytes: Vec<u8> = (0..LENGTH + 10).map(|at| (at % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         let slice = FileSlice { file: Arc::new(file), offset: 10, length: LENGTH as u32, pin: Box::new(()) };
-        let mut outbox = Outbox::new(ZeroCopySends::new(TcpZeroCopy::Off, false, Arc::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (client, server) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut client, server) = (client.unwrap(), Arc::new(Channel::new(server.unwrap().0, None)));
+        let zero_copy = ZeroCopySends::new(TcpZeroCopy::Off, false, Arc::default());
+        let mut outbox = Outbox::new(Arc::clone(&server), zero_copy);
         outbox.push(reply(1, ResponsePayload::None));
         let mut filed = reply(2, ResponsePayload::File(slice));
         filed.piece = Some((0, Bytes::new()));
         outbox.push(filed);
         outbox.push(reply(3, ResponsePayload::None));
 
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (client, server) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let (mut client, server) = (client.unwrap(), Arc::new(server.unwrap().0));
         let mut received = vec![0; 3 * (HEADER_LEN + 4) + LENGTH];
         let sending = async {
             while !outbox.is_empty() {
-                server.writable().await.unwrap();
-                outbox.send(&server, &Handle::current()).await.unwrap();
+                server.stream().writable().await.unwrap();
+                outbox.send(&Handle::current()).await.unwrap();
             }
         };
         let (_, read) = tokio::join!(sending, client.read_exact(&mut received));

@@ -1,12 +1,15 @@
 //! Who is at the other end of a connection.
 //!
-//! Both ends prove their identities in a TLS 1.3 handshake ([`forebay_identity`]), and exchange hellos within it. Then the
-//! connection goes on in plain text on the same socket: what was proved is proved of this connection, and nothing that was
-//! sent before, or to somebody else, proves anything here. Whoever sits on the path can still read, and change, what follows:
-//! checksums find accidents and no intent.
+//! Both ends prove their identities in a TLS 1.3 handshake ([`forebay_identity`]), and exchange hellos within it. Then there are
+//! two ways to go on, which the protocol's name in the handshake (ALPN, RFC 7301) tells apart, so that nobody on the path can
+//! choose:
 //!
-//! No byte of TLS is taken for plain text, nor the other way round: the server says its hello when it has the client's, and after
-//! all else that TLS has to say; the client sends nothing in plain text before it has that hello.
+//! * [`TcpSecurity::Encrypt`]: all that follows is in records of TLS, too ([`crate::records`]).
+//! * [`TcpSecurity::Auth`]: the connection goes on in plain text on the same socket. What was proved is proved of this connection,
+//!   and nothing that was sent before, or to somebody else, proves anything here. Whoever sits on the path can still read, and
+//!   change, what follows: checksums find accidents and no intent. No byte of TLS is taken for plain text, nor the other way
+//!   round: the server says its hello when it has the client's, and after all else that TLS has to say; the client sends
+//!   nothing in plain text before it has that hello.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
@@ -15,9 +18,9 @@ use std::time::SystemTime;
 
 use forebay_identity::{Live, Peer, Side, reason};
 use forebay_transport::Op;
-use forebay_types::{Failure, FailureKind, Role};
+use forebay_types::{Failure, FailureKind, Role, TcpSecurity};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ServerConfig};
+use rustls::{AlertDescription, ClientConfig, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
@@ -25,6 +28,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 const HANDSHAKE: u8 = 22;
 /// That of an alert.
 const ALERT: u8 = 21;
+
+/// The name of the protocol with which all is encrypted.
+const ENCRYPTED: &[u8] = b"forebay/1";
+/// That of the one which goes on in plain text.
+const PLAIN_AFTER: &[u8] = b"forebay-auth/1";
 
 /// What a server demands of those who connect.
 #[derive(Clone)]
@@ -79,12 +87,16 @@ pub(crate) enum Standing {
 pub(crate) struct Unproved(String);
 
 impl ServerSecurity {
-    /// Admits those whom `live` believes, and nobody else.
+    /// Admits those whom `live` believes, and nobody else. With [`TcpSecurity::Auth`] a client may still have all encrypted.
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(live: &Arc<Live>) -> Result<Self, rustls::Error> {
-        let config = Arc::new(forebay_identity::server_config(live)?);
+    pub fn new(live: &Arc<Live>, level: TcpSecurity) -> Result<Self, rustls::Error> {
+        let protocols: &[&[u8]] = match level {
+            TcpSecurity::Encrypt => &[ENCRYPTED],
+            TcpSecurity::Auth => &[PLAIN_AFTER, ENCRYPTED],
+        };
+        let config = Arc::new(forebay_identity::server_config(live, protocols)?);
         Ok(Self { config, live: Arc::clone(live), accepts_plain: false })
     }
 
@@ -108,6 +120,9 @@ impl ServerSecurity {
         let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
         let tls = accepted.map_err(|error| Unproved(describe(&error)))?;
         let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Client)?;
+        if tls.get_ref().1.alpn_protocol().is_none() {
+            return Err(Unproved("it does not say which protocol it speaks over TLS".to_owned()));
+        }
         Ok((tls, peer))
     }
 
@@ -128,8 +143,12 @@ impl ClientSecurity {
     ///
     /// # Errors
     /// None that a sound build has.
-    pub fn to_worker(live: &Arc<Live>) -> Result<Self, rustls::Error> {
-        let config = Arc::new(forebay_identity::client_config(live)?);
+    pub fn to_worker(live: &Arc<Live>, level: TcpSecurity) -> Result<Self, rustls::Error> {
+        let protocol = match level {
+            TcpSecurity::Encrypt => ENCRYPTED,
+            TcpSecurity::Auth => PLAIN_AFTER,
+        };
+        let config = Arc::new(forebay_identity::client_config(live, &[protocol])?);
         let expected = Expected { role: Role::Worker, name: None };
         Ok(Self { config, live: Arc::clone(live), expected })
     }
@@ -149,6 +168,9 @@ impl ClientSecurity {
     ) -> Result<client::TlsStream<&'s mut TcpStream>, Unproved> {
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(session_name(address), stream);
         let tls = connecting.await.map_err(|error| Unproved(describe(&error)))?;
+        if tls.get_ref().1.alpn_protocol().is_none() {
+            return Err(Unproved("it speaks another protocol over TLS".to_owned()));
+        }
         let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Server)?;
         let identity = &peer.identity;
         let Expected { role, name } = &self.expected;
@@ -158,6 +180,11 @@ impl ClientSecurity {
         }
         Ok(tls)
     }
+}
+
+/// Whether what follows the hellos of this connection is encrypted, too.
+pub(crate) fn is_encrypted(tls: &rustls::CommonState) -> bool {
+    tls.alpn_protocol() == Some(ENCRYPTED)
 }
 
 /// Why somebody of this role may not ask for `op`, if that is so. Who had to prove nothing may ask for everything.
@@ -193,6 +220,14 @@ pub(crate) fn is_alert(bytes: &[u8]) -> bool {
 pub(crate) fn describe(error: &io::Error) -> String {
     let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
     match tls {
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            "it takes no other connections than those of which all is encrypted: set `network.tcp.security` here as it is \
+             set there"
+                .to_owned()
+        }
+        Some(rustls::Error::NoApplicationProtocol) => {
+            "it would go on in plain text, and `network.tcp.security=encrypt` is set here".to_owned()
+        }
         Some(rustls::Error::AlertReceived(alert)) => {
             format!("it refuses the certificate of this process ({alert:?}); its log says why")
         }

@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
 
+use crate::channel::Channel;
 use crate::connections::{Connections, Place};
 use crate::end::End;
 use crate::greeting::{greet, hear_out};
@@ -71,12 +72,16 @@ pub(crate) struct ServerShared {
 
 /// Serves `stream`, which has `place`, until it ends.
 pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<ServerShared>) {
+    let mut records = None;
     let greeted = tokio::select! {
         () = place.told().cancelled() => Err(if shared.stop.is_cancelled() { End::Stopped } else { End::Crowded }),
         greeted = greet(&mut stream, &shared.hello, &shared.options) => greeted,
     };
-    let admitted = greeted.and_then(|peer| place.greeted(peer));
-    let mut connection = Serving::new(stream, place, shared);
+    let admitted = greeted.and_then(|greeted| {
+        records = greeted.records;
+        place.greeted(greeted.peer)
+    });
+    let mut connection = Serving::new(Channel::new(stream, records), place, shared);
     let outcome = match admitted {
         Ok(role) => {
             connection.role = role;
@@ -92,14 +97,14 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     {
         connection.outbox.push(Outgoing::goodbye(goodbye));
         // A courtesy: one try.
-        let _ = connection.outbox.send(&connection.stream, &connection.shared.runtime).await;
+        let _ = connection.outbox.send(&connection.shared.runtime).await;
     }
     if end.needs_hearing_out() {
-        hear_out(&connection.stream).await;
+        hear_out(connection.channel.stream()).await;
     }
     if end.is_abrupt() {
         // Otherwise the kernel would keep what the peer does not take, and go on offering it.
-        let _ = socket::reset(&connection.stream);
+        let _ = socket::reset(connection.channel.stream());
     }
     let patience = end.patience(&connection.shared.options);
     connection.settle(patience).await;
@@ -114,7 +119,7 @@ struct Parked {
 
 /// The state of one connection.
 struct Serving {
-    stream: Arc<TcpStream>,
+    channel: Arc<Channel>,
     place: Place,
     /// What its peer proved to be. `None`: it had to prove nothing.
     role: Option<Role>,
@@ -150,15 +155,17 @@ struct Serving {
 }
 
 impl Serving {
-    fn new(stream: TcpStream, place: Place, shared: Arc<ServerShared>) -> Self {
-        let choice = shared.options.zero_copy;
-        let stays_here = choice == TcpZeroCopy::Auto && socket::is_here(&stream, place.peer());
+    fn new(channel: Channel, place: Place, shared: Arc<ServerShared>) -> Self {
+        // What is encrypted is a copy.
+        let choice = if channel.is_encrypted() { TcpZeroCopy::Off } else { shared.options.zero_copy };
+        let stays_here = choice == TcpZeroCopy::Auto && socket::is_here(channel.stream(), place.peer());
+        let channel = Arc::new(channel);
         let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));
         let places = PollSemaphore::new(Arc::clone(&shared.places));
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));
         let now = Instant::now();
         Self {
-            stream: Arc::new(stream),
+            channel: Arc::clone(&channel),
             place,
             role: None,
             idle_since: None,
@@ -172,7 +179,7 @@ impl Serving {
             large_since: None,
             body_time: None,
             handlers: JoinSet::new(),
-            outbox: Outbox::new(zero_copy),
+            outbox: Outbox::new(channel, zero_copy),
             half_closed: false,
             paused: false,
             progress_at: now,
@@ -242,7 +249,7 @@ impl Serving {
             let sent = match self.outbox.is_empty() {
                 true => 0,
                 false => {
-                    let sent = self.outbox.send(&self.stream, &self.shared.runtime).await?;
+                    let sent = self.outbox.send(&self.shared.runtime).await?;
                     self.taking.took(sent, self.outbox.is_empty());
                     sent
                 }
@@ -263,7 +270,7 @@ impl Serving {
                 tokio::task::yield_now().await;
             }
             self.give_back();
-            if self.leaving.is_some() && self.in_flight() == 0 {
+            if self.leaving.is_some() && self.in_flight() == 0 && self.outbox.is_empty() {
                 return Err(End::MadeWay);
             }
             let reading = self.takes_requests() && !self.half_closed;
@@ -288,7 +295,7 @@ impl Serving {
                     self.leaving = Some(Instant::now());
                     told.set(self.shared.stop.clone().cancelled_owned());
                 }
-                ready = self.stream.readable(), if reading => {
+                ready = self.channel.readable(), if reading => {
                     ready?;
                     self.receive()?;
                     if self.large_since.is_some() {
@@ -300,7 +307,7 @@ impl Serving {
                     }
                 }
                 Some(finished) = self.handlers.join_next(), if !self.handlers.is_empty() => self.finished(finished),
-                ready = self.outbox.ready(&self.stream), if self.outbox.awaits() => ready?,
+                ready = self.outbox.ready(), if self.outbox.awaits() => ready?,
                 permit = poll_fn(|context| self.places.poll_acquire(context)), if self.parked.is_some() => {
                     // The semaphore is never closed.
                     if let (Some(permit), Some(Parked { mut header, body, since })) = (permit, self.parked.take()) {
@@ -324,7 +331,7 @@ impl Serving {
         if !self.requests.is_partial() {
             self.progressed();
         }
-        match self.requests.receive(|buffers| socket::receive(&self.stream, buffers)) {
+        match self.requests.receive(|buffers| self.channel.receive(buffers)) {
             Ok(0) => self.half_closed = true,
             Ok(count) => {
                 self.progress += count;

@@ -1,65 +1,58 @@
 //! The suite that every transport passes, over loopback: with a server on I/O threads, with one on a runtime, with one
-//! that sends large payloads without a copy, and between two ends that prove who they are.
+//! that sends large payloads without a copy, and between two ends that prove who they are, and may encrypt everything.
 
 mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
-use forebay_identity::{ClusterKey, Live, Material, Scope, Trust};
-use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpServer, TcpTransport, TcpZeroCopy};
+use common::identities::{Cluster, proving, server_security};
+use forebay_identity::Live;
+use forebay_tcp::{ClientOptions, ServerOptions, TcpSecurity, TcpServer, TcpTransport, TcpZeroCopy};
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
 use forebay_types::Role;
 use tokio::sync::Mutex;
 
-/// Those of a worker, and of a client that may do all that the suite does.
-struct Identities {
-    worker: Arc<Live>,
-    client: Arc<Live>,
-}
+/// What the ends prove, and what becomes of their bytes then.
+const NOTHING: u8 = 0;
+const AUTH: u8 = 1;
+const ENCRYPT: u8 = 2;
 
-impl Identities {
-    fn new() -> Self {
-        let (key, scope) = (ClusterKey::generate().unwrap(), Scope::new("example.org", "test").unwrap());
-        let live = |role, name| {
-            let authorities = Role::ALL.map(|role| key.authority(&scope, role).unwrap().certificate().clone());
-            let trust = Trust::new(scope.clone(), &authorities, []).unwrap();
-            let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
-            let credentials = key.authority(&scope, role).unwrap().issue(name, now - hour, now + hour).unwrap();
-            Live::new(Material::new(credentials, trust, now).unwrap())
-        };
-        Self { worker: live(Role::Worker, "node1"), client: live(Role::Admin, "suite") }
-    }
+fn level(security: u8) -> TcpSecurity {
+    if security == ENCRYPT { TcpSecurity::Encrypt } else { TcpSecurity::Auth }
 }
 
 /// With a server on so many I/O threads.
-struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false, const PROVED: bool = false> {
+struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false, const SECURITY: u8 = NOTHING> {
     service: Arc<dyn Service>,
-    identities: Option<Identities>,
+    /// Those of the worker, and of a client that may do all that the suite does.
+    identities: Option<[Arc<Live>; 2]>,
     address: SocketAddr,
     server: Mutex<Option<TcpServer>>,
     transport: Arc<TcpTransport>,
 }
 
-impl<const IO_THREADS: usize, const ZERO_COPY: bool, const PROVED: bool> Tcp<IO_THREADS, ZERO_COPY, PROVED> {
-    fn options(identities: Option<&Identities>) -> ServerOptions {
+impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Tcp<IO_THREADS, ZERO_COPY, SECURITY> {
+    fn options(identities: Option<&[Arc<Live>; 2]>) -> ServerOptions {
         let zero_copy = if ZERO_COPY { TcpZeroCopy::On } else { TcpZeroCopy::Off };
-        let security = identities.map(|it| ServerSecurity::new(&it.worker).unwrap());
+        let security = identities.map(|[worker, _]| server_security(worker, level(SECURITY)));
         ServerOptions { io_threads: Some(IO_THREADS), zero_copy, security, ..common::server_options() }
     }
 }
 
 #[async_trait::async_trait]
-impl<const IO_THREADS: usize, const ZERO_COPY: bool, const PROVED: bool> Fixture
-    for Tcp<IO_THREADS, ZERO_COPY, PROVED>
+impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Fixture
+    for Tcp<IO_THREADS, ZERO_COPY, SECURITY>
 {
     async fn start(service: Arc<dyn Service>) -> Self {
-        let identities = PROVED.then(Identities::new);
+        let identities = (SECURITY != NOTHING).then(|| {
+            let cluster = Cluster::new();
+            [cluster.live(Role::Worker, "node1"), cluster.live(Role::Admin, "suite")]
+        });
         let server = common::serve(Self::options(identities.as_ref()), service.clone());
         let address = server.local_addr();
-        let security = identities.as_ref().map(|it| ClientSecurity::to_worker(&it.client).unwrap());
+        let security = identities.as_ref().map(|[_, client]| proving(client, level(SECURITY)));
         let transport = common::link(address, ClientOptions { security, ..common::client_options() });
         Self { service, identities, address, server: Mutex::new(Some(server)), transport }
     }
@@ -94,5 +87,9 @@ mod with_zero_copy_sends {
 }
 
 mod with_proof {
-    forebay_transport::transport_conformance!(super::Tcp<2, false, true>);
+    forebay_transport::transport_conformance!(super::Tcp<2, false, { super::AUTH }>);
+}
+
+mod encrypted {
+    forebay_transport::transport_conformance!(super::Tcp<2, false, { super::ENCRYPT }>);
 }

@@ -3,68 +3,18 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
+use common::identities::{Cluster, HOUR, options_of, proving, server_security};
 use common::{LONG, assert_serves, call, client_options, closed, link, serve, server_options};
-use forebay_identity::{ClusterKey, Identity, Live, Material, Scope, Trust};
-use forebay_tcp::{ClientOptions, ClientSecurity, CloseReason, ServerOptions, ServerSecurity, TcpServer, TcpTransport};
+use forebay_identity::Live;
+use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
 use forebay_transport::{CallError, LinkError, Op, Request};
 use forebay_types::{BlockKey, FailureKind, FileId, Role};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-
-const HOUR: Duration = Duration::from_secs(3600);
-
-/// A cluster of this key.
-struct Cluster(ClusterKey);
-
-impl Cluster {
-    fn new() -> Self {
-        Self(ClusterKey::generate().unwrap())
-    }
-
-    fn scope() -> Scope {
-        Scope::new("example.org", "prod").unwrap()
-    }
-
-    fn trust(&self, denied: Option<Identity>) -> Trust {
-        let scope = Self::scope();
-        let authorities = Role::ALL.map(|role| self.0.authority(&scope, role).unwrap().certificate().clone());
-        Trust::new(scope, &authorities, denied).unwrap()
-    }
-
-    fn material(&self, role: Role, name: &str, trust: Trust, lasts: Duration) -> Material {
-        let (authority, now) = (self.0.authority(&Self::scope(), role).unwrap(), SystemTime::now());
-        Material::new(authority.issue(name, now - HOUR, now + lasts).unwrap(), trust, now).unwrap()
-    }
-
-    fn live(&self, role: Role, name: &str) -> Arc<Live> {
-        Live::new(self.material(role, name, self.trust(None), HOUR))
-    }
-
-    fn server(&self, live: &Arc<Live>) -> TcpServer {
-        let security = Some(ServerSecurity::new(live).unwrap());
-        serve(ServerOptions { security, ..server_options() }, Scripted::new())
-    }
-
-    fn worker(&self) -> TcpServer {
-        self.server(&self.live(Role::Worker, "node1"))
-    }
-
-    fn options(&self, role: Role, name: &str) -> ClientOptions {
-        options_of(&self.live(role, name))
-    }
-
-    fn link(&self, server: &TcpServer, role: Role) -> Arc<TcpTransport> {
-        link(server.local_addr(), self.options(role, "team-a"))
-    }
-}
-
-fn options_of(live: &Arc<Live>) -> ClientOptions {
-    ClientOptions { security: Some(ClientSecurity::to_worker(live).unwrap()), ..client_options() }
-}
 
 fn a_read() -> Request {
     read(Behaviour::AtOnce, 1, 0, 4096, LONG)
@@ -86,7 +36,7 @@ async fn who_is_of_the_cluster_reads() {
         assert_serves(&cluster.link(&server, role)).await;
     }
     let named = |name: &str| {
-        let security = ClientSecurity::to_worker(&cluster.live(Role::Reader, "team-a")).unwrap().named(name);
+        let security = proving(&cluster.live(Role::Reader, "team-a"), TcpSecurity::Encrypt).named(name);
         link(server.local_addr(), ClientOptions { security: Some(security), ..client_options() })
     };
     assert_serves(&named("node1")).await;
@@ -219,7 +169,7 @@ async fn a_replayed_handshake_admits_nobody() {
 async fn who_is_denied_is_gone_within_seconds() {
     let cluster = Cluster::new();
     let (live, service) = (cluster.live(Role::Worker, "node1"), Scripted::new());
-    let security = Some(ServerSecurity::new(&live).unwrap());
+    let security = Some(server_security(&live, TcpSecurity::Encrypt));
     let server = serve(ServerOptions { security, ..server_options() }, service.clone());
     let (good, bad) =
         (cluster.link(&server, Role::Reader), link(server.local_addr(), cluster.options(Role::Reader, "mallory")));
@@ -263,7 +213,7 @@ async fn a_connection_ends_with_the_certificate_of_its_client() {
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_text_is_let_in_where_that_is_said() {
     let cluster = Cluster::new();
-    let security = ServerSecurity::new(&cluster.live(Role::Worker, "node1")).unwrap().accepting_plain();
+    let security = server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt).accepting_plain();
     let server = serve(ServerOptions { security: Some(security), ..server_options() }, Scripted::new());
     assert_serves(&link(server.local_addr(), client_options())).await;
     let reader = cluster.link(&server, Role::Reader);
@@ -277,7 +227,7 @@ async fn plain_text_is_let_in_where_that_is_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_hundred_connections_are_admitted() {
     let cluster = Cluster::new();
-    let security = Some(ServerSecurity::new(&cluster.live(Role::Worker, "node1")).unwrap());
+    let security = Some(server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt));
     // They come from one address here, and from two hundred elsewhere.
     let options = ServerOptions { security, max_greeting_per_client: 1024, ..server_options() };
     let server = serve(options, Scripted::new());

@@ -52,6 +52,14 @@ choices! {
         Splice = "splice",
     }
 
+    /// What connections over TCP are protected from, besides who is at their other end.
+    TcpSecurity {
+        /// All bytes are encrypted and authenticated.
+        Encrypt = "encrypt",
+        /// Both ends prove who they are; then bytes go in plain text, and large replies without a copy.
+        Auth = "auth",
+    }
+
     /// How a worker reads and writes its disks.
     IoBackend {
         /// io_uring where the kernel and seccomp allow it, else threads.

@@ -3,6 +3,8 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod identities;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
