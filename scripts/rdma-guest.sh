@@ -316,7 +316,7 @@ verbs_cut() {
 verbs_restore() { for device in veth0 veth1; do tc qdisc del dev $device root; done; }
 
 worker_options=(-o mounts=/=file:///tmp/data -o worker.rpc.bind.host=10.77.0.1 -o worker.memory.size=64MiB
-    -o block.size=1MiB)
+    -o block.size=1MiB -o security.mode=off)
 
 # start_worker NUMBER PORT
 start_worker() {

@@ -107,7 +107,8 @@ impl Scene {
     /// Starts a process on a host that says `… listening on ADDRESS`. What it listens on first.
     fn spawn(&mut self, host: Option<&Host>, name: &str, arguments: &[&str]) -> String {
         let log = self.path(&format!("{name}.log"));
-        let mut command = forebay(&[]);
+        // Who may talk to whom is for others to test.
+        let mut command = forebay(&[("FOREBAY_SECURITY_MODE", "off".to_owned())]);
         command.args(arguments);
         let mut command = host.map_or_else(|| clone(&command), |host| host.running(&command));
         let child = command.stdout(Stdio::null()).stderr(File::create(&log).expect("a log")).spawn();
@@ -131,7 +132,7 @@ impl Scene {
     fn try_mount(&mut self, more: &[&str]) -> Finished {
         let root = self.path("mnt");
         let log = format!("log.file={}", self.path("mount.log").display());
-        let mut command = forebay(&[]);
+        let mut command = forebay(&[("FOREBAY_SECURITY_MODE", "off".to_owned())]);
         command.arg("mount").arg(&root).args(["-o", &log, "-o", "write.mode=none"]).args(more);
         self.mounted.push(root);
         finish(&mut self.reader.host.running(&command), SOON)

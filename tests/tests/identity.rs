@@ -133,6 +133,50 @@ fn a_tenant_with_a_readers_certificate_reads_and_changes_nothing() {
     );
 }
 
+/// Beyond the machine, nothing listens before somebody has said who may.
+#[test]
+fn nothing_listens_to_the_network_before_a_mode_is_set() {
+    let worker = ["mounts=/=file:///tmp", "worker.rpc.port=0"].map(str::to_owned);
+    run(&["worker"], &worker).failed(2, &["would listen at 0.0.0.0:0", "forebay key create >", "security.mode=key"]);
+    let coordinator = ["cluster.etcd.endpoints=http://127.0.0.1:9", "coordinator.port=0"].map(str::to_owned);
+    run(&["coordinator"], &coordinator).failed(2, &["would listen at 0.0.0.0:0", "coordinator.bind.host=127.0.0.1"]);
+}
+
+/// First all accept both, then all prove who they are, then nothing else is accepted: nobody is ever turned away.
+#[test]
+fn a_running_cluster_goes_from_no_proof_to_proof() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 1 << 20));
+    tree.put_into(&bucket, "");
+    let (_directory, key) = key();
+    let file = format!("security.key_file={}", key.display());
+    let with = |settings: &[&str]| {
+        let settings = settings.iter().map(|setting| (*setting).to_owned());
+        settings.chain([file.clone()]).collect::<Vec<_>>()
+    };
+    let (off, both, proves) = (
+        with(&["security.mode=off"]),
+        with(&["security.mode=off", "security.accept=off,key"]),
+        with(&["security.mode=key", "security.accept=off,key"]),
+    );
+    for accepting in [&both, &proves] {
+        let worker = set(Setup::of(&bucket), accepting).worker(&bucket);
+        for client in [&off, &both, &proves] {
+            let listed = list(&worker, client).succeeded().text();
+            assert!(listed.contains("file00"), "{listed}");
+        }
+        let mount = set(Setup::without_origin(), &off).mount(std::slice::from_ref(&worker));
+        tree.verify(&mount.root());
+        assert!(worker.counter("/unproved_connections") > 0);
+    }
+    let worker = set(Setup::of(&bucket), &with_key(&key)).worker(&bucket);
+    let _ = list(&worker, &proves).succeeded();
+    let refused = list(&worker, &off);
+    assert!(refused.code != Some(0) && refused.stderr.contains("it speaks TLS only"), "{}", refused.stderr);
+    // An operator who leaves out what is there now is told.
+    let wrong = with(&["security.mode=key", "security.accept=off"]);
+    list(&worker, &wrong).failed(2, &["`security.accept` does not have `key`"]);
+}
+
 #[test]
 fn a_key_is_replaced_while_all_go_on() {
     let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 2 << 20));

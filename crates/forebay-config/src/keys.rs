@@ -481,6 +481,10 @@ keys! {
     section "Security: who is who over TCP between workers and clients" {
         /// How both ends of a connection to a worker prove who they are. The same on all nodes.
         security_mode "security.mode": SecurityMode = SecurityMode::Off;
+        /// What workers accept of those who connect, and whom all believe, while a running cluster goes from one mode
+        /// to another: `["off", "key"]` first on all nodes, then `security.mode=key`, then nothing here. Empty:
+        /// `security.mode` alone. Whoever proves nothing may do everything meanwhile.
+        security_accept "security.accept": Vec<SecurityMode> = vec![], example "[\"off\", \"key\"]";
         /// The file that holds the key of the cluster, of mode 0600: `forebay key create` makes one.
         security_key_file "security.key_file": PathBuf = PathBuf::from("/etc/forebay/cluster.key");
         /// With `mtls`: the certificate of this process, and those between it and an authority, in PEM format.

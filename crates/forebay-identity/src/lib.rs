@@ -38,6 +38,6 @@ pub use error::{IdentityError, IssueError, KeyError, LoadError};
 pub use live::{Live, Material, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use secret_file::FileError;
-pub use source::{CLOCK_SKEW, Looked, Settings, Source, Watch};
+pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, reason, server_config};
 pub use trust::{Peer, Side, Trust};

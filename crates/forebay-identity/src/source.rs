@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::pki_types::CertificateDer;
+use zeroize::Zeroizing;
 
 use crate::cluster_key::ClusterKeys;
 use crate::credentials::{Credentials, certificates, private_key};
@@ -43,13 +44,45 @@ pub enum Source {
     },
 }
 
-/// A source, the cluster that it is for, and the file of those that are denied.
+/// Authorities that are believed besides those of the source, while a cluster goes over from one kind to the other.
+#[derive(Clone, Debug)]
+pub enum Believed {
+    /// Those of the cluster's key, in this file.
+    Key(PathBuf),
+    /// Those in this file.
+    Files(PathBuf),
+}
+
+impl Believed {
+    fn path(&self) -> &Path {
+        let (Self::Key(path) | Self::Files(path)) = self;
+        path
+    }
+
+    fn read(&self) -> Result<Zeroizing<String>, LoadError> {
+        match self {
+            Self::Key(path) => Ok(read_secret(path).map_err(KeyError::from)?),
+            Self::Files(path) => Ok(Zeroizing::new(read_public(path)?)),
+        }
+    }
+
+    fn authorities(&self, text: &str, scope: &Scope) -> Result<Vec<CertificateDer<'static>>, LoadError> {
+        match self {
+            Self::Key(path) => Ok(ClusterKeys::parse(text, path)?.authorities(scope)?),
+            Self::Files(path) => certificates(text).map_err(content(path)),
+        }
+    }
+}
+
+/// A source, the cluster that it is for, who else is believed, and the file of those that are denied.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cluster.
     pub scope: Scope,
     /// Where the identity is from.
     pub source: Source,
+    /// Who is believed besides those whom the source names.
+    pub also: Option<Believed>,
     /// A file with an identity on each line.
     pub denied: Option<PathBuf>,
 }
@@ -72,28 +105,30 @@ impl Settings {
     /// What the files say now, unless it is what they said when their digest was `known`.
     fn changed(&self, now: SystemTime, known: Option<Digest>) -> Result<Option<(Digest, Material)>, LoadError> {
         let denied = self.denied.as_deref().map(read_public).transpose()?.unwrap_or_default();
+        let also = self.also.as_ref().map(Believed::read).transpose()?.unwrap_or_default();
         match &self.source {
             Source::Key { file, role, name, lifetime } => {
                 let text = read_secret(file).map_err(KeyError::from)?;
-                let digest = digest(&[&text, &denied]);
+                let digest = digest(&[&text, &also, &denied]);
                 if known == Some(digest) {
                     return Ok(None);
                 }
                 let keys = ClusterKeys::parse(&text, file)?;
                 let credentials = self.mint(&keys, *role, name, *lifetime, now)?;
-                let trust = self.trust(file, &keys.authorities(&self.scope)?, &denied)?;
+                let trust = self.trust(file, keys.authorities(&self.scope)?, &also, &denied)?;
                 Ok(Some((digest, usable(Material::new(credentials, trust, now), file, file)?)))
             }
             Source::Files { certificate, key, authorities } => {
                 let (chain, trusted) = (read_public(certificate)?, read_public(authorities)?);
                 let private = read_secret(key)?;
-                let digest = digest(&[&chain, &trusted, &private, &denied]);
+                let digest = digest(&[&chain, &trusted, &private, &also, &denied]);
                 if known == Some(digest) {
                     return Ok(None);
                 }
                 let chain = certificates(&chain).map_err(content(certificate))?;
                 let private = private_key(&private).map_err(content(key))?;
-                let trust = self.trust(authorities, &certificates(&trusted).map_err(content(authorities))?, &denied)?;
+                let trusted = certificates(&trusted).map_err(content(authorities))?;
+                let trust = self.trust(authorities, trusted, &also, &denied)?;
                 let made = Material::new(Credentials::new(chain, private), trust, now);
                 Ok(Some((digest, usable(made, certificate, key)?)))
             }
@@ -120,9 +155,22 @@ impl Settings {
         }
     }
 
-    fn trust(&self, path: &Path, authorities: &[CertificateDer<'_>], denied: &str) -> Result<Trust, LoadError> {
+    fn trust(
+        &self,
+        path: &Path,
+        mut authorities: Vec<CertificateDer<'static>>,
+        also: &str,
+        denied: &str,
+    ) -> Result<Trust, LoadError> {
         let denied = identities(denied).map_err(content(self.denied.as_deref().unwrap_or(path)))?;
-        Trust::new(self.scope.clone(), authorities, denied).map_err(content(path))
+        let mut path = path;
+        if let Some(believed) = &self.also {
+            // What is wrong with the first ones is said of their file.
+            Trust::new(self.scope.clone(), &authorities, []).map_err(content(path))?;
+            authorities.extend(believed.authorities(also, &self.scope)?);
+            path = believed.path();
+        }
+        Trust::new(self.scope.clone(), &authorities, denied).map_err(content(path))
     }
 }
 

@@ -306,7 +306,7 @@ fn write(path: &Path, text: &str, mode: u32) {
 
 fn key_settings(file: PathBuf) -> Settings {
     let source = Source::Key { file, role: Role::Worker, name: "node1".to_owned(), lifetime: 24 * HOUR };
-    Settings { scope: scope(), source, denied: None }
+    Settings { scope: scope(), source, also: None, denied: None }
 }
 
 #[test]
@@ -388,7 +388,7 @@ fn files_of_others_are_checked_as_a_pair() {
     write(&at("tls.key"), &first.key_pem(), 0o600);
     write(&at("ca.crt"), &certificates_pem(&authorities(&key, &scope())), 0o644);
     let source = Source::Files { certificate: at("tls.crt"), key: at("tls.key"), authorities: at("ca.crt") };
-    let settings = Settings { scope: scope(), source, denied: Some(at("denied")) };
+    let settings = Settings { scope: scope(), source, also: None, denied: Some(at("denied")) };
     assert!(Watch::begin(settings.clone(), now()).is_err(), "a file of the denied that is not there denies nobody");
     write(&at("denied"), "# nobody yet\n", 0o644);
     let (mut watch, material) = Watch::begin(settings.clone(), now()).unwrap();

@@ -193,7 +193,7 @@ impl TcpConnector {
 }
 
 fn proving(options: forebay_tcp::ClientOptions, security: Option<&Security>) -> forebay_tcp::ClientOptions {
-    forebay_tcp::ClientOptions { security: security.map(Security::client), ..options }
+    forebay_tcp::ClientOptions { security: security.and_then(Security::client), ..options }
 }
 
 impl Connector for TcpConnector {

@@ -172,6 +172,14 @@ pub fn coordinator_address(config: &Config) -> anyhow::Result<SocketAddr> {
     listener(config, "coordinator.bind.host", &config.coordinator_bind_host, config.coordinator_port)
 }
 
+/// Where a worker listens for data over RDMA.
+///
+/// # Errors
+/// When the host has no address.
+pub fn rdma_address(config: &Config) -> anyhow::Result<SocketAddr> {
+    resolved("network.rdma.data.bind.host", &config.network_rdma_data_bind_host, config.network_rdma_data_port)
+}
+
 /// Where `/healthz` and `/readyz` are served alone, at `port`.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::binding::{self, Part};
 use crate::error::{Exit, Fault, UserError};
+use crate::exposure::{self, Listeners};
 use crate::memory::{self, Takes};
 use crate::node::Node;
 use crate::rdma;
@@ -133,6 +134,7 @@ impl NodeBuilder {
         }
         check_security(&loaded.config)?;
         binding::check(&loaded.config, self.listening_parts())?;
+        exposure::check(&loaded, self.listeners())?;
         let parts = self.memory_of(&loaded);
         memory::check(&mut loaded, parts)?;
         (self.loaded, self.is_checked) = (Some(loaded), true);
@@ -182,6 +184,14 @@ impl NodeBuilder {
             (false, false, true) => &[Part::Worker],
             (true, _, _) | (false, false, false) => &[],
         }
+    }
+
+    /// What of it listens where the configuration says: what stands alone stays on this machine.
+    fn listeners(&self) -> Listeners {
+        if self.standalone.is_some() {
+            return Listeners::default();
+        }
+        Listeners { worker: self.worker, coordinator: self.coordinator, mount: self.mountpoint.is_some() }
     }
 
     fn memory_of(&self, loaded: &Loaded) -> memory::Parts {

@@ -31,6 +31,7 @@ mod direct;
 mod disks;
 mod elsewhere;
 pub mod error;
+mod exposure;
 mod hot;
 mod http;
 pub mod local;

@@ -53,6 +53,7 @@ pub(crate) struct Measured {
 /// What a server over TCP counts.
 struct Server {
     connections: Box<dyn Fn() -> usize + Send + Sync>,
+    unproved: Box<dyn Fn() -> usize + Send + Sync>,
     zero_copy: Box<dyn Fn() -> ZeroCopyCounts + Send + Sync>,
     closed: Box<dyn Fn() -> [(CloseReason, u64); CloseReason::ALL.len()] + Send + Sync>,
     upload_memory: Box<dyn Fn() -> usize + Send + Sync>,
@@ -70,6 +71,7 @@ impl Measured {
     pub(crate) fn served_by(&self, server: &TcpServer) {
         self.servers.lock().push(Server {
             connections: Box::new(server.connection_gauge()),
+            unproved: Box::new(server.unproved_gauge()),
             zero_copy: Box::new(server.zero_copy_counts()),
             closed: Box::new(server.closed_counts()),
             upload_memory: Box::new(server.body_memory_gauge()),
@@ -113,6 +115,7 @@ impl Measured {
         report["requests"] = latencies.collect::<Map<_, _>>().into();
         let servers = self.servers.lock();
         report["connections"] = json!(servers.iter().map(|server| (server.connections)()).sum::<usize>());
+        report["unproved_connections"] = json!(servers.iter().map(|server| (server.unproved)()).sum::<usize>());
         report["upload_memory"] = json!(servers.iter().map(|server| (server.upload_memory)()).sum::<usize>());
         let mut closed = BTreeMap::from(CloseReason::ALL.map(|reason| (reason.name(), 0_u64)));
         for (reason, count) in servers.iter().flat_map(|server| (server.closed)()) {

@@ -41,6 +41,8 @@ pub struct Report {
     pub requests: BTreeMap<String, LatencySnapshot>,
     /// Connections of a worker over TCP.
     pub connections: Option<u64>,
+    /// Those of them whose clients proved nothing.
+    pub unproved_connections: u64,
     /// Those that it closed or refused, by reason.
     pub closed_connections: BTreeMap<String, u64>,
     /// Bytes of memory that uploads to a worker have.

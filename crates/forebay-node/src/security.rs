@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_config::{Config, SecurityMode, WriteMode};
-use forebay_identity::{Live, Looked, Scope, Settings, Source, Watch};
+use forebay_identity::{Believed, Live, Looked, Scope, Settings, Source, Watch};
 use forebay_tcp::{ClientSecurity, ServerSecurity};
 use forebay_types::Role;
 use serde_json::{Value, json};
@@ -27,28 +27,59 @@ const MAX_NAME: usize = 64;
 pub struct Security {
     live: Arc<Live>,
     server: ServerSecurity,
-    client: ClientSecurity,
+    /// `None`: it demands something of those who connect, and proves nothing to those that it connects to.
+    client: Option<ClientSecurity>,
     watching: JoinHandle<()>,
 }
 
+/// What a cluster goes by: one mode, or several while it goes from one to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Modes {
+    /// The one of which this process has its identity.
+    proves: SecurityMode,
+    /// Whether who connects may prove nothing.
+    accepts_plain: bool,
+    /// Whether the authorities of the other one are believed, too.
+    believes_both: bool,
+}
+
+impl Modes {
+    /// `None`: nobody proves anything.
+    fn of(mode: SecurityMode, accept: &[SecurityMode]) -> Result<Option<Self>, Fault> {
+        if !accept.is_empty() && !accept.contains(&mode) {
+            let what = format!("`security.accept` does not have `{}`, which `security.mode` is", mode.as_str());
+            let next = "list in it what is being left and what is being gone over to, as in `[\"off\", \"key\"]`; in the end, remove it";
+            return Err(Fault::new(Exit::Usage, what, next));
+        }
+        let accepts = |mode| accept.contains(&mode);
+        let other = accept.iter().copied().find(|mode| *mode != SecurityMode::Off);
+        let proves = if mode == SecurityMode::Off { other } else { Some(mode) };
+        Ok(proves.map(|proves| Self {
+            proves,
+            accepts_plain: accepts(SecurityMode::Off),
+            believes_both: accepts(SecurityMode::Key) && accepts(SecurityMode::Mtls),
+        }))
+    }
+}
+
 impl Security {
-    /// The identity of a part with this role and name, if `security.mode` wants one. With certificates of others, role and name
-    /// are what these say.
+    /// The identity of a part with this role and name, if `security.mode` or `security.accept` want one. With certificates of
+    /// others, role and name are what these say.
     ///
     /// # Errors
     /// When it cannot be had: a process that should prove who it is does not start without.
     pub fn open(config: &Config, role: Role, name: &str) -> anyhow::Result<Option<Arc<Self>>> {
-        let source = match config.security_mode {
-            SecurityMode::Off => return Ok(None),
-            SecurityMode::Key => {
-                Source::Key { file: config.security_key_file.clone(), role, name: name_of(name), lifetime: LIFETIME }
-            }
-            SecurityMode::Mtls => Source::Files {
-                certificate: config.security_cert_file.clone(),
-                key: config.security_cert_key_file.clone(),
-                authorities: config.security_ca_file.clone(),
-            },
+        let Some(modes) = Modes::of(config.security_mode, &config.security_accept)? else { return Ok(None) };
+        let (key_file, authorities) = (config.security_key_file.clone(), config.security_ca_file.clone());
+        let (source, also) = if modes.proves == SecurityMode::Mtls {
+            let certificate = config.security_cert_file.clone();
+            let key = config.security_cert_key_file.clone();
+            (Source::Files { certificate, key, authorities }, Believed::Key(key_file))
+        } else {
+            let source = Source::Key { file: key_file, role, name: name_of(name), lifetime: LIFETIME };
+            (source, Believed::Files(authorities))
         };
+        let also = modes.believes_both.then_some(also);
         let unusable = |error: &dyn std::fmt::Display| Fault::without_remedy(Exit::Usage, error.to_string());
         let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str());
         let scope = scope.map_err(|error| {
@@ -56,12 +87,14 @@ impl Security {
                 "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
             Fault::new(Exit::Usage, error.to_string(), next)
         })?;
-        let settings = Settings { scope, source, denied: config.security_denied_file.clone() };
+        let settings = Settings { scope, source, also, denied: config.security_denied_file.clone() };
         let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(|error| unusable(&error))?;
-        info!(identity = %material.identity(), "proves who it is over TCP");
+        info!(identity = %material.identity(), mode = config.security_mode.as_str(), "has an identity");
         let live = Live::new(material);
         let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(|error| unusable(&error))?;
+        let server = if modes.accepts_plain { server.accepting_plain() } else { server };
         let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(|error| unusable(&error))?;
+        let client = Some(client).filter(|_| config.security_mode != SecurityMode::Off);
         let watching = tokio::spawn(look_after(watch, Arc::clone(&live)));
         Ok(Some(Arc::new(Self { live, server, client, watching })))
     }
@@ -91,8 +124,8 @@ impl Security {
         self.server.clone()
     }
 
-    /// What a client proves and demands.
-    pub fn client(&self) -> ClientSecurity {
+    /// What a client proves and demands, if it does.
+    pub fn client(&self) -> Option<ClientSecurity> {
         self.client.clone()
     }
 }
@@ -141,6 +174,21 @@ async fn look_after(watch: Watch, live: Arc<Live>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_goes_from_one_mode_to_another_in_steps() {
+        use SecurityMode::{Key, Mtls, Off};
+        let modes = |mode, accept: &[_]| Modes::of(mode, accept).unwrap();
+        let of = |proves, accepts_plain, believes_both| Some(Modes { proves, accepts_plain, believes_both });
+        assert_eq!(modes(Off, &[]), None);
+        assert_eq!(modes(Off, &[Off]), None);
+        assert_eq!(modes(Key, &[]), of(Key, false, false));
+        assert_eq!(modes(Off, &[Off, Key]), of(Key, true, false));
+        assert_eq!(modes(Key, &[Off, Key]), of(Key, true, false));
+        assert_eq!(modes(Key, &[Key, Mtls]), of(Key, false, true));
+        assert_eq!(modes(Mtls, &[Key, Mtls]), of(Mtls, false, true));
+        assert!(Modes::of(Key, &[Off]).is_err() && Modes::of(Off, &[Key]).is_err());
+    }
 
     #[test]
     fn a_name_has_what_an_identity_may_have() {

@@ -1,9 +1,9 @@
 //! Loopback throughput and latency of the transport, against plain blocking sockets that do the same exchange.
 //!
-//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]]]`. Reads are measured in rounds, each of plain
+//! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]] [WAY...]]`. Reads are measured in rounds, each of plain
 //! sockets, a server on the threads of a runtime, one on an I/O thread for each processor, and such a one whose ends
 //! prove who they are (`auth`) and encrypt everything (`encrypt`); what is printed is the median of each, and its throughput in
-//! percent of that on I/O threads. Then parts of files are sent the other way. The client has a thread and a runtime of its own.
+//! percent of that on I/O threads; with the names of ways, of these alone. Then parts of files are sent the other way. The client has a thread and a runtime of its own.
 //! Each read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream
 //! without requests.
 
@@ -113,7 +113,7 @@ impl Cluster {
             let credentials = authority(role).issue(name, now - hour, now + hour).expect("a certificate");
             Live::new(Material::new(credentials, trust, now).expect("an identity"))
         };
-        Self { worker: live(Role::Worker, "worker"), client: live(Role::Reader, "client") }
+        Self { worker: live(Role::Worker, "worker"), client: live(Role::Writer, "client") }
     }
 }
 
@@ -277,26 +277,33 @@ fn main() {
     let connections = numbers.next().map_or(4, |connections: u64| connections as usize);
     let rounds = numbers.next().unwrap_or(1).max(1);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let ways: Vec<String> = std::env::args().skip(1).filter(|way| way.starts_with(char::is_alphabetic)).collect();
+    let is_wanted = |name: &str| ways.is_empty() || ways.iter().any(|way| way == name);
     let cluster = Cluster::new();
     let dedicated = |security| start_server(Some(processors), security);
-    let servers = [
+    let mut servers = vec![
         ("on a runtime", start_server(Some(0), None)),
         (BASE, dedicated(None)),
         ("auth", dedicated(Some((&cluster, TcpSecurity::Auth)))),
         ("encrypt", dedicated(Some((&cluster, TcpSecurity::Encrypt)))),
     ];
+    servers.retain(|(name, _)| is_wanted(name));
     println!("{connections} connections\n size  depth                     MiB/s      %   p50 µs   cpu µs");
     for (size, depth) in READS {
         let mut sockets = Vec::new();
-        let mut measured = servers.each_ref().map(|_| Vec::new());
+        let mut measured = vec![Vec::new(); servers.len()];
         for _ in 0..rounds {
-            sockets.push(plain(size, depth, seconds));
+            if is_wanted("sockets") {
+                sockets.push(plain(size, depth, seconds));
+            }
             for ((_, served), figures) in servers.iter().zip(&mut measured) {
                 figures.push(forebay(served, size, depth, connections, seconds));
             }
         }
-        let rows: Vec<(&str, Figures)> = std::iter::once(("plain sockets", median(&sockets)))
-            .chain(servers.iter().zip(&measured).map(|((name, _), rounds)| (*name, median(rounds))))
+        let rows: Vec<(&str, Figures)> = std::iter::once(("sockets", &sockets))
+            .chain(servers.iter().map(|(name, _)| *name).zip(&measured))
+            .filter(|(_, rounds)| !rounds.is_empty())
+            .map(|(name, rounds)| (name, median(rounds)))
             .collect();
         let base = rows.iter().find(|(name, _)| *name == BASE).map_or(f64::NAN, |(_, figures)| figures.mib_per_second);
         for (name, Figures { mib_per_second, p50, processor }) in rows {
@@ -310,14 +317,15 @@ fn main() {
             );
         }
     }
-    println!("\n  uploads of  at once  MiB/s: {:>14} {:>14} {:>14}", servers[1].0, servers[2].0, servers[3].0);
+    let names: Vec<String> = servers.iter().map(|(name, _)| format!("{name:>14}")).collect();
+    println!("\n  uploads of  at once  MiB/s {}", names.join(" "));
     for size in PARTS {
         for depth in [1, 4] {
-            let rates: Vec<String> = servers[1..]
+            let rates: Vec<String> = servers
                 .iter()
                 .map(|(_, served)| format!("{:>14.0}", uploads(served, size, depth, connections, seconds)))
                 .collect();
-            println!("{:>10}M  {depth:>7}         {}", size >> 20, rates.join(" "));
+            println!("{:>10}M  {depth:>7}        {}", size >> 20, rates.join(" "));
         }
     }
 }

@@ -119,6 +119,12 @@ impl Connections {
         self.admission.lock().greeted_count()
     }
 
+    /// How many of them had to prove nothing.
+    pub(crate) fn unproved(&self) -> usize {
+        let known = self.known.lock().len();
+        self.greeted().saturating_sub(known)
+    }
+
     /// How many there are that have not greeted yet.
     pub(crate) fn greeting(&self) -> usize {
         self.admission.lock().greeting_count()

@@ -18,9 +18,9 @@ use crate::security::describe;
 use crate::socket;
 
 /// Bytes that are encrypted before the socket has taken those before them.
-const UNFLUSHED: usize = 256 << 10;
-/// Bytes that are read at once: 15 full records.
-const PIECE: usize = 256 << 10;
+const UNFLUSHED: usize = 128 << 10;
+/// Bytes that are read at once: seven full records.
+const PIECE: usize = 128 << 10;
 
 thread_local! {
     /// Memory for a piece that no connection has now.

@@ -111,6 +111,12 @@ impl TcpServer {
         move || connections.greeted()
     }
 
+    /// How many connections there are now whose peers had to prove nothing, as a gauge that may outlive the server.
+    pub fn unproved_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+        let connections = Arc::clone(&self.connections);
+        move || connections.unproved()
+    }
+
     /// How many connections it closed or refused, by reason, as a function that may outlive it.
     pub fn closed_counts(&self) -> impl Fn() -> [(CloseReason, u64); CloseReason::ALL.len()] + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);

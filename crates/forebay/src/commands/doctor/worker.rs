@@ -40,7 +40,7 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from:
     let options = forebay_tcp::ClientOptions {
         connections: 1,
         bind: from,
-        security: security.as_deref().map(Security::client),
+        security: security.as_deref().and_then(Security::client),
         ..forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
     let link = TcpTransport::new(address.to_string(), options);

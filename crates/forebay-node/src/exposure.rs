@@ -1,0 +1,102 @@
+//! That nothing listens where others of the network reach it before somebody has said who may.
+
+use std::net::SocketAddr;
+
+use forebay_config::{Loaded, Origin};
+
+use crate::binding::{self, WorkerAddresses};
+use crate::error::{Exit, Fault};
+use crate::rdma;
+
+/// What a process is going to listen as.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Listeners {
+    /// A worker: requests and data.
+    pub(crate) worker: bool,
+    /// A coordinator: REST and the web page.
+    pub(crate) coordinator: bool,
+    /// A mount: its pages and metrics.
+    pub(crate) mount: bool,
+}
+
+/// Checks that `security.mode` is set, to whatever it may be, if one of these listens beyond this machine.
+///
+/// # Errors
+/// When it is not set, with the line to type; and when an address cannot be had.
+pub(crate) fn check(loaded: &Loaded, listeners: Listeners) -> anyhow::Result<()> {
+    if loaded.origin("security.mode") != Origin::Default {
+        return Ok(());
+    }
+    let config = &loaded.config;
+    if listeners.worker
+        && let Some(address) = WorkerAddresses::of(config)?.listeners().find(is_exposed)
+    {
+        return Err(refused("worker", address, "worker.rpc.bind.host").into());
+    }
+    if listeners.worker
+        && rdma::is_wanted(config)
+        && let Some(address) = Some(binding::rdma_address(config)?).filter(is_exposed)
+    {
+        return Err(refused("worker", address, "network.rdma.data.bind.host").into());
+    }
+    if listeners.coordinator
+        && let Some(address) = Some(binding::coordinator_address(config)?).filter(is_exposed)
+    {
+        return Err(refused("coordinator", address, "coordinator.bind.host").into());
+    }
+    if listeners.mount
+        && let Some(address) = Some(binding::mount_web_address(config)?).filter(is_exposed)
+    {
+        return Err(refused("mount", address, "client.web.bind.host").into());
+    }
+    Ok(())
+}
+
+fn is_exposed(address: &SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
+fn refused(what: &str, address: SocketAddr, key: &str) -> Fault {
+    let what = format!("the {what} would listen at {address}, beyond this machine, and `security.mode` is not set");
+    let next = format!(
+        "for a cluster, run `forebay key create > /etc/forebay/cluster.key`, copy that file to all nodes, and set \
+         `security.mode=key` on each; for this machine alone, `{key}=127.0.0.1`; where everybody on the network may read and \
+         change everything, `security.mode=off`"
+    );
+    Fault::new(Exit::Usage, what, next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_config::{Config, Sources};
+
+    fn checked(settings: &[&str], listeners: Listeners) -> Result<(), String> {
+        let loaded = Config::load(&Sources::new().flags(settings.iter().copied())).unwrap();
+        check(&loaded, listeners).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn who_listens_beyond_the_machine_says_what_it_demands() {
+        let worker = Listeners { worker: true, ..Listeners::default() };
+        let coordinator = Listeners { coordinator: true, ..Listeners::default() };
+        let mount = Listeners { mount: true, ..Listeners::default() };
+        for (listeners, key) in [(worker, "worker.rpc"), (coordinator, "coordinator"), (mount, "client.web")] {
+            let host = |host: &str| format!("{key}.bind.host={host}");
+            for exposed in ["0.0.0.0", "::", "192.0.2.1"] {
+                let refused = checked(&[&host(exposed)], listeners).unwrap_err();
+                assert!(refused.contains("`security.mode` is not set"), "{refused}");
+                assert_eq!(checked(&[&host(exposed), "security.mode=off"], listeners), Ok(()));
+                assert_eq!(checked(&[&host(exposed), "security.mode=key"], listeners), Ok(()));
+            }
+            for own in ["127.0.0.1", "::1", "127.3.2.1"] {
+                assert_eq!(checked(&[&host(own)], listeners), Ok(()));
+            }
+        }
+        let rdma = ["worker.rpc.bind.host=127.0.0.1", "network.rdma.data.enabled=true"];
+        assert!(checked(&rdma, worker).unwrap_err().contains("network.rdma.data.bind.host"));
+        assert!(checked(&[], worker).is_err() && checked(&[], coordinator).is_err());
+        assert_eq!(checked(&[], mount), Ok(()));
+        assert_eq!(checked(&[], Listeners::default()), Ok(()));
+    }
+}
