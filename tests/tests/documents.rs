@@ -51,6 +51,22 @@ fn every_invariant_of_the_architecture_has_the_tests_that_it_names() {
     }
 }
 
+/// The threat model names its attacks as functions: words with at least three underscores.
+#[test]
+fn every_attack_of_the_threat_model_is_a_test() {
+    let text = std::fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let section = text.split("## Threat model").nth(1).expect("a section").split("\n## ").next().unwrap();
+    let is_function = |word: &&str| {
+        word.matches('_').count() >= 3
+            && word.chars().all(|letter| letter.is_ascii_lowercase() || "_0123456789".contains(letter))
+    };
+    let attacks: Vec<_> = section.split('`').skip(1).step_by(2).filter(is_function).collect();
+    assert!(attacks.len() >= 20, "{attacks:#?}");
+    let functions = functions();
+    let missing: Vec<_> = attacks.into_iter().filter(|attack| !functions.contains(*attack)).collect();
+    assert!(missing.is_empty(), "SECURITY.md names tests that are not there: {missing:#?}");
+}
+
 /// The sentences of `docs/SEMANTICS.md` that are promises: its bullets from "Reading" on.
 fn promises() -> HashSet<String> {
     let text = std::fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();

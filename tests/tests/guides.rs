@@ -8,6 +8,8 @@
 //! * `toml worker`, `properties worker` and so on: a file, whose name is in its first line.
 //! * `sh soft-roce …`: run by `scripts/rdma-guide.sh`, in the virtual machine of `make test-rdma`.
 //! * `sh hardware`: needs a real fabric. Here it is only checked that `forebay …` are commands (`crates/forebay/src/cli.rs`).
+//! * `sh kubernetes`, `yaml`, `toml kubernetes`: need a Kubernetes. Here they are only parsed, and names in them compared
+//!   with what Forebay takes.
 //!
 //! Names and addresses of the guides stand for those of the test.
 
@@ -21,8 +23,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use forebay_e2e::{Fio, Host, Network, Relay, beside_tests, finish, forebay, is_root, once, signal, skipped};
+use forebay_identity::{Identity, Scope};
 use forebay_testkit::{DataSet, Etcd, EtcdSetup};
 use rustix::process::Signal;
+use yaml_rust2::YamlLoader;
 
 /// A line of a guide takes some ten seconds at most, and five times as long on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -86,7 +90,7 @@ impl Block {
 
     /// The host that it is for, if it is for one of this test's.
     fn host(&self) -> Option<&'static str> {
-        let elsewhere = self.is("hardware") || self.is("soft-roce");
+        let elsewhere = ["hardware", "soft-roce", "kubernetes"].into_iter().any(|place| self.is(place));
         HOSTS.into_iter().find(|host| self.is(host) && !elsewhere)
     }
 }
@@ -364,6 +368,11 @@ fn the_guide_to_security_does_what_it_says() {
 }
 
 #[test]
+fn the_guide_to_cert_manager_does_what_it_says_without_kubernetes() {
+    run("cert-manager.md");
+}
+
+#[test]
 fn the_commands_for_trouble_work() {
     run("troubleshooting.md");
 }
@@ -376,7 +385,8 @@ fn every_block_of_the_guides_says_where_it_is_run() {
         for block in sections(&page).iter().flatten() {
             let first = block.kind[0].as_str();
             assert!(["sh", "text", "toml", "properties", "ini", "yaml"].contains(&first), "{guide}: {block:?}");
-            let is_run = block.is("hardware") || HOSTS.iter().any(|host| block.is(host));
+            let is_elsewhere = block.is("hardware") || block.is("kubernetes");
+            let is_run = is_elsewhere || HOSTS.iter().any(|host| block.is(host));
             assert!(is_run || matches!(first, "text" | "ini" | "yaml"), "{guide}: {block:?}");
             assert!(!block.is("server") || block.lines.len() == 1, "{guide}: {block:?}");
         }
@@ -393,6 +403,42 @@ fn every_file_in_the_guides_is_a_configuration() {
             let checked = finish(forebay(&[]).args(["conf", "check"]).arg(&file), SOON);
             assert_eq!(checked.code, Some(0), "{guide}: {block:?}: {}", checked.stderr);
         }
+    }
+}
+
+/// Certificates of the guide are for identities of the cluster, and commands are about files that it shows.
+#[test]
+fn what_the_guide_has_cert_manager_do_is_what_forebay_takes() {
+    let (_, page) = guides().into_iter().find(|(name, _)| name == "cert-manager.md").expect("the guide");
+    let blocks: Vec<Block> = sections(&page).into_iter().flatten().collect();
+    let ours = Scope::new("forebay", "forebay").unwrap();
+    let is_ours = |name: &str| name.parse::<Identity>().is_ok_and(|identity| *identity.scope() == ours);
+    let (mut files, mut roles) = (Vec::new(), Vec::new());
+    for block in blocks.iter().filter(|block| block.is("yaml")) {
+        files.push(block.lines[0].strip_prefix("# ").expect("a file's name in its first line"));
+        for document in YamlLoader::load_from_str(&block.lines.join("\n")).expect("YAML") {
+            let certificate = &document["spec"];
+            let is_authority = certificate["isCA"].as_bool() == Some(true);
+            for uri in certificate["uris"].as_vec().into_iter().flatten() {
+                let uri = uri.as_str().expect("a URI");
+                // What an authority is named for is what its identities begin with.
+                assert!(if is_authority { is_ours(&format!("{uri}/anybody")) } else { is_ours(uri) }, "{uri}");
+                roles.extend((!is_authority).then(|| uri.split('/').nth(5).unwrap_or_default().to_owned()));
+            }
+            if !certificate["uris"].is_badvalue() && !is_authority {
+                let usages: Vec<_> = certificate["usages"].as_vec().into_iter().flatten().collect();
+                for needed in ["digital signature", "client auth", "server auth"] {
+                    assert!(usages.iter().any(|usage| usage.as_str() == Some(needed)), "{usages:?}");
+                }
+            }
+        }
+    }
+    assert_eq!(roles, ["worker", "coordinator", "admin", "reader", "reader"]);
+    for line in blocks.iter().filter(|block| block.is("sh") && block.is("kubernetes")).flat_map(|block| &block.lines) {
+        assert!(line.starts_with("kubectl "), "{line}");
+        assert_eq!(finish(Command::new("bash").args(["-n", "-c", line]), SOON).code, Some(0), "{line}");
+        let applied = line.split(" -f ").nth(1).and_then(|after| after.split(' ').next());
+        assert!(applied.is_none_or(|file| files.contains(&file)), "{line}: {files:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay};
+use forebay_e2e::{Bucket, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -208,6 +208,43 @@ fn a_key_is_replaced_while_all_go_on() {
         list(&worker, &with_key(&next)).code != Some(0)
     });
     tree.verify(&mount.root());
+}
+
+/// The key stays where certificates are issued: no node has it.
+#[test]
+fn certificates_alone_make_a_cluster_and_are_replaced_while_it_runs() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
+    tree.put_into(&bucket, "");
+    let (directory, key) = key();
+    let issue = |role: &str, more: &[&str]| {
+        let output = directory.path().join(role);
+        let path = output.to_str().unwrap();
+        let issued = ["key", "issue", "--role", role, "--client", "one", "--output", path];
+        let _ = run(&[&issued[..], more].concat(), &with_key(&key)).succeeded();
+        with_certificates(&output)
+    };
+    let (of_worker, of_reader, of_admin) = (issue("worker", &[]), issue("reader", &[]), issue("admin", &[]));
+    let worker = set(Setup::of(&bucket), &of_worker).worker(&bucket);
+    let mount =
+        set(Setup::without_origin().option("client.memory.size=8MiB"), &of_reader).mount(std::slice::from_ref(&worker));
+    tree.verify(&mount.root());
+
+    let address = worker.address().to_string();
+    let left = || {
+        let told = once("the worker tells its counters", SOON, || {
+            let asked = run(&["stats", "--all", "--json", "--workers", &address], &of_admin);
+            (asked.code == Some(0)).then_some(asked.stdout)
+        });
+        let counters: serde_json::Value = serde_json::from_slice(&told).expect("counters as JSON");
+        counters["security"]["certificate_expires_seconds"].as_u64().unwrap_or_else(|| panic!("{counters}"))
+    };
+    let two_hours = 2 * 3600;
+    assert!(left() > two_hours);
+    issue("worker", &["--replace", "--lifetime", "2h"]);
+    issue("reader", &["--replace"]);
+    eventually("the worker takes its new certificate up", SOON, || left() <= two_hours);
+    tree.verify(&mount.root());
+    assert!(list(&worker, &of_reader).succeeded().text().contains("file00"));
 }
 
 #[test]
