@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_config::{Config, SecurityMode, WriteMode};
-use forebay_identity::{Live, Looked, Scope, Settings, Source, Watch};
+use forebay_identity::{Live, Looked, NameError, Scope, Settings, Source, Watch};
 use forebay_tcp::{ClientSecurity, ServerSecurity};
 use forebay_types::Role;
 use serde_json::{Value, json};
@@ -38,25 +38,13 @@ impl Security {
     /// # Errors
     /// When it cannot be had: a process that should prove who it is does not start without.
     pub fn open(config: &Config, role: Role, name: &str) -> anyhow::Result<Option<Arc<Self>>> {
-        let source = match config.security_mode {
-            SecurityMode::Off => return Ok(None),
-            SecurityMode::Key => {
-                Source::Key { file: config.security_key_file.clone(), role, name: name_of(name), lifetime: LIFETIME }
-            }
-            SecurityMode::Mtls => Source::Files {
-                certificate: config.security_cert_file.clone(),
-                key: config.security_cert_key_file.clone(),
-                authorities: config.security_ca_file.clone(),
-            },
-        };
-        let unusable = |error: &dyn std::fmt::Display| Fault::without_remedy(Exit::Usage, error.to_string());
-        let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str());
-        let scope = scope.map_err(|error| {
+        let settings = settings(config, role, name).map_err(|error| {
             let next =
                 "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
             Fault::new(Exit::Usage, error.to_string(), next)
         })?;
-        let settings = Settings { scope, source, denied: config.security_denied_file.clone() };
+        let Some(settings) = settings else { return Ok(None) };
+        let unusable = |error: &dyn std::fmt::Display| Fault::without_remedy(Exit::Usage, error.to_string());
         let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(|error| unusable(&error))?;
         info!(identity = %material.identity(), "proves who it is over TCP");
         let live = Live::new(material);
@@ -71,12 +59,7 @@ impl Security {
     /// # Errors
     /// As [`Self::open`].
     pub fn of_client(config: &Config, mounts: bool) -> anyhow::Result<Option<Arc<Self>>> {
-        let role = match (mounts, config.write_mode) {
-            (false, _) => Role::Admin,
-            (true, WriteMode::None) => Role::Reader,
-            (true, _) => Role::Writer,
-        };
-        Self::open(config, role, &machine())
+        Self::open(config, role_of_client(config, mounts), &machine())
     }
 
     /// Who it is, and until when that is believed, for `forebay stats` and `/metrics`.
@@ -103,8 +86,38 @@ impl Drop for Security {
     }
 }
 
+/// Where a part with this role and name has its identity from; nothing without `security.mode`. With certificates of
+/// others, role and name are what these say.
+///
+/// # Errors
+/// When `cluster.name` or `security.trust_domain` cannot be in an identity.
+pub fn settings(config: &Config, role: Role, name: &str) -> Result<Option<Settings>, NameError> {
+    let source = match config.security_mode {
+        SecurityMode::Off => return Ok(None),
+        SecurityMode::Key => {
+            Source::Key { file: config.security_key_file.clone(), role, name: name_of(name), lifetime: LIFETIME }
+        }
+        SecurityMode::Mtls => Source::Files {
+            certificate: config.security_cert_file.clone(),
+            key: config.security_cert_key_file.clone(),
+            authorities: config.security_ca_file.clone(),
+        },
+    };
+    let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str())?;
+    Ok(Some(Settings { scope, source, denied: config.security_denied_file.clone() }))
+}
+
+/// The role that a client of the workers takes: a mount, or a command.
+pub fn role_of_client(config: &Config, mounts: bool) -> Role {
+    match (mounts, config.write_mode) {
+        (false, _) => Role::Admin,
+        (true, WriteMode::None) => Role::Reader,
+        (true, _) => Role::Writer,
+    }
+}
+
 /// This machine, as its certificates name it.
-pub(crate) fn machine() -> String {
+pub fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
