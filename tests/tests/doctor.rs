@@ -1,8 +1,10 @@
 //! `forebay doctor` on the machine that the tests run on, whatever that has; with another process of it as the host that is asked.
 //! Between two devices of RDMA it runs in `make test-rdma`.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -55,6 +57,7 @@ fn a_machine_is_well_as_long_as_nothing_is_asked_of_it() {
         "Network",
         "Origin",
         "Cluster",
+        "Security",
         "Configuration",
         "Verdicts",
     ] {
@@ -174,6 +177,85 @@ fn a_machine_that_was_recorded_is_looked_at_with_its_own_settings_and_asked_noth
     doctor(&[], &["--record", recorded]).failed(2, &["it is not empty", "next: "]);
     doctor(&[], &["--root", "/nonexistent"]).failed(3, &["/nonexistent", "next: "]);
     doctor(&[], &["--root", recorded, "--peer", "node2"]).failed(2, &["--root"]);
+}
+
+#[test]
+fn a_key_is_opened_as_a_worker_opens_it_and_is_in_no_report_or_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, recorded) = (folder.path().join("cluster.key"), folder.path().join("node1"));
+    let create = || finish(forebay(&[]).args(["key", "create"]), Duration::from_secs(60)).succeeded().text();
+    let write = |text: &str, mode: u32| {
+        std::fs::write(&key, text).unwrap();
+        std::fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+    };
+    let (first, second) = (create(), create());
+    let file = key.to_str().unwrap();
+    let setting = format!("security.key_file={file}");
+    let arguments = ["--json", "-o", "security.mode=key", "-o", &setting];
+    let look = |more: &[&str]| doctor(&[], &[&arguments[..], more].concat());
+
+    let missing = look(&[]);
+    missing.failed(1, &["file failed"]);
+    let remedy = check(&json(&missing), "security", "file", Some(file))["remedy"].clone();
+    assert!(remedy.as_str().unwrap().contains("forebay key create"), "{remedy}");
+    write(&first, 0o644);
+    let open = look(&[]);
+    open.failed(1, &["file failed"]);
+    let open = json(&open);
+    assert_eq!(check(&open, "security", "file", Some(file))["remedy"], format!("chmod 600 {file}"));
+
+    write(&first, 0o600);
+    let good = json(&look(&[]).succeeded());
+    let shown = finish(forebay(&[]).args(["key", "show", "-o", &setting]), Duration::from_secs(60)).succeeded().text();
+    let fingerprint = shown.split_whitespace().next().unwrap();
+    let keys = check(&good, "security", "keys", Some(file));
+    assert!(keys["verdict"] == "ok" && keys["what"].as_str().unwrap().starts_with(fingerprint), "{keys}");
+    let identity = check(&good, "security", "identity", None);
+    assert!(identity["what"].as_str().unwrap().starts_with("spiffe://forebay/forebay/forebay/"), "{identity}");
+    // What keeps the clock of the machine that tests run on is its own affair.
+    assert!(["ok", "warn"].contains(&check(&good, "security", "clock", None)["verdict"].as_str().unwrap()));
+
+    write(&format!("{first}{second}"), 0o600);
+    let finished = look(&["--record", recorded.to_str().unwrap()]).succeeded();
+    let both = json(&finished);
+    assert_eq!(check(&both, "security", "keys", Some(file))["verdict"], "warn");
+    let document = std::fs::read_to_string(recorded.join("forebay-doctor.json")).unwrap();
+    assert!(document.contains(fingerprint), "{document}");
+    let is_copied = recorded.join(file.trim_start_matches('/')).exists();
+    assert!(!is_copied, "a secret is not recorded");
+    for secret in [&first, &second].map(|pem| pem.lines().nth(1).unwrap()) {
+        assert!(!document.contains(secret) && !finished.text().contains(secret), "{document}");
+    }
+    let root = ["doctor", "--json", "--root", recorded.to_str().unwrap()];
+    let then = json(&finish(forebay(&[]).args(root), Duration::from_secs(60)).succeeded());
+    assert_eq!(then["checks"], both["checks"]);
+}
+
+#[test]
+fn a_certificate_is_opened_as_a_worker_opens_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let create = finish(forebay(&[]).args(["key", "create"]), Duration::from_secs(60)).succeeded().text();
+    std::fs::write(path("cluster.key"), create).unwrap();
+    std::fs::set_permissions(path("cluster.key"), Permissions::from_mode(0o600)).unwrap();
+    let (key, team) = (format!("security.key_file={}", path("cluster.key")), path("team-a"));
+    let issue = ["key", "issue", "--role", "reader", "--client", "team-a", "--output", &team, "-o", &key];
+    let _ = finish(forebay(&[]).args(issue), Duration::from_secs(60)).succeeded();
+    let settings = [("cert_file", "tls.crt"), ("cert_key_file", "tls.key"), ("ca_file", "ca.crt")];
+    let settings = settings.map(|(key, name)| format!("security.{key}={team}/{name}"));
+    let mut arguments = vec!["--json", "-o", "security.mode=mtls"];
+    arguments.extend(settings.iter().flat_map(|setting| ["-o", setting.as_str()]));
+    let report = json(&doctor(&[], &arguments).succeeded());
+    let certificate = check(&report, "security", "certificate", Some(format!("{team}/tls.crt").as_str()));
+    assert!(certificate["verdict"] == "ok" && certificate["what"].as_str().unwrap().contains("of 90 days"));
+    assert_eq!(check(&report, "security", "role", None)["verdict"], "info", "a reader, and write.mode is its default");
+
+    std::fs::remove_file(format!("{team}/tls.key")).unwrap();
+    let finished = doctor(&[], &arguments);
+    finished.failed(1, &["file failed"]);
+    let report = json(&finished);
+    let missing = check(&report, "security", "file", Some(format!("{team}/tls.key").as_str()));
+    assert_eq!(missing["what"], "it is not there");
 }
 
 #[test]

@@ -454,7 +454,19 @@ fn sources(directory: &Path) -> String {
 fn every_check_that_the_guide_to_trouble_names_is_one_of_the_doctors() {
     let (_, page) = guides().into_iter().find(|(name, _)| name == "troubleshooting.md").unwrap();
     let sources = sources(&root().join("crates/forebay-doctor/src/checks"));
-    let sections = ["system", "rdma", "ucx", "memory", "fuse", "network", "origin", "cluster", "configuration", "peer"];
+    let sections = [
+        "system",
+        "rdma",
+        "ucx",
+        "memory",
+        "fuse",
+        "network",
+        "origin",
+        "cluster",
+        "security",
+        "configuration",
+        "peer",
+    ];
     let mut named = 0;
     for row in page.lines().filter(|line| line.starts_with("| ") && !line.contains("| check |")) {
         let row = row.replace("\\|", "/");

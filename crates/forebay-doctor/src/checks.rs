@@ -17,6 +17,7 @@ mod partitions;
 mod peer;
 pub mod ports;
 mod rdma;
+mod security;
 mod slots;
 mod speeds;
 mod system;
@@ -53,6 +54,7 @@ pub fn check(facts: &Facts, config: &Config) -> Vec<Check> {
         ports::check(facts, config),
         origin::check(facts),
         cluster::check(facts),
+        security::check(facts, config),
         configuration::check(facts, config),
         cards::check(facts, config),
         peer::check(facts, config),

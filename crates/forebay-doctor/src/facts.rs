@@ -25,6 +25,7 @@ mod processes;
 mod rdma;
 mod recording;
 mod route;
+mod security;
 mod services;
 mod system;
 mod ucx;
@@ -59,6 +60,7 @@ pub use processes::Process;
 pub use rdma::{Device, DeviceKind, Gid, Port, Rdma};
 pub use recording::Recording;
 pub use route::{PathMtu, Route};
+pub use security::{Certificate, Obstacle, Refusal, Security};
 pub use services::{CoordinatorProbe, EtcdProbe, MountProbe, WindowProbe, micros};
 pub use system::System;
 pub use ucx::{Ucx, UcxModule};
@@ -112,6 +114,9 @@ pub struct Facts {
     pub coordinators: Vec<CoordinatorProbe>,
     /// Mounts of Forebay.
     pub mounts: Vec<MountProbe>,
+    /// Who its processes prove to be, if their files were opened.
+    #[serde(default)]
+    pub security: Option<Security>,
     /// Other hosts, as they were asked and measured.
     pub peers: Vec<PeerProbe>,
     /// The configuration.
@@ -150,6 +155,8 @@ pub struct Outside {
     pub coordinators: Vec<CoordinatorProbe>,
     /// Mounts of Forebay.
     pub mounts: Vec<MountProbe>,
+    /// What became of opening the files of identities.
+    pub security: Option<Security>,
     /// Other hosts, as they were asked and measured.
     pub peers: Vec<PeerProbe>,
     /// The configuration.
@@ -197,6 +204,7 @@ impl Facts {
             etcd: outside.etcd,
             coordinators: outside.coordinators,
             mounts: outside.mounts,
+            security: outside.security,
             peers: outside.peers,
             configuration: outside.configuration,
             faults_over_ms: outside.first_look.map(|first| first.ms_before),

@@ -4,7 +4,7 @@
 //!
 //! 1. [`Facts::gather`] reads sysfs and procfs below a [`Root`], so no tool needs to be installed and a recorded tree
 //!    ([`recording`]) serves as well as a machine. What only system calls and libraries tell ([`Outside`]: addresses, drivers, the clock,
-//!    libucp, what an origin or another host answers) is handed in; most of it has a function here that finds it.
+//!    libucp, identities, what an origin or another host answers) is handed in; most of it has a function here that finds it.
 //! 2. [`checks::check`] makes verdicts of facts and configuration: pure functions, a file for each part of the machine.
 //! 3. [`Report`] prints both, for people or as one JSON document.
 //!

@@ -118,6 +118,7 @@ fn sections(facts: &Facts) -> Vec<(&'static str, Lines)> {
         ("Network", devices::network(facts)),
         ("Origin", others::origin(facts)),
         ("Cluster", others::cluster(facts)),
+        ("Security", others::security(facts)),
         ("Configuration", others::configuration(facts)),
     ];
     sections.extend(facts.peers.iter().map(|peer| ("Peer", others::peer(peer))));

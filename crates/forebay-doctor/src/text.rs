@@ -32,6 +32,14 @@ pub(crate) fn time(nanos: u64) -> String {
     format!("{nanos} ns")
 }
 
+/// `3 days`, in the largest unit that there are two of.
+pub(crate) fn span(seconds: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("days", 86_400), ("hours", 3600), ("minutes", 60), ("s", 1)];
+    let found = UNITS.into_iter().find(|(_, length)| seconds / length >= 2);
+    let (unit, length) = found.unwrap_or(("s", 1));
+    format!("{} {unit}", seconds / length)
+}
+
 /// `12.3 Gb/s`, or `900 Mb/s` below one of them.
 pub(crate) fn rate(mbps: u64) -> String {
     match (mbps, mbps % 1000 / 100) {
@@ -109,6 +117,8 @@ mod tests {
             [time(999), time(1500), time(20_000_000), time(3_100_000_000)],
             ["999 ns", "1.5 us", "20 ms", "3.1 s"]
         );
+        assert_eq!([span(0), span(119), span(120), span(7200)], ["0 s", "119 s", "2 minutes", "2 hours"]);
+        assert_eq!([span(172_799), span(172_800)], ["47 hours", "2 days"]);
         assert_eq!([rate(0), rate(999), rate(1000), rate(12_345)], ["0 Mb/s", "999 Mb/s", "1 Gb/s", "12.3 Gb/s"]);
         assert_eq!((ranges(&[0, 1, 2, 5, 7, 8].into()), ranges(&[].into())), ("0-2,5,7-8".to_owned(), String::new()));
         assert_eq!(printable("a\x1b[2Jé"), "a\\u{1b}[2Jé");

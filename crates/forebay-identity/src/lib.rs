@@ -12,6 +12,7 @@
 //! | How is an identity written? | `name.rs` |
 //! | How does everything follow from one key? | `cluster_key.rs`, `authority.rs` |
 //! | Who is believed? | `trust.rs` |
+//! | Until when are certificates valid? | `validity.rs` |
 //! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
 //! | What is spoken? | `tls.rs` |
 //!
@@ -30,6 +31,7 @@ mod secret_file;
 mod source;
 mod tls;
 mod trust;
+mod validity;
 
 pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
@@ -41,3 +43,4 @@ pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, reason, server_config};
 pub use trust::{Peer, Side, Trust};
+pub use validity::{Described, described};

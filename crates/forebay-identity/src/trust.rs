@@ -1,7 +1,7 @@
 //! Whom to believe: a certificate is judged by the authorities that may speak for the role that its name claims.
 
 use std::collections::HashSet;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, KeyUsage};
@@ -9,6 +9,7 @@ use webpki::{EndEntityCert, KeyUsage};
 use crate::error::IdentityError;
 use crate::name::{Identity, Scope, role_of_authority};
 use crate::provider::provider;
+use crate::validity::ends;
 use forebay_types::Role;
 
 /// Somebody who was believed.
@@ -69,6 +70,11 @@ impl Trust {
     #[must_use]
     pub fn denies(&self, identity: &Identity) -> bool {
         self.denied.contains(identity)
+    }
+
+    /// Those who are denied, in no order.
+    pub fn denied(&self) -> impl Iterator<Item = &Identity> {
+        self.denied.iter()
     }
 
     /// Who has shown this chain of certificates. That it has the key of the first is for TLS to find out.
@@ -144,11 +150,4 @@ fn restriction(scope: &Scope, name: &str) -> Result<Option<Role>, String> {
     role.map(Some).ok_or_else(|| {
         format!("`{name}` is the name of an authority for something else than {domain} or a role of this cluster")
     })
-}
-
-/// When a certificate ends.
-fn ends(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
-    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let seconds = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }

@@ -45,10 +45,12 @@ struct Modes {
 
 impl Modes {
     /// `None`: nobody proves anything.
-    fn of(mode: SecurityMode, accept: &[SecurityMode]) -> Result<Option<Self>, Fault> {
+    fn of(config: &Config) -> Result<Option<Self>, Fault> {
+        let (mode, accept) = (config.security_mode, &config.security_accept);
         if !accept.is_empty() && !accept.contains(&mode) {
             let what = format!("`security.accept` does not have `{}`, which `security.mode` is", mode.as_str());
-            let next = "list in it what is being left and what is being gone over to, as in `[\"off\", \"key\"]`; in the end, remove it";
+            let next = "list in it what is being left and what is being gone over to, as in `[\"off\", \"key\"]`; in the \
+                        end, remove it";
             return Err(Fault::new(Exit::Usage, what, next));
         }
         let accepts = |mode| accept.contains(&mode);
@@ -60,6 +62,25 @@ impl Modes {
             believes_both: accepts(SecurityMode::Key) && accepts(SecurityMode::Mtls),
         }))
     }
+
+    fn settings(self, config: &Config, role: Role, name: &str) -> Result<Settings, Fault> {
+        let (key_file, authorities) = (config.security_key_file.clone(), config.security_ca_file.clone());
+        let (source, also) = if self.proves == SecurityMode::Mtls {
+            let certificate = config.security_cert_file.clone();
+            let key = config.security_cert_key_file.clone();
+            (Source::Files { certificate, key, authorities }, Believed::Key(key_file))
+        } else {
+            let source = Source::Key { file: key_file, role, name: name_of(name), lifetime: LIFETIME };
+            (source, Believed::Files(authorities))
+        };
+        let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(|error| {
+            let next =
+                "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
+            Fault::new(Exit::Usage, error.to_string(), next)
+        })?;
+        let also = self.believes_both.then_some(also);
+        Ok(Settings { scope, source, also, denied: config.security_denied_file.clone() })
+    }
 }
 
 impl Security {
@@ -69,25 +90,9 @@ impl Security {
     /// # Errors
     /// When it cannot be had: a process that should prove who it is does not start without.
     pub fn open(config: &Config, role: Role, name: &str) -> anyhow::Result<Option<Arc<Self>>> {
-        let Some(modes) = Modes::of(config.security_mode, &config.security_accept)? else { return Ok(None) };
-        let (key_file, authorities) = (config.security_key_file.clone(), config.security_ca_file.clone());
-        let (source, also) = if modes.proves == SecurityMode::Mtls {
-            let certificate = config.security_cert_file.clone();
-            let key = config.security_cert_key_file.clone();
-            (Source::Files { certificate, key, authorities }, Believed::Key(key_file))
-        } else {
-            let source = Source::Key { file: key_file, role, name: name_of(name), lifetime: LIFETIME };
-            (source, Believed::Files(authorities))
-        };
-        let also = modes.believes_both.then_some(also);
+        let Some(modes) = Modes::of(config)? else { return Ok(None) };
+        let settings = modes.settings(config, role, name)?;
         let unusable = |error: &dyn std::fmt::Display| Fault::without_remedy(Exit::Usage, error.to_string());
-        let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str());
-        let scope = scope.map_err(|error| {
-            let next =
-                "with `security.mode`, `cluster.name` and `security.trust_domain` are parts of identities: rename them";
-            Fault::new(Exit::Usage, error.to_string(), next)
-        })?;
-        let settings = Settings { scope, source, also, denied: config.security_denied_file.clone() };
         let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(|error| unusable(&error))?;
         info!(identity = %material.identity(), mode = config.security_mode.as_str(), "has an identity");
         let live = Live::new(material);
@@ -104,12 +109,7 @@ impl Security {
     /// # Errors
     /// As [`Self::open`].
     pub fn of_client(config: &Config, mounts: bool) -> anyhow::Result<Option<Arc<Self>>> {
-        let role = match (mounts, config.write_mode) {
-            (false, _) => Role::Admin,
-            (true, WriteMode::None) => Role::Reader,
-            (true, _) => Role::Writer,
-        };
-        Self::open(config, role, &machine())
+        Self::open(config, role_of_client(config, mounts), &machine())
     }
 
     /// Who it is, and until when that is believed, for `forebay stats` and `/metrics`.
@@ -136,8 +136,26 @@ impl Drop for Security {
     }
 }
 
+/// Where a part with this role and name has its identity from, if it has one. With certificates of others, role and name are
+/// what these say.
+///
+/// # Errors
+/// When the keys of `security.*` do not fit together, or `cluster.name` or `security.trust_domain` cannot be in an identity.
+pub fn settings(config: &Config, role: Role, name: &str) -> Result<Option<Settings>, Fault> {
+    Modes::of(config)?.map(|modes| modes.settings(config, role, name)).transpose()
+}
+
+/// The role that a client of the workers takes: a mount, or a command.
+pub fn role_of_client(config: &Config, mounts: bool) -> Role {
+    match (mounts, config.write_mode) {
+        (false, _) => Role::Admin,
+        (true, WriteMode::None) => Role::Reader,
+        (true, _) => Role::Writer,
+    }
+}
+
 /// This machine, as its certificates name it.
-pub(crate) fn machine() -> String {
+pub fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -178,7 +196,11 @@ mod tests {
     #[test]
     fn a_cluster_goes_from_one_mode_to_another_in_steps() {
         use SecurityMode::{Key, Mtls, Off};
-        let modes = |mode, accept: &[_]| Modes::of(mode, accept).unwrap();
+        let of_config = |mode, accept: &[SecurityMode]| {
+            let accept = accept.to_vec();
+            Modes::of(&Config { security_mode: mode, security_accept: accept, ..Config::default() })
+        };
+        let modes = |mode, accept: &[_]| of_config(mode, accept).unwrap();
         let of = |proves, accepts_plain, believes_both| Some(Modes { proves, accepts_plain, believes_both });
         assert_eq!(modes(Off, &[]), None);
         assert_eq!(modes(Off, &[Off]), None);
@@ -187,7 +209,7 @@ mod tests {
         assert_eq!(modes(Key, &[Off, Key]), of(Key, true, false));
         assert_eq!(modes(Key, &[Key, Mtls]), of(Key, false, true));
         assert_eq!(modes(Mtls, &[Key, Mtls]), of(Mtls, false, true));
-        assert!(Modes::of(Key, &[Off]).is_err() && Modes::of(Off, &[Key]).is_err());
+        assert!(of_config(Key, &[Off]).is_err() && of_config(Off, &[Key]).is_err());
     }
 
     #[test]

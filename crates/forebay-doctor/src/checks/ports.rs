@@ -67,7 +67,7 @@ fn check_port(facts: &Facts, config: &Config, key: &'static str, port: u16) -> C
 }
 
 /// Where a worker would listen on the port that `key` names; nothing when that is not known, or may be anywhere.
-fn listening(facts: &Facts, config: &Config, key: &str) -> Vec<IpAddr> {
+pub(super) fn listening(facts: &Facts, config: &Config, key: &str) -> Vec<IpAddr> {
     let addresses = match key {
         "network.rdma.data.port" => for_rdma_data(facts, config),
         "network.rdma.metadata.port" => for_requests(facts, config).map(|address| vec![address]),

@@ -49,6 +49,8 @@ pub enum Section {
     Origin,
     /// etcd and coordinators.
     Cluster,
+    /// Identities, and what proves them.
+    Security,
     /// The configuration.
     Configuration,
     /// Another host.
@@ -68,6 +70,7 @@ impl Section {
             Self::Network => "network",
             Self::Origin => "origin",
             Self::Cluster => "cluster",
+            Self::Security => "security",
             Self::Configuration => "configuration",
             Self::Peer => "peer",
         }

@@ -1,7 +1,9 @@
 //! Others: origins, the cluster, and the hosts that were asked; and the configuration that names them.
 
 use super::lines::{Lines, joined, line};
-use crate::facts::{CoordinatorProbe, EtcdProbe, Facts, PeerMeasured, PeerOperation, PeerProbe, Reached, Recording};
+use crate::facts::{
+    Certificate, CoordinatorProbe, EtcdProbe, Facts, PeerMeasured, PeerOperation, PeerProbe, Reached, Recording,
+};
 use crate::text::{listed, rate, size, time};
 
 /// What a recorded tree is and lacks, before anything that it shows.
@@ -12,16 +14,16 @@ pub(super) fn recording(recording: &Recording) -> Vec<String> {
             let at = at.as_deref().unwrap_or("at an unknown time");
             vec![
                 format!("{first}, recorded {at} by forebay {by}"),
-                "UCX, the clock, origin, etcd, coordinators, mounts and peers are what they were then: only a live machine asks \
-                 them again."
+                "UCX, the clock, origin, etcd, coordinators, mounts, identities and peers are what they were then: only a \
+                 live machine asks them again."
                     .to_owned(),
             ]
         }
         (None, _) => vec![
             first,
             "It has files only. Not known, for it takes a live machine: addresses of interfaces, what drivers, libibverbs and UCX \
-             say, listeners of rdma_cm, flow control of Ethernet, the clock, whether faults grow, and what origin, etcd, \
-             coordinators, mounts and peers answer."
+             say, listeners of rdma_cm, flow control of Ethernet, the clock, whether faults grow, identities, and what \
+             origin, etcd, coordinators, mounts and peers answer."
                 .to_owned(),
         ],
     }
@@ -59,6 +61,20 @@ pub(super) fn cluster(facts: &Facts) -> Lines {
     };
     let lines: Lines = facts.etcd.iter().map(etcd).chain(facts.coordinators.iter().map(coordinator)).collect();
     if lines.is_empty() { vec![line("none", "")] } else { lines }
+}
+
+pub(super) fn security(facts: &Facts) -> Lines {
+    let Some(found) = &facts.security else { return vec![line("unknown", "")] };
+    let mut lines = vec![line("mode", found.mode.as_str())];
+    lines.extend(found.identity.as_ref().map(|identity| line("identity", identity)));
+    let keys = found.keys.iter().enumerate();
+    lines.extend(keys.map(|(at, key)| line("key", format!("{key}, {}", if at == 0 { "signs" } else { "trusted" }))));
+    lines.extend(found.certificates.iter().map(|certificate| {
+        let Certificate { file, name, is_authority, .. } = certificate;
+        let kind = if *is_authority { "authority" } else { "certificate" };
+        line(kind, format!("{name}, in {file}"))
+    }));
+    lines
 }
 
 pub(super) fn peer(peer: &PeerProbe) -> Lines {

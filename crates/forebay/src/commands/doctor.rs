@@ -5,6 +5,7 @@
 //!
 //! * `origins`: the object stores, and their clocks;
 //! * `services`: etcd, coordinators, and the mounts of this machine;
+//! * `security`: the files that prove who this machine is;
 //! * `peer`: another host: the way to it, its worker, and the benchmark's server there;
 //! * `recorded`: a machine that was recorded, which is asked nothing.
 
@@ -13,12 +14,13 @@ mod measure;
 mod origins;
 mod peer;
 mod recorded;
+mod security;
 mod services;
 mod worker;
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay_config::Loaded;
 use forebay_doctor::checks::ports;
@@ -55,15 +57,16 @@ const SECOND_LOOK_AFTER: Duration = Duration::from_secs(1);
 ///
 /// --record DIR copies everything that the command reads, for a bug report. --root DIR reads such a copy, on any
 /// machine. The copy contains the names of host, interfaces, cards and modules, addresses, GUIDs, partition keys,
-/// memory limits and the mount table. It also contains the settings that are not at their default, and the answers of
-/// origins, etcd, coordinators and peers. It does not contain keys, passwords in URLs, environment variables other than
-/// UCX_..., or options of other programs. Nothing is sent: you can read the copy first.
+/// memory limits and the mount table. It also contains the settings that are not at their default, fingerprints of
+/// keys, names and times of certificates, and the answers of origins, etcd, coordinators and peers. It does not contain
+/// keys, passwords in URLs, environment variables other than UCX_..., or options of other programs. Nothing is sent:
+/// you can read the copy first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 With --json the output is one document:
   facts    what there is: system, modules, pci_cards, rdma, interfaces, ucx, memory, fuse,
            mounts, listeners, rdma_listeners, connections, boot, clock, origins, etcd,
-           coordinators, peers, processes, lock_limits, configuration, recording
+           coordinators, security, peers, processes, lock_limits, configuration, recording
   checks   the verdicts, each with section, name, subject, verdict, what and remedy
   counts   the number of each verdict
 With --problems, checks has only those that warn or fail.
@@ -167,6 +170,7 @@ fn of_this_machine(args: &Args, settings: Vec<String>) -> anyhow::Result<(Report
         rdma_listeners: RdmaListener::of_this_machine(),
         ucx,
         clock: Clock::read(),
+        security: Some(security::look(&loaded.config, SystemTime::now())),
         local_dir: loaded.config.client_local_dir.clone(),
         configuration,
         search_path: std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default(),
