@@ -287,7 +287,7 @@ mod tests {
         fn settings(&self, directory: &Path) -> Settings {
             let [certificate, key, authorities] = ["tls.crt", "tls.key", "ca.crt"].map(|name| directory.join(name));
             let source = Source::Files { certificate, key, authorities };
-            Settings { scope: self.scope.clone(), source, denied: None }
+            Settings { scope: self.scope.clone(), source, also: None, denied: None }
         }
     }
 
