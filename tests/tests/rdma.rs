@@ -298,8 +298,13 @@ fn a_port_that_is_still_taken_is_tried_again() {
 fn refused(settings: &[&str]) -> Finished {
     let mut command = forebay(&[]);
     command.arg("worker");
-    let common =
-        ["mounts=/=file:///", "worker.rpc.bind.host=127.0.0.1", "worker.rpc.port=0", "worker.memory.size=64MiB"];
+    let common = [
+        "mounts=/=file:///",
+        "worker.rpc.bind.host=127.0.0.1",
+        "worker.rpc.port=0",
+        "worker.memory.size=64MiB",
+        "security.mode=off",
+    ];
     for setting in common.iter().chain(&SHARED_MEMORY).chain(settings) {
         command.args(["-o", setting]);
     }

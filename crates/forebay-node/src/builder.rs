@@ -134,9 +134,9 @@ impl NodeBuilder {
         }
         check_security(&loaded.config)?;
         binding::check(&loaded.config, self.listening_parts())?;
-        exposure::check(&loaded, self.listeners())?;
         let parts = self.memory_of(&loaded);
         memory::check(&mut loaded, parts)?;
+        exposure::check(&loaded, self.listeners())?;
         (self.loaded, self.is_checked) = (Some(loaded), true);
         Ok(())
     }

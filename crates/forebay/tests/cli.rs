@@ -116,7 +116,8 @@ fn an_error_is_two_lines_what_failed_and_what_next() {
     let missing = directory.path().join("missing");
     let missing = missing.to_str().unwrap();
     let user = ["-o", "cluster.etcd.user=forebay", "-o", "cluster.etcd.password_file=/dev/null"];
-    let with_password = [&["coordinator", "--etcd", "http://etcd1:2379"][..], &user].concat();
+    let with_password =
+        [&["coordinator", "--etcd", "http://etcd1:2379", "-o", "security.mode=off"][..], &user].concat();
     for (arguments, code, what, next) in [
         (vec!["umount", missing], 3, "nothing is mounted at", "findmnt"),
         (vec!["umount", "/proc"], 2, "not of forebay", "umount"),
@@ -125,6 +126,7 @@ fn an_error_is_two_lines_what_failed_and_what_next() {
         (vec!["up", "ftp://host/x", "/mnt", "--foreground"], 2, "no origin has the scheme `ftp`", "s3, gs"),
         (vec!["mount", "/"], 2, "no workers are named", "--workers"),
         (vec!["worker"], 2, "`mounts` is empty", "mounts=/=s3://"),
+        (vec!["coordinator"], 2, "would listen at 0.0.0.0:19999, beyond this machine", "forebay key create >"),
         (with_password, 2, "`cluster.etcd.password_file`", "configuration"),
         (vec!["fs", "staged", "ls", missing], 3, "does not exist", "mkdir -p"),
         (vec!["fs", "staged", "retry", "00"], 3, "nothing is staged as 00", "fs staged ls"),
