@@ -2,13 +2,14 @@
 //!
 //! Any coordinator will do: what is the leader's, it passes on. A redirect is not followed: whoever answered with one is
 //! no coordinator of this release. Every request has a deadline, and a refusal is told in the words of the coordinator
-//! that refused.
+//! that refused. Over TLS both ends prove who they are, and nothing is sent to who is no coordinator.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use forebay_types::FsPath;
 use reqwest::{Method, RequestBuilder, StatusCode};
+use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -103,23 +104,29 @@ impl ApiError {
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     address: String,
+    scheme: &'static str,
     http: reqwest::Client,
 }
 
 impl ApiClient {
-    /// A client of the coordinator at `HOST:PORT`. Nothing is asked yet.
+    /// A client of the coordinator at `HOST:PORT`, in plain text. Nothing is asked yet.
     ///
     /// # Errors
     /// [`ApiError::Address`].
     pub fn new(address: &str) -> Result<Self, ApiError> {
-        Self::from_source(address, None)
+        Self::from_source(address, None, None)
     }
 
-    /// The same, connecting from the address `source` of this machine, if one is given.
+    /// The same, connecting from the address `source` of this machine, if one is given, and over TLS if `security` says who is to be
+    /// believed there.
     ///
     /// # Errors
     /// [`ApiError::Address`].
-    pub fn from_source(address: &str, source: Option<IpAddr>) -> Result<Self, ApiError> {
+    pub fn from_source(
+        address: &str,
+        source: Option<IpAddr>,
+        security: Option<ClientConfig>,
+    ) -> Result<Self, ApiError> {
         let bad = || ApiError::Address(address.to_owned());
         let url: reqwest::Url = format!("http://{address}/").parse().map_err(|_| bad())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
@@ -128,8 +135,12 @@ impl ApiClient {
         }
         // A proxy of the environment is for the world outside, not for the cluster.
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        let http = http.local_address(source).redirect(reqwest::redirect::Policy::none()).build().map_err(|_| bad())?;
-        Ok(Self { address: address.to_owned(), http })
+        let http = http.local_address(source).redirect(reqwest::redirect::Policy::none());
+        let (scheme, http) = match security {
+            Some(config) => ("https", http.tls_backend_preconfigured(config)),
+            None => ("http", http),
+        };
+        Ok(Self { address: address.to_owned(), scheme, http: http.build().map_err(|_| bad())? })
     }
 
     /// Submits a job, or finds the one that is under way.
@@ -248,7 +259,7 @@ impl ApiClient {
         for (at, (name, value)) in query.iter().enumerate() {
             url.push_str(&format!("{}{name}={}", sep(at), forebay_state::encode_segment(value)));
         }
-        self.http.request(method, format!("http://{}/api/v1{url}", self.address))
+        self.http.request(method, format!("{}://{}/api/v1{url}", self.scheme, self.address))
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ApiError> {
@@ -295,15 +306,38 @@ impl ApiClient {
             return ApiError::TimedOut { address, within: ANSWER_WITHIN };
         }
         // The innermost cause says what the system said.
-        let mut cause: &dyn std::error::Error = error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        ApiError::Unreachable { address, reason: cause.to_string() }
+        let error: &(dyn std::error::Error + 'static) = error;
+        let causes = std::iter::successors(Some(error), |cause| (*cause).source());
+        let reason = causes.last().map_or_else(String::new, told);
+        ApiError::Unreachable { address, reason }
     }
 
     fn not_understood(&self, reason: String) -> ApiError {
         ApiError::NotUnderstood { address: self.address.clone(), reason }
+    }
+}
+
+/// What the innermost cause says; one of TLS, in our words.
+fn told(cause: &(dyn std::error::Error + 'static)) -> String {
+    match of_tls(cause) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not speak TLS: `security.mode` has to be the same at both ends".to_owned()
+        }
+        Some(rustls::Error::AlertReceived(alert)) => {
+            format!("it refuses the certificate of this command ({alert:?}), and its log says why")
+        }
+        Some(error) => forebay_identity::reason(error),
+        None => cause.to_string(),
+    }
+}
+
+/// The error of TLS that is in this one: errors of I/O, which do not name what they are made of as their source, may be made of it.
+fn of_tls<'e>(mut cause: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
+    loop {
+        if let Some(error) = cause.downcast_ref() {
+            return Some(error);
+        }
+        cause = cause.downcast_ref::<std::io::Error>()?.get_ref()?;
     }
 }
 

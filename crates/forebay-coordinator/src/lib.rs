@@ -36,7 +36,7 @@ pub use cache::{CacheAccess, HeldBytes, Loaded};
 pub use client::{ApiClient, ApiError};
 pub use coordinator::{Coordinator, CoordinatorError, CoordinatorOptions};
 pub use election_wait::once_led;
-pub use leader::{LeaderConnector, LeaderRecord, LeaderStream, PlainConnector};
+pub use leader::{LeaderConnector, LeaderRecord, LeaderStream, PlainConnector, SecureConnector};
 pub use runner::{Runner, RunnerError, RunnerOptions};
 pub use series::{Plot, Point, Throughput, Window};
 pub use service::{ClusterView, MountCheck};

@@ -26,11 +26,24 @@ function fill(element, attributes, children) {
   return element;
 }
 
+/** What this page proves with that it may ask: kept here alone, and gone when the page is loaded again. */
+let token = "";
+
+/** Takes the token out of the address, `#token=TOKEN`, where the history and others who look on would see it. */
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given === null) return;
+  token = given;
+  history.replaceState(null, "", location.pathname);
+}
+
 async function get(path) {
   const giveUp = new AbortController();
   const timer = setTimeout(() => giveUp.abort(), GIVE_UP_MS);
   try {
-    const response = await fetch("/api/v1" + path, { signal: giveUp.signal, headers: { accept: "application/json" } });
+    const headers = { accept: "application/json", ...(token && { authorization: `Bearer ${token}` }) };
+    const response = await fetch("/api/v1" + path, { signal: giveUp.signal, headers });
+    if (response.status === 401) throw new Error("this coordinator asks for a token: add #token=TOKEN to the address of this page");
     const body = await response.json();
     if (!response.ok) throw new Error(`${body.error.message}: ${body.error.remedy}`);
     return body;
@@ -359,4 +372,6 @@ for (const choice of document.querySelectorAll("input[name=window]")) {
   choice.addEventListener("change", () => { windowShown = choice.value; refresh(); });
 }
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+addEventListener("hashchange", () => { takeToken(); refresh(); });
+takeToken();
 loop();

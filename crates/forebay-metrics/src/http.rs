@@ -4,7 +4,8 @@
 //! are taken, the connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when
 //! all are being answered, the next one waits. So idle connections, however many, keep no client from being answered.
 //!
-//! Every listener has names, and answers to no other ([`crate::hosts`]): there is no way to start one without.
+//! Every listener has names, and answers to no other ([`crate::hosts`]), and says who may ask it for what ([`crate::access`]): there
+//! is no way to start one without.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,12 +25,13 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::guard::guarded;
+use crate::access::{Access, Caller, Opened, Operation};
+use crate::guard::{Gate, guarded, tls_only};
 use crate::hosts::HostNames;
 use crate::places::Source;
 use crate::refused::{self, Reason};
 use crate::seats::{Place, Seats};
-use crate::socket::{AnswerBody, RequestBody, Socket};
+use crate::socket::{AnswerBody, RequestBody, Socket, Stream};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -39,7 +41,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 pub struct HttpLimits {
     /// Connections at once. Of these, one address has half at most, other than that of loopback.
     pub connections: usize,
-    /// How long the head of a request may take to arrive; an idle connection is closed after it, too.
+    /// How long a handshake, and then the head of a request, may take to arrive; an idle connection is closed after it, too.
     pub head_within: Duration,
     /// How long the body of a request may take to arrive, from its head on.
     pub body_within: Duration,
@@ -59,13 +61,22 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `router` to all connections of `listener` that ask for one of `hosts`. Each request has the address that it
-    /// came from as an extension, [`ConnectInfo`]. Must be called within a tokio runtime.
+    /// Serves `router` to all connections of `listener` that ask for one of `hosts`, and to whom `access` allows what they ask for:
+    /// `operations` says what that takes. Each request has the address that it came from as an extension, [`ConnectInfo`]. Must be
+    /// called within a tokio runtime.
     #[must_use]
-    pub fn start(listener: TcpListener, router: Router, hosts: HostNames, limits: HttpLimits) -> Self {
+    pub fn start(
+        listener: TcpListener,
+        router: Router,
+        operations: &'static [Operation],
+        access: Access,
+        hosts: HostNames,
+        limits: HttpLimits,
+    ) -> Self {
         let stop = CancellationToken::new();
         let seats = Seats::new(limits.connections, stop.clone());
-        let shared = HttpShared { limits, router: guarded(router, hosts), seats };
+        let router = guarded(router, Gate { access: access.clone(), operations }, hosts);
+        let shared = HttpShared { limits, access, router, tls_only: tls_only(), seats };
         let serving = tokio::spawn(serve(listener, Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
@@ -92,7 +103,10 @@ impl Drop for HttpServer {
 
 struct HttpShared {
     limits: HttpLimits,
+    access: Access,
     router: Router,
+    /// For those who should speak TLS, and do not.
+    tls_only: Router,
     seats: Arc<Seats>,
 }
 
@@ -132,11 +146,40 @@ async fn next_connection(
 }
 
 async fn connection(stream: TcpStream, from: SocketAddr, place: Place, shared: Arc<HttpShared>) {
+    let opened = tokio::select! {
+        opened = tokio::time::timeout(shared.limits.head_within, shared.access.open(stream)) => opened,
+        // It has asked for nothing yet.
+        () = place.told() => return,
+    };
+    match opened {
+        Ok(Ok(Opened::Plain(stream))) => answer(stream, from, Caller(None), place, &shared, &shared.router).await,
+        Ok(Ok(Opened::Secure(stream, caller))) => answer(*stream, from, caller, place, &shared, &shared.router).await,
+        Ok(Ok(Opened::NotSecure(stream))) => {
+            answer(stream, from, Caller(None), place, &shared, &shared.tls_only).await;
+        }
+        Ok(Err(error)) => {
+            refused::count(Reason::Proof);
+            debug!(%from, %error, "a connection is closed: it does not prove who it is");
+        }
+        Err(_) => debug!(%from, "a connection is closed: its handshake does not end"),
+    }
+}
+
+/// Answers what comes over a connection until that ends.
+async fn answer<S: Stream>(
+    stream: S,
+    from: SocketAddr,
+    caller: Caller,
+    place: Place,
+    shared: &HttpShared,
+    router: &Router,
+) {
     let (limits, turn) = (shared.limits, place.turn());
-    let router = TowerToHyperService::new(shared.router.clone());
+    let router = TowerToHyperService::new(router.clone());
     let answer = service_fn(|mut request: Request<Incoming>| {
         turn.asked();
         request.extensions_mut().insert(ConnectInfo(from));
+        request.extensions_mut().insert(caller.clone());
         let (asking, answering) = (Arc::clone(&turn), Arc::clone(&turn));
         let answer = router.call(request.map(|body| RequestBody::new(body, limits.body_within, asking)));
         async move { answer.await.map(|answer| answer.map(|body| AnswerBody::new(body, answering))) }
@@ -190,7 +233,7 @@ mod tests {
                     std::future::pending::<&'static str>().await
                 }),
             );
-        (HttpServer::start(listener, router, HostNames::new(), limits), address)
+        (HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits), address)
     }
 
     async fn ask(stream: &mut TcpStream, page: &str) {

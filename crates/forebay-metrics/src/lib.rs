@@ -14,12 +14,13 @@
 //! * `report`: the counters as lines for people;
 //! * `http`: a listener that no client can keep busy, also of others: `places` decides which connections stay, `seats`
 //!   sees to it, and in `socket` no client is waited for without end;
-//! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `refused` counts what may
-//!   not;
+//! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `access`: by whom, and for
+//!   what; `refused` counts what may not;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod access;
 mod exposition;
 mod family;
 mod guard;
@@ -36,6 +37,7 @@ mod server;
 mod sharded;
 mod socket;
 
+pub use access::{Access, Operation};
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use hosts::HostNames;

@@ -18,11 +18,24 @@ pub(crate) enum Reason {
     Malformed,
     /// A connection of an address that has its share of all places.
     Share,
+    /// A request in plain text where TLS is spoken.
+    Plain,
+    /// A handshake that failed, or a request of somebody who proves nothing.
+    Proof,
+    /// A request of somebody whose role may not ask for it.
+    Role,
 }
 
 impl Reason {
-    const ALL: [(Self, &'static str); 4] =
-        [(Self::Host, "host"), (Self::Origin, "origin"), (Self::Malformed, "malformed"), (Self::Share, "share")];
+    const ALL: [(Self, &'static str); 7] = [
+        (Self::Host, "host"),
+        (Self::Origin, "origin"),
+        (Self::Malformed, "malformed"),
+        (Self::Share, "share"),
+        (Self::Plain, "plain"),
+        (Self::Proof, "proof"),
+        (Self::Role, "role"),
+    ];
 }
 
 static REFUSED: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
@@ -56,6 +69,6 @@ mod tests {
         assert!(REFUSED[Reason::Share as usize].load(Ordering::Relaxed) > before);
         let mut families = Families::new();
         collect_refused(&mut families);
-        assert!(families.iter().all(|family| family.fault().is_none() && family.samples.len() == 4));
+        assert!(families.iter().all(|family| family.fault().is_none() && family.samples.len() == Reason::ALL.len()));
     }
 }

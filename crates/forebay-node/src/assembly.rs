@@ -165,8 +165,6 @@ fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerO
 /// Connects to workers over TCP.
 pub struct TcpConnector {
     options: forebay_tcp::ClientOptions,
-    /// Kept, so that its files are looked after.
-    _security: Option<Arc<Security>>,
 }
 
 impl TcpConnector {
@@ -174,21 +172,16 @@ impl TcpConnector {
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub fn of_worker(config: &Config, security: Option<Arc<Security>>) -> anyhow::Result<Self> {
-        Ok(Self::new(tcp_options(config, binding::worker_source(config)?), security))
+    pub fn of_worker(config: &Config, security: Option<&Security>) -> anyhow::Result<Self> {
+        Ok(Self { options: proving(tcp_options(config, binding::worker_source(config)?), security) })
     }
 
     /// Links of a process that only asks workers things, as a coordinator does.
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub fn of_asker(config: &Config, security: Option<Arc<Security>>) -> anyhow::Result<Self> {
-        Ok(Self::new(tcp_options(config, binding::source_for(config, Reach::Requests)?), security))
-    }
-
-    fn new(options: forebay_tcp::ClientOptions, security: Option<Arc<Security>>) -> Self {
-        let options = proving(options, security.as_deref());
-        Self { options, _security: security }
+    pub fn of_asker(config: &Config, security: Option<&Security>) -> anyhow::Result<Self> {
+        Ok(Self { options: proving(tcp_options(config, binding::source_for(config, Reach::Requests)?), security) })
     }
 }
 
@@ -341,7 +334,7 @@ pub async fn remote_client(
             links.rdma = Arc::downgrade(&rdma);
             rdma
         }
-        None => Arc::new(TcpConnector::new(options, security)),
+        None => Arc::new(TcpConnector { options }),
     };
     let connector: Arc<dyn Connector> = match NearConnector::over(Arc::clone(&connector), config).map(Arc::new) {
         Some(near) => {

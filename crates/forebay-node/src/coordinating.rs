@@ -13,11 +13,11 @@ use forebay_client::Client;
 use forebay_cluster::records::members::{Capacity, WORKERS, WorkerRecord, WorkerState};
 use forebay_cluster::records::mounts::MountRecord;
 use forebay_cluster::{Freshness, topology_of};
-use forebay_config::Loaded;
+use forebay_config::{Config, Loaded};
 use forebay_coordinator::api::Mount;
 use forebay_coordinator::{
-    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, PlainConnector,
-    RunnerOptions,
+    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, LeaderConnector, Loaded as LoadedBlock,
+    PlainConnector, RunnerOptions, SecureConnector,
 };
 use forebay_metrics::{MetricsServer, ProcessStats, Readiness, counters};
 use forebay_state::membership::{Members, Table};
@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
 use crate::hot::Hot;
+use crate::http::Terms;
 use crate::security::{self, Security};
 use crate::{assembly, binding, http, metrics, namespaces};
 
@@ -55,7 +56,7 @@ impl Coordinating {
     /// Starts a coordinator that listens at `address` and is reached at `advertised`, and reads through `client`.
     ///
     /// # Errors
-    /// When it cannot listen.
+    /// When it cannot listen, or cannot prove who it is though it should.
     pub(crate) async fn start(
         loaded: &Loaded,
         cluster: &Cluster,
@@ -66,8 +67,9 @@ impl Coordinating {
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
         let security = Security::open(config, Role::Coordinator, &security::machine())?;
-        let connector = Arc::new(assembly::TcpConnector::of_asker(config, security)?);
-        let leader = Arc::new(PlainConnector::from_source(binding::group_source(config)?));
+        let connector = Arc::new(assembly::TcpConnector::of_asker(config, security.as_deref())?);
+        let leader = leader_connector(config, security.as_deref())?;
+        let terms = Terms::of(config, security.as_deref())?;
         let workers = Table::watch(cluster.store(), WORKERS, WorkerRecord::decode);
         let group = config.cluster_cache_group.as_str().to_owned();
         let elsewhere = Elsewhere::new(group.clone(), workers.records(), connector);
@@ -111,7 +113,8 @@ impl Coordinating {
             leader,
             pages: counters(site),
             advertise: advertised,
-            hosts: http::host_names(config),
+            hosts: terms.names,
+            access: terms.access,
             lease: config.cluster_lease_ttl,
             runner,
             mount_check: Some(Arc::new(check)),
@@ -171,6 +174,17 @@ impl Coordinating {
         }
         self.view.close().await;
     }
+}
+
+/// How the coordinator that leads is reached, if it is another one: as commands reach this one.
+fn leader_connector(config: &Config, security: Option<&Security>) -> anyhow::Result<Arc<dyn LeaderConnector>> {
+    let plain = PlainConnector::from_source(binding::group_source(config)?);
+    let proved = security.map(|security| security.http_client(Some(Role::Coordinator))).transpose()?.flatten();
+    let connector: Arc<dyn LeaderConnector> = match proved {
+        Some(proved) => Arc::new(SecureConnector::over(plain, proved)),
+        None => Arc::new(plain),
+    };
+    Ok(connector)
 }
 
 /// What a coordinator counts.

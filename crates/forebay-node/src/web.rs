@@ -7,9 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context as _;
 use forebay_config::{Config, Loaded, Origin as Source};
-use forebay_metrics::{HostNames, MetricsServer, Readiness, Site, WebError, routes, serve};
+use forebay_metrics::{MetricsServer, Readiness, Site, WebError, routes, serve};
 use tracing::{info, warn};
 
+use crate::http::Terms;
+use crate::security::Security;
 use crate::worker_node::{WorkerNode, hostname_or};
 use crate::{binding, http, metrics};
 
@@ -31,8 +33,8 @@ impl Web {
         let host = config.worker_hostname.as_ref();
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), move || measured.report());
-        let names = http::host_names(config);
-        let web = Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host), names);
+        let terms = Terms::of(config, node.security()).map_err(Into::into);
+        let web = Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host), terms);
         Some(web.await?.with_probes(config, "worker.health.port", config.worker_health_port).await)
     }
 
@@ -46,8 +48,9 @@ impl Web {
         let may_move = loaded.origin("client.web.port") == Source::Default;
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), report);
-        let names = http::host_names(config);
-        let web = Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None), names);
+        let security = Security::of_client(config, true);
+        let terms = security.and_then(|security| Ok(Terms::of(config, security.as_deref())?));
+        let web = Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None), terms);
         Some(web.await?.with_probes(config, "client.health.port", config.client_health_port).await)
     }
 
@@ -59,17 +62,18 @@ impl Web {
         readiness: Readiness,
         site: Site,
         host: anyhow::Result<String>,
-        names: HostNames,
+        terms: anyhow::Result<Terms>,
     ) -> Option<Self> {
         let started = async {
-            let (addresses, host) = (addresses?, host?);
+            let (addresses, host, Terms { access, names }) = (addresses?, host?, terms?);
             let (pages, mut servers) = (routes(site), Vec::new());
             for ip in addresses {
-                let server = match serve(SocketAddr::new(ip, port), pages.clone(), names.clone()).await {
+                let at = |port| serve(SocketAddr::new(ip, port), pages.clone(), access.clone(), names.clone());
+                let server = match at(port).await {
                     Err(WebError::Listen { error, .. })
                         if may_move && error.kind() == std::io::ErrorKind::AddrInUse =>
                     {
-                        serve(SocketAddr::new(ip, 0), pages.clone(), names.clone()).await?
+                        at(0).await?
                     }
                     server => server?,
                 };

@@ -184,7 +184,7 @@ impl WorkerNode {
             since: unix_seconds(),
             ..WorkerRecord::default()
         };
-        let connector = Arc::new(assembly::TcpConnector::of_worker(config, self.security.clone())?);
+        let connector = Arc::new(assembly::TcpConnector::of_worker(config, self.security.as_deref())?);
         // Clients that read from it expect it to know the mounts.
         let told = self.namespaces.as_ref().map(Namespaces::told);
         let told = async move {
@@ -245,6 +245,11 @@ impl WorkerNode {
     /// The worker.
     pub(crate) fn worker(&self) -> &Arc<Worker> {
         &self.worker
+    }
+
+    /// Who it is, if it proves that.
+    pub(crate) fn security(&self) -> Option<&Security> {
+        self.security.as_deref()
     }
 
     /// The worker with what is measured of it: its report is that of the node.

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use forebay_config::Config;
+use forebay_config::{Config, SecurityMode};
 use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
 use tracing::{info, warn};
 
@@ -59,11 +59,12 @@ pub(crate) fn begin(stay: &StayArgs, config: &Config, at: &Path, doing: &str) ->
     }
     let summary: MountSummary = daemon::start(&log, doing)?;
     summary.notes.iter().for_each(|note| output::say(note));
-    print(&summary, stay.json.json)?;
+    let scheme = if config.security_mode == SecurityMode::Off { "http" } else { "https" };
+    print(&summary, scheme, stay.json.json)?;
     Ok(Begun::Done)
 }
 
-fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
+fn print(summary: &MountSummary, scheme: &str, json: bool) -> anyhow::Result<()> {
     let mut out = output::stdout();
     if json {
         output::json_line(&mut out, &serde_json::to_value(summary)?)?;
@@ -80,7 +81,7 @@ fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
             writeln!(out, "  log      {}", log.display())?;
         }
         if let Some(coordinator) = &summary.coordinator {
-            writeln!(out, "  web page http://{coordinator}/")?;
+            writeln!(out, "  web page {scheme}://{coordinator}/")?;
         }
         writeln!(out, "  unmount  forebay umount {}", summary.mountpoint)?;
     }
