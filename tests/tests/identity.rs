@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
+use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -245,6 +245,49 @@ fn certificates_alone_make_a_cluster_and_are_replaced_while_it_runs() {
     eventually("the worker takes its new certificate up", SOON, || left() <= two_hours);
     tree.verify(&mount.root());
     assert!(list(&worker, &of_reader).succeeded().text().contains("file00"));
+}
+
+/// Whoever can write to etcd has a worker's requests go elsewhere, and gets no request that is not for who listens there: what
+/// that costs is availability, and no byte.
+#[test]
+fn a_record_that_sends_requests_to_another_worker_costs_no_byte() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let tree = Tree::of_equal_files(12, 2 << 20);
+    tree.put_into(&cluster.bucket, "");
+    let (_directory, key) = key();
+    let setup = || set(cluster.setup(), &with_key(&key));
+    let (w1, w2) = (setup().memory("128MiB").member("w1"), setup().memory("128MiB").member("w2"));
+    let coordinator = setup().coordinator();
+    coordinator.wait_for_active(&["w1", "w2"]);
+    coordinator.add_mount(&cluster, "/s3");
+    let mut asking = with_key(&key).to_vec();
+    asking.push("block.size=256KiB".to_owned());
+    for worker in [&w1, &w2] {
+        eventually("the worker shows the mount", SOON, || list(worker, &asking).text().contains("s3"));
+    }
+    let mount = || setup().option("client.memory.size=8MiB").mount_cluster();
+    let before = mount();
+    tree.verify(&before.path("s3"));
+    assert!(!before.log_text().contains("listens there"), "{}", before.log_text());
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut etcd = cluster.etcd.client(None).await.unwrap();
+        let every = etcd_client::GetOptions::new().with_prefix();
+        let found = etcd.get("/forebay/", Some(every)).await.unwrap();
+        let is_of_w2 = |pair: &&etcd_client::KeyValue| {
+            pair.key_str().is_ok_and(|key| key.contains("/workers/") && key.ends_with("/w2"))
+        };
+        let pair = found.kvs().iter().find(is_of_w2).expect("the record of w2");
+        let mut record: serde_json::Value = serde_json::from_slice(pair.value()).unwrap();
+        assert!(record["identity"].is_string(), "{record}");
+        record["addresses"]["rpc"] = w1.address().to_string().into();
+        etcd.put(pair.key(), record.to_string(), None).await.unwrap();
+    });
+    let after = mount();
+    tree.verify(&after.path("s3"));
+    let log = after.log_text();
+    assert!(log.contains("listens there, and not the worker"), "{log}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
-use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{ClientSecurity, ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -198,8 +198,17 @@ fn proving(options: forebay_tcp::ClientOptions, security: Option<&Security>) -> 
 
 impl Connector for TcpConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
-        Arc::new(TcpTransport::new(Arc::clone(&member.address), self.options.clone()))
+        Arc::new(TcpTransport::new(Arc::clone(&member.address), options_for(&self.options, member)))
     }
+}
+
+/// Those for this member alone, if it is known who it is.
+pub(crate) fn options_for(options: &forebay_tcp::ClientOptions, member: &Member) -> forebay_tcp::ClientOptions {
+    let named = |security: &ClientSecurity| match &member.identity {
+        Some(name) => security.named(name.as_ref()),
+        None => security.clone(),
+    };
+    forebay_tcp::ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
 }
 
 fn tcp_options(config: &Config, source: Option<IpAddr>) -> forebay_tcp::ClientOptions {

@@ -112,6 +112,11 @@ impl Security {
         Self::open(config, role_of_client(config, mounts), &machine())
     }
 
+    /// Its name among those of its role, now.
+    pub(crate) fn name(&self) -> String {
+        self.live.material().identity().name().to_owned()
+    }
+
     /// Who it is, and until when that is believed, for `forebay stats` and `/metrics`.
     pub(crate) fn report(&self) -> Value {
         let material = self.live.material();

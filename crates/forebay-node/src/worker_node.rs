@@ -180,6 +180,7 @@ impl WorkerNode {
             block_size: config.block_size.as_u64(),
             weight: config.worker_weight.map_or_else(|| capacity.weight(), f64::from),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            identity: self.security.as_deref().map(Security::name),
             zone: config.cluster_zone.clone(),
             since: unix_seconds(),
             ..WorkerRecord::default()
