@@ -133,6 +133,60 @@ fn a_tenant_with_a_readers_certificate_reads_and_changes_nothing() {
     );
 }
 
+/// The whole lines of an audit log.
+fn audited(log: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+#[test]
+fn who_did_what_to_which_path_is_recorded_and_never_the_key() {
+    let (bucket, (directory, key)) = (Bucket::new(), key());
+    let log = directory.path().join("audit.jsonl");
+    let audit = format!("security.audit.file={}", log.display());
+    let mut worker = set(Setup::of(&bucket), &with_key(&key)).option(&audit).worker(&bucket);
+    let mount = |role: &str| {
+        let output = directory.path().join(role);
+        let issued = ["key", "issue", "--role", role, "--client", "team-a", "--output", output.to_str().unwrap()];
+        let _ = run(&issued, &with_key(&key)).succeeded();
+        set(Setup::without_origin(), &with_certificates(&output)).mount(std::slice::from_ref(&worker))
+    };
+    let (theirs, ours) = (mount("reader"), mount("writer"));
+    let mut planted = std::fs::File::create(theirs.path("planted")).unwrap();
+    assert!(planted.write_all(b"x").and_then(|()| planted.sync_all()).is_err());
+    drop(planted);
+    std::fs::write(ours.path("made"), "y").unwrap();
+    assert_eq!(bucket.object("made"), b"y");
+    assert_ne!(list(&worker, &[]).code, Some(0));
+
+    let has = |operation: &str, role: &str, path: &str, outcome: &str| {
+        let identity = format!("spiffe://forebay/forebay/forebay/{role}/team-a");
+        let is_it = |event: &serde_json::Value| {
+            event["operation"] == operation
+                && event["identity"] == *identity
+                && event["path"] == path
+                && event["outcome"] == outcome
+        };
+        audited(&log).iter().any(is_it)
+    };
+    eventually("the refused write is recorded", SOON, || has("upload", "reader", "/planted", "refused"));
+    eventually("the write is recorded", SOON, || has("upload", "writer", "/made", "allowed"));
+    eventually("who proved nothing is recorded", SOON, || {
+        audited(&log).iter().any(|event| event["identity"].is_null() && event["outcome"] == "refused")
+    });
+    // Lines of two workers would be in each other's way.
+    let mut second = vec!["mounts=/=file:///tmp".to_owned(), "worker.rpc.port=0".to_owned(), audit];
+    second.extend(with_key(&key));
+    run(&["worker"], &second).failed(2, &["security.audit.file", "another process writes to"]);
+
+    drop((theirs, ours));
+    worker.terminate();
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.ends_with('\n') && !text.contains(&secret(&key)) && !text.contains("PRIVATE KEY"), "{text}");
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
 /// Beyond the machine, nothing listens before somebody has said who may.
 #[test]
 fn nothing_listens_to_the_network_before_a_mode_is_set() {

@@ -14,7 +14,7 @@ use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
-use forebay_tcp::{ClientSecurity, ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{Auditing, ClientSecurity, ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -141,9 +141,10 @@ pub fn server(
     service: Arc<dyn Service>,
     shared: bool,
     security: Option<&Security>,
+    audit: Option<Auditing>,
 ) -> Result<TcpServer, TcpError> {
     let security = security.map(Security::server);
-    TcpServer::bind(ServerOptions { security, ..server_options(config, address, shared) }, service)
+    TcpServer::bind(ServerOptions { security, audit, ..server_options(config, address, shared) }, service)
 }
 
 fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerOptions {

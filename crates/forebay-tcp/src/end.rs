@@ -124,6 +124,12 @@ impl End {
         Some(Failure::new(kind, self.to_string()))
     }
 
+    /// Whether the server would not have the peer, or not any more, for what it is or does. Who only breaks off, or is slow, is not
+    /// turned away.
+    pub(crate) fn turns_away(&self) -> bool {
+        matches!(self, Self::Unproved(_) | Self::Denied(_) | Self::Wire(_) | Self::Full(_) | Self::ClientFull(_))
+    }
+
     /// Whether the peer must hear what it was told last, whatever it still sends: that it may go on as if nothing had happened,
     /// or that its certificate was refused.
     pub(crate) fn needs_hearing_out(&self) -> bool {
