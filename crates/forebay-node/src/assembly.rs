@@ -14,7 +14,7 @@ use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
-use forebay_tcp::{Auditing, ClientSecurity, ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{Auditing, ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::binding;
 use crate::block_size::block_size;
 use crate::rdma::RdmaConnector;
-use crate::security::Security;
+use crate::security::{self, Security};
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
@@ -199,17 +199,8 @@ fn proving(options: forebay_tcp::ClientOptions, security: Option<&Security>) -> 
 
 impl Connector for TcpConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
-        Arc::new(TcpTransport::new(Arc::clone(&member.address), options_for(&self.options, member)))
+        Arc::new(TcpTransport::new(Arc::clone(&member.address), security::options_for(&self.options, member)))
     }
-}
-
-/// Those for this member alone, if it is known who it is.
-pub(crate) fn options_for(options: &forebay_tcp::ClientOptions, member: &Member) -> forebay_tcp::ClientOptions {
-    let named = |security: &ClientSecurity| match &member.identity {
-        Some(name) => security.named(name.as_ref()),
-        None => security.clone(),
-    };
-    forebay_tcp::ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
 }
 
 fn tcp_options(config: &Config, source: Option<IpAddr>) -> forebay_tcp::ClientOptions {

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use forebay_cluster::Member;
 use forebay_config::{Config, SecurityMode, WriteMode};
 use forebay_identity::{Believed, Live, Looked, Scope, Settings, Source, Watch};
-use forebay_tcp::{ClientSecurity, ServerSecurity};
+use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_types::Role;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -148,6 +149,15 @@ impl Drop for Security {
 /// When the keys of `security.*` do not fit together, or `cluster.name` or `security.trust_domain` cannot be in an identity.
 pub fn settings(config: &Config, role: Role, name: &str) -> Result<Option<Settings>, Fault> {
     Modes::of(config)?.map(|modes| modes.settings(config, role, name)).transpose()
+}
+
+/// `options` for connections to this member: it has to be who the cluster says it is, where that says so.
+pub(crate) fn options_for(options: &ClientOptions, member: &Member) -> ClientOptions {
+    let named = |security: &ClientSecurity| match &member.identity {
+        Some(name) => security.named(name.as_ref()),
+        None => security.clone(),
+    };
+    ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
 }
 
 /// The role that a client of the workers takes: a mount, or a command.
