@@ -130,7 +130,8 @@ impl Records {
             return Err(ErrorKind::WouldBlock.into());
         }
         let accepted = self.tls.writer().write_vectored(slices)?;
-        self.flush(stream)?;
+        // What was accepted must not be sent again, so it is the next flush that tells of an error.
+        let _ = self.flush(stream);
         Ok(accepted)
     }
 
