@@ -77,6 +77,8 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
         () = place.told().cancelled() => Err(if shared.stop.is_cancelled() { End::Stopped } else { End::Crowded }),
         greeted = greet(&mut stream, &shared.hello, &shared.options) => greeted,
     };
+    // To a peer that is still at its handshake, plain text would say that nobody here speaks TLS.
+    let can_be_told = greeted.is_ok() || shared.options.security.is_none();
     let admitted = greeted.and_then(|greeted| {
         records = greeted.records;
         place.greeted(greeted.peer)
@@ -93,6 +95,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     connection.handlers.shutdown().await;
     connection.place.ended(&end);
     if let Some(goodbye) = end.goodbye()
+        && can_be_told
         && connection.outbox.is_empty()
     {
         connection.outbox.push(Outgoing::goodbye(goodbye));
