@@ -80,17 +80,19 @@ fn who_has_the_key_reads_and_nobody_else() {
 
     let listed = list(&worker, &with_key(&key)).succeeded().text();
     assert!(listed.contains("file00"), "{listed}");
-    for (settings, why) in [(vec![], "it speaks TLS only"), (with_key(&other).to_vec(), "no authority")] {
+    for (settings, why, remedy) in [
+        (vec![], "it speaks TLS only", "next: set `security.mode`"),
+        (with_key(&other).to_vec(), "no authority", "next: `forebay doctor` says"),
+    ] {
         let refused = list(&worker, &settings);
-        assert!(refused.code != Some(0) && refused.stderr.contains(why), "{}", refused.stderr);
+        refused.failed(5, &["identities do not fit", why, remedy]);
         assert!(!refused.text().contains("file00"));
     }
     let log = worker.log_text();
     assert!(log.contains("closed a connection") && !log.contains(&secret(&key)), "{log}");
     // The other way round: who proves who it is talks to nobody who does not.
     let plain = Setup::of(&bucket).worker(&bucket);
-    let refused = list(&plain, &with_key(&key));
-    assert!(refused.code != Some(0) && refused.stderr.contains("it does not speak TLS"), "{}", refused.stderr);
+    list(&plain, &with_key(&key)).failed(5, &["it does not speak TLS", "next: set `security.mode` there"]);
 }
 
 #[test]
@@ -125,12 +127,35 @@ fn a_tenant_with_a_readers_certificate_reads_and_changes_nothing() {
 
     // Nor is a tenant a worker, wherever it listens.
     let impostor = set(Setup::of(&bucket), &reader).worker(&bucket);
-    let refused = list(&impostor, &with_key(&key));
-    assert!(
-        refused.code != Some(0) && refused.stderr.contains("listens there, and not the worker"),
-        "{}",
-        refused.stderr
-    );
+    list(&impostor, &with_key(&key)).failed(5, &["listens there, and not the worker", "next: see which certificate"]);
+}
+
+#[test]
+fn programs_on_the_mount_of_a_tenant_that_is_locked_out_are_denied() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 1 << 20));
+    tree.put_into(&bucket, "");
+    let (directory, key) = key();
+    let output = directory.path().join("team-a");
+    let issued = ["key", "issue", "--role", "reader", "--client", "team-a", "--output", output.to_str().unwrap()];
+    let _ = run(&issued, &with_key(&key)).succeeded();
+    let denied = directory.path().join("denied");
+    std::fs::write(&denied, "").unwrap();
+    let mut settings = with_key(&key).to_vec();
+    settings.push(format!("security.denied_file={}", denied.display()));
+    let worker = set(Setup::of(&bucket), &settings).worker(&bucket);
+    let tenant = with_certificates(&output);
+    let mount = set(Setup::without_origin(), &tenant).mount(std::slice::from_ref(&worker));
+    tree.verify(&mount.root());
+
+    std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/team-a\n").unwrap();
+    // Names that nobody has asked for before, of which no cache knows anything.
+    let mut names = (0..).map(|number| mount.path(&format!("absent{number}")));
+    eventually("programs are told", SOON, || {
+        let asked = names.next().and_then(|name| std::fs::metadata(name).err());
+        asked.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    });
+    list(&worker, &tenant).failed(5, &["the certificate of this process", "next: its log says why"]);
+    let _ = list(&worker, &with_key(&key)).succeeded();
 }
 
 /// The whole lines of an audit log.
@@ -224,8 +249,7 @@ fn a_running_cluster_goes_from_no_proof_to_proof() {
     }
     let worker = set(Setup::of(&bucket), &with_key(&key)).worker(&bucket);
     let _ = list(&worker, &proves).succeeded();
-    let refused = list(&worker, &off);
-    assert!(refused.code != Some(0) && refused.stderr.contains("it speaks TLS only"), "{}", refused.stderr);
+    list(&worker, &off).failed(5, &["it speaks TLS only"]);
     // An operator who leaves out what is there now is told.
     let wrong = with(&["security.mode=key", "security.accept=off"]);
     list(&worker, &wrong).failed(2, &["`security.accept` does not have `key`"]);
@@ -247,7 +271,7 @@ fn a_key_is_replaced_while_all_go_on() {
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::rename(&beside, &path).unwrap();
     };
-    assert_ne!(list(&worker, &with_key(&next)).code, Some(0));
+    assert_eq!(list(&worker, &with_key(&next)).code, Some(5));
     // Half a file changes nothing.
     replace(&old[..40]);
     eventually("it is told", SOON, || worker.log_text().contains("stays as it was"));
@@ -259,7 +283,7 @@ fn a_key_is_replaced_while_all_go_on() {
     replace(&new);
     eventually("who has the old key only is not", SOON, || {
         std::fs::write(&next, &old).unwrap();
-        list(&worker, &with_key(&next)).code != Some(0)
+        list(&worker, &with_key(&next)).code == Some(5)
     });
     tree.verify(&mount.root());
 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_cluster::records::members::WorkerRecord;
-use forebay_transport::{CallError, Op, Request, Transport};
-use forebay_types::{Failure, FailureKind};
+use forebay_transport::{Op, Request, Transport};
+use forebay_types::Failure;
 use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -95,10 +95,6 @@ impl Elsewhere {
 
 async fn ask((name, link): (Arc<str>, Arc<dyn Transport>)) -> (Arc<str>, Result<String, Failure>) {
     let request = Request::on_path(Op::Stats, Bytes::new(), ANSWER_WITHIN);
-    let answer = match link.call(request, None).await {
-        Ok(reply) => Ok(String::from_utf8_lossy(&reply.body).into_owned()),
-        Err(CallError::Service(failure)) => Err(failure),
-        Err(CallError::Link(error)) => Err(Failure::new(FailureKind::Unavailable, error.to_string())),
-    };
-    (name, answer)
+    let answer = link.call(request, None).await;
+    (name, answer.map(|reply| String::from_utf8_lossy(&reply.body).into_owned()).map_err(Failure::from))
 }

@@ -81,6 +81,8 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
     let identity = peer.map(|peer| &peer.identity);
     let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer(), identity));
+    // To a peer that is still at its handshake, plain text would say that nobody here speaks TLS.
+    let can_be_told = greeted.is_ok() || shared.options.security.is_none();
     let admitted = greeted.and_then(|greeted| {
         records = greeted.records;
         place.greeted(greeted.peer)
@@ -99,6 +101,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     connection.place.ended(&end);
     connection.witness.iter().for_each(|witness| witness.ended(&end));
     if let Some(goodbye) = end.goodbye()
+        && can_be_told
         && connection.outbox.is_empty()
     {
         connection.outbox.push(Outgoing::goodbye(goodbye));
