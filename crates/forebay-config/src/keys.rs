@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_types::{
-    ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode, TcpSecurity,
-    TcpZeroCopy,
+    AuditEvents, ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode,
+    TcpSecurity, TcpZeroCopy,
 };
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
@@ -503,6 +503,16 @@ keys! {
             example "\"/etc/forebay/metrics-token\"";
         /// The SPIFFE trust domain of the cluster's identities, `spiffe://DOMAIN/forebay/CLUSTER/ROLE/NAME`.
         security_trust_domain "security.trust_domain": String = String::from("forebay");
+        /// A file in which a worker records who did what to which path over TCP, and who was admitted or refused: a JSON
+        /// object a line. Of mode 0600, and for one worker alone. Unset: none.
+        security_audit_file "security.audit.file": Option<PathBuf> = None, example "\"/var/log/forebay/audit.jsonl\"";
+        /// What is recorded besides all that is refused: `changes` to files and to what is cached, and who is admitted;
+        /// or `all`, which is also lookups, listings and opens by path. Reads of blocks are never recorded.
+        security_audit_events "security.audit.events": AuditEvents = AuditEvents::Changes;
+        /// A file that would outgrow this is renamed to `FILE.1`, that to `FILE.2`, and so on.
+        security_audit_max_size "security.audit.max_size": ByteSize = ByteSize::mib(64), in ByteSize::mib(1)..=MAX_BYTES;
+        /// How many of these renamed files are kept.
+        security_audit_keep "security.audit.keep": u32 = 8, in 1..=1000;
     }
     section "Log" {
         /// The lowest severity of the messages that are logged.

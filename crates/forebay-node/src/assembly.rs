@@ -14,7 +14,7 @@ use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
-use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{Auditing, ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::binding;
 use crate::block_size::block_size;
 use crate::rdma::RdmaConnector;
-use crate::security::Security;
+use crate::security::{self, Security};
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
@@ -141,9 +141,10 @@ pub fn server(
     service: Arc<dyn Service>,
     shared: bool,
     security: Option<&Security>,
+    audit: Option<Auditing>,
 ) -> Result<TcpServer, TcpError> {
     let security = security.map(Security::server);
-    TcpServer::bind(ServerOptions { security, ..server_options(config, address, shared) }, service)
+    TcpServer::bind(ServerOptions { security, audit, ..server_options(config, address, shared) }, service)
 }
 
 fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerOptions {
@@ -191,7 +192,7 @@ fn proving(options: forebay_tcp::ClientOptions, security: Option<&Security>) -> 
 
 impl Connector for TcpConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
-        Arc::new(TcpTransport::new(Arc::clone(&member.address), self.options.clone()))
+        Arc::new(TcpTransport::new(Arc::clone(&member.address), security::options_for(&self.options, member)))
     }
 }
 

@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use forebay_cluster::Member;
 use forebay_config::{Config, Host, SecurityMode, WriteMode};
 use forebay_identity::{
     Believed, Live, LiveTokens, Looked, Scope, Settings, Source, TokenFile, Watch, http_client_config,
 };
 use forebay_metrics::Access;
-use forebay_tcp::{ClientSecurity, ServerSecurity};
+use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_types::Role;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
@@ -125,6 +126,11 @@ impl Security {
         Self::open(config, role_of_client(config, mounts), &machine())
     }
 
+    /// Its name among those of its role, now.
+    pub(crate) fn name(&self) -> String {
+        self.live.material().identity().name().to_owned()
+    }
+
     /// Who it is, and until when that is believed, for `forebay stats` and `/metrics`.
     pub(crate) fn report(&self) -> Value {
         let material = self.live.material();
@@ -194,6 +200,15 @@ fn unusable(error: impl std::fmt::Display) -> Fault {
 /// When the keys of `security.*` do not fit together, or `cluster.name` or `security.trust_domain` cannot be in an identity.
 pub fn settings(config: &Config, role: Role, name: &str) -> Result<Option<Settings>, Fault> {
     Modes::of(config)?.map(|modes| modes.settings(config, role, name)).transpose()
+}
+
+/// `options` for connections to this member: it has to be who the cluster says it is, where that says so.
+pub(crate) fn options_for(options: &ClientOptions, member: &Member) -> ClientOptions {
+    let named = |security: &ClientSecurity| match &member.identity {
+        Some(name) => security.named(name.as_ref()),
+        None => security.clone(),
+    };
+    ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
 }
 
 /// The role that a client of the workers takes: a mount, or a command.

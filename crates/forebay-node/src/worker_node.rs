@@ -21,6 +21,7 @@ use forebay_types::Role;
 use forebay_worker::{DrainOptions, Worker};
 use tracing::{info, warn};
 
+use crate::audit::AuditLog;
 use crate::binding::{self, Moving, Ports, WorkerAddresses, host_and_port};
 use crate::cluster::Cluster;
 use crate::error::{Exit, Fault};
@@ -45,6 +46,8 @@ pub(crate) struct WorkerNode {
     worker: Arc<Worker>,
     /// Who it is, towards clients and other workers.
     security: Option<Arc<Security>>,
+    /// Where it records what others do to it.
+    audit: Option<AuditLog>,
     /// The worker, as servers ask it.
     measured: Arc<Measured>,
     servers: Vec<TcpServer>,
@@ -85,6 +88,7 @@ impl WorkerNode {
         let config = &options.loaded.config;
         let name = config.worker_name.clone().unwrap_or_else(security::machine);
         let security = Security::open(config, Role::Worker, &name)?;
+        let audit = AuditLog::open(config)?;
         let mounts = namespaces::configured(options.loaded, &options.mounts)?;
         let sharing = if options.shared { window::sharing(config) } else { Sharing::Private };
         let disks = disks::resolve(config)?;
@@ -100,12 +104,13 @@ impl WorkerNode {
                 return Err(error);
             }
         };
-        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone());
+        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone(), audit.as_ref());
         let mut node = Self {
             capacity,
             store,
             worker,
             security,
+            audit,
             measured,
             servers: Vec::new(),
             data: options.addresses.data.map(|address| address.ip()),
@@ -137,13 +142,17 @@ impl WorkerNode {
             let reported = Arc::clone(rdma);
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
+        let serve = |address| {
+            let (security, audit) = (self.security.as_deref(), self.audit.as_ref().map(AuditLog::auditing));
+            assembly::server(config, address, service(), options.shared, security, audit)
+        };
         for address in options.addresses.listeners() {
-            let server = match assembly::server(config, address, service(), options.shared, self.security.as_deref()) {
+            let server = match serve(address) {
                 Err(TcpError::AddressInUse { .. })
                     if options.ports.of(options.loaded, binding::RPC_PORT) == Moving::AtOnce =>
                 {
                     let free = SocketAddr::new(address.ip(), 0);
-                    let server = assembly::server(config, free, service(), options.shared, self.security.as_deref())?;
+                    let server = serve(free)?;
                     let (taken, address) = (address, server.local_addr());
                     info!(%taken, %address, "the default port is taken: a free one is used, and names this worker unless worker.name does");
                     server
@@ -180,6 +189,7 @@ impl WorkerNode {
             block_size: config.block_size.as_u64(),
             weight: config.worker_weight.map_or_else(|| capacity.weight(), f64::from),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            identity: self.security.as_deref().map(Security::name),
             zone: config.cluster_zone.clone(),
             since: unix_seconds(),
             ..WorkerRecord::default()
@@ -315,6 +325,9 @@ impl WorkerNode {
         }
         drop(self.worker);
         self.store.close().await;
+        if let Some(audit) = self.audit {
+            audit.close().await;
+        }
     }
 }
 

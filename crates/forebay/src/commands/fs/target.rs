@@ -285,7 +285,7 @@ pub(crate) fn mount_of(path: &Path) -> anyhow::Result<(state::RunState, FsPath)>
 }
 
 fn member(name: &str, address: &str, weight: f64) -> Member {
-    Member { name: name.into(), address: address.into(), weight }
+    Member { name: name.into(), address: address.into(), weight, identity: None }
 }
 
 /// The workers that a mount reads from, with their weights, as its process knows them now; as it knew them when it mounted, if
