@@ -46,7 +46,7 @@ pub use jobs::{JobList, Submitted};
 pub use mounts::MountList;
 pub use policies::{Policy, PolicyList};
 
-pub use crate::mount::Mount;
+pub use crate::mount::{Mount, MountAcl};
 pub use crate::worker_stats::{HotFile, OneWorker, WorkerStats};
 
 /// Bytes of a request's body, at most.

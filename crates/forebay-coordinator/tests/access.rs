@@ -52,7 +52,7 @@ impl Key {
 }
 
 fn s3() -> Mount {
-    Mount { path: "/s3".into(), origin: "s3://bucket".into(), options: [].into() }
+    Mount { path: "/s3".into(), origin: "s3://bucket".into(), options: [].into(), acl: None }
 }
 
 /// The status of a refusal; 200 for none.

@@ -31,7 +31,8 @@ async fn serving(members: Vec<Value>, cache: Arc<FakeCache>, directory: &std::pa
     let page = move || async move { ([(axum::http::header::CONTENT_TYPE, "text/html; charset=utf-8")], page) };
     let mut options = CoordinatorOptions::new("127.0.0.1:19999", "127.0.0.1:0".parse().unwrap(), "9.9.9");
     options.pages = axum::Router::new().route("/measured", axum::routing::get(page));
-    options.mounts = vec![Mount { path: "/".into(), origin: "s3://training-data/2026".into(), options: [].into() }];
+    options.mounts =
+        vec![Mount { path: "/".into(), origin: "s3://training-data/2026".into(), options: [].into(), acl: None }];
     Coordinator::start(options, store, cache, Arc::new(Members(members))).await.unwrap()
 }
 
@@ -215,7 +216,7 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let options = [("note".to_owned(), NASTY.to_owned())].into();
-    client.add_mount(&Mount { path: "/s3".into(), origin: "s3://bucket".into(), options }).await.unwrap();
+    client.add_mount(&Mount { path: "/s3".into(), origin: "s3://bucket".into(), options, acl: None }).await.unwrap();
     // Plots have something to show after two samples.
     while client.series(forebay_coordinator::Window::Recent).await.unwrap().points.len() < 2 {
         assert!(tokio::time::Instant::now() < deadline, "no samples come");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay_cluster::grants::Role;
 use forebay_cluster::records::members::{WORKERS, WorkerRecord};
-use forebay_coordinator::api::{Mount, Policy};
+use forebay_coordinator::api::{Mount, MountAcl, Policy};
 use forebay_coordinator::jobs::{JobKind, JobSpec, JobState, LoadSpec};
 use forebay_coordinator::{ApiClient, Coordinator, CoordinatorOptions, Window};
 use forebay_state::{StateStore, Transaction};
@@ -44,7 +44,10 @@ async fn what_a_coordinator_writes_is_what_it_is_granted() {
     let write = Transaction::new().put(WorkerRecord::key("default", "w1"), record.encode());
     cluster.store.commit(write).await.unwrap();
     client.drain("w1").await.unwrap();
-    client.add_mount(&Mount { path: "/s3".into(), origin: "s3://bucket".into(), options: [].into() }).await.unwrap();
+    client
+        .add_mount(&Mount { path: "/s3".into(), origin: "s3://bucket".into(), options: [].into(), acl: None })
+        .await
+        .unwrap();
     client.set_policy(&Policy { path: "/s3".into(), pin: Some(true), ..Policy::default() }).await.unwrap();
     let submitted = client.submit(&load()).await.unwrap();
     end(&client, &submitted.job.id).await;
@@ -70,6 +73,7 @@ async fn mounts_come_and_go_and_credentials_are_refused_without_being_told() {
         path: path.into(),
         origin: origin.into(),
         options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        acl: None,
     };
     let s3 = mount("/s3", "s3://bucket/prefix", &[("s3.secret_access_key", "env:SECRET"), ("s3.region", "eu")]);
     assert_eq!(client.add_mount(&s3).await.unwrap(), s3);
@@ -91,10 +95,41 @@ async fn mounts_come_and_go_and_credentials_are_refused_without_being_told() {
 }
 
 #[tokio::test]
+async fn an_access_list_is_replaced_and_never_taken_away_by_those_who_do_not_mention_it() {
+    let cluster = Cluster::new().await;
+    let (coordinator, client) = cluster.coordinator("one").await;
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let mount = |read: &[&str], write: &[&str]| Mount {
+        path: "/s3".into(),
+        origin: "s3://bucket".into(),
+        options: BTreeMap::new(),
+        acl: Some(MountAcl { read: names(read), write: names(write) }),
+    };
+    let open = Mount { acl: None, ..mount(&[], &[]) };
+    let listed = mount(&["team-a", "batch-*"], &["loader"]);
+    assert_eq!(client.add_mount(&listed).await.unwrap(), listed);
+    assert_eq!(client.add_mount(&listed).await.unwrap(), listed, "the same again is no error");
+    let (status, _, message) = refusal(client.add_mount(&open).await.unwrap_err());
+    assert!(status == 409 && message.contains("has an access list"), "{message}");
+    let elsewhere = Mount { origin: "s3://other".into(), ..mount(&["team-b"], &[]) };
+    assert_eq!(refusal(client.add_mount(&elsewhere).await.unwrap_err()).0, 409);
+    let (status, _, message) = refusal(client.add_mount(&mount(&["team a"], &[])).await.unwrap_err());
+    assert!(status == 400 && message.contains("`team a` cannot be in an access list"), "{message}");
+    assert_eq!(client.mounts().await.unwrap(), std::slice::from_ref(&listed));
+    let replaced = mount(&[], &["team-b"]);
+    assert_eq!(client.add_mount(&replaced).await.unwrap(), replaced);
+    assert_eq!(client.mounts().await.unwrap(), [replaced]);
+    client.remove_mount(&path("/s3")).await.unwrap();
+    assert_eq!(client.add_mount(&open).await.unwrap(), open);
+    assert_eq!(client.add_mount(&listed).await.unwrap(), listed, "a mount that is open gets one");
+    coordinator.close().await;
+}
+
+#[tokio::test]
 async fn what_a_process_mounts_by_itself_is_listed_and_cannot_be_removed() {
     let cluster = Cluster::new().await;
     let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse().unwrap(), "9.9.9");
-    let own = Mount { path: "/".into(), origin: "file:///srv".into(), options: BTreeMap::new() };
+    let own = Mount { path: "/".into(), origin: "file:///srv".into(), options: BTreeMap::new(), acl: None };
     options.mounts = vec![own.clone()];
     let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
     let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
@@ -120,7 +155,7 @@ async fn an_origin_is_mounted_twice_only_with_the_same_options() {
     let ((one, at_one), (two, at_two)) = tokio::join!(start("one"), start("two"));
     let mount = |path: &str, origin: &str, endpoint: &str| {
         let options = [("s3.endpoint".to_owned(), endpoint.to_owned())].into();
-        Mount { path: path.into(), origin: origin.into(), options }
+        Mount { path: path.into(), origin: origin.into(), options, acl: None }
     };
     at_one.add_mount(&mount("/a", "s3://bucket", "http://one:9000")).await.unwrap();
     at_one.add_mount(&mount("/b", "s3://bucket/", "http://one:9000")).await.unwrap();

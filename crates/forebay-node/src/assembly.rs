@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use anyhow::Context as _;
 use forebay_client::{Away, Client, ClientOptions, Connector, PrefetchOptions};
 use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
-use forebay_config::{Config, Loaded, Origin as Source, WriteMode};
+use forebay_config::{Config, Loaded, Origin as Source, SecurityMode, WriteMode};
 use forebay_engine::FetchPolicy;
 use forebay_fuse::{MountOptions, WritingOptions, largest_read};
 use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
@@ -120,7 +120,7 @@ pub fn worker(
     others: bool,
 ) -> anyhow::Result<Arc<Worker>> {
     let namespace = Namespace::new(mounts)?;
-    let namespace = if others { namespace.and_others() } else { namespace };
+    let namespace = guarded(config, if others { namespace.and_others() } else { namespace });
     let options = WorkerOptions {
         block_size: block_size(config),
         fetch: FetchPolicy::origin(config.origin_min_get_size.as_u64(), config.origin_max_get_size.as_u64()),
@@ -129,6 +129,15 @@ pub fn worker(
         metadata: MetadataOptions { ttl: config.metadata_ttl, entries: u64::from(config.metadata_cache_entries) },
     };
     Ok(Arc::new(Worker::new(store, namespace, options)))
+}
+
+/// The namespace as a worker with this configuration shows it: where clients prove who they are, nothing that is cached
+/// is shown before it is known whose it is, so that a mount that was removed while the worker was away is gone, too.
+pub(crate) fn guarded(config: &Config, namespace: Namespace) -> Namespace {
+    match config.security_mode {
+        SecurityMode::Off => namespace,
+        SecurityMode::Key | SecurityMode::Mtls => namespace.guarded(),
+    }
 }
 
 /// A server for `service` at `address`. One that is not `shared` is asked so little that it gets threads only when they are asked for.

@@ -213,7 +213,7 @@ fn shown(mount: &forebay_config::Mount) -> Mount {
         }
         _ => mount.origin.clone(),
     };
-    Mount { path: mount.path.to_string(), origin, options: BTreeMap::new() }
+    Mount { path: mount.path.to_string(), origin, options: BTreeMap::new(), acl: None }
 }
 
 /// Whether a mount can be beside the others, and those that are `configured`.

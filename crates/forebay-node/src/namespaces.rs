@@ -4,6 +4,8 @@
 //! other workers are asked, and is tried again; the others are not affected.
 //! A mount that has not changed keeps its origin, with its connections and its counters. What a mount of the cluster may
 //! ask for is in `namespaces/opening.rs`.
+//!
+//! The access list of a mount comes with its record. Where nobody proves who they are, it lets nobody in from outside.
 
 mod opening;
 
@@ -16,15 +18,15 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use forebay_cluster::records::mounts::{MOUNTS, MountRecord};
 use forebay_cluster::records::policies::{HOT, POLICIES, PolicyRecord};
-use forebay_config::Loaded;
+use forebay_config::{Loaded, SecurityMode};
 use forebay_origin::{ListPage, Origin, OriginCounts};
 use forebay_state::membership::Table;
-use forebay_types::{Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
+use forebay_types::{AccessList, Attr, CachePolicy, Failure, FailureKind, FileVersion, FsPath, PolicyTable};
 use forebay_worker::{Namespace, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 pub(crate) use opening::check;
 
@@ -259,13 +261,19 @@ impl Shown {
     async fn show(&mut self, records: &BTreeMap<String, MountRecord>) {
         let before = std::mem::take(&mut self.opened);
         let mut unopened: Vec<(FsPath, Arc<dyn Origin>)> = Vec::new();
+        let mut lists: Vec<(FsPath, AccessList)> = Vec::new();
         for record in records.values() {
             let Ok(path) = FsPath::new(&record.path) else { continue };
             if self.configured.iter().any(|(at, _)| *at == path) {
                 error!(mount = record.path, "the configuration has a mount at this path: the cluster's is left out");
                 continue;
             }
-            let kept = before.get(&path).filter(|(known, _)| known == record).map(|(_, origin)| Arc::clone(origin));
+            let known = before.get(&path);
+            if let Some(list) = record.access() {
+                self.check_list(record, known.map(|(known, _)| known));
+                lists.push((path.clone(), list));
+            }
+            let kept = known.filter(|(known, _)| known.shows_as(record)).map(|(_, origin)| Arc::clone(origin));
             let opened = kept.map_or_else(|| opening::open(&self.loaded, record), Ok);
             match opened {
                 Ok(origin) => drop(self.opened.insert(path, (record.clone(), origin))),
@@ -281,11 +289,24 @@ impl Shown {
         let all = self.configured.iter().cloned().chain(of_cluster).chain(unopened);
         match Namespace::new(all) {
             Ok(namespace) => {
+                let namespace = assembly::guarded(&self.loaded.config, namespace.with_access(lists));
                 info!(mounts = self.configured.len() + self.opened.len(), "the mounts of this worker");
                 self.worker.set_namespace(namespace).await;
             }
             // Paths are unlike, so it is one.
             Err(error) => error!(%error, "the mounts stay as they were"),
+        }
+    }
+
+    /// Says of a list that is new whether it lets anybody in.
+    fn check_list(&self, record: &MountRecord, known: Option<&MountRecord>) {
+        let is_new = known.is_none_or(|known| known.acl != record.acl);
+        if is_new && self.loaded.config.security_mode == SecurityMode::Off {
+            warn!(
+                mount = record.path,
+                "the mount has an access list, and with `security.mode=off` nobody proves to be on it: nobody reads or \
+                 changes it over the network until `security.mode` is set"
+            );
         }
     }
 }

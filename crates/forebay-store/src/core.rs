@@ -309,7 +309,7 @@ impl Core {
             let leftovers: Vec<_> = self.slabs.iter().flat_map(|slab| slab.leftovers(key)).collect();
             (std::mem::take(runs), leftovers)
         });
-        let Runs { memory, disk } = runs;
+        let Runs { memory, disk, .. } = runs;
         for extent in disk.iter().map(|copy| Arc::clone(&copy.extent)).chain(leftovers) {
             self.queue.bury(extent);
         }

@@ -8,6 +8,8 @@
 //! The lock also guards the share's block names in order, so that a walk through all blocks, or all of one file, can go
 //! a piece at a time. And it guards the number of removals in the share, by which a run that is on its way from memory
 //! to disk learns that its block may have been removed.
+//!
+//! Beside its runs, a block may have a label: a number of the store's owner, which goes with the last of the runs.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -29,6 +31,8 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 pub(crate) struct Runs {
     pub(crate) memory: SmallVec<[Arc<MemoryRun>; 1]>,
     pub(crate) disk: SmallVec<[Arc<DiskRun>; 1]>,
+    /// See [`Store::set_label`](crate::Store::set_label).
+    pub(crate) label: Option<u32>,
 }
 
 impl Runs {

@@ -249,6 +249,19 @@ impl Store {
         self.core.index.of_file(file).iter().for_each(|key| self.core.reclass(key, keep));
     }
 
+    /// Has [`Store::label`] tell this number of a block until nothing of it is held any more; no effect when nothing
+    /// is. It is forgotten at the end of the process.
+    pub fn set_label(&self, key: &BlockKey, label: u32) {
+        self.core.index.change(key, |runs| runs.label = Some(label));
+    }
+
+    /// The number that a block was given since something of it is held. Takes no lock.
+    #[inline]
+    #[must_use]
+    pub fn label(&self, key: &BlockKey) -> Option<u32> {
+        self.core.index.look(key, |runs| runs.label).flatten()
+    }
+
     /// Sets how many bytes each account may have, in memory and on disk each; accounts that are not named have no bound. What
     /// is over it goes soon after, and never fails a reader.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = (Account, ByteSize)>) {

@@ -335,3 +335,22 @@ async fn with_fifo_what_was_read_goes_before_what_is_yet_to_be_read() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn a_label_stays_with_its_block_for_as_long_as_anything_of_it_is_held() {
+    let store = Store::open(in_memory(64)).await.unwrap();
+    let (first, other) = (key(1, 0), key(1, 1));
+    store.set_label(&first, 7);
+    assert_eq!((store.label(&first), store.stats().blocks), (None, 0), "there is nothing to label");
+    fill(&store, first, sectors(0, 8), BLOCK).await;
+    assert_eq!(store.label(&first), None);
+    store.set_label(&first, 7);
+    fill(&store, first, sectors(4, 32), BLOCK).await;
+    fill(&store, other, sectors(0, 8), BLOCK).await;
+    assert_eq!((store.label(&first), store.label(&other)), (Some(7), None));
+    store.set_label(&first, 0);
+    assert_eq!(store.label(&first), Some(0));
+    store.remove(&first);
+    fill(&store, first, sectors(0, 8), BLOCK).await;
+    assert_eq!(store.label(&first), None, "it was removed");
+}

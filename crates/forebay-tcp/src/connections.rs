@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use forebay_identity::{Identity, Peer};
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse};
-use forebay_types::Role;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -151,7 +150,7 @@ impl Place {
     ///
     /// # Errors
     /// [`End::Full`], [`End::ClientFull`] and [`End::Crowded`].
-    pub(crate) fn greeted(&self, peer: Option<Peer>) -> Result<Option<Role>, End> {
+    pub(crate) fn greeted(&self, peer: Option<Peer>) -> Result<(), End> {
         let now = Instant::now().into_std();
         self.last_use.set(Some(now));
         let makes_way = self.connections.admission.lock().greeted(self.number, &self.last_use, now)?;
@@ -160,12 +159,11 @@ impl Place {
             self.connections.closings.count(CloseReason::MadeWay);
             idle.cancel();
         }
-        let role = peer.as_ref().map(|peer| peer.identity.role());
         if let Some(peer) = peer {
             let known = Known { peer, told: self.told.clone(), is_denied: false };
             self.connections.known.lock().insert(self.number, known);
         }
-        Ok(role)
+        Ok(())
     }
 
     /// Who its peer is, if it may not be here any more.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Op, Service, Subject, answer};
+use forebay_transport::{Caller, Op, Service, Subject, answer};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -43,7 +43,7 @@ use crate::requests::Requests;
 use crate::security::refusal;
 use crate::socket;
 use crate::witness::{Witness, answered};
-use forebay_types::{Role, TcpZeroCopy};
+use forebay_types::TcpZeroCopy;
 
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
@@ -81,6 +81,9 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
     let identity = peer.map(|peer| &peer.identity);
     let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer(), identity));
+    let caller = identity.map_or_else(Caller::default, |identity| {
+        Caller::proved(identity.role(), identity.name(), &identity.to_string())
+    });
     // To a peer that is still at its handshake, plain text would say that nobody here speaks TLS.
     let can_be_told = greeted.is_ok() || shared.options.security.is_none();
     let admitted = greeted.and_then(|greeted| {
@@ -89,8 +92,8 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     });
     let mut connection = Serving::new(Channel::new(stream, records), place, witness, shared);
     let outcome = match admitted {
-        Ok(role) => {
-            connection.role = role;
+        Ok(()) => {
+            connection.caller = caller;
             connection.witness.iter().for_each(|witness| witness.admitted());
             connection.run().await
         }
@@ -130,8 +133,8 @@ struct Parked {
 struct Serving {
     channel: Arc<Channel>,
     place: Place,
-    /// What its peer proved to be. `None`: it had to prove nothing.
-    role: Option<Role>,
+    /// Who its peer proved to be, if it had to.
+    caller: Caller,
     /// Who records what it asks for. `None`: nobody.
     witness: Option<Arc<Witness>>,
     /// Since when it is idle, as its place knows.
@@ -178,7 +181,7 @@ impl Serving {
         Self {
             channel: Arc::clone(&channel),
             place,
-            role: None,
+            caller: Caller::default(),
             witness,
             idle_since: None,
             leaving: None,
@@ -417,7 +420,7 @@ impl Serving {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
             if let Some(op) = self.requests.awaited_op()
-                && let Some(refused) = refusal(self.role, op)
+                && let Some(refused) = refusal(self.caller.role(), op)
             {
                 self.witness.iter().for_each(|witness| witness.refused(op, &Subject::default(), &refused));
                 // To hear its body out would take as long as to take it in.
@@ -437,8 +440,8 @@ impl Serving {
 
     /// Has the service answer: at once, or in a task.
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
-        let (id, request) = (header.id, header.with_body(body));
-        if let Some(refused) = refusal(self.role, request.op) {
+        let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
+        if let Some(refused) = refusal(self.caller.role(), request.op) {
             let record = |witness: &Arc<Witness>| witness.refused(request.op, &Subject::of(&request), &refused);
             self.witness.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));

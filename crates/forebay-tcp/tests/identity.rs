@@ -11,8 +11,8 @@ use common::{BLOCK_SIZE, LONG, assert_serves, call, client_options, closed, link
 use forebay_identity::Live;
 use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
-use forebay_transport::{CallError, LinkError, Op, Request};
-use forebay_types::{BlockKey, FailureKind, FileId, Role};
+use forebay_transport::{CallError, Caller, LinkError, Op, Request, Response, Service};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId, Role};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -50,6 +50,34 @@ async fn who_is_of_the_cluster_reads() {
     assert!(refused.contains("worker/node1` listens there, and not the worker `node2`"), "{refused}");
     assert_eq!(closed(&server, CloseReason::Unproved), 0);
     server.close().await;
+}
+
+/// Says who asks.
+struct Names;
+
+#[async_trait::async_trait]
+impl Service for Names {
+    async fn handle(&self, request: Request, _takes_files: bool) -> Result<Response, Failure> {
+        Ok(Response::of_body(request.caller.to_string().into()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_is_told_who_asks_and_not_by_those_who_ask() {
+    let cluster = Cluster::new();
+    let security = Some(server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt));
+    let proving = serve(ServerOptions { security, ..server_options() }, Arc::new(Names));
+    let plain = serve(server_options(), Arc::new(Names));
+    let who = async |link: &TcpTransport| {
+        // What a caller says of itself stays where it is.
+        let request = Request::on_path(Op::Stat, Bytes::new(), LONG).by(Caller::Local);
+        String::from_utf8(call(link, request).await.unwrap().body.to_vec()).unwrap()
+    };
+    let reader = who(&cluster.link(&proving, Role::Reader)).await;
+    assert_eq!(reader, "`spiffe://example.org/forebay/prod/reader/team-a`");
+    assert_eq!(who(&link(plain.local_addr(), client_options())).await, "somebody who proved no identity");
+    proving.close().await;
+    plain.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod answer;
+mod caller;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod connection;
@@ -28,6 +29,7 @@ mod traits;
 pub mod wire;
 
 pub use answer::answer;
+pub use caller::{Caller, ProvedCaller};
 pub use file_slice::FileSlice;
 pub use local::LocalTransport;
 pub use look::Look;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind};
 
+use crate::caller::Caller;
 use crate::look::Look;
 use crate::traits::{
     CallError, LinkError, Payload, PeerMemory, Reply, Request, Response, ResponsePayload, Service, Transport,
@@ -66,6 +67,7 @@ impl Transport for LocalTransport {
         if self.closed.load(Ordering::Acquire) {
             return Err(LinkError::Lost { peer: PEER.to_owned(), reason: "it was closed".to_owned() }.into());
         }
+        let request = request.by(Caller::Local);
         if let Some(response) = self.service.try_handle(&request) {
             return reply_of(response, &request);
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId};
 
+use crate::caller::Caller;
 use crate::file_slice::FileSlice;
 use crate::limits::{MAX_CHANGE_BODY, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 use crate::look::{Look, look_at};
@@ -151,20 +152,23 @@ pub struct Request {
     /// would. Transports send both as one, so a service that gets a request from another process finds all of it in
     /// `body`.
     pub tail: Bytes,
+    /// Who asks, as the transport says that hands the request to the service. It does not go over the wire.
+    pub caller: Caller,
 }
 
 impl Request {
     /// A request on a block.
     #[must_use]
     pub fn on_block(op: Op, block: BlockKey, offset: u32, length: u32, deadline: Duration) -> Self {
-        Self { op, flags: Flags::default(), block, offset, length, deadline, body: Bytes::new(), tail: Bytes::new() }
+        let (flags, body, tail, caller) = (Flags::default(), Bytes::new(), Bytes::new(), Caller::default());
+        Self { op, flags, block, offset, length, deadline, body, tail, caller }
     }
 
     /// A request on the namespace.
     #[must_use]
     pub fn on_path(op: Op, body: Bytes, deadline: Duration) -> Self {
         let block = BlockKey { file: FileId([0; 16]), index: 0 };
-        Self { op, flags: Flags::default(), block, offset: 0, length: 0, deadline, body, tail: Bytes::new() }
+        Self { body, ..Self::on_block(op, block, 0, 0, deadline) }
     }
 
     /// How much payload the answer may bring: every transport that copies or receives asks before it sends.
@@ -207,6 +211,13 @@ impl Request {
     #[must_use]
     pub fn with_body(mut self, body: Bytes) -> Self {
         self.body = body;
+        self
+    }
+
+    /// The same request of `caller`.
+    #[must_use]
+    pub fn by(mut self, caller: Caller) -> Self {
+        self.caller = caller;
         self
     }
 }
@@ -527,7 +538,7 @@ pub trait Service: Send + Sync + 'static {
     /// Bytes of a read, as [`Service::try_handle`] would give them to a caller in this process, which needs nothing but
     /// them.
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        let request = Request::on_block(Op::Read, *block, offset, length, Duration::ZERO);
+        let request = Request::on_block(Op::Read, *block, offset, length, Duration::ZERO).by(Caller::Local);
         match self.try_handle(&request)?.fitting(&request).ok()?.payload {
             ResponsePayload::Spans(spans) => Some(spans),
             _ => None,

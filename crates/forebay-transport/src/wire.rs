@@ -196,11 +196,11 @@ impl RequestHeader {
         }
     }
 
-    /// The request with `body`.
+    /// The request with `body`, of a caller who has proved nothing.
     #[must_use]
     pub fn with_body(self, body: Bytes) -> Request {
         let Self { op, flags, block, offset, length, deadline, .. } = self;
-        Request { op, flags, block, offset, length, deadline, body, tail: Bytes::new() }
+        Request { flags, body, ..Request::on_block(op, block, offset, length, deadline) }
     }
 
     /// The bytes to send.

@@ -9,6 +9,7 @@
 //! * [`CachePolicy`]: how what lies below a path is cached;
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
 //! * [`Role`] and [`Permission`]: what somebody is to the cluster, and what an operation asks of them;
+//! * [`AccessList`]: which clients read what a mount shows, and which change it;
 //! * [`Tenure`]: until when something is held, by the holder's clock;
 //! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpSecurity`], [`TcpZeroCopy`], [`AuditEvents`] and [`S3Checksum`]: choices of an operator
 //!   that parts carry out;
@@ -16,7 +17,9 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod acl;
 mod attr;
+mod bits;
 mod block;
 mod checksum;
 mod choice;
@@ -28,7 +31,9 @@ mod quantity;
 mod role;
 mod tenure;
 
+pub use acl::{AccessList, AccessListError, MAX_LISTED};
 pub use attr::{Attr, DirEntry, FileKind};
+pub use bits::BitSet;
 pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
 pub use checksum::{SectorChecksums, crc32c};
 pub use choice::{AuditEvents, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};

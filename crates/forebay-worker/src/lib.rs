@@ -5,6 +5,8 @@
 //! cache in front of them:
 //!
 //! * `namespace.rs`: which origin is behind which path; `scope.rs`: that and the policies, as they are now;
+//! * `access.rs`: which callers may read what is cached, and change what is mounted; `permission.rs`: who asks, looked
+//!   at by that;
 //! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `invalidation_log.rs`: which of them
 //!   are not believed any more, `list_ahead.rs`: when a directory is listed instead of being asked about each of its names;
 //! * `writes.rs`: changes of the namespace and uploads, which go through to the origin;
@@ -21,6 +23,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod access;
 mod drain;
 mod heat;
 mod invalidation_log;
@@ -29,6 +32,7 @@ mod metadata;
 mod moves;
 mod namespace;
 mod peers;
+mod permission;
 mod requests;
 mod scope;
 mod small;

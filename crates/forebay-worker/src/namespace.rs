@@ -7,15 +7,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_origin::Origin;
-use forebay_types::{Failure, FailureKind, FsPath};
+use forebay_types::{AccessList, Failure, FailureKind, FsPath};
 
 /// The mounts.
 #[derive(Clone, Default)]
 pub struct Namespace {
     /// The longest paths first.
-    mounts: Vec<(FsPath, Arc<dyn Origin>)>,
+    mounts: Vec<Mount>,
     /// There may be others, which are not known yet.
     lacks: bool,
+    /// See [`Namespace::guarded`].
+    is_guarded: bool,
+}
+
+/// An origin at a path.
+#[derive(Clone)]
+pub(crate) struct Mount {
+    pub(crate) at: FsPath,
+    pub(crate) origin: Arc<dyn Origin>,
+    /// Which clients may use it. `None`: all whose role may.
+    pub(crate) list: Option<Arc<AccessList>>,
 }
 
 /// Why mounts do not make a namespace.
@@ -42,12 +53,52 @@ impl Namespace {
     /// # Errors
     /// [`NamespaceError::Twice`].
     pub fn new(mounts: impl IntoIterator<Item = (FsPath, Arc<dyn Origin>)>) -> Result<Self, NamespaceError> {
-        let mut mounts: Vec<_> = mounts.into_iter().collect();
-        mounts.sort_by(|(a, _), (b, _)| b.as_bytes().len().cmp(&a.as_bytes().len()).then_with(|| a.cmp(b)));
-        match mounts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            Some(pair) => Err(NamespaceError::Twice(pair[0].0.to_string())),
-            None => Ok(Self { mounts, lacks: false }),
+        let mut mounts: Vec<_> = mounts.into_iter().map(|(at, origin)| Mount { at, origin, list: None }).collect();
+        mounts.sort_by(|Mount { at: a, .. }, Mount { at: b, .. }| {
+            b.as_bytes().len().cmp(&a.as_bytes().len()).then_with(|| a.cmp(b))
+        });
+        match mounts.windows(2).find(|pair| pair[0].at == pair[1].at) {
+            Some(pair) => Err(NamespaceError::Twice(pair[0].at.to_string())),
+            None => Ok(Self { mounts, lacks: false, is_guarded: false }),
         }
+    }
+
+    /// The same mounts, of which those at these paths are for the clients that a list names. Then it is
+    /// [guarded](Self::guarded).
+    #[must_use]
+    pub fn with_access(mut self, lists: impl IntoIterator<Item = (FsPath, AccessList)>) -> Self {
+        for (at, list) in lists {
+            if let Some(mount) = self.mounts.iter_mut().find(|mount| mount.at == at) {
+                mount.list = Some(Arc::new(list));
+                self.is_guarded = true;
+            }
+        }
+        self
+    }
+
+    /// The same mounts. Of what is cached, nothing is shown before it is known which of them it is of: what a restart
+    /// has found may be of one that was removed, or that not everybody may read.
+    #[must_use]
+    pub fn guarded(self) -> Self {
+        Self { is_guarded: true, ..self }
+    }
+
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.is_guarded
+    }
+
+    /// Whether there may be mounts that are not known yet.
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacks
+    }
+
+    pub(crate) fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
+    /// The mount that leads to `path`, and the path below it.
+    pub(crate) fn mount_of<'a>(&'a self, path: &'a FsPath) -> Option<(&'a Mount, &'a [u8])> {
+        self.mounts.iter().find_map(|mount| Some((mount, path.relative_to(&mount.at)?)))
     }
 
     /// The same mounts, of which it is not known yet whether they are all. Of a path that none of them leads to, it
@@ -67,10 +118,8 @@ impl Namespace {
     }
 
     pub(crate) fn resolve<'a>(&'a self, path: &'a FsPath) -> Resolved<'a> {
-        for (at, origin) in &self.mounts {
-            if let Some(below) = path.relative_to(at) {
-                return Resolved::Origin(origin, below);
-            }
+        if let Some((mount, below)) = self.mount_of(path) {
+            return Resolved::Origin(&mount.origin, below);
         }
         // What is in such a directory is known when all mounts are.
         if self.leads_to_mounts(path) && !self.lacks { Resolved::Virtual } else { Resolved::Nothing }
@@ -78,7 +127,7 @@ impl Namespace {
 
     /// Whether `path` is a mount's, or leads to one.
     pub(crate) fn leads_to_mounts(&self, path: &FsPath) -> bool {
-        path.is_root() || self.mounts.iter().any(|(at, _)| at.relative_to(path).is_some())
+        path.is_root() || self.mounts.iter().any(|mount| mount.at.relative_to(path).is_some())
     }
 
     /// The names in the directory `path` that lead to mounts.
@@ -86,7 +135,7 @@ impl Namespace {
         let first_name = |below: &'_ [u8]| below.iter().position(|byte| *byte == b'/').unwrap_or(below.len());
         self.mounts
             .iter()
-            .filter_map(|(at, _)| at.relative_to(path))
+            .filter_map(|mount| mount.at.relative_to(path))
             .filter(|below| !below.is_empty())
             .map(|below| &below[..first_name(below)])
             .collect()
@@ -94,7 +143,7 @@ impl Namespace {
 
     /// The origins, each with the path that it is bound to.
     pub(crate) fn origins(&self) -> impl Iterator<Item = (&FsPath, &Arc<dyn Origin>)> {
-        self.mounts.iter().map(|(at, origin)| (at, origin))
+        self.mounts.iter().map(|mount| (&mount.at, &mount.origin))
     }
 
     /// Why there is nothing to read a file of an origin from that no mount is on.
@@ -109,7 +158,7 @@ impl Namespace {
 
     /// The origin with this URL.
     pub(crate) fn origin(&self, url: &str) -> Option<&Arc<dyn Origin>> {
-        self.mounts.iter().map(|(_, origin)| origin).find(|origin| &**origin.url() == url)
+        self.mounts.iter().map(|mount| &mount.origin).find(|origin| &**origin.url() == url)
     }
 
     /// Every path at which `path` of the origin with this URL shows.
@@ -118,7 +167,7 @@ impl Namespace {
             let slash: &[u8] = if at.is_root() { b"" } else { b"/" };
             FsPath::new([at.as_bytes(), slash, path].concat()).ok()
         };
-        self.mounts.iter().filter(move |(_, origin)| &**origin.url() == url).filter_map(move |(at, _)| shows(at))
+        self.mounts.iter().filter(move |mount| &**mount.origin.url() == url).filter_map(move |mount| shows(&mount.at))
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_engine::Keeping;
 use forebay_memory::Spans;
 use forebay_store::Keep;
 use forebay_transport::message::{CoverageReply, ListRequest, PathsReply};
-use forebay_transport::{FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
+use forebay_transport::{Caller, FileSlice, Flags, Look, Op, Provenance, Request, Response, ResponsePayload, Service};
 use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileVersion, FsPath};
 use tracing::warn;
 
@@ -22,7 +22,7 @@ const ROOMS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Worker {
     /// The description of the version that a request is about: attached, or known from an earlier one.
-    fn version_of(&self, request: &Request) -> Result<Arc<FileVersion>, Failure> {
+    pub(crate) fn version_of(&self, request: &Request) -> Result<Arc<FileVersion>, Failure> {
         let id = request.block.file;
         if request.body.is_empty() {
             return self.versions.get(id).ok_or_else(|| {
@@ -49,6 +49,7 @@ impl Worker {
         if request.flags.contains(Flags::CACHED) {
             return self.read_cached(request).await.map(counted);
         }
+        let described = self.admit(request)?;
         self.heat.note(&block, length);
         if takes_files && let Some(slice) = self.store().disk_slice(&block, offset, length).await {
             let checksums = slice.checksums.as_ref().filter(|_| request.flags.contains(Flags::CHECKSUMS));
@@ -57,7 +58,7 @@ impl Worker {
             let provenance = Provenance { disk: length, ..Provenance::default() };
             return Ok(counted(Response { provenance, body, payload: ResponsePayload::File(file) }));
         }
-        let version = match self.version_of(request) {
+        let version = match described.map_or_else(|| self.version_of(request), Ok) {
             Ok(version) => version,
             // What is cached is served without a description: after a restart, the first readers of a warm disk.
             Err(unknown) if unknown.kind() == FailureKind::NeedsDescription => {
@@ -72,6 +73,7 @@ impl Worker {
         let layout = BlockLayout::new(version.size, self.block_size);
         let read = self.engine.read(&version, block, layout, offset, length).await;
         let read = self.noticing_change(&version, request, read).await?;
+        self.label(&block, &version);
         let origin = read.from_source - read.from_cache;
         let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin };
         let served = Served { provenance, peers: read.from_cache };
@@ -81,11 +83,15 @@ impl Worker {
         Ok((response, served))
     }
 
-    /// What is held, for another worker: nothing is fetched and nothing waited for, so workers that ask one another cannot
-    /// wait in a circle.
+    /// What is held, for another worker: nothing is fetched and nothing waited for, so workers that ask one another
+    /// cannot wait in a circle. What may not be shown is as good as not held.
     async fn read_cached(&self, request: &Request) -> Result<Response, Failure> {
         let Request { block, offset, length, .. } = *request;
-        let Some(stored) = self.store().read_at_once(&block, offset, length).await else {
+        let stored = match self.admit(request) {
+            Ok(_) => self.store().read_at_once(&block, offset, length).await,
+            Err(_) => None,
+        };
+        let Some(stored) = stored else {
             let message = format!("{length} bytes at {offset} of block {block} are not cached");
             return Err(Failure::new(FailureKind::NotCached, message));
         };
@@ -114,10 +120,11 @@ impl Worker {
     }
 
     async fn fill(&self, request: &Request) -> Result<(Response, Served), Failure> {
-        let version = self.version_of(request)?;
+        let version = self.admitted_version(request)?;
         let layout = BlockLayout::new(version.size, self.block_size);
         let fill = self.engine.fill(&version, request.block, layout, request.offset, request.length).await;
         let fill = self.noticing_change(&version, request, fill).await?;
+        self.label(&request.block, &version);
         let origin = fill.from_source - fill.from_cache;
         let served = Served { provenance: Provenance { origin, ..Provenance::default() }, peers: fill.from_cache };
         let provenance = served.told();
@@ -141,7 +148,16 @@ impl Worker {
         result
     }
 
+    /// What is held of a block; nothing, for those who could not read it without describing its file.
     async fn coverage(&self, request: &Request) -> Result<Response, Failure> {
+        if !request.caller.is_of_cluster()
+            && let Err(refused) = self.admit(request)
+        {
+            return match refused.kind() {
+                FailureKind::PermissionDenied => Err(refused),
+                _ => Ok(Response::of_body(CoverageReply::default().encode())),
+            };
+        }
         let coverage = match request.flags.contains(Flags::SCRUB) {
             true => self.store().audit(&request.block).await?,
             false => self.store().coverage(&request.block),
@@ -193,13 +209,16 @@ impl Worker {
             Op::Ping => Response::of_body(Bytes::copy_from_slice(&self.instance.to_le_bytes())),
             Op::Stat => {
                 let revalidate = request.flags.contains(Flags::REVALIDATE);
-                let reply = self.metadata.stat(&path_of(&request.body)?, revalidate).await?;
+                let path = path_of(&request.body)?;
+                self.admit_at(request, &path)?;
+                let reply = self.metadata.stat(&path, revalidate).await?;
                 Response::of_body(reply.encode())
             }
             Op::List => {
                 let ListRequest { path, token, max } = ListRequest::decode(&request.body)?;
-                let revalidate = request.flags.contains(Flags::REVALIDATE);
-                let reply = self.metadata.list(&path_of(&path)?, token, max, revalidate).await?;
+                let (path, revalidate) = (path_of(&path)?, request.flags.contains(Flags::REVALIDATE));
+                self.admit_at(request, &path)?;
+                let reply = self.metadata.list(&path, token, max, revalidate).await?;
                 Response::of_body(reply.encode())
             }
             Op::Coverage => self.coverage(request).await?,
@@ -228,7 +247,7 @@ impl Service for Worker {
         if matches!(request.op, Op::Stat | Op::StatRead) {
             return self.try_name(request);
         }
-        if request.op != Op::Read || request.length == 0 {
+        if request.op != Op::Read || request.length == 0 || !self.shows(&request.caller, &request.block) {
             return None;
         }
         if request.flags.contains(Flags::SCRUB) {
@@ -249,13 +268,16 @@ impl Service for Worker {
     }
 
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+        if !self.shows(&Caller::Local, block) {
+            return None;
+        }
         let spans = self.engine.try_read(block, offset, length)?;
         self.note_hit(block, length);
         Some(spans)
     }
 
     fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        let looked = self.engine.try_look(block, offset, length, look).is_some();
+        let looked = self.shows(&Caller::Local, block) && self.engine.try_look(block, offset, length, look).is_some();
         if looked {
             self.note_hit(block, length);
         }
@@ -263,7 +285,7 @@ impl Service for Worker {
     }
 
     fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
-        self.store().is_in_memory(block, offset, length)
+        self.shows(&Caller::Local, block) && self.store().is_in_memory(block, offset, length)
     }
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {

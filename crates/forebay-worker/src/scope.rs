@@ -1,5 +1,7 @@
 //! What a worker serves and how: its namespace and its policies, as they are now.
 //!
+//! From the namespace follows who may see what ([`Access`]).
+//!
 //! Both change while the worker runs. A change replaces the whole [`Scope`]; what is under way goes on with the one that it
 //! started with, and what is remembered says under which one it was learned. What the policies say of a file is worked out
 //! once for each file version and scope, not for each miss.
@@ -10,9 +12,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use forebay_engine::Keeping;
 use forebay_store::{Account, Keep};
-use forebay_types::{Attr, ByteSize, Failure, FileId, FileVersion, FsPath, MAX_REPLICAS, PolicyTable};
+use forebay_transport::Caller;
+use forebay_types::{Attr, ByteSize, Failure, FileId, FileVersion, FsPath, MAX_REPLICAS, Permission, PolicyTable};
 use moka::sync::Cache;
 
+use crate::access::{self, Access};
 use crate::namespace::{Namespace, Resolved};
 
 /// How long the attributes of an immutable file are believed: no cache entry lives as long.
@@ -24,6 +28,7 @@ const FILES: u64 = 262_144;
 #[derive(Clone)]
 pub(crate) struct Scope {
     pub(crate) namespace: Namespace,
+    access: Access,
     pub(crate) policies: PolicyTable,
     has_policies: bool,
     metadata_ttl: Duration,
@@ -92,6 +97,41 @@ impl Scope {
         self.takes_changes && takes_changes()
     }
 
+    /// Whether `caller` may do what asks for `wish`, which is to read or to write, at `path`.
+    ///
+    /// # Errors
+    /// [`FailureKind::PermissionDenied`](forebay_types::FailureKind::PermissionDenied).
+    pub(crate) fn admits(&self, caller: &Caller, path: &FsPath, wish: Permission) -> Result<(), Failure> {
+        if !self.access.has_lists() {
+            return Ok(());
+        }
+        match self.namespace.mount_of(path) {
+            Some((mount, _)) if mount.list.as_ref().is_some_and(|list| !access::lets(list, caller, wish)) => {
+                Err(access::denied_at(caller, wish, path, &mount.at))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `caller` may read what is cached with this label.
+    pub(crate) fn may_read(&self, caller: &Caller, label: u32) -> bool {
+        self.access.may_read(caller, label, self.number)
+    }
+
+    /// Whether `caller` may read `file`, of the origin with this URL.
+    ///
+    /// # Errors [`FailureKind::PermissionDenied`](forebay_types::FailureKind::PermissionDenied), and what a file fails
+    /// with that no mount leads to.
+    pub(crate) fn admits_to_file(&self, caller: &Caller, file: FileId, url: &str) -> Result<(), Failure> {
+        match self.access.label(url).filter(|label| self.access.is_mounted(*label)) {
+            Some(label) if self.may_read(caller, label) => Ok(()),
+            Some(_) => Err(access::denied_file(caller, file)),
+            // It may be mounted, and where nobody has to prove anything, what is cached is better than nothing.
+            None if self.namespace.lacks() && !self.namespace.is_guarded() => Ok(()),
+            None => Err(self.namespace.no_mount_on(url)),
+        }
+    }
+
     /// What they say of a file; of one that shows at several paths, at that of the longest mount.
     pub(crate) fn of_file(&self, version: &FileVersion) -> FileRules {
         if !self.has_policies {
@@ -134,8 +174,8 @@ pub(crate) struct Scopes {
 
 impl Scopes {
     pub(crate) fn new(namespace: Namespace, metadata_ttl: Duration, takes_changes: bool) -> Self {
-        let policies = PolicyTable::default();
-        let scope = Scope { namespace, policies, has_policies: false, metadata_ttl, takes_changes, number: 0 };
+        let (access, policies) = (Access::of(&namespace, &Access::default()), PolicyTable::default());
+        let scope = Scope { namespace, access, policies, has_policies: false, metadata_ttl, takes_changes, number: 0 };
         Self { current: ArcSwap::from_pointee(scope), files: Cache::new(FILES) }
     }
 
@@ -146,6 +186,7 @@ impl Scopes {
     /// Returns the scope before.
     pub(crate) fn set_namespace(&self, namespace: Namespace) -> Arc<Scope> {
         self.current.rcu(|scope| Scope {
+            access: Access::of(&namespace, &scope.access),
             namespace: namespace.clone(),
             number: scope.number + 1,
             ..Scope::clone(scope)
@@ -161,6 +202,22 @@ impl Scopes {
             number: scope.number + 1,
             ..Scope::clone(scope)
         })
+    }
+
+    /// Whether what is cached with this label may be shown to `caller` at once; without one, it is not known which
+    /// origin it is of.
+    #[inline]
+    pub(crate) fn shows(&self, caller: &Caller, label: Option<u32>) -> bool {
+        let scope = self.current.load();
+        match label {
+            Some(label) => scope.may_read(caller, label),
+            None => !scope.namespace.is_guarded(),
+        }
+    }
+
+    /// The label of what is cached of an origin, if it is mounted, or was.
+    pub(crate) fn label(&self, url: &str) -> Option<u32> {
+        self.current.load().access.label(url)
     }
 
     /// What the policies say of a file.

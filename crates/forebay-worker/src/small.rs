@@ -17,7 +17,9 @@ use forebay_store::Keep;
 use forebay_transport::message::{StatReadReply, StatReply};
 use forebay_transport::wire::MAX_BODY_BESIDE_PAYLOAD;
 use forebay_transport::{Flags, Op, Provenance, Request, Response, ResponsePayload};
-use forebay_types::{BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, SECTOR_SIZE, SectorChecksums};
+use forebay_types::{
+    BlockKey, BlockLayout, Failure, FailureKind, FileId, FileVersion, FsPath, SECTOR_SIZE, SectorChecksums,
+};
 
 use crate::requests::path_of;
 use crate::stats::Served;
@@ -36,8 +38,8 @@ struct Content {
 
 impl Worker {
     /// The answer about a name that is known, whose file, if it is a small one, is in memory.
-    fn try_stat_read(&self, request: &Request) -> Option<(Response, Served)> {
-        let stat = self.metadata.try_stat(&path_of(&request.body).ok()?, request.flags)?;
+    fn try_stat_read(&self, request: &Request, path: &FsPath) -> Option<(Response, Served)> {
+        let stat = self.metadata.try_stat(path, request.flags)?;
         let Some((version, key, length)) = self.small(&stat, request) else {
             return Some(answered(stat, None));
         };
@@ -48,10 +50,12 @@ impl Worker {
 
     /// The answer to a question about a name, if it can be given without waiting.
     pub(crate) fn try_name(&self, request: &Request) -> Option<Response> {
+        let path = path_of(&request.body).ok()?;
+        self.admit_at(request, &path).ok()?;
         let (response, served) = match request.op {
-            Op::StatRead => self.try_stat_read(request)?,
+            Op::StatRead => self.try_stat_read(request, &path)?,
             _ => {
-                let stat = self.metadata.try_stat(&path_of(&request.body).ok()?, request.flags)?;
+                let stat = self.metadata.try_stat(&path, request.flags)?;
                 (Response::of_body(stat.encode()), Served::default())
             }
         };
@@ -63,6 +67,7 @@ impl Worker {
     /// The answer about a name, with the bytes of a small file.
     pub(crate) async fn stat_read(&self, request: &Request) -> Result<(Response, Served), Failure> {
         let path = path_of(&request.body)?;
+        self.admit_at(request, &path)?;
         let revalidate = request.flags.contains(Flags::REVALIDATE);
         let mut stat = self.metadata.stat(&path, revalidate).await?;
         let asked = Instant::now();
@@ -123,6 +128,7 @@ impl Worker {
         // It goes on being fetched: a client that opens the file finds it.
         let Ok(read) = read else { return Ok(None) };
         let read = read?;
+        self.label(&key, &version);
         let origin = read.from_source - read.from_cache;
         let provenance = Provenance { memory: read.from_memory, disk: read.from_disk, origin };
         Ok(Some(Content { spans: read.spans, checksums: None, served: Served { provenance, peers: read.from_cache } }))

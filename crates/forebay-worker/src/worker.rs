@@ -126,8 +126,9 @@ impl Worker {
         let _ = self.peers.set(Asked { peers, deadline });
     }
 
-    /// Serves this namespace from now on. What is under way ends as it began; what was learned of names is forgotten, as it
-    /// may not be so any more. Blocks stay: they belong to versions of objects, wherever those show.
+    /// Serves this namespace from now on. What is under way ends as it began; what was learned of names is forgotten,
+    /// as it may not be so any more. Blocks stay: they belong to versions of objects, wherever those show. Those of an
+    /// origin that no mount leads to any more are shown to nobody.
     pub async fn set_namespace(&self, namespace: Namespace) {
         let before = self.scopes.set_namespace(namespace);
         self.metadata.forget_all();

@@ -1,9 +1,9 @@
 //! Changes of the namespace, and the bytes of files that are written: all of it goes through to the origin, and nothing is
 //! cached of it but what the metadata cache learns.
 //!
-//! What a client names is checked before an origin hears of it: a mount cannot be changed by way of what it is mounted
-//! on, and what exists only to lead to mounts cannot be changed at all. Blocks of versions that are replaced stay until
-//! they are evicted: a handle that has one open goes on reading it.
+//! What a client names is checked before an origin hears of it, and whether that client may change it: a mount cannot
+//! be changed by way of what it is mounted on, and what exists only to lead to mounts cannot be changed at all. Blocks
+//! of versions that are replaced stay until they are evicted: a handle that has one open goes on reading it.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use bytes::Bytes;
 use forebay_origin::Origin;
 use forebay_transport::message::{Change, ChangeReply, MAX_PARTS, UploadRequest};
 use forebay_transport::wire::MAX_PART;
-use forebay_transport::{Flags, Request, Response};
-use forebay_types::{Attr, Failure, FailureKind, FsPath};
+use forebay_transport::{Caller, Flags, Request, Response};
+use forebay_types::{Attr, Failure, FailureKind, FsPath, Permission};
 
 use crate::metadata::Changing;
 use crate::namespace::Resolved;
@@ -35,29 +35,33 @@ struct Target {
 impl Worker {
     /// Changes the namespace.
     pub(crate) async fn change(&self, request: &Request) -> Result<Response, Failure> {
+        let caller = &request.caller;
         let reply = match Change::decode(&request.body)? {
-            Change::MakeDirectory { path } => self.make_directory(&path).await?,
+            Change::MakeDirectory { path } => self.make_directory(caller, &path).await?,
             Change::RemoveDirectory { path } => {
-                let Target { scope, path, origin, below } = self.target(&path)?;
+                let Target { scope, path, origin, below } = self.target(caller, &path)?;
                 let _changing = self.metadata.changing(&scope, &path, true);
                 origin.remove_directory(&below).await?;
                 ChangeReply::default()
             }
             Change::Remove { path } => {
-                let Target { scope, path, origin, below } = self.target(&path)?;
+                let Target { scope, path, origin, below } = self.target(caller, &path)?;
                 let _changing = self.metadata.changing(&scope, &path, false);
                 origin.remove(&below).await?;
                 ChangeReply::default()
             }
-            Change::Copy { from, to } => self.copy(&from, &to).await?,
+            Change::Copy { from, to } => self.copy(caller, &from, &to).await?,
             Change::Begin { path } => {
-                let Target { origin, below, .. } = self.target(&path)?;
+                let Target { origin, below, .. } = self.target(caller, &path)?;
                 ChangeReply { attr: None, token: origin.begin_upload(&below).await? }
             }
-            Change::Complete { path, upload, size, parts } => self.complete(&path, &upload, size, &parts).await?,
+            Change::Complete { path, upload, size, parts } => {
+                check_upload(&upload, size, &parts)?;
+                self.complete(self.target(caller, &path)?, &upload, size, &parts).await?
+            }
             Change::Abort { path, upload } => {
                 check_name(&upload)?;
-                let Target { origin, below, .. } = self.target(&path)?;
+                let Target { origin, below, .. } = self.target(caller, &path)?;
                 origin.abort_upload(&below, &upload).await?;
                 ChangeReply::default()
             }
@@ -72,7 +76,7 @@ impl Worker {
         if length > MAX_PART as usize {
             return Err(invalid(format!("{length} bytes are over the limit of {MAX_PART} for one upload")));
         }
-        let target = self.target(&path)?;
+        let target = self.target(&request.caller, &path)?;
         let reply = match part {
             None => self.put(target, bytes).await?,
             Some((upload, number)) => {
@@ -98,13 +102,13 @@ impl Worker {
         Ok(Response::of_body(Bytes::new()))
     }
 
-    async fn make_directory(&self, path: &[u8]) -> Result<ChangeReply, Failure> {
+    async fn make_directory(&self, caller: &Caller, path: &[u8]) -> Result<ChangeReply, Failure> {
         let path = path_of(path)?;
         let scope = self.scope_of_changes()?;
         if scope.namespace.leads_to_mounts(&path) {
             return Err(Failure::new(FailureKind::Exists, format!("{path}: a mount is there")));
         }
-        let Target { scope, path, origin, below } = within(scope, path)?;
+        let Target { scope, path, origin, below } = within(scope, caller, path)?;
         let changing = self.metadata.changing(&scope, &path, true);
         let attr = origin.make_directory(&below).await?;
         Ok(made(changing, attr).await)
@@ -117,21 +121,22 @@ impl Worker {
         Ok(made(changing, attr).await)
     }
 
-    async fn complete(&self, path: &[u8], upload: &str, size: u64, parts: &[String]) -> Result<ChangeReply, Failure> {
-        check_name(upload)?;
-        parts.iter().try_for_each(|tag| check_name(tag))?;
-        let most = parts.len() as u64 * u64::from(MAX_PART);
-        if parts.is_empty() || parts.len() > MAX_PARTS || size > most {
-            return Err(invalid(format!("{size} bytes cannot be in {} parts", parts.len())));
-        }
-        let Target { scope, path, origin, below } = self.target(path)?;
+    async fn complete(
+        &self,
+        target: Target,
+        upload: &str,
+        size: u64,
+        parts: &[String],
+    ) -> Result<ChangeReply, Failure> {
+        let Target { scope, path, origin, below } = target;
         let changing = self.metadata.changing(&scope, &path, false);
         let attr = origin.complete_upload(&below, upload, size, parts).await?;
         Ok(made(changing, attr).await)
     }
 
-    async fn copy(&self, from: &[u8], to: &[u8]) -> Result<ChangeReply, Failure> {
-        let (from, to) = (path_of(from)?, self.target(to)?);
+    async fn copy(&self, caller: &Caller, from: &[u8], to: &[u8]) -> Result<ChangeReply, Failure> {
+        let (from, to) = (path_of(from)?, self.target(caller, to)?);
+        to.scope.admits(caller, &from, Permission::Read)?;
         let is_directory = || Failure::new(FailureKind::IsADirectory, format!("{from}: a mount is there"));
         let Target { scope, path, origin, below } = to;
         let (source, from_below) = match scope.namespace.resolve(&from) {
@@ -153,14 +158,14 @@ impl Worker {
     /// What a change of `path` is to change.
     ///
     /// # Errors
-    /// When nothing can be changed there, and why.
-    fn target(&self, path: &[u8]) -> Result<Target, Failure> {
+    /// When nothing can be changed there, or not by `caller`, and why.
+    fn target(&self, caller: &Caller, path: &[u8]) -> Result<Target, Failure> {
         let path = path_of(path)?;
         let scope = self.scope_of_changes()?;
         if scope.namespace.leads_to_mounts(&path) {
             return Err(Failure::new(FailureKind::NotPermitted, format!("{path} cannot be changed: a mount is there")));
         }
-        within(scope, path)
+        within(scope, caller, path)
     }
 
     fn scope_of_changes(&self) -> Result<Arc<Scope>, Failure> {
@@ -172,8 +177,9 @@ impl Worker {
     }
 }
 
-/// The place of a name in an origin that takes changes.
-fn within(scope: Arc<Scope>, path: FsPath) -> Result<Target, Failure> {
+/// The place of a name in an origin that takes changes, and takes them of `caller`.
+fn within(scope: Arc<Scope>, caller: &Caller, path: FsPath) -> Result<Target, Failure> {
+    scope.admits(caller, &path, Permission::Write)?;
     let (origin, below) = match scope.namespace.resolve(&path) {
         Resolved::Origin(origin, below) => (Arc::clone(origin), below.to_vec()),
         Resolved::Virtual | Resolved::Nothing => {
@@ -193,6 +199,17 @@ fn within(scope: Arc<Scope>, path: FsPath) -> Result<Target, Failure> {
 /// The answer to a change that made something.
 async fn made(changing: Changing<'_>, attr: Attr) -> ChangeReply {
     ChangeReply { attr: Some(changing.made(attr).await), token: String::new() }
+}
+
+/// What completes an upload: names, and no more bytes than the parts can have.
+fn check_upload(upload: &str, size: u64, parts: &[String]) -> Result<(), Failure> {
+    check_name(upload)?;
+    parts.iter().try_for_each(|tag| check_name(tag))?;
+    let most = parts.len() as u64 * u64::from(MAX_PART);
+    if parts.is_empty() || parts.len() > MAX_PARTS || size > most {
+        return Err(invalid(format!("{size} bytes cannot be in {} parts", parts.len())));
+    }
+    Ok(())
 }
 
 /// The name of an upload, or the tag of a part: whatever an origin gave, but something.

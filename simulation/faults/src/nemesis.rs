@@ -282,6 +282,7 @@ impl Nemesis {
             path: "/c".to_owned(),
             origin: "s3://b".to_owned(),
             options: std::collections::BTreeMap::new(),
+            acl: None,
         };
         let (key, change) = (MountRecord::key(&encode_segment(&other.path)), Transaction::new());
         etcd::fresh(&if kernel::once_in(2) { change.delete(key) } else { change.put(key, other.encode()) });

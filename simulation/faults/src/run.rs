@@ -37,7 +37,12 @@ pub(crate) fn run(plan: &Plan) {
         let node = kernel::add_node(format!("s3-{name}"));
         let url = format!("s3://{name}");
         mounts.push((origin::add(&url, node), format!("/{name}")));
-        let record = MountRecord { path: format!("/{name}"), origin: url, options: std::collections::BTreeMap::new() };
+        let record = MountRecord {
+            path: format!("/{name}"),
+            origin: url,
+            options: std::collections::BTreeMap::new(),
+            acl: None,
+        };
         etcd::fresh(&Transaction::new().put(MountRecord::key(&encode_segment(&record.path)), record.encode()));
     }
     let settings = settings();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_types::FsPath;
+use forebay_types::{AccessList, AccessListError, FsPath};
 use serde::{Deserialize, Serialize};
 
 /// Under which key prefix mounts are: `mounts/PATH`, the path as one segment.
@@ -44,6 +44,33 @@ pub struct MountRecord {
     /// Options of the origin. Those that hold credentials are references: `env:NAME`, `file:/PATH` or `role`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub options: BTreeMap<String, String>,
+    /// Which clients may use it. `None`: all whose role may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<AclRecord>,
+}
+
+/// Who may read what a mount shows, and who may change it, by the names of clients. A name that ends in `*` stands for
+/// all that begin like it.
+// A field that is not known may take something away: a record that has one is not used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AclRecord {
+    /// Those who may read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read: Vec<String>,
+    /// Those who may read and change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write: Vec<String>,
+}
+
+impl AclRecord {
+    /// The list, checked.
+    ///
+    /// # Errors
+    /// [`AccessListError`], which says what to write instead.
+    pub fn list(&self) -> Result<AccessList, AccessListError> {
+        AccessList::new(&self.read, &self.write)
+    }
 }
 
 /// Why a mount was refused. No message tells a value that may be a credential.
@@ -76,6 +103,9 @@ pub enum MountProblem {
          variable of the workers' environment, `file:/PATH` for a file on the workers, or `role` for the machine's role"
     )]
     Secret(String),
+    /// Not an access list.
+    #[error(transparent)]
+    AccessList(#[from] AccessListError),
 }
 
 /// Where a credential is to be found.
@@ -143,7 +173,21 @@ impl MountRecord {
                 return Err(MountProblem::SecretInOption(name.clone()));
             }
         }
+        self.acl.as_ref().map(AclRecord::list).transpose()?;
         Ok(())
+    }
+
+    /// Who may use it. `None`: all whose role may. A list that makes no sense, which no record that was decoded has,
+    /// names nobody.
+    #[must_use]
+    pub fn access(&self) -> Option<AccessList> {
+        self.acl.as_ref().map(|acl| acl.list().unwrap_or_default())
+    }
+
+    /// Whether both show the same, whoever may use it.
+    #[must_use]
+    pub fn shows_as(&self, other: &Self) -> bool {
+        (&self.path, &self.origin, &self.options) == (&other.path, &other.origin, &other.options)
     }
 
     /// Whether both read one origin, and not in the same way: from another endpoint, or with other credentials. A file's
@@ -198,7 +242,26 @@ mod tests {
 
     fn mount(options: &[(&str, &str)]) -> MountRecord {
         let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        MountRecord { path: "/s3".into(), origin: "s3://bucket/prefix".into(), options }
+        MountRecord { path: "/s3".into(), origin: "s3://bucket/prefix".into(), options, acl: None }
+    }
+
+    #[test]
+    fn an_access_list_comes_back_and_one_that_is_not_understood_opens_nothing() {
+        let acl = AclRecord { read: vec!["team-*".into()], write: vec!["loader".into()] };
+        let record = MountRecord { acl: Some(acl), ..mount(&[]) };
+        assert_eq!(MountRecord::decode(&record.encode()), Ok(record.clone()));
+        let list = record.access().unwrap();
+        assert!(list.may_read("team-a") && list.may_write("loader") && !list.may_write("team-a"));
+        assert!(record.shows_as(&mount(&[])) && record != mount(&[]) && mount(&[]).access().is_none());
+        assert!(!record.shows_as(&mount(&[("s3.region", "eu")])));
+
+        let decoded =
+            |acl: &str| MountRecord::decode(format!(r#"{{"path":"/s3","origin":"s3://b","acl":{acl}}}"#).as_bytes());
+        assert_eq!(decoded("{}").unwrap().access(), Some(AccessList::default()), "nobody");
+        for wrong in [r#"{"read":["a b"]}"#, r#"{"read":["*a"]}"#, r#"{"deny":["a"]}"#, r#"{"read":"a"}"#] {
+            assert!(decoded(wrong).is_err(), "{wrong}");
+        }
+        assert!(decoded(r#"{"write":[""]}"#).unwrap_err().contains("`team-*`"));
     }
 
     #[test]

@@ -45,12 +45,13 @@ pub(crate) struct AtPath {
 
 /// Mount an origin
 ///
-/// Seen by all processes within moments. Mounting the same again is no error.
+/// Seen by all processes within moments. Mounting the same again is no error, and with another access list it gets that
+/// one.
 #[utoipa::path(
     post, path = "/mounts", tag = "mounts", operation_id = "add_mount", request_body = Mount,
     responses(
         (status = CREATED, body = Mount),
-        (status = OK, body = Mount, description = "it was mounted already, just so"),
+        (status = OK, body = Mount, description = "it was mounted already, and has this access list now"),
         (status = BAD_REQUEST, body = ErrorBody),
         (status = CONFLICT, body = ErrorBody, description = "another is mounted there, or this one with other options"),
         (status = SERVICE_UNAVAILABLE, body = ErrorBody),
@@ -61,7 +62,8 @@ pub(crate) async fn add(
     Body(mount): Body<Mount>,
 ) -> Result<(StatusCode, Json<Mount>), Fault> {
     let path = path_of(&mount.path)?;
-    let record = MountRecord { path: path.to_string(), origin: mount.origin, options: mount.options };
+    let Mount { origin, options, acl, .. } = mount;
+    let record = MountRecord { path: path.to_string(), origin, options, acl: acl.map(Into::into) };
     record.check().map_err(|problem| Fault::invalid(problem, "correct the mount"))?;
     let key = MountRecord::key(&encode_segment(path.as_bytes()));
     for _ in 0..MAX_TRIES {
@@ -70,8 +72,11 @@ pub(crate) async fn add(
         let entries = service.store().list(MOUNTS).await?.entries;
         let others = decoded(&entries);
         if let Some(known) = entries.iter().find(|entry| entry.key == key) {
-            let is_same = MountRecord::decode(&known.value).is_ok_and(|known| known == record);
-            return if is_same { Ok((StatusCode::OK, Json(record.into()))) } else { Err(taken(&record.path)) };
+            let write = Transaction::new().if_unchanged(&key, known.revision).put(&key, record.encode());
+            if is_there(known, &record)? || service.store().commit(write).await?.revision().is_some() {
+                return Ok((StatusCode::OK, Json(record.into())));
+            }
+            continue;
         }
         if let Some(other) = others.iter().find(|other| other.contradicts(&record)) {
             return Err(contradicted(other));
@@ -102,7 +107,7 @@ pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Json<Mou
 
 /// Remove a mount
 ///
-/// The origin keeps everything; what is cached of it goes as it ages.
+/// The origin keeps everything; what is cached of it can be read no more, and goes as it ages.
 #[utoipa::path(
     delete, path = "/mounts", tag = "mounts", operation_id = "remove_mount", params(AtPath),
     responses(
@@ -126,6 +131,23 @@ pub(crate) async fn remove(
             Err(Fault::conflict(message, "take it out of `mounts` there, or unmount the `forebay up` that shows it"))
         }
         None => Err(Fault::not_found(format!("nothing is mounted at {path}"), "list the mounts")),
+    }
+}
+
+/// Whether `record` is what is stored; `false`: it is but for its access list.
+///
+/// # Errors
+/// When something else is mounted there, or the list would be taken away by somebody who does not mention it.
+fn is_there(known: &Entry, record: &MountRecord) -> Result<bool, Fault> {
+    match MountRecord::decode(&known.value) {
+        Ok(known) if known == *record => Ok(true),
+        Ok(known) if !known.shows_as(record) => Err(taken(&record.path)),
+        Ok(_) if record.acl.is_some() => Ok(false),
+        Ok(_) => {
+            let message = format!("the mount {} has an access list", record.path);
+            Err(Fault::conflict(message, "give it the list that it is to have, or remove it first to open it to all"))
+        }
+        Err(_) => Err(taken(&record.path)),
     }
 }
 

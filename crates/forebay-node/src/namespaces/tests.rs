@@ -2,16 +2,17 @@
 
 use super::opening::{ID, SECRET, open, options};
 use super::*;
+use forebay_cluster::records::mounts::AclRecord;
 use forebay_config::{Config, Sources};
 use forebay_memory::{Pool, PoolOptions};
 use forebay_origin::ChosenBy;
 use forebay_store::{Store, StoreOptions};
-use forebay_transport::{Op, Request, Service as _};
-use forebay_types::ByteSize;
+use forebay_transport::{Caller, Op, Request, Service as _};
+use forebay_types::{ByteSize, Role};
 
 fn record(options: &[(&str, &str)]) -> MountRecord {
     let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    MountRecord { path: "/s3".into(), origin: "s3://bucket".into(), options }
+    MountRecord { path: "/s3".into(), origin: "s3://bucket".into(), options, acl: None }
 }
 
 fn loaded(settings: &[&str]) -> Loaded {
@@ -186,21 +187,56 @@ fn a_hot_file_gets_replicas_and_keeps_what_people_said() {
     assert_eq!(of("/other").replicas, Some(3));
 }
 
-#[tokio::test]
-async fn what_is_told_is_shown_before_the_worker_says_so() {
-    let directory = tempfile::tempdir().unwrap();
-    let allow = format!("cluster.mounts.directories={}", directory.path().display());
-    let loaded = Config::load(&Sources::new().flags([allow])).unwrap();
+/// A worker that shows nothing yet, and may show `directory`.
+async fn shown(directory: &std::path::Path) -> Shown {
+    let loaded = loaded(&[&format!("cluster.mounts.directories={}", directory.display())]);
     let pool = Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap();
     let store = Store::open(StoreOptions::in_memory(pool)).await.unwrap();
     let worker = assembly::worker(&loaded.config, store, Vec::new(), true).unwrap();
-    let shown = Shown {
-        loaded,
-        worker: Arc::clone(&worker),
-        configured: Vec::new(),
-        opened: BTreeMap::new(),
-        misses_any: false,
+    Shown { loaded, worker, configured: Vec::new(), opened: BTreeMap::new(), misses_any: false }
+}
+
+fn mount_of(directory: &std::path::Path) -> MountRecord {
+    let origin = format!("file://{}", directory.display());
+    MountRecord { path: "/data".into(), origin, options: BTreeMap::new(), acl: None }
+}
+
+#[tokio::test]
+async fn a_list_that_changes_counts_at_once_and_leaves_the_origin_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut shown = shown(directory.path()).await;
+    let worker = Arc::clone(&shown.worker);
+    let stat = async |caller: &Caller| {
+        let asked = Request::on_path(Op::Stat, b"/data".to_vec().into(), Duration::from_secs(30)).by(caller.clone());
+        worker.handle(asked, false).await.map(|_| ()).map_err(|failure| failure.kind())
     };
+    let (open, ours) = (mount_of(directory.path()), Caller::proved(Role::Reader, "team-a", "spiffe://d/forebay/c/r/a"));
+    let listed = |name: &str| {
+        let acl = AclRecord { read: vec![name.to_owned()], write: Vec::new() };
+        MountRecord { acl: Some(acl), ..open.clone() }
+    };
+    let denied = Err(FailureKind::PermissionDenied);
+    let mut origins = Vec::new();
+    for (record, of_nobody, of_ours) in [
+        (open.clone(), Ok(()), Ok(())),
+        (listed("team-a"), denied, Ok(())),
+        (listed("team-b"), denied, denied),
+        (open.clone(), Ok(()), Ok(())),
+    ] {
+        shown.show(&BTreeMap::from([("data".to_owned(), record.clone())])).await;
+        assert_eq!((stat(&Caller::Unproved).await, stat(&ours).await), (of_nobody, of_ours), "{record:?}");
+        assert_eq!(stat(&Caller::Local).await, Ok(()));
+        origins.extend(shown.opened.values().map(|(_, origin)| Arc::clone(origin)));
+    }
+    assert!(origins.len() == 4 && origins.iter().all(|origin| Arc::ptr_eq(origin, &origins[0])));
+    worker.close().await;
+}
+
+#[tokio::test]
+async fn what_is_told_is_shown_before_the_worker_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let shown = shown(directory.path()).await;
+    let worker = Arc::clone(&shown.worker);
     let (mounts, policies, hot) = (watch::channel(None).0, watch::channel(None).0, watch::channel(None).0);
     let (show, mut shows) = watch::channel(false);
     let stop = CancellationToken::new();
@@ -212,8 +248,7 @@ async fn what_is_told_is_shown_before_the_worker_says_so() {
     hot.send_replace(Some(Arc::default()));
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!*shows.borrow(), "it says so without mounts");
-    let origin = format!("file://{}", directory.path().display());
-    let mount = MountRecord { path: "/data".into(), origin, options: BTreeMap::new() };
+    let mount = mount_of(directory.path());
     mounts.send_replace(Some(Arc::new(BTreeMap::from([("data".to_owned(), mount)]))));
     let said = tokio::time::timeout(Duration::from_secs(30), shows.wait_for(|shows| *shows)).await;
     assert!(*said.expect("it is said").unwrap());

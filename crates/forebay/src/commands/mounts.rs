@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use clap::Subcommand;
-use forebay_coordinator::api::Mount;
+use forebay_coordinator::api::{Mount, MountAcl};
 use forebay_types::FsPath;
 use serde_json::json;
 
@@ -37,8 +37,13 @@ A worker opens a mount only if its own configuration allows what the mount asks 
 an http(s):// origin in cluster.mounts.endpoints, env:NAME in cluster.mounts.environment, a file or a directory below \
 one of cluster.mounts.directories. A server that a mount names gets no other credentials of the workers, and so not role.
 
+With --read or --write the mount has an access list: it is for the clients that are named, and for admins. Names are \
+those that clients have in their certificates; one that ends in * stands for all that begin like it. It needs \
+security.mode. The same command with other names replaces the list.
+
 Example:
   forebay mounts add /s3 s3://bucket/prefix
+  forebay mounts add /team-a s3://bucket/team-a --read 'team-a,batch-*' --write loader
   forebay mounts add /minio s3://bucket -o s3.endpoint=http://minio:9000 -o allow_http=true \\
       -o s3.access_key_id=env:MINIO_KEY -o s3.secret_access_key=file:/run/secrets/minio")]
     Add {
@@ -49,6 +54,12 @@ Example:
         /// An option of the origin; may be repeated
         #[arg(short = 'o', value_name = "KEY=VALUE")]
         options: Vec<String>,
+        /// Clients that may read it; may be repeated
+        #[arg(long, value_name = "NAME", value_delimiter = ',')]
+        read: Vec<String>,
+        /// Clients that may read it and change files; may be repeated
+        #[arg(long, value_name = "NAME", value_delimiter = ',')]
+        write: Vec<String>,
         #[command(flatten)]
         coordinator: CoordinatorArgs,
     },
@@ -85,9 +96,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn mounts(command: &Command) -> anyhow::Result<()> {
     let mut out = output::stdout();
     match command {
-        Command::Add { path, origin, options, coordinator } => {
+        Command::Add { path, origin, options, read, write, coordinator } => {
             let options = options.iter().map(|option| pair(option)).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
-            let mount = Mount { path: path.clone(), origin: origin.clone(), options };
+            let is_listed = !read.is_empty() || !write.is_empty();
+            let acl = is_listed.then(|| MountAcl { read: read.clone(), write: write.clone() });
+            let mount = Mount { path: path.clone(), origin: origin.clone(), options, acl };
             let mount = coordinator.client(None)?.add_mount(&mount).await?;
             writeln!(out, "{} shows {}", mount.path, mount.origin)?;
         }
@@ -97,15 +110,18 @@ async fn mounts(command: &Command) -> anyhow::Result<()> {
             let mut mounts: Vec<_> = configured.chain(list.mounts.into_iter().map(|mount| (mount, false))).collect();
             mounts.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
             let width = mounts.iter().map(|(mount, _)| mount.path.len()).max().unwrap_or(0);
-            for (Mount { path, origin, options }, configured) in mounts {
+            for (Mount { path, origin, options, acl }, configured) in mounts {
                 if json.json {
-                    let mount = json!({"path": path, "origin": origin, "options": options, "configured": configured});
+                    let mount = json!({
+                        "path": path, "origin": origin, "options": options, "acl": acl, "configured": configured,
+                    });
                     output::json_line(&mut out, &mount)?;
                     continue;
                 }
-                let options: Vec<String> = options.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                let by = if configured { "(configured)" } else { "" };
-                let line = format!("{path:width$}  {origin}  {}{by}", options.join(" "));
+                let options = options.iter().map(|(key, value)| format!("{key}={value}"));
+                let by = configured.then(|| "(configured)".to_owned());
+                let more: Vec<String> = options.chain(acl.as_ref().map(shown)).chain(by).collect();
+                let line = format!("{path:width$}  {origin}  {}", more.join(" "));
                 writeln!(out, "{}", line.trim_end())?;
             }
         }
@@ -115,6 +131,16 @@ async fn mounts(command: &Command) -> anyhow::Result<()> {
         }
     }
     Ok(out.flush()?)
+}
+
+/// An access list, as the options of `add`.
+fn shown(acl: &MountAcl) -> String {
+    let named = |option: &str, names: &[String]| (!names.is_empty()).then(|| format!("{option} {}", names.join(",")));
+    match (named("--read", &acl.read), named("--write", &acl.write)) {
+        (Some(read), Some(write)) => format!("{read} {write}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => "(for nobody)".to_owned(),
+    }
 }
 
 /// The two sides of `KEY=VALUE`.
