@@ -16,6 +16,7 @@
 //! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
 //! | What is spoken? | `tls.rs` |
 //! | What does somebody show who has no certificate? | `token.rs` |
+//! | And on a connection that proves nothing itself, as over RDMA? | `pass.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
 
@@ -27,6 +28,7 @@ mod credentials;
 mod error;
 mod live;
 mod name;
+mod pass;
 mod provider;
 mod secret_file;
 mod source;
@@ -38,9 +40,10 @@ mod validity;
 pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};
-pub use error::{IdentityError, IssueError, KeyError, LoadError, TokenError};
-pub use live::{Live, Material, Unusable};
+pub use error::{IdentityError, IssueError, KeyError, LoadError, PassError, TokenError};
+pub use live::{Live, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};
+pub use pass::{PASS_LIFETIME, Pass, Passes, random_number};
 pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};

@@ -16,9 +16,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use forebay_identity::{Live, Peer, Side, reason};
-use forebay_transport::{LinkError, Op};
-use forebay_types::{Failure, FailureKind, Role, TcpSecurity};
+use forebay_identity::{Live, Peer, Side, Standing, reason};
+use forebay_transport::LinkError;
+use forebay_types::{Role, TcpSecurity};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, ServerConfig};
 use tokio::io::AsyncWriteExt as _;
@@ -72,17 +72,6 @@ impl std::fmt::Debug for ClientSecurity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientSecurity").field("expected", &self.expected).finish_non_exhaustive()
     }
-}
-
-/// What is thought of somebody who was admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// May stay.
-    Good,
-    /// Has to come again, with a new certificate.
-    Expired,
-    /// Has to go, and need not come again.
-    Denied,
 }
 
 /// Why somebody is not believed and, behind `; `, what helps, for people.
@@ -147,13 +136,7 @@ impl ServerSecurity {
 
     /// Whether somebody who was admitted still may be here.
     pub(crate) fn standing(&self, peer: &Peer, now: SystemTime) -> Standing {
-        if self.live.material().trust().denies(&peer.identity) {
-            Standing::Denied
-        } else if now > peer.until {
-            Standing::Expired
-        } else {
-            Standing::Good
-        }
+        self.live.standing(peer, now)
     }
 }
 
@@ -215,19 +198,6 @@ impl ClientSecurity {
 /// Whether what follows the hellos of this connection is encrypted, too.
 pub(crate) fn is_encrypted(tls: &rustls::CommonState) -> bool {
     tls.alpn_protocol() == Some(ENCRYPTED)
-}
-
-/// Why somebody of this role may not ask for `op`, if that is so. Who had to prove nothing may ask for everything.
-pub(crate) fn refusal(role: Option<Role>, op: Op) -> Option<Failure> {
-    let (role, permission) = (role?, op.permission()?);
-    if role.may(permission) {
-        return None;
-    }
-    let message = format!(
-        "a {role} may not {permission}, which `{}` asks for; `forebay key issue --role` makes a certificate for another role",
-        op.name()
-    );
-    Some(Failure::new(FailureKind::PermissionDenied, message))
 }
 
 fn judge(live: &Live, chain: Option<&[CertificateDer<'_>]>, side: Side) -> Result<Peer, Unproved> {
