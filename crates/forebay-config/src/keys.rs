@@ -485,6 +485,9 @@ keys! {
         /// to another: `["off", "key"]` first on all nodes, then `security.mode=key`, then nothing here. Empty:
         /// `security.mode` alone. Whoever proves nothing may do everything meanwhile.
         security_accept "security.accept": Vec<SecurityMode> = vec![], example "[\"off\", \"key\"]";
+        /// Refuse to start where something would go over a network in plain text: RDMA, `network.tcp.security=auth`, and
+        /// `security.mode=off` or `off` in `security.accept`.
+        security_require_encryption "security.require_encryption": bool = false;
         /// The file that holds the key of the cluster, of mode 0600: `forebay key create` makes one.
         security_key_file "security.key_file": PathBuf = PathBuf::from("/etc/forebay/cluster.key");
         /// With `mtls`: the certificate of this process, and those between it and an authority, in PEM format.

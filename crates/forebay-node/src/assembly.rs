@@ -143,8 +143,9 @@ pub fn server(
     security: Option<&Security>,
     audit: Option<Auditing>,
 ) -> Result<TcpServer, TcpError> {
+    let passes = security.map(Security::passes);
     let security = security.map(Security::server);
-    TcpServer::bind(ServerOptions { security, audit, ..server_options(config, address, shared) }, service)
+    TcpServer::bind(ServerOptions { security, passes, audit, ..server_options(config, address, shared) }, service)
 }
 
 fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerOptions {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_config::{Config, Loaded, Origin, SecurityMode, Sources};
+use forebay_types::TcpSecurity;
 use tokio_util::sync::CancellationToken;
 
 use crate::binding::{self, Part};
@@ -32,14 +33,27 @@ pub struct NodeBuilder {
     is_checked: bool,
 }
 
-/// That nothing goes around who is asked to prove who it is.
+/// That nothing goes in plain text where that is not wanted.
 fn check_security(config: &Config) -> Result<(), Fault> {
-    if config.security_mode == SecurityMode::Off || !rdma::is_wanted(config) {
+    if !config.security_require_encryption {
         return Ok(());
     }
-    let what = "over RDMA nobody proves who they are, and `security.mode` asks for that";
-    let next = "set `network.rdma.data.enabled` and `network.rdma.metadata.enabled` to false, or `security.mode=off`";
-    Err(Fault::new(Exit::Usage, what, next))
+    let accepts_plain = config.security_accept.contains(&SecurityMode::Off);
+    let (what, next) = if rdma::is_wanted(config) {
+        let next = "set `network.rdma.data.enabled` and `network.rdma.metadata.enabled` to false";
+        ("over RDMA nothing is encrypted", next)
+    } else if config.security_mode == SecurityMode::Off || accepts_plain {
+        (
+            "whoever proves nothing is talked to in plain text",
+            "set `security.mode`, and take `off` out of `security.accept`",
+        )
+    } else if config.network_tcp_security == TcpSecurity::Auth {
+        ("with `network.tcp.security=auth` bytes go in plain text", "set it to `encrypt`")
+    } else {
+        return Ok(());
+    };
+    let next = format!("{next}; or set `security.require_encryption=false`");
+    Err(Fault::new(Exit::Usage, format!("{what}, and `security.require_encryption` asks for that"), next))
 }
 
 impl Node {

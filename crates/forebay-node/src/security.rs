@@ -1,4 +1,4 @@
-//! Who this process is to others over TCP and HTTP, as `security.*` says.
+//! Who this process is to others over TCP, RDMA and HTTP, as `security.*` says.
 //!
 //! Each part of a process that listens or connects has an identity of its own: a worker is one towards its clients and towards
 //! other workers, and the mount beside it reads as a client does. The files are looked at every few seconds, for as long as
@@ -12,11 +12,12 @@ use std::time::{Duration, SystemTime};
 use forebay_cluster::Member;
 use forebay_config::{Config, Host, SecurityMode, WriteMode};
 use forebay_identity::{
-    Believed, Live, LiveTokens, Looked, Scope, Settings, Source, TokenFile, Watch, http_client_config,
+    Believed, Live, LiveTokens, Looked, Passes, Scope, Settings, Source, TokenFile, Watch, http_client_config,
 };
 use forebay_metrics::Access;
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_types::Role;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 use tracing::{error, info};
@@ -39,6 +40,8 @@ pub struct Security {
     /// `None`: it demands something of those who connect, and proves nothing to those that it connects to.
     client: Option<ClientSecurity>,
     accepts_plain: bool,
+    /// Whom it has admitted over TCP to come over RDMA.
+    passes: Arc<Mutex<Passes>>,
 }
 
 /// What a cluster goes by: one mode, or several while it goes from one to another.
@@ -115,7 +118,8 @@ impl Security {
         let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(unusable)?;
         let client = Some(client).filter(|_| config.security_mode != SecurityMode::Off);
         tokio::spawn(look_after(watch, Arc::downgrade(&live)));
-        Ok(Some(Arc::new(Self { live, server, client, accepts_plain: modes.accepts_plain })))
+        let (accepts_plain, passes) = (modes.accepts_plain, Arc::default());
+        Ok(Some(Arc::new(Self { live, server, client, accepts_plain, passes })))
     }
 
     /// That of a client of the workers: of a mount, or of a command.
@@ -141,6 +145,17 @@ impl Security {
     /// What a server demands.
     pub fn server(&self) -> ServerSecurity {
         self.server.clone()
+    }
+
+    /// Where the passes wait that a server over TCP gives for connections over RDMA.
+    pub(crate) fn passes(&self) -> Arc<Mutex<Passes>> {
+        Arc::clone(&self.passes)
+    }
+
+    /// What a server over RDMA demands.
+    pub(crate) fn rdma_server(&self) -> forebay_rdma::ServerSecurity {
+        let (live, passes) = (Arc::clone(&self.live), self.passes());
+        forebay_rdma::ServerSecurity { live, passes, accepts_plain: self.accepts_plain }
     }
 
     /// What a client proves and demands, if it does.

@@ -135,7 +135,8 @@ impl WorkerNode {
         let config = &options.loaded.config;
         let service = || Arc::clone(&self.measured) as Arc<dyn Service>;
         if options.shared {
-            let rdma = rdma::Servers::start(options.loaded, options.ports, self.store.pool(), service());
+            let security = self.security.as_deref().map(Security::rdma_server);
+            let rdma = rdma::Servers::start(options.loaded, options.ports, self.store.pool(), service(), security);
             self.rdma = rdma.await?.map(Arc::new);
         }
         if let Some(rdma) = &self.rdma {
