@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
+use forebay_e2e::{
+    Bucket, Cluster, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, has_ucx, once,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -371,11 +373,48 @@ fn a_record_that_sends_requests_to_another_worker_costs_no_byte() {
 #[test]
 fn nothing_goes_around_it() {
     let (_directory, key) = key();
-    let mut settings = vec!["mounts=/=file:///tmp".to_owned(), "network.rdma.data.enabled=true".to_owned()];
-    settings.extend(with_key(&key));
-    run(&["worker"], &settings).failed(2, &["over RDMA nobody proves who they are"]);
-    let mut settings = with_key(&key).to_vec();
-    settings.push("cluster.name=two words".to_owned());
-    settings.push("mounts=/=file:///tmp".to_owned());
+    let of = |settings: &[&str]| -> Vec<String> {
+        let always = ["mounts=/=file:///tmp", "worker.rpc.bind.host=127.0.0.1", "worker.rpc.port=0"];
+        always.iter().chain(settings).map(|setting| (*setting).to_owned()).collect()
+    };
+    let encrypted = "security.require_encryption=true";
+    for (plain, why) in [
+        ("network.rdma.data.enabled=true", "over RDMA nothing is encrypted"),
+        ("network.rdma.metadata.enabled=true", "over RDMA nothing is encrypted"),
+        ("network.tcp.security=auth", "bytes go in plain text"),
+        ("security.accept=off,key", "is talked to in plain text"),
+    ] {
+        let settings = [of(&[encrypted, plain]), with_key(&key).to_vec()].concat();
+        run(&["worker"], &settings).failed(2, &[why, "security.require_encryption"]);
+    }
+    run(&["worker"], &of(&[encrypted])).failed(2, &["is talked to in plain text", "security.require_encryption"]);
+    let settings = [of(&["cluster.name=two words"]), with_key(&key).to_vec()].concat();
     run(&["worker"], &settings).failed(2, &["`two words` is no name within an identity"]);
+}
+
+/// A connection over UCX proves nothing itself: each is admitted over TLS.
+#[test]
+fn who_has_the_key_reads_over_rdma_too() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(3, 5 << 20));
+    tree.put_into(&bucket, "");
+    let (_directory, key) = key();
+    let over_ucx = [
+        "network.shared_memory=off",
+        "network.rdma.data.enabled=true",
+        "network.rdma.metadata.enabled=true",
+        "network.rdma.data.transports=sysv,cma,tcp,self",
+        "network.rdma.data.buffer_pool.max_size=1GiB",
+    ];
+    let listen = ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];
+    let worker = set(Setup::of(&bucket).options(&over_ucx).options(&listen), &with_key(&key)).worker(&bucket);
+    let mount = Setup::without_origin().options(&over_ucx).option("network.rdma.data.fallback=never");
+    let mount = set(mount, &with_key(&key)).mount([&worker]);
+    tree.verify_names(&mount.root());
+    tree.verify(&mount.root());
+    let log = mount.log_text();
+    assert!(log.contains("RDMA client connected"), "{log}");
+    assert!(!log.contains("RDMA failed"), "{log}");
 }
