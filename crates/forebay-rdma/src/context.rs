@@ -19,7 +19,8 @@ pub(crate) fn context(library: &'static Library, options: &IoThreadOptions) -> R
     if !options.transports.is_empty() {
         settings = settings.transports(options.transports.iter().map(String::as_str));
     } else if options.only_connected {
-        settings = settings.set("TLS", ONLY_CONNECTED);
+        // What an operator has in UCX_TLS stays: it names transports, too.
+        settings = settings.prefer("TLS", ONLY_CONNECTED);
     }
     for (key, value) in options.fabric.settings() {
         settings = settings.set(key, &value);

@@ -27,7 +27,7 @@ pub struct IoThreadOptions {
     /// What is asked of the fabric.
     pub fabric: FabricOptions,
     /// Leave out the transports by which a peer reaches UCX without a connection that was accepted: its TCP, and unreliable and
-    /// other datagrams. Of no effect where `transports` are named.
+    /// other datagrams. Of no effect where `transports` are named, or the environment's `UCX_TLS` does so.
     pub only_connected: bool,
     /// Memory that payload comes from, or goes to.
     pub pool: Pool,

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The tag is the sender's half of the connection's pass ([`forebay_identity::Pass`]), and zero without one. Headers of requests
-//! and replies have one, too, which [`carries`] looks at before anything else is believed.
+//! and replies have one, too, which is looked at before anything else is believed.
 //!
 //! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not
 //! fit is sent with its message, never by rendezvous, so that the receiver needs no buffer for it. So bodies of
