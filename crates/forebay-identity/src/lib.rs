@@ -15,6 +15,7 @@
 //! | Until when are certificates valid? | `validity.rs` |
 //! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
 //! | What is spoken? | `tls.rs` |
+//! | Who is at the other end of a connection, and is it who was meant? | `proof.rs` |
 //! | What does somebody show who has no certificate? | `token.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
@@ -27,6 +28,7 @@ mod credentials;
 mod error;
 mod live;
 mod name;
+mod proof;
 mod provider;
 mod secret_file;
 mod source;
@@ -41,6 +43,7 @@ pub use credentials::{Credentials, certificates_pem};
 pub use error::{IdentityError, IssueError, KeyError, LoadError, TokenError};
 pub use live::{Live, Material, Unusable};
 pub use name::{Identity, NameError, Scope};
+pub use proof::{ClientProof, ServerProof, Standing, Unproved, session_name};
 pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};

@@ -312,7 +312,7 @@ impl LinkReports {
 
 /// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
 /// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached;
-/// `security` is what it proves over TCP.
+/// `security` is what it proves to them, over TCP and for shared memory.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
@@ -337,7 +337,8 @@ pub async fn remote_client(
         }
         None => Arc::new(TcpConnector { options }),
     };
-    let connector: Arc<dyn Connector> = match NearConnector::over(Arc::clone(&connector), config).map(Arc::new) {
+    let near = NearConnector::over(Arc::clone(&connector), config, security.as_deref());
+    let connector: Arc<dyn Connector> = match near.map(Arc::new) {
         Some(near) => {
             links.near = Arc::downgrade(&near);
             near

@@ -164,7 +164,8 @@ impl WorkerNode {
         }
         if options.shared {
             let instance = self.worker.instance();
-            let windows = Windows::open(config, self.store.pool(), self.addresses(), instance, &service())?;
+            let security = self.security.as_deref();
+            let windows = Windows::open(config, self.store.pool(), self.addresses(), instance, &service(), security)?;
             self.windows = Arc::new(windows);
             self.measured.seen_through(&self.windows);
         }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_identity::{Identity, Peer};
+use forebay_identity::{Identity, Peer, Standing};
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse};
 use forebay_types::Role;
 use parking_lot::Mutex;
@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use crate::closings::{CloseReason, Closings};
 use crate::end::End;
 use crate::options::ServerOptions;
-use crate::security::Standing;
 
 /// All connections of a server.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Op, Service, Subject, answer};
+use forebay_transport::{Op, Service, Subject, answer, refusal};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -40,7 +40,6 @@ use crate::options::ServerOptions;
 use crate::outbox::{Outbox, Outgoing};
 use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
-use crate::security::refusal;
 use crate::socket;
 use crate::witness::{Witness, answered};
 use forebay_types::{Role, TcpZeroCopy};

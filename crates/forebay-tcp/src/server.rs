@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use forebay_identity::Standing;
 use forebay_transport::Service;
 use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
 use parking_lot::Mutex;
@@ -21,7 +22,6 @@ use crate::connections::{Connections, Place};
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
-use crate::security::Standing;
 use crate::serve::{ServerShared, serve};
 use crate::{TcpError, socket};
 

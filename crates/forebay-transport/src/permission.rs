@@ -1,6 +1,6 @@
 //! What each operation asks of whoever wants it. This is the whole table: an operation that is not in it does not compile.
 
-use forebay_types::Permission;
+use forebay_types::{Failure, FailureKind, Permission, Role};
 
 use crate::traits::Op;
 
@@ -22,10 +22,22 @@ impl Op {
     }
 }
 
+/// Why somebody of this role may not ask for `op`, if that is so. Who had to prove nothing may ask for everything.
+#[must_use]
+pub fn refusal(role: Option<Role>, op: Op) -> Option<Failure> {
+    let (role, permission) = (role?, op.permission()?);
+    if role.may(permission) {
+        return None;
+    }
+    let message = format!(
+        "a {role} may not {permission}, which `{}` asks for; `forebay key issue --role` makes a certificate for another role",
+        op.name()
+    );
+    Some(Failure::new(FailureKind::PermissionDenied, message))
+}
+
 #[cfg(test)]
 mod tests {
-    use forebay_types::Role;
-
     use super::*;
 
     #[test]
