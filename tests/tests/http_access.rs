@@ -181,7 +181,7 @@ fn commands_prove_who_they_are_by_themselves_and_who_may_not_is_told() {
 
     // The pages of a worker.
     let web = format!("127.0.0.1:{}", scene.worker_web.address().port());
-    let counters = run(&["stats", &web, "--json"], &scene.secrets.settings()).succeeded().text();
+    let counters = run(&["stats", &web, "--all", "--json"], &scene.secrets.settings()).succeeded().text();
     assert!(counters.contains("bytes_memory"), "{counters}");
     run(&["stats", &web], &[]).failed(2, &["speaks TLS only"]);
 }
