@@ -35,7 +35,7 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
     let mut tree = Tree::default();
     tree.add("dir/<b>not bold & \"quoted\"</b>.bin", 9 << 20);
     tree.put_into(&bucket, "");
-    let mount = Setup::of(&bucket).option("coordinator.port=0").up(&bucket);
+    let mount = Setup::of(&bucket).flag("--web=0").up(&bucket);
     let coordinator = mount.summary()["coordinator"].as_str().expect("the coordinator's address").to_owned();
     let job = |arguments: &[&str]| {
         let mut command = forebay(&[]);
@@ -52,7 +52,8 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
         tree.verify(&mount.root());
     }
     let profile = tempfile::tempdir().expect("a directory");
-    let url = format!("http://{coordinator}/");
+    let url = mount.summary()["page"].as_str().expect("the page's URL").to_owned();
+    let (origin, _token) = url.split_once("/#token=").expect("a token");
     let mut dom = String::new();
     eventually("the page shows all of it", SOON * 2, || {
         dom = page(browser, &url, profile.path(), &["--dump-dom"]).succeeded().text();
@@ -64,7 +65,7 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
     assert!(!dom.contains("<b>not bold"), "names are text, never markup: {dom}");
     let strange = dom.match_indices("http").filter(|(at, _)| {
         let address = &dom[*at..];
-        let ours = address.starts_with(&url[..url.len() - 1]);
+        let ours = address.starts_with(origin);
         let names = ["http://www.w3.org/", "http-equiv", "https://github.com/forebay"];
         !ours && !names.iter().any(|name| address.starts_with(name)) && address.starts_with("http")
     });

@@ -4,6 +4,7 @@
 //! no coordinator of this release. Every request has a deadline, and a refusal is told in the words of the coordinator
 //! that refused.
 
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -32,6 +33,12 @@ pub enum ApiError {
     /// Not an address.
     #[error("`{0}` is not the address of a coordinator: write HOST:PORT, as in `coordinator-0:19999`")]
     Address(String),
+    /// It is another user's.
+    #[error("the coordinator at {address} belongs to another user: run the command as that user, or as root")]
+    Denied {
+        /// Where it is.
+        address: String,
+    },
     /// No coordinator answers there.
     #[error(
         "the coordinator at {address} cannot be reached ({reason}): check the address, and that `forebay coordinator` \
@@ -82,7 +89,7 @@ impl ApiError {
         match self {
             Self::Unreachable { .. } | Self::TimedOut { .. } => true,
             Self::Refused { status, .. } => matches!(status, 429 | 503 | 504),
-            Self::Address(_) | Self::NotUnderstood { .. } => false,
+            Self::Address(_) | Self::Denied { .. } | Self::NotUnderstood { .. } => false,
         }
     }
 
@@ -103,11 +110,13 @@ impl ApiError {
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     address: String,
+    /// What its URLs name as the host.
+    host: String,
     http: reqwest::Client,
 }
 
 impl ApiClient {
-    /// A client of the coordinator at `HOST:PORT`. Nothing is asked yet.
+    /// A client of the coordinator at `HOST:PORT`, or at a Unix socket, `unix:PATH`. Nothing is asked yet.
     ///
     /// # Errors
     /// [`ApiError::Address`].
@@ -121,15 +130,20 @@ impl ApiClient {
     /// [`ApiError::Address`].
     pub fn from_source(address: &str, source: Option<IpAddr>) -> Result<Self, ApiError> {
         let bad = || ApiError::Address(address.to_owned());
+        // A proxy of the environment is for the world outside, not for the cluster.
+        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
+        let http = http.redirect(reqwest::redirect::Policy::none());
+        if let Some(path) = forebay_private::socket_of(address) {
+            let http = http.unix_socket(path).build().map_err(|_| bad())?;
+            return Ok(Self { address: address.to_owned(), host: "localhost".to_owned(), http });
+        }
         let url: reqwest::Url = format!("http://{address}/").parse().map_err(|_| bad())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if !is_bare || url.host_str().is_none_or(str::is_empty) || url.port_or_known_default().is_none() {
             return Err(bad());
         }
-        // A proxy of the environment is for the world outside, not for the cluster.
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        let http = http.local_address(source).redirect(reqwest::redirect::Policy::none()).build().map_err(|_| bad())?;
-        Ok(Self { address: address.to_owned(), http })
+        let http = http.local_address(source).build().map_err(|_| bad())?;
+        Ok(Self { address: address.to_owned(), host: address.to_owned(), http })
     }
 
     /// Submits a job, or finds the one that is under way.
@@ -248,7 +262,7 @@ impl ApiClient {
         for (at, (name, value)) in query.iter().enumerate() {
             url.push_str(&format!("{}{name}={}", sep(at), forebay_state::encode_segment(value)));
         }
-        self.http.request(method, format!("http://{}/api/v1{url}", self.address))
+        self.http.request(method, format!("http://{}/api/v1{url}", self.host))
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ApiError> {
@@ -295,9 +309,13 @@ impl ApiClient {
             return ApiError::TimedOut { address, within: ANSWER_WITHIN };
         }
         // The innermost cause says what the system said.
-        let mut cause: &dyn std::error::Error = error;
+        let mut cause: &(dyn std::error::Error + 'static) = error;
         while let Some(deeper) = cause.source() {
             cause = deeper;
+        }
+        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        if forebay_private::socket_of(&address).is_some() && cause.downcast_ref().is_some_and(is_denied) {
+            return ApiError::Denied { address };
         }
         ApiError::Unreachable { address, reason: cause.to_string() }
     }

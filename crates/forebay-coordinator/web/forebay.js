@@ -7,7 +7,18 @@ const GIVE_UP_MS = 10000;
 const JOBS_SHOWN = 20;
 const SVG = "http://www.w3.org/2000/svg";
 
+/** What is to be sent with each request, if this page was opened with a token. It is in no address and in no store of the browser. */
+const authorization = takeToken();
+
 const $ = (id) => document.getElementById(id);
+
+/** The token of `#token=…`, which leaves the address at once; so the page is opened anew from where the URL was printed. */
+function takeToken() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token === null) return {};
+  history.replaceState(null, "", location.pathname);
+  return { authorization: `Bearer ${token}` };
+}
 
 /** An element with attributes and children; texts become text nodes. */
 function make(tag, attributes = {}, ...children) {
@@ -30,7 +41,8 @@ async function get(path) {
   const giveUp = new AbortController();
   const timer = setTimeout(() => giveUp.abort(), GIVE_UP_MS);
   try {
-    const response = await fetch("/api/v1" + path, { signal: giveUp.signal, headers: { accept: "application/json" } });
+    const headers = { accept: "application/json", ...authorization };
+    const response = await fetch("/api/v1" + path, { signal: giveUp.signal, headers });
     const body = await response.json();
     if (!response.ok) throw new Error(`${body.error.message}: ${body.error.remedy}`);
     return body;

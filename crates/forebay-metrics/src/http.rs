@@ -4,7 +4,8 @@
 //! are taken, the connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when
 //! all are being answered, the next one waits. So idle connections, however many, keep no client from being answered.
 //!
-//! Every listener has names, and answers to no other ([`crate::hosts`]): there is no way to start one without.
+//! Every listener has names, and answers to no other ([`crate::hosts`]): there is no way to start one without. It may be a
+//! port, or a Unix socket of this user alone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use forebay_private::PrivateListener;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -19,8 +21,9 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -29,7 +32,7 @@ use crate::hosts::HostNames;
 use crate::places::Source;
 use crate::refused::{self, Reason};
 use crate::seats::{Place, Seats};
-use crate::socket::{AnswerBody, RequestBody, Socket};
+use crate::socket::{AnswerBody, RequestBody, Socket, Stream};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -51,6 +54,37 @@ pub struct HttpLimits {
     pub ends_within: Duration,
 }
 
+/// What connections come to.
+#[derive(Debug)]
+pub enum HttpListener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A Unix socket of this user alone.
+    Private(PrivateListener),
+}
+
+impl From<TcpListener> for HttpListener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl From<PrivateListener> for HttpListener {
+    fn from(listener: PrivateListener) -> Self {
+        Self::Private(listener)
+    }
+}
+
+impl HttpListener {
+    /// The next connection, and where it is from, if that is an address.
+    async fn accept(&self) -> std::io::Result<(Stream, Option<SocketAddr>)> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| (Either::Left(stream), Some(from))),
+            Self::Private(listener) => Ok((Either::Right(listener.accept().await?), None)),
+        }
+    }
+}
+
 /// A listener, while it serves. Dropping it ends its tasks without waiting for them.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -59,14 +93,14 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `router` to all connections of `listener` that ask for one of `hosts`. Each request has the address that it
-    /// came from as an extension, [`ConnectInfo`]. Must be called within a tokio runtime.
+    /// Serves `router` to all connections of `listener` that ask for one of `hosts`. Each request that came from an address
+    /// has that as an extension, [`ConnectInfo`]. Must be called within a tokio runtime.
     #[must_use]
-    pub fn start(listener: TcpListener, router: Router, hosts: HostNames, limits: HttpLimits) -> Self {
+    pub fn start(listener: impl Into<HttpListener>, router: Router, hosts: HostNames, limits: HttpLimits) -> Self {
         let stop = CancellationToken::new();
         let seats = Seats::new(limits.connections, stop.clone());
         let shared = HttpShared { limits, router: guarded(router, hosts), seats };
-        let serving = tokio::spawn(serve(listener, Arc::new(shared), stop.clone()));
+        let serving = tokio::spawn(serve(listener.into(), Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
 
@@ -96,7 +130,7 @@ struct HttpShared {
     seats: Arc<Seats>,
 }
 
-async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: CancellationToken) {
+async fn serve(listener: HttpListener, shared: Arc<HttpShared>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
         let next = tokio::select! {
@@ -118,25 +152,28 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
 
 /// The next connection that has a place. It takes one after it was accepted: so the place can be that of another one.
 async fn next_connection(
-    listener: &TcpListener,
+    listener: &HttpListener,
     seats: &Arc<Seats>,
-) -> std::io::Result<(TcpStream, SocketAddr, Place)> {
+) -> std::io::Result<(Stream, Option<SocketAddr>, Place)> {
     loop {
         let (stream, from) = listener.accept().await?;
-        if let Some(place) = seats.place(Source::of(from.ip())).await {
+        let source = from.map_or(Source::Loopback, |from| Source::of(from.ip()));
+        if let Some(place) = seats.place(source).await {
             return Ok((stream, from, place));
         }
         refused::count(Reason::Share);
-        debug!(%from, "a connection is closed: as many of this address as may be are being answered");
+        debug!(?from, "a connection is closed: as many of this address as may be are being answered");
     }
 }
 
-async fn connection(stream: TcpStream, from: SocketAddr, place: Place, shared: Arc<HttpShared>) {
+async fn connection(stream: Stream, from: Option<SocketAddr>, place: Place, shared: Arc<HttpShared>) {
     let (limits, turn) = (shared.limits, place.turn());
     let router = TowerToHyperService::new(shared.router.clone());
     let answer = service_fn(|mut request: Request<Incoming>| {
         turn.asked();
-        request.extensions_mut().insert(ConnectInfo(from));
+        if let Some(from) = from {
+            request.extensions_mut().insert(ConnectInfo(from));
+        }
         let (asking, answering) = (Arc::clone(&turn), Arc::clone(&turn));
         let answer = router.call(request.map(|body| RequestBody::new(body, limits.body_within, asking)));
         async move { answer.await.map(|answer| answer.map(|body| AnswerBody::new(body, answering))) }
@@ -162,8 +199,10 @@ async fn connection(stream: TcpStream, from: SocketAddr, place: Place, shared: A
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpStream, UnixStream};
 
     use super::*;
+    use crate::token::{Token, demanding};
 
     const WITHIN: Duration = Duration::from_secs(30);
     /// More than the kernel keeps of what nobody reads.
@@ -191,6 +230,49 @@ mod tests {
                 }),
             );
         (HttpServer::start(listener, router, HostNames::new(), limits), address)
+    }
+
+    #[tokio::test]
+    async fn a_unix_socket_of_this_user_is_answered_as_a_port_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("private/rest.sock");
+        let listener = PrivateListener::bind(&path).unwrap();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let server = HttpServer::start(listener, router, HostNames::new(), limits(4));
+        for (host, status) in [("localhost", "200"), ("evil.example", "421")] {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            stream.write_all(format!("GET / HTTP/1.0\r\nhost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{host}: {answer}");
+        }
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
+        assert!(UnixStream::connect(&path).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn without_the_token_only_what_is_open_is_answered() {
+        let token = Token::random().unwrap();
+        let router = Router::new().route("/", get(|| async { "page" })).route("/data", get(|| async { "data" }));
+        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = HttpServer::start(listener, demanding(router, token.clone(), ["/"]), HostNames::new(), limits(4));
+        let with = format!("authorization: Bearer {}\r\n", token.reveal());
+        for (page, lines, status) in [
+            ("/", "", "200"),
+            ("/data", "", "401"),
+            ("/data", "authorization: Bearer 1\r\n", "401"),
+            ("//data", "", "401"),
+            ("/nowhere", "", "401"),
+            ("/data", &*with, "200"),
+        ] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("GET {page} HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let answer = answer(&mut stream).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{page}, {lines}: {answer}");
+        }
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
     }
 
     async fn ask(stream: &mut TcpStream, page: &str) {

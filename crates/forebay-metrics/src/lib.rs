@@ -16,6 +16,7 @@
 //!   sees to it, and in `socket` no client is waited for without end;
 //! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `refused` counts what may
 //!   not;
+//! * `token`: a secret for a listener that all of this machine reach;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -35,11 +36,12 @@ mod seats;
 mod server;
 mod sharded;
 mod socket;
+mod token;
 
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use hosts::HostNames;
-pub use http::{HttpLimits, HttpServer};
+pub use http::{HttpLimits, HttpListener, HttpServer};
 pub use latency::{BOUNDS_NANOS, LatencyHistogram, LatencySnapshot};
 pub use process::{ProcessStats, process_started};
 pub use readiness::Readiness;
@@ -47,3 +49,4 @@ pub use refused::collect_refused;
 pub use report::lines;
 pub use server::{MetricsServer, Site, WebError, counters, routes, serve, serve_health};
 pub use sharded::ShardedCounter;
+pub use token::{Token, demanding};

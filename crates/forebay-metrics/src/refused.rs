@@ -18,11 +18,18 @@ pub(crate) enum Reason {
     Malformed,
     /// A connection of an address that has its share of all places.
     Share,
+    /// A request without the token.
+    Token,
 }
 
 impl Reason {
-    const ALL: [(Self, &'static str); 4] =
-        [(Self::Host, "host"), (Self::Origin, "origin"), (Self::Malformed, "malformed"), (Self::Share, "share")];
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Host, "host"),
+        (Self::Origin, "origin"),
+        (Self::Malformed, "malformed"),
+        (Self::Share, "share"),
+        (Self::Token, "token"),
+    ];
 }
 
 static REFUSED: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
@@ -56,6 +63,6 @@ mod tests {
         assert!(REFUSED[Reason::Share as usize].load(Ordering::Relaxed) > before);
         let mut families = Families::new();
         collect_refused(&mut families);
-        assert!(families.iter().all(|family| family.fault().is_none() && family.samples.len() == 4));
+        assert!(families.iter().all(|family| family.fault().is_none() && family.samples.len() == Reason::ALL.len()));
     }
 }

@@ -28,6 +28,7 @@ use crate::exposition::{CONTENT_TYPE, Registry};
 use crate::hosts::HostNames;
 use crate::http::{HttpLimits, HttpServer};
 use crate::readiness::Readiness;
+use crate::token::{Token, demanding};
 
 /// Prometheus has one connection, people have some.
 const LIMITS: HttpLimits = HttpLimits {
@@ -67,22 +68,35 @@ pub struct Site {
     registry: Arc<Registry>,
     readiness: Readiness,
     report: Arc<dyn Fn() -> Value + Send + Sync>,
+    /// What all pages demand.
+    token: Option<Token>,
 }
 
 impl Site {
     /// `report` is what `/stats` shows.
     pub fn new(registry: Registry, readiness: Readiness, report: impl Fn() -> Value + Send + Sync + 'static) -> Self {
-        Self { registry: Arc::new(registry), readiness, report: Arc::new(report) }
+        Self { registry: Arc::new(registry), readiness, report: Arc::new(report), token: None }
+    }
+
+    /// For those who have `token`, if there is one.
+    #[must_use]
+    pub fn demanding(self, token: Option<Token>) -> Self {
+        Self { token, ..self }
     }
 }
 
 /// All pages.
 pub fn routes(site: Site) -> Router {
+    let token = site.token.clone();
     let health = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready));
-    counters(site.clone()).merge(health.with_state(site))
+    let pages = counters(site.clone()).merge(health.with_state(site));
+    match token {
+        Some(token) => demanding(pages, token, []),
+        None => pages,
+    }
 }
 
-/// `/metrics` and `/stats`, for a server that knows by itself how it is.
+/// `/metrics` and `/stats`, for a server that knows by itself how it is and whom it answers.
 pub fn counters(site: Site) -> Router {
     Router::new().route("/metrics", get(metrics)).route("/stats", get(stats)).with_state(site)
 }

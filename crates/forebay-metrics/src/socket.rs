@@ -15,14 +15,18 @@ use axum::body::{Body as AxumBody, Bytes};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio_util::either::Either;
 
 use crate::seats::Turn;
 
+/// What connections are made of.
+pub(crate) type Stream = Either<TcpStream, UnixStream>;
+
 /// The connection itself. It fails once its client has taken nothing of what is to be sent for too long.
 pub(crate) struct Socket {
-    io: TokioIo<TcpStream>,
+    io: TokioIo<Stream>,
     write_within: Duration,
     turn: Arc<Turn>,
     /// There, while the client is to read.
@@ -31,7 +35,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// `stream`, whose client takes some of an answer within `write_within`.
-    pub(crate) fn new(stream: TcpStream, write_within: Duration, turn: Arc<Turn>) -> Self {
+    pub(crate) fn new(stream: Stream, write_within: Duration, turn: Arc<Turn>) -> Self {
         Self { io: TokioIo::new(stream), write_within, turn, stalled: None }
     }
 
@@ -54,9 +58,11 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if self.stalled.is_some() {
+        if self.stalled.is_some()
+            && let Either::Left(stream) = self.io.inner()
+        {
             // Or the kernel would keep, and offer, what nobody reads. Where this fails, it does so for a while.
-            let _ = self.io.inner().set_zero_linger();
+            let _ = stream.set_zero_linger();
         }
     }
 }

@@ -16,10 +16,10 @@ use forebay_cluster::{Freshness, topology_of};
 use forebay_config::Loaded;
 use forebay_coordinator::api::Mount;
 use forebay_coordinator::{
-    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Loaded as LoadedBlock, PlainConnector,
-    RunnerOptions,
+    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, Listen, Loaded as LoadedBlock,
+    PlainConnector, RunnerOptions,
 };
-use forebay_metrics::{MetricsServer, ProcessStats, Readiness, counters};
+use forebay_metrics::{MetricsServer, ProcessStats, Readiness, Token, counters};
 use forebay_state::membership::{Members, Table};
 use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, Role};
@@ -35,6 +35,7 @@ use crate::{assembly, binding, http, metrics, namespaces};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What is known of the cluster without its state.
+#[derive(Clone)]
 pub(crate) struct Known {
     /// What is mounted whatever the state says.
     pub(crate) mounts: Vec<forebay_config::Mount>,
@@ -47,12 +48,14 @@ pub(crate) struct Coordinating {
     coordinator: Arc<Coordinator>,
     view: Arc<View>,
     hot: Hot,
+    /// What its address demands.
+    token: Option<Token>,
     /// The listener for probes, if there is one.
     probes: Option<MetricsServer>,
 }
 
 impl Coordinating {
-    /// Starts a coordinator that listens at `address` and is reached at `advertised`, and reads through `client`.
+    /// Starts a coordinator that listens where `listen` says and is reached at `advertised`, and reads through `client`.
     ///
     /// # Errors
     /// When it cannot listen.
@@ -61,7 +64,7 @@ impl Coordinating {
         cluster: &Cluster,
         client: Client,
         known: Known,
-        address: SocketAddr,
+        listen: Listen,
         advertised: Option<String>,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
@@ -88,10 +91,15 @@ impl Coordinating {
         let (checked, taken) = (loaded.clone(), known.mounts);
         let check = move |mount: &MountRecord, others: &[MountRecord]| check_mount(&checked, &taken, mount, others);
         // Two coordinators on one machine listen at two ports; which one port 0 will be is not known yet.
-        let name = match (&advertised, address.port()) {
+        let name = match (&advertised, &listen) {
             (Some(advertised), _) => advertised.clone(),
-            (None, 0) => format!("{}, process {}", address.ip(), std::process::id()),
-            (None, _) => address.to_string(),
+            (None, Listen::Address(address)) if address.port() != 0 => address.to_string(),
+            (None, Listen::Address(address)) => format!("{}, process {}", address.ip(), std::process::id()),
+            (None, Listen::Private { .. }) => format!("this machine, process {}", std::process::id()),
+        };
+        let token = match &listen {
+            Listen::Private { web: Some((_, token)), .. } => Some(token.clone()),
+            _ => None,
         };
         // It is there once it has started.
         let itself: Arc<OnceLock<Weak<Coordinator>>> = Arc::default();
@@ -116,7 +124,7 @@ impl Coordinating {
             runner,
             mount_check: Some(Arc::new(check)),
             mounts: configured,
-            ..CoordinatorOptions::new(name, address, env!("CARGO_PKG_VERSION"))
+            ..CoordinatorOptions::new(name, listen, env!("CARGO_PKG_VERSION"))
         };
         let cache = Arc::new(Cache { client: client.clone(), elsewhere: Arc::clone(&view.elsewhere) });
         let started = Coordinator::start(options, Arc::clone(cluster.store()), cache, Arc::clone(&view) as _).await;
@@ -133,12 +141,29 @@ impl Coordinating {
         let hot = Hot::start(config, cluster, &coordinator, client);
         let port = config.coordinator_health_port;
         let probes = http::probes(config, "coordinator.health.port", port, coordinator.readiness()).await;
-        Ok(Self { coordinator, view, hot, probes })
+        Ok(Self { coordinator, view, hot, token, probes })
     }
 
-    /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Where it listens, if that is an address.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.coordinator.address()
+    }
+
+    /// Where commands on this machine reach it.
+    pub(crate) fn reached_at(&self) -> Option<String> {
+        let socket = self.coordinator.socket().map(forebay_private::socket_address);
+        // What demands a token is for a browser.
+        let address = self.address().filter(|_| self.token.is_none());
+        socket.or_else(|| address.map(|address| address.to_string()))
+    }
+
+    /// The URL of its web page, with the token that it demands.
+    pub(crate) fn page(&self) -> Option<String> {
+        let address = self.address()?;
+        Some(match &self.token {
+            Some(token) => format!("http://{address}/#token={}", token.reveal()),
+            None => format!("http://{address}/"),
+        })
     }
 
     /// Waits until it leads.

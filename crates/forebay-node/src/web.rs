@@ -3,11 +3,11 @@
 //! It is no reason not to do the process's work: where it cannot be had, that is logged, and all else goes on. (A wrong name of
 //! an interface ends the process before: see `binding.rs`.)
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context as _;
 use forebay_config::{Config, Loaded, Origin as Source};
-use forebay_metrics::{HostNames, MetricsServer, Readiness, Site, WebError, routes, serve};
+use forebay_metrics::{HostNames, MetricsServer, Readiness, Site, Token, WebError, routes, serve};
 use tracing::{info, warn};
 
 use crate::worker_node::{WorkerNode, hostname_or};
@@ -36,16 +36,20 @@ impl Web {
         Some(web.await?.with_probes(config, "worker.health.port", config.worker_health_port).await)
     }
 
-    /// That of a mount that reports `report`.
+    /// That of a mount that reports `report`; with a token it is for this machine, and for who has that.
     pub(crate) async fn of_mount(
         loaded: &Loaded,
         report: impl Fn() -> serde_json::Value + Send + Sync + 'static,
+        token: Option<Token>,
     ) -> Option<Self> {
         let config = &loaded.config;
-        let address = binding::mount_web_address(config).map(|address| vec![address.ip()]);
+        let address = match token {
+            Some(_) => Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]),
+            None => binding::mount_web_address(config).map(|address| vec![address.ip()]),
+        };
         let may_move = loaded.origin("client.web.port") == Source::Default;
         let readiness = Readiness::new();
-        let site = metrics::site(readiness.clone(), report);
+        let site = metrics::site(readiness.clone(), report).demanding(token);
         let names = http::host_names(config);
         let web = Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None), names);
         Some(web.await?.with_probes(config, "client.health.port", config.client_health_port).await)

@@ -79,8 +79,8 @@ fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
         if let Some(log) = &summary.log {
             writeln!(out, "  log      {}", log.display())?;
         }
-        if let Some(coordinator) = &summary.coordinator {
-            writeln!(out, "  web page http://{coordinator}/")?;
+        if let Some(page) = &summary.page {
+            writeln!(out, "  web page {page}")?;
         }
         writeln!(out, "  unmount  forebay umount {}", summary.mountpoint)?;
     }
@@ -101,6 +101,9 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
             let _ = node.shutdown().await;
             return Err(error);
         }
+    }
+    if let Some(page) = node.addresses().page.filter(|_| !stay.background_child) {
+        output::say(&format!("web page {page}"));
     }
     tokio::select! {
         () = node.ended() => info!("unmounted from outside"),

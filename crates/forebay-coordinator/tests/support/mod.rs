@@ -40,14 +40,15 @@ impl Cluster {
     }
 
     pub(crate) async fn coordinator(&self, name: &str) -> (Coordinator, ApiClient) {
-        let mut options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
+        let mut options =
+            CoordinatorOptions::new(name, "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
         options.mount_check = Some(Arc::new(|mount, _| match mount.origin.starts_with("s3://") {
             true => Ok(()),
             false => Err("no origin has this scheme".to_owned()),
         }));
         let (store, cache) = (Arc::clone(&self.store), Arc::clone(&self.cache));
         let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
-        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
         (coordinator, client)
     }
 }
@@ -98,7 +99,7 @@ pub(crate) async fn bare(
 ) -> (u16, String) {
     let method: reqwest::Method = method.parse().unwrap();
     let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    let mut request = http.request(method, format!("http://{}{at}", coordinator.address())).timeout(PATIENCE);
+    let mut request = http.request(method, format!("http://{}{at}", coordinator.address().unwrap())).timeout(PATIENCE);
     if let Some((media_type, body)) = body {
         request = request.header("content-type", media_type).body(body);
     }
