@@ -97,6 +97,7 @@ fn drive(files: u64, workers: usize, seed: u64) -> anyhow::Result<Driven> {
         name: format!("node-{number:05}:29999").into(),
         address: format!("node-{number:05}:29999").into(),
         weight: 1.0,
+        identity: None,
     }));
     let mut random = SmallRng::seed_from_u64(seed);
     let spec = JobSpec::Load(LoadSpec { partial_listing: true, ..LoadSpec::new(FsPath::new("/s3")?) });

@@ -36,6 +36,7 @@ fn member(number: usize, weight: f64) -> Member {
         name: format!("node-{number:05}.cluster:29999").into(),
         address: format!("10.{}.{}.{}:29999", number >> 16, number >> 8 & 255, number & 255).into(),
         weight,
+        identity: None,
     }
 }
 

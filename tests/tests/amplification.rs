@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use forebay_e2e::reading::DirectFile;
-use forebay_e2e::{Bucket, Mount, Setup, Worker, is_root, skipped};
+use forebay_e2e::{Bucket, Mount, Setup, Worker, eventually, is_root, skipped};
 use forebay_testkit::{DataSet, is_long_run};
 use rustix::fs::Advice;
 
@@ -26,6 +26,9 @@ const MAX_AMPLIFICATION: f64 = 1.02;
 /// machine that does a lot else one may be sent only when the answer to the one before was there, as the next read of a program is
 /// that reads in order: then an answer takes so long that this is chance.
 const LATENCY: Duration = Duration::from_millis(300);
+/// Who asks for nothing in so long, while each answer takes [`LATENCY`], asks for no more.
+const QUIET: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(60);
 /// How much is fetched ahead of a read of up to 2 MiB by that chance: as much as where each fetch takes long. A longer one has more
 /// parts, and each doubles what is fetched ahead.
 const BY_CHANCE: u64 = 8 * MIB;
@@ -174,8 +177,15 @@ fn random_reads_take_from_a_worker_what_they_ask_for_whether_it_has_it_or_not() 
     let fetched = bucket.proxy().counts().bytes - before;
     assert!(fetched as f64 <= received(&cold) as f64 * MAX_AMPLIFICATION, "the worker fetched {fetched}");
 
+    // What was fetched ahead of those reads may still be on its way.
+    drop(cold);
+    let mut before = bucket.proxy().counts().object_gets;
+    eventually("the worker asks the origin for no more", SOON, || {
+        std::thread::sleep(QUIET);
+        let now = bucket.proxy().counts().object_gets;
+        std::mem::replace(&mut before, now) == now
+    });
     let warm = over_tcp(&worker);
-    let before = bucket.proxy().counts().object_gets;
     nothing_more_comes_than_is_read(&warm, "warm, over TCP", &SHORT_LENGTHS, || received(&warm));
     assert_eq!(bucket.proxy().counts().object_gets, before, "the worker had it all");
 }

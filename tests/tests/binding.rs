@@ -303,6 +303,18 @@ fn where_both_cards_lead_to_a_worker_the_readers_own_setting_decides() {
     }
 }
 
+/// A worker that only this machine may read from tells nobody else its counters either, before somebody has said who may ask.
+#[test]
+fn pages_on_a_card_wait_for_a_mode_as_data_does() {
+    let Some(scene) = Scene::with_workers(1) else { return };
+    let mounts = scene.mounts();
+    let settings = [mounts.as_str(), "worker.rpc.bind.host=127.0.0.1", "worker.web.bind.device=ib0"];
+    let mut command = forebay(&[]);
+    command.arg("worker").args(settings.iter().flat_map(|setting| ["-o", setting]));
+    let refused = finish(&mut scene.workers[0].host.running(&command), SOON);
+    refused.failed(2, &[&format!("would listen at {}:30000", scene.workers[0].ib0), "`security.mode` is not set"]);
+}
+
 #[test]
 fn the_groups_network_is_that_of_metrics_and_of_the_coordinator_too() {
     let Some(mut scene) = Scene::with_workers(1) else { return };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
+use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -80,17 +80,19 @@ fn who_has_the_key_reads_and_nobody_else() {
 
     let listed = list(&worker, &with_key(&key)).succeeded().text();
     assert!(listed.contains("file00"), "{listed}");
-    for (settings, why) in [(vec![], "it speaks TLS only"), (with_key(&other).to_vec(), "no authority")] {
+    for (settings, why, remedy) in [
+        (vec![], "it speaks TLS only", "next: set `security.mode`"),
+        (with_key(&other).to_vec(), "no authority", "next: `forebay doctor` says"),
+    ] {
         let refused = list(&worker, &settings);
-        assert!(refused.code != Some(0) && refused.stderr.contains(why), "{}", refused.stderr);
+        refused.failed(5, &["identities do not fit", why, remedy]);
         assert!(!refused.text().contains("file00"));
     }
     let log = worker.log_text();
     assert!(log.contains("closed a connection") && !log.contains(&secret(&key)), "{log}");
     // The other way round: who proves who it is talks to nobody who does not.
     let plain = Setup::of(&bucket).worker(&bucket);
-    let refused = list(&plain, &with_key(&key));
-    assert!(refused.code != Some(0) && refused.stderr.contains("it does not speak TLS"), "{}", refused.stderr);
+    list(&plain, &with_key(&key)).failed(5, &["it does not speak TLS", "next: set `security.mode` there"]);
 }
 
 #[test]
@@ -125,12 +127,89 @@ fn a_tenant_with_a_readers_certificate_reads_and_changes_nothing() {
 
     // Nor is a tenant a worker, wherever it listens.
     let impostor = set(Setup::of(&bucket), &reader).worker(&bucket);
-    let refused = list(&impostor, &with_key(&key));
-    assert!(
-        refused.code != Some(0) && refused.stderr.contains("listens there, and not the worker"),
-        "{}",
-        refused.stderr
-    );
+    list(&impostor, &with_key(&key)).failed(5, &["listens there, and not the worker", "next: see which certificate"]);
+}
+
+#[test]
+fn programs_on_the_mount_of_a_tenant_that_is_locked_out_are_denied() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 1 << 20));
+    tree.put_into(&bucket, "");
+    let (directory, key) = key();
+    let output = directory.path().join("team-a");
+    let issued = ["key", "issue", "--role", "reader", "--client", "team-a", "--output", output.to_str().unwrap()];
+    let _ = run(&issued, &with_key(&key)).succeeded();
+    let denied = directory.path().join("denied");
+    std::fs::write(&denied, "").unwrap();
+    let mut settings = with_key(&key).to_vec();
+    settings.push(format!("security.denied_file={}", denied.display()));
+    let worker = set(Setup::of(&bucket), &settings).worker(&bucket);
+    let tenant = with_certificates(&output);
+    let mount = set(Setup::without_origin(), &tenant).mount(std::slice::from_ref(&worker));
+    tree.verify(&mount.root());
+
+    std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/team-a\n").unwrap();
+    // Names that nobody has asked for before, of which no cache knows anything.
+    let mut names = (0..).map(|number| mount.path(&format!("absent{number}")));
+    eventually("programs are told", SOON, || {
+        let asked = names.next().and_then(|name| std::fs::metadata(name).err());
+        asked.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    });
+    list(&worker, &tenant).failed(5, &["the certificate of this process", "next: its log says why"]);
+    let _ = list(&worker, &with_key(&key)).succeeded();
+}
+
+/// The whole lines of an audit log.
+fn audited(log: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+#[test]
+fn who_did_what_to_which_path_is_recorded_and_never_the_key() {
+    let (bucket, (directory, key)) = (Bucket::new(), key());
+    let log = directory.path().join("audit.jsonl");
+    let audit = format!("security.audit.file={}", log.display());
+    let mut worker = set(Setup::of(&bucket), &with_key(&key)).option(&audit).worker(&bucket);
+    let mount = |role: &str| {
+        let output = directory.path().join(role);
+        let issued = ["key", "issue", "--role", role, "--client", "team-a", "--output", output.to_str().unwrap()];
+        let _ = run(&issued, &with_key(&key)).succeeded();
+        set(Setup::without_origin(), &with_certificates(&output)).mount(std::slice::from_ref(&worker))
+    };
+    let (theirs, ours) = (mount("reader"), mount("writer"));
+    let mut planted = std::fs::File::create(theirs.path("planted")).unwrap();
+    assert!(planted.write_all(b"x").and_then(|()| planted.sync_all()).is_err());
+    drop(planted);
+    std::fs::write(ours.path("made"), "y").unwrap();
+    assert_eq!(bucket.object("made"), b"y");
+    assert_ne!(list(&worker, &[]).code, Some(0));
+
+    let has = |operation: &str, role: &str, path: &str, outcome: &str| {
+        let identity = format!("spiffe://forebay/forebay/forebay/{role}/team-a");
+        let is_it = |event: &serde_json::Value| {
+            event["operation"] == operation
+                && event["identity"] == *identity
+                && event["path"] == path
+                && event["outcome"] == outcome
+        };
+        audited(&log).iter().any(is_it)
+    };
+    eventually("the refused write is recorded", SOON, || has("upload", "reader", "/planted", "refused"));
+    eventually("the write is recorded", SOON, || has("upload", "writer", "/made", "allowed"));
+    eventually("who proved nothing is recorded", SOON, || {
+        audited(&log).iter().any(|event| event["identity"].is_null() && event["outcome"] == "refused")
+    });
+    // Lines of two workers would be in each other's way.
+    let mut second = vec!["mounts=/=file:///tmp".to_owned(), "worker.rpc.port=0".to_owned(), audit];
+    second.extend(with_key(&key));
+    run(&["worker"], &second).failed(2, &["security.audit.file", "another process writes to"]);
+
+    drop((theirs, ours));
+    worker.terminate();
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.ends_with('\n') && !text.contains(&secret(&key)) && !text.contains("PRIVATE KEY"), "{text}");
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 /// Beyond the machine, nothing listens before somebody has said who may.
@@ -170,8 +249,7 @@ fn a_running_cluster_goes_from_no_proof_to_proof() {
     }
     let worker = set(Setup::of(&bucket), &with_key(&key)).worker(&bucket);
     let _ = list(&worker, &proves).succeeded();
-    let refused = list(&worker, &off);
-    assert!(refused.code != Some(0) && refused.stderr.contains("it speaks TLS only"), "{}", refused.stderr);
+    list(&worker, &off).failed(5, &["it speaks TLS only"]);
     // An operator who leaves out what is there now is told.
     let wrong = with(&["security.mode=key", "security.accept=off"]);
     list(&worker, &wrong).failed(2, &["`security.accept` does not have `key`"]);
@@ -193,7 +271,7 @@ fn a_key_is_replaced_while_all_go_on() {
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::rename(&beside, &path).unwrap();
     };
-    assert_ne!(list(&worker, &with_key(&next)).code, Some(0));
+    assert_eq!(list(&worker, &with_key(&next)).code, Some(5));
     // Half a file changes nothing.
     replace(&old[..40]);
     eventually("it is told", SOON, || worker.log_text().contains("stays as it was"));
@@ -205,7 +283,7 @@ fn a_key_is_replaced_while_all_go_on() {
     replace(&new);
     eventually("who has the old key only is not", SOON, || {
         std::fs::write(&next, &old).unwrap();
-        list(&worker, &with_key(&next)).code != Some(0)
+        list(&worker, &with_key(&next)).code == Some(5)
     });
     tree.verify(&mount.root());
 }
@@ -245,6 +323,49 @@ fn certificates_alone_make_a_cluster_and_are_replaced_while_it_runs() {
     eventually("the worker takes its new certificate up", SOON, || left() <= two_hours);
     tree.verify(&mount.root());
     assert!(list(&worker, &of_reader).succeeded().text().contains("file00"));
+}
+
+/// Whoever can write to etcd has a worker's requests go elsewhere, and gets no request that is not for who listens there: what
+/// that costs is availability, and no byte.
+#[test]
+fn a_record_that_sends_requests_to_another_worker_costs_no_byte() {
+    let Some(cluster) = Cluster::start(1) else { return };
+    let tree = Tree::of_equal_files(12, 2 << 20);
+    tree.put_into(&cluster.bucket, "");
+    let (_directory, key) = key();
+    let setup = || set(cluster.setup(), &with_key(&key));
+    let (w1, w2) = (setup().memory("128MiB").member("w1"), setup().memory("128MiB").member("w2"));
+    let coordinator = setup().coordinator();
+    coordinator.wait_for_active(&["w1", "w2"]);
+    coordinator.add_mount(&cluster, "/s3");
+    let mut asking = with_key(&key).to_vec();
+    asking.push("block.size=256KiB".to_owned());
+    for worker in [&w1, &w2] {
+        eventually("the worker shows the mount", SOON, || list(worker, &asking).text().contains("s3"));
+    }
+    let mount = || setup().option("client.memory.size=8MiB").mount_cluster();
+    let before = mount();
+    tree.verify(&before.path("s3"));
+    assert!(!before.log_text().contains("listens there"), "{}", before.log_text());
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut etcd = cluster.etcd.client(None).await.unwrap();
+        let every = etcd_client::GetOptions::new().with_prefix();
+        let found = etcd.get("/forebay/", Some(every)).await.unwrap();
+        let is_of_w2 = |pair: &&etcd_client::KeyValue| {
+            pair.key_str().is_ok_and(|key| key.contains("/workers/") && key.ends_with("/w2"))
+        };
+        let pair = found.kvs().iter().find(is_of_w2).expect("the record of w2");
+        let mut record: serde_json::Value = serde_json::from_slice(pair.value()).unwrap();
+        assert!(record["identity"].is_string(), "{record}");
+        record["addresses"]["rpc"] = w1.address().to_string().into();
+        etcd.put(pair.key(), record.to_string(), None).await.unwrap();
+    });
+    let after = mount();
+    tree.verify(&after.path("s3"));
+    let log = after.log_text();
+    assert!(log.contains("listens there, and not the worker"), "{log}");
 }
 
 #[test]

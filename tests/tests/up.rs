@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Mount, Setup, Tree, as_stranger, is_root, skipped};
+use forebay_e2e::{Bucket, Mount, Setup, Tree, as_stranger, finish, forebay, is_root, skipped};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -169,4 +169,25 @@ fn the_web_page_of_up_is_for_who_has_its_token() {
     assert!(!run_state(&mount).contains(token) && !log.contains(token));
     let again = mounted(|setup| setup.flag("--web=0"));
     assert!(!again.2.summary()["page"].as_str().expect("a URL").contains(token), "each has its own");
+}
+
+#[test]
+fn with_a_key_the_page_of_up_takes_its_token_all_the_same_and_its_user_needs_no_key_for_rest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let key = directory.path().join("cluster.key");
+    let made = finish(forebay(&[]).args(["key", "create"]), SOON).succeeded().text();
+    std::fs::write(&key, made).expect("writing the key");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("closing it to others");
+    let settings = ["security.mode=key".to_owned(), format!("security.key_file={}", key.display())];
+    let settings = settings.each_ref().map(String::as_str);
+    let (_bucket, _tree, mount) = mounted(|setup| setup.flag("--web=0").options(&settings));
+    let proving = settings.into_iter().flat_map(|setting| ["-o", setting]);
+    let cat: Vec<&str> = ["fs", "cat"].into_iter().chain(proving).collect();
+    assert_eq!(mount.ask_of("file00", &cat).succeeded().stdout.len(), 1 << 20, "who reads proves who it is");
+    let _ = mount.ask(&["job", "load", "--submit", "--watch", "--path"]).succeeded();
+    let url = mount.summary()["page"].as_str().expect("the page's URL");
+    let (address, token) = url.trim_start_matches("http://").split_once("/#token=").expect("a token");
+    let address: SocketAddr = address.parse().expect("an address");
+    assert_eq!(status(address, "/api/v1/cluster", ""), 401);
+    assert_eq!(status(address, "/api/v1/cluster", &format!("Authorization: Bearer {token}\r\n")), 200);
 }

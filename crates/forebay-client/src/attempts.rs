@@ -42,6 +42,8 @@ pub(crate) struct Attempts<'a> {
     pub(crate) paths: u32,
     /// Whether a worker is there, and does not want to talk to us or may not be talked to: to wait does not help.
     is_refused: bool,
+    /// Whether a worker gave no answer for another reason than that identities do not fit, and so may give one later.
+    may_answer: bool,
     /// Whether a worker does not know yet what is mounted: it will.
     is_not_ready: bool,
     /// Between rounds over all workers.
@@ -80,6 +82,7 @@ impl<'a> Attempts<'a> {
             again: None,
             paths: 0,
             is_refused: false,
+            may_answer: false,
             is_not_ready: false,
             pauses: Pauses::until((started + timeout).into_std(), AWAY),
             last: None,
@@ -141,8 +144,7 @@ impl<'a> Attempts<'a> {
             }
             Err(CallError::Link(error)) => {
                 self.judge.unreachable(link, &error);
-                self.is_refused |= matches!(error, LinkError::Refused { .. } | LinkError::NotAllowed { .. });
-                self.last = Some(CallError::Link(error).into());
+                self.unanswered(error);
                 Verdict::AskNext
             }
             answered => {
@@ -164,6 +166,18 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// Notes why a worker gave no answer. That identities do not fit is the outcome only if it is so with all: what is wrong with
+    /// another may pass.
+    fn unanswered(&mut self, error: LinkError) {
+        let is_unproved = matches!(error, LinkError::Unproved { .. });
+        self.is_refused |= is_unproved || matches!(error, LinkError::Refused { .. } | LinkError::NotAllowed { .. });
+        let has_hope = self.may_answer || self.is_not_ready || self.is_answered();
+        if !(is_unproved && has_hope) {
+            self.last = Some(CallError::Link(error).into());
+        }
+        self.may_answer |= !is_unproved;
+    }
+
     /// Whether the worker that is asked now is asked in the place of another, which owns what it is about.
     pub(crate) fn is_stand_in(&self) -> bool {
         self.tries > 1 || !self.passed_over.is_empty()
@@ -177,6 +191,11 @@ impl<'a> Attempts<'a> {
     /// Whether no worker said anything but that it is not ready, and one may yet if it is given time.
     pub(crate) fn reached_nobody(&self) -> bool {
         !self.is_answered() && !self.is_refused
+    }
+
+    /// Whether identities fit with none of the workers that were asked: a moment later they will not, either.
+    pub(crate) fn is_denied(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.kind() == FailureKind::PermissionDenied)
     }
 
     /// Whether a worker said that it is not ready.
@@ -223,7 +242,8 @@ impl<'a> Attempts<'a> {
     pub(crate) fn renew(&mut self, routes: Arc<Routes>, turn: u64) {
         self.follow(routes, turn);
         // It is no failover to ask the same worker again.
-        (self.tries, self.again, self.paths, self.is_not_ready) = (0, None, 0, false);
+        (self.tries, self.again, self.paths) = (0, None, 0);
+        (self.is_not_ready, self.may_answer) = (false, false);
     }
 
     /// No worker is left to ask.

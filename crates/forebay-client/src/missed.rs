@@ -122,7 +122,8 @@ mod tests {
     use forebay_types::FsPath;
 
     fn topology(names: &[&str]) -> Topology {
-        let member = |name: &&str| Member { name: (*name).into(), address: (*name).into(), weight: 1.0 };
+        let member =
+            |name: &&str| Member { name: (*name).into(), address: (*name).into(), weight: 1.0, identity: None };
         Topology::of(Ring::new(names.iter().map(member)))
     }
 

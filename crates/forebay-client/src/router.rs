@@ -223,7 +223,10 @@ impl Router {
                 let answer = self.counted(&link, request.clone(), None).await;
                 let was_not_made = match &answer {
                     Err(CallError::Link(error)) => {
-                        matches!(error, LinkError::Connect { .. } | LinkError::Refused { .. })
+                        matches!(
+                            error,
+                            LinkError::Connect { .. } | LinkError::Refused { .. } | LinkError::Unproved { .. }
+                        )
                     }
                     Err(CallError::Service(failure)) => failure.kind() == FailureKind::NotReady,
                     Ok(_) => false,
@@ -235,9 +238,9 @@ impl Router {
                     Verdict::AskNext => repeated |= !was_not_made,
                 }
             }
-            let is_answered = attempts.is_answered() || attempts.routes.links.is_empty();
+            let is_final = attempts.is_answered() || attempts.is_denied() || attempts.routes.links.is_empty();
             let left = self.timeout.min(timeout).saturating_sub(began.elapsed());
-            if is_answered || left.is_zero() {
+            if is_final || left.is_zero() {
                 return Changed { result: Err(attempts.exhausted()), repeated, by: None };
             }
             tokio::time::sleep(pause.min(left)).await;

@@ -21,6 +21,8 @@ pub(crate) struct Link {
     pub(crate) member: Arc<str>,
     /// The address of the member; the transport may call its peer otherwise.
     address: Arc<str>,
+    /// Who has to listen there.
+    identity: Option<Arc<str>>,
     pub(crate) transport: Arc<dyn Transport>,
     /// Whether it leads to the worker in this process.
     pub(crate) is_local: bool,
@@ -46,6 +48,7 @@ impl Link {
         Self {
             member: Arc::clone(&member.name),
             address: Arc::clone(&member.address),
+            identity: member.identity.clone(),
             transport,
             is_local,
             health: Mutex::default(),
@@ -54,6 +57,11 @@ impl Link {
             closing: closing.clone(),
             closed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether it leads there, and demands that identity.
+    fn leads_to(&self, member: &Member) -> bool {
+        self.address == member.address && self.identity == member.identity
     }
 
     /// Whether what it reads is shown where the worker has it, so that it needs no buffer here: now, it may change.
@@ -100,7 +108,7 @@ impl Routes {
         Self { topology: Arc::default(), placement: 0, links, leaving, damped, local: None, may_be_near: false }
     }
 
-    /// Routes to the members of `topology`, with the links of these routes where they lead to the same address.
+    /// Routes to the members of `topology`, with the links of these routes where they lead to the same member at the same address.
     pub(crate) fn renewed(
         &self,
         topology: &Arc<Topology>,
@@ -111,7 +119,7 @@ impl Routes {
         changes.reroute(&self.topology, topology);
         let known: HashMap<&str, &Arc<Link>> = self.all().map(|link| (&*link.member, link)).collect();
         let link = |member: &Member| match known.get(&*member.name) {
-            Some(link) if link.address == member.address => Arc::clone(link),
+            Some(link) if link.leads_to(member) => Arc::clone(link),
             _ => Arc::new(Link::new(member, connector, closing, changes)),
         };
         let links: Vec<_> = topology.ring.members().iter().map(link).collect();

@@ -11,4 +11,6 @@ pub struct Member {
     pub address: Arc<str>,
     /// Its share of the blocks, relative to the other members'. Positive and finite.
     pub weight: f64,
+    /// Its name in the certificate that it shows, where it told one: who listens at its address is it, or gets no request.
+    pub identity: Option<Arc<str>>,
 }

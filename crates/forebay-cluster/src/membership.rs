@@ -18,7 +18,8 @@ impl StaticMembership {
     /// Workers at these addresses, all of one weight.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
-        let member = |address: &str| Member { name: address.into(), address: address.into(), weight: 1.0 };
+        let member =
+            |address: &str| Member { name: address.into(), address: address.into(), weight: 1.0, identity: None };
         Self::of(addresses.into_iter().map(|address| member(address.as_ref())))
     }
 

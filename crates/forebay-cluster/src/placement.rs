@@ -41,7 +41,7 @@ impl From<&FsPath> for PlacementKey {
 /// use forebay_cluster::{Member, Ring};
 /// use forebay_types::FsPath;
 ///
-/// let member = |name: &str| Member { name: name.into(), address: name.into(), weight: 1.0 };
+/// let member = |name: &str| Member { name: name.into(), address: name.into(), weight: 1.0, identity: None };
 /// let three = Ring::new(["a:1", "b:1", "c:1"].map(member));
 /// let two = Ring::new(["a:1", "b:1"].map(member));
 /// for number in 0..100 {
@@ -222,6 +222,7 @@ mod tests {
             name: format!("worker-{number:03}").into(),
             address: format!("10.0.0.{number}:29999").into(),
             weight: *weight,
+            identity: None,
         }))
     }
 

@@ -75,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn member(name: &str) -> Member {
-        Member { name: name.into(), address: format!("{name}:29999").into(), weight: 1.0 }
+        Member { name: name.into(), address: format!("{name}:29999").into(), weight: 1.0, identity: None }
     }
 
     fn names(count: usize) -> impl Iterator<Item = String> {

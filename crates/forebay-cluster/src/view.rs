@@ -171,6 +171,7 @@ fn topology_at<'a>(reach: Reach, records: impl IntoIterator<Item = &'a WorkerRec
             name: record.name.as_str().into(),
             address: for_data.unwrap_or(&record.addresses.rpc).as_str().into(),
             weight: record.weight,
+            identity: record.identity.as_deref().map(Arc::from),
         };
         match record.state {
             WorkerState::Active => {

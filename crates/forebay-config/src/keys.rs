@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay_types::{
-    ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode, TcpSecurity,
-    TcpZeroCopy,
+    AuditEvents, ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode,
+    TcpSecurity, TcpZeroCopy,
 };
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
@@ -478,10 +478,10 @@ keys! {
         /// The group of every file, as a number. Unset: the group of the user that mounts.
         posix_gid "posix.gid": Option<u32> = None, example "1000";
     }
-    section "Security: who is who over TCP between workers and clients" {
-        /// How both ends of a connection to a worker prove who they are. The same on all nodes.
+    section "Security: who is who, and who may do what" {
+        /// How both ends of a connection to a worker, a coordinator or a page of metrics prove who they are. The same on all nodes.
         security_mode "security.mode": SecurityMode = SecurityMode::Off;
-        /// What workers accept of those who connect, and whom all believe, while a running cluster goes from one mode
+        /// What is accepted of those who connect, and whom all believe, while a running cluster goes from one mode
         /// to another: `["off", "key"]` first on all nodes, then `security.mode=key`, then nothing here. Empty:
         /// `security.mode` alone. Whoever proves nothing may do everything meanwhile.
         security_accept "security.accept": Vec<SecurityMode> = vec![], example "[\"off\", \"key\"]";
@@ -495,8 +495,24 @@ keys! {
         security_ca_file "security.ca_file": PathBuf = PathBuf::from("/etc/forebay/ca.crt");
         /// A file of identities, one a line, that are denied though their certificates are good. Read again when it changes.
         security_denied_file "security.denied_file": Option<PathBuf> = None, example "\"/etc/forebay/denied\"";
+        /// A file of tokens, one a line: whoever shows one in `Authorization: Bearer` to a coordinator or a page of metrics
+        /// is an admin there. Of mode 0600; `forebay key token` makes one. Read again when it changes.
+        security_token_file "security.token_file": Option<PathBuf> = None, example "\"/etc/forebay/token\"";
+        /// The same for who scrapes: these tokens open `/metrics` and `/stats`, and nothing that names a file.
+        security_metrics_token_file "security.metrics_token_file": Option<PathBuf> = None,
+            example "\"/etc/forebay/metrics-token\"";
         /// The SPIFFE trust domain of the cluster's identities, `spiffe://DOMAIN/forebay/CLUSTER/ROLE/NAME`.
         security_trust_domain "security.trust_domain": String = String::from("forebay");
+        /// A file in which a worker records who did what to which path over TCP, and who was admitted or refused: a JSON
+        /// object a line. Of mode 0600, and for one worker alone. Unset: none.
+        security_audit_file "security.audit.file": Option<PathBuf> = None, example "\"/var/log/forebay/audit.jsonl\"";
+        /// What is recorded besides all that is refused: `changes` to files and to what is cached, and who is admitted;
+        /// or `all`, which is also lookups, listings and opens by path. Reads of blocks are never recorded.
+        security_audit_events "security.audit.events": AuditEvents = AuditEvents::Changes;
+        /// A file that would outgrow this is renamed to `FILE.1`, that to `FILE.2`, and so on.
+        security_audit_max_size "security.audit.max_size": ByteSize = ByteSize::mib(64), in ByteSize::mib(1)..=MAX_BYTES;
+        /// How many of these renamed files are kept.
+        security_audit_keep "security.audit.keep": u32 = 8, in 1..=1000;
     }
     section "Log" {
         /// The lowest severity of the messages that are logged.

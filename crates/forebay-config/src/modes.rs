@@ -1,6 +1,6 @@
 //! The settings that are a choice among a few names: those that parts carry out are theirs, too (`forebay_types`).
 
-use forebay_types::{FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
+use forebay_types::{AuditEvents, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
 
 use crate::nearest::nearest;
 use crate::value::{Scalar, quoted};
@@ -64,7 +64,7 @@ macro_rules! choices {
     )+};
 }
 
-scalar! { FuseIo IoBackend S3Checksum ServeMode TcpSecurity TcpZeroCopy }
+scalar! { AuditEvents FuseIo IoBackend S3Checksum ServeMode TcpSecurity TcpZeroCopy }
 
 choices! {
     /// How both ends of a connection prove who they are.

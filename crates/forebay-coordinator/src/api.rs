@@ -6,7 +6,7 @@
 //! send unasked.
 //!
 //! The routes are documented where they are handled, and the document is made of the routes, so neither can lack what
-//! the other has. It is checked in as `docs/openapi.json`.
+//! the other has. It is checked in as `docs/openapi.json`. What each asks of who wants it is a table, `permissions`.
 
 mod cluster;
 mod extract;
@@ -15,6 +15,7 @@ mod forward;
 mod health;
 mod jobs;
 mod mounts;
+mod permissions;
 mod policies;
 
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::web;
 use fault::Fault;
 pub(crate) use fault::NO_LEADER;
 pub(crate) use health::is_ready;
+pub(crate) use permissions::OPERATIONS;
 
 pub use cluster::{ClusterStatus, Drain, StoreStatus, Version};
 pub use fault::{ErrorBody, ErrorDetail};

@@ -2,7 +2,7 @@
 //!
 //! Any coordinator will do: what is the leader's, it passes on. A redirect is not followed: whoever answered with one is
 //! no coordinator of this release. Every request has a deadline, and a refusal is told in the words of the coordinator
-//! that refused.
+//! that refused. Over TLS both ends prove who they are, and nothing is sent to who is no coordinator.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use forebay_types::FsPath;
 use reqwest::{Method, RequestBuilder, StatusCode};
+use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -110,40 +111,52 @@ impl ApiError {
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     address: String,
+    scheme: &'static str,
     /// What its URLs name as the host.
     host: String,
     http: reqwest::Client,
 }
 
 impl ApiClient {
-    /// A client of the coordinator at `HOST:PORT`, or at a Unix socket, `unix:PATH`. Nothing is asked yet.
+    /// A client of the coordinator at `HOST:PORT`, or at a Unix socket, `unix:PATH`, in plain text. Nothing is asked yet.
     ///
     /// # Errors
     /// [`ApiError::Address`].
     pub fn new(address: &str) -> Result<Self, ApiError> {
-        Self::from_source(address, None)
+        Self::from_source(address, None, None)
     }
 
-    /// The same, connecting from the address `source` of this machine, if one is given.
+    /// The same, connecting from the address `source` of this machine, if one is given, and over TLS if `security` says who is to be
+    /// believed there. Neither is asked of a Unix socket: nothing leaves the machine, and the kernel says who is there.
     ///
     /// # Errors
     /// [`ApiError::Address`].
-    pub fn from_source(address: &str, source: Option<IpAddr>) -> Result<Self, ApiError> {
+    pub fn from_source(
+        address: &str,
+        source: Option<IpAddr>,
+        security: Option<ClientConfig>,
+    ) -> Result<Self, ApiError> {
         let bad = || ApiError::Address(address.to_owned());
         // A proxy of the environment is for the world outside, not for the cluster.
         let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
         let http = http.redirect(reqwest::redirect::Policy::none());
         if let Some(path) = forebay_private::socket_of(address) {
             let http = http.unix_socket(path).build().map_err(|_| bad())?;
-            return Ok(Self { address: address.to_owned(), host: "localhost".to_owned(), http });
+            let (address, host) = (address.to_owned(), "localhost".to_owned());
+            return Ok(Self { address, scheme: "http", host, http });
         }
         let url: reqwest::Url = format!("http://{address}/").parse().map_err(|_| bad())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if !is_bare || url.host_str().is_none_or(str::is_empty) || url.port_or_known_default().is_none() {
             return Err(bad());
         }
-        let http = http.local_address(source).build().map_err(|_| bad())?;
-        Ok(Self { address: address.to_owned(), host: address.to_owned(), http })
+        let http = http.local_address(source);
+        let (scheme, http) = match security {
+            Some(config) => ("https", http.tls_backend_preconfigured(config)),
+            None => ("http", http),
+        };
+        let http = http.build().map_err(|_| bad())?;
+        Ok(Self { address: address.to_owned(), scheme, host: address.to_owned(), http })
     }
 
     /// Submits a job, or finds the one that is under way.
@@ -262,7 +275,7 @@ impl ApiClient {
         for (at, (name, value)) in query.iter().enumerate() {
             url.push_str(&format!("{}{name}={}", sep(at), forebay_state::encode_segment(value)));
         }
-        self.http.request(method, format!("http://{}/api/v1{url}", self.host))
+        self.http.request(method, format!("{}://{}/api/v1{url}", self.scheme, self.host))
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ApiError> {
@@ -309,19 +322,41 @@ impl ApiClient {
             return ApiError::TimedOut { address, within: ANSWER_WITHIN };
         }
         // The innermost cause says what the system said.
-        let mut cause: &(dyn std::error::Error + 'static) = error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
+        let error: &(dyn std::error::Error + 'static) = error;
+        let cause = std::iter::successors(Some(error), |cause| (*cause).source()).last().unwrap_or(error);
         let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         if forebay_private::socket_of(&address).is_some() && cause.downcast_ref().is_some_and(is_denied) {
             return ApiError::Denied { address };
         }
-        ApiError::Unreachable { address, reason: cause.to_string() }
+        ApiError::Unreachable { address, reason: told(cause) }
     }
 
     fn not_understood(&self, reason: String) -> ApiError {
         ApiError::NotUnderstood { address: self.address.clone(), reason }
+    }
+}
+
+/// What the innermost cause says; one of TLS, in our words.
+fn told(cause: &(dyn std::error::Error + 'static)) -> String {
+    match of_tls(cause) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not speak TLS: `security.mode` has to be the same at both ends".to_owned()
+        }
+        Some(rustls::Error::AlertReceived(alert)) => {
+            format!("it refuses the certificate of this command ({alert:?}), and its log says why")
+        }
+        Some(error) => forebay_identity::reason(error),
+        None => cause.to_string(),
+    }
+}
+
+/// The error of TLS that is in this one: errors of I/O, which do not name what they are made of as their source, may be made of it.
+fn of_tls<'e>(mut cause: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
+    loop {
+        if let Some(error) = cause.downcast_ref() {
+            return Some(error);
+        }
+        cause = cause.downcast_ref::<std::io::Error>()?.get_ref()?;
     }
 }
 

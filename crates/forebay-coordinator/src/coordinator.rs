@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::records::coordinators::{COORDINATORS, LEADER};
-use forebay_metrics::{HostNames, HttpLimits, HttpServer};
+use forebay_metrics::{Access, HostNames, HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -52,6 +52,8 @@ pub struct CoordinatorOptions {
     pub advertise: Option<String>,
     /// The names that it answers to, besides that at which others reach it.
     pub hosts: HostNames,
+    /// What it demands of those who come to its address.
+    pub access: Access,
     /// The release that it says it is.
     pub version: String,
     /// How long its leadership outlives it.
@@ -64,7 +66,7 @@ pub struct CoordinatorOptions {
     pub mount_check: Option<Arc<MountCheck>>,
     /// The mounts that there are whatever the cluster agrees on.
     pub mounts: Vec<api::Mount>,
-    /// Further pages that it serves, such as `/metrics`.
+    /// Further pages that it serves: `/metrics` and `/stats`. Others are an admin's alone, where somebody has to prove who it is.
     pub pages: axum::Router,
 }
 
@@ -87,6 +89,7 @@ impl CoordinatorOptions {
             listen: listen.into(),
             advertise: None,
             hosts: HostNames::new(),
+            access: Access::everybody(),
             version: version.into(),
             lease: Duration::from_secs(10),
             runner: RunnerOptions::default(),
@@ -110,7 +113,7 @@ impl Coordinator {
         view: Arc<dyn ClusterView>,
     ) -> Result<Self, CoordinatorError> {
         let listeners = Listeners::bind(&options.listen).await?;
-        let (address, socket) = (listeners.address, listeners.socket.clone());
+        let (address, socket) = (listeners.address(), listeners.socket().map(Path::to_owned));
         let service = Arc::new(Service {
             name: options.name.clone(),
             version: options.version.clone(),
@@ -128,7 +131,7 @@ impl Coordinator {
         let pages = api::router(Arc::clone(&service)).merge(options.pages.clone());
         // Other coordinators send their clients to it by this name.
         let hosts = options.hosts.clone().with_own(&advertised);
-        let servers = listeners.serve(&pages, &hosts, LIMITS);
+        let servers = listeners.serve(&pages, &options.access, &hosts, LIMITS);
         let record = LeaderRecord { name: options.name.clone(), address: advertised };
         // A struct of texts: its encoding cannot fail.
         let record = serde_json::to_vec(&record).unwrap_or_default();

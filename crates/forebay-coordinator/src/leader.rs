@@ -1,11 +1,16 @@
 //! The coordinator that leads, as the others know it, and how they reach it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
+use forebay_identity::reason;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio_rustls::TlsConnector;
 use utoipa::ToSchema;
 
 /// The coordinator that leads.
@@ -45,18 +50,58 @@ impl PlainConnector {
     pub fn from_source(source: Option<IpAddr>) -> Self {
         Self { source }
     }
-}
 
-#[async_trait::async_trait]
-impl LeaderConnector for PlainConnector {
-    async fn connect(&self, leader: &LeaderRecord) -> io::Result<Box<dyn LeaderStream>> {
+    async fn stream(&self, leader: &LeaderRecord) -> io::Result<TcpStream> {
         let stream = match self.source {
             Some(source) => connect_from(source, &leader.address).await?,
             None => TcpStream::connect(&leader.address).await?,
         };
         // A request is short, and its answer is waited for.
         stream.set_nodelay(true)?;
-        Ok(Box::new(stream))
+        Ok(stream)
+    }
+}
+
+/// Connects over TLS: the one who is reached proves that it is a coordinator, and this one who it is.
+#[derive(Clone)]
+pub struct SecureConnector {
+    plain: PlainConnector,
+    tls: TlsConnector,
+}
+
+impl SecureConnector {
+    /// One that connects as `plain` does, and goes on with those whom `config` takes for coordinators.
+    #[must_use]
+    pub fn over(plain: PlainConnector, config: ClientConfig) -> Self {
+        Self { plain, tls: TlsConnector::from(Arc::new(config)) }
+    }
+}
+
+#[async_trait::async_trait]
+impl LeaderConnector for SecureConnector {
+    async fn connect(&self, leader: &LeaderRecord) -> io::Result<Box<dyn LeaderStream>> {
+        let stream = self.plain.stream(leader).await?;
+        // The name of the host proves nothing, and is not sent.
+        let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
+        match self.tls.connect(name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(described(error)),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl LeaderConnector for PlainConnector {
+    async fn connect(&self, leader: &LeaderRecord) -> io::Result<Box<dyn LeaderStream>> {
+        Ok(Box::new(self.stream(leader).await?))
+    }
+}
+
+/// Why a handshake failed, with who was refused.
+fn described(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
+        Some(tls) => io::Error::new(error.kind(), reason(tls)),
+        None => error,
     }
 }
 

@@ -37,7 +37,7 @@ pub use cache::{CacheAccess, HeldBytes, Loaded};
 pub use client::{ApiClient, ApiError};
 pub use coordinator::{Coordinator, CoordinatorOptions};
 pub use election_wait::once_led;
-pub use leader::{LeaderConnector, LeaderRecord, LeaderStream, PlainConnector};
+pub use leader::{LeaderConnector, LeaderRecord, LeaderStream, PlainConnector, SecureConnector};
 pub use listening::{CoordinatorError, Listen};
 pub use runner::{Runner, RunnerError, RunnerOptions};
 pub use series::{Plot, Point, Throughput, Window};

@@ -1,14 +1,14 @@
 //! Where a coordinator listens: at a port, or for one user of this machine.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use axum::Router;
-use forebay_metrics::{HostNames, HttpLimits, HttpListener, HttpServer, Token, demanding};
+use forebay_metrics::{Access, HostNames, HttpLimits, HttpListener, HttpServer};
 use forebay_private::{PrivateError, PrivateListener, socket_address};
 use tokio::net::TcpListener;
 
-use crate::web;
+use crate::api::OPERATIONS;
 
 /// Why a coordinator did not start.
 #[derive(Debug, thiserror::Error)]
@@ -26,80 +26,74 @@ pub enum CoordinatorError {
     Private(#[from] PrivateError),
 }
 
-/// Where a coordinator listens.
+/// Where a coordinator listens: at an address, at a socket, or at both.
 #[derive(Clone, Debug)]
-pub enum Listen {
-    /// At this address, for all who reach it.
-    Address(SocketAddr),
-    /// For the user of this process alone.
-    Private {
-        /// A Unix socket that this user and root may connect to.
-        socket: Option<PathBuf>,
-        /// An address for a browser, and the token that its requests have to bring.
-        web: Option<(SocketAddr, Token)>,
-    },
+pub struct Listen {
+    /// An address. What those who come there may ask for, [`CoordinatorOptions`](crate::CoordinatorOptions) says.
+    pub address: Option<SocketAddr>,
+    /// A Unix socket. The kernel says who connects: this user and root, who may ask for everything.
+    pub socket: Option<PathBuf>,
 }
 
 impl From<SocketAddr> for Listen {
     fn from(address: SocketAddr) -> Self {
-        Self::Address(address)
+        Self { address: Some(address), socket: None }
     }
 }
 
 /// What a coordinator listens on.
 pub(crate) struct Listeners {
-    /// The address, if there is one.
-    pub(crate) address: Option<SocketAddr>,
-    /// The Unix socket, if there is one.
-    pub(crate) socket: Option<PathBuf>,
-    all: Vec<(HttpListener, Option<Token>)>,
+    at_address: Option<(TcpListener, SocketAddr)>,
+    at_socket: Option<PrivateListener>,
 }
 
 impl Listeners {
     /// Listens.
     pub(crate) async fn bind(listen: &Listen) -> Result<Self, CoordinatorError> {
-        let mut listeners = Self { address: None, socket: None, all: Vec::new() };
-        match listen {
-            Listen::Address(address) => listeners.bind_address(*address, None).await?,
-            Listen::Private { socket, web } => {
-                if let Some((address, token)) = web {
-                    listeners.bind_address(*address, Some(token.clone())).await?;
-                }
-                if let Some(path) = socket {
-                    listeners.all.push((PrivateListener::bind(path)?.into(), None));
-                    listeners.socket = Some(path.clone());
-                }
-            }
-        }
-        Ok(listeners)
+        let at_address = match listen.address {
+            Some(address) => Some(bound(address).await?),
+            None => None,
+        };
+        let at_socket = listen.socket.as_deref().map(PrivateListener::bind).transpose()?;
+        Ok(Self { at_address, at_socket })
     }
 
-    async fn bind_address(&mut self, address: SocketAddr, token: Option<Token>) -> Result<(), CoordinatorError> {
-        let cannot_listen = |source| CoordinatorError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
-        self.address = Some(listener.local_addr().map_err(cannot_listen)?);
-        self.all.push((listener.into(), token));
-        Ok(())
+    /// The address, if there is one.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.at_address.as_ref().map(|(_, address)| *address)
+    }
+
+    /// The Unix socket, if there is one.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        self.at_socket.as_ref().map(PrivateListener::path)
     }
 
     /// Where a client of this machine reaches it. Without a listener, nobody does.
     pub(crate) fn reached_at(&self) -> String {
-        match (&self.socket, self.address) {
-            (Some(path), _) => socket_address(path),
-            (None, Some(address)) => address.to_string(),
-            (None, None) => String::new(),
-        }
+        let address = || self.address().map(|address| address.to_string());
+        self.socket().map(socket_address).or_else(address).unwrap_or_default()
     }
 
-    /// Serves `pages`.
-    pub(crate) fn serve(self, pages: &Router, hosts: &HostNames, limits: HttpLimits) -> Vec<HttpServer> {
-        let serve = |(listener, token): (HttpListener, Option<Token>)| {
-            let pages = match token {
-                Some(token) => demanding(pages.clone(), token, web::paths()),
-                None => pages.clone(),
-            };
-            HttpServer::start(listener, pages, hosts.clone(), limits)
+    /// Serves `pages`: at the address to those whom `access` allows what they ask for, at the socket to whoever gets there.
+    pub(crate) fn serve(
+        self,
+        pages: &Router,
+        access: &Access,
+        hosts: &HostNames,
+        limits: HttpLimits,
+    ) -> Vec<HttpServer> {
+        let serve = |listener: HttpListener, access: Access| {
+            HttpServer::start(listener, pages.clone(), &OPERATIONS, access, hosts.clone(), limits)
         };
-        self.all.into_iter().map(serve).collect()
+        let at_address = self.at_address.map(|(listener, _)| serve(listener.into(), access.clone()));
+        let at_socket = self.at_socket.map(|listener| serve(listener.into(), Access::everybody()));
+        at_address.into_iter().chain(at_socket).collect()
     }
+}
+
+async fn bound(address: SocketAddr) -> Result<(TcpListener, SocketAddr), CoordinatorError> {
+    let cannot_listen = |source| CoordinatorError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
+    let address = listener.local_addr().map_err(cannot_listen)?;
+    Ok((listener, address))
 }

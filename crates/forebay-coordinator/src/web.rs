@@ -15,11 +15,6 @@ const FILES: [(&str, &str, &str); 3] = [
     ("/forebay.js", "text/javascript; charset=utf-8", include_str!("../web/forebay.js")),
 ];
 
-/// Where they are. They hold nothing of the cluster: with a token, too, all may have them.
-pub(crate) fn paths() -> impl Iterator<Item = &'static str> {
-    FILES.into_iter().map(|(path, ..)| path)
-}
-
 pub(crate) fn router() -> Router<Arc<Service>> {
     FILES.into_iter().fold(Router::new(), |router, (path, media_type, text)| {
         router.route(path, get(move || async move { ([(header::CONTENT_TYPE, media_type)], text) }))

@@ -235,3 +235,52 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
     assert!(page.contains("<title>Forebay</title>"));
     coordinator.close().await;
 }
+
+/// What asked for the page and for what it shows: the address, and what it proved with.
+type Asked = Arc<parking_lot::Mutex<Vec<(String, Option<String>)>>>;
+
+/// The page, before an interface that answers to one token alone. (A browser takes no certificate of ours; the real interface asks
+/// for one, or for the token.)
+async fn page_that_needs(token: &'static str) -> (std::net::SocketAddr, Asked) {
+    use axum::http::{StatusCode, header};
+    let asked = Asked::default();
+    let seen = Arc::clone(&asked);
+    let answer = move |request: axum::extract::Request| {
+        let shown = request.headers().get(header::AUTHORIZATION).map(|value| value.to_str().unwrap().to_owned());
+        let is_good = shown.as_deref() == Some(&*format!("Bearer {token}"));
+        seen.lock().push((request.uri().to_string(), shown));
+        let mounts = r#"{"mounts":[{"path":"/s3","origin":"s3://behind-a-token"}],"configured":[]}"#;
+        let refused = r#"{"error":{"message":"no","remedy":"none"}}"#;
+        let (status, media_type, text) = match (request.uri().path(), is_good) {
+            ("/", _) => (StatusCode::OK, "text/html; charset=utf-8", include_str!("../web/index.html")),
+            ("/forebay.css", _) => (StatusCode::OK, "text/css; charset=utf-8", include_str!("../web/forebay.css")),
+            ("/forebay.js", _) => (StatusCode::OK, "text/javascript; charset=utf-8", include_str!("../web/forebay.js")),
+            ("/api/v1/mounts", true) => (StatusCode::OK, "application/json", mounts),
+            (_, true) => (StatusCode::NOT_FOUND, "application/json", refused),
+            (_, false) => (StatusCode::UNAUTHORIZED, "application/json", refused),
+        };
+        std::future::ready((status, [(header::CONTENT_TYPE, media_type)], text))
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
+    (address, asked)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_shows_the_token_of_its_fragment_in_a_header_and_nowhere_else() {
+    let Some(browser) = browser().await else {
+        let _ = writeln!(std::io::stderr(), "skipped: no Chromium is installed (apt-get install chromium)");
+        return;
+    };
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let (address, asked) = page_that_needs(TOKEN).await;
+    let page = dom(browser, &format!("http://{address}/")).await;
+    assert!(page.contains("asks for a token") && !page.contains("behind-a-token"), "{page}");
+    let page = dom(browser, &format!("http://{address}/#token={TOKEN}")).await;
+    assert!(page.contains("s3://behind-a-token") && !page.contains(TOKEN), "{page}");
+    let asked = asked.lock();
+    assert!(asked.iter().all(|(uri, _)| !uri.contains(TOKEN)), "{asked:?}");
+    let shown = asked.iter().filter(|(_, shown)| shown.is_some());
+    assert!(shown.clone().count() > 0 && shown.clone().all(|(uri, _)| uri.starts_with("/api/v1/")), "{asked:?}");
+}

@@ -7,18 +7,7 @@ const GIVE_UP_MS = 10000;
 const JOBS_SHOWN = 20;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** What is to be sent with each request, if this page was opened with a token. It is in no address and in no store of the browser. */
-const authorization = takeToken();
-
 const $ = (id) => document.getElementById(id);
-
-/** The token of `#token=…`, which leaves the address at once; so the page is opened anew from where the URL was printed. */
-function takeToken() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (token === null) return {};
-  history.replaceState(null, "", location.pathname);
-  return { authorization: `Bearer ${token}` };
-}
 
 /** An element with attributes and children; texts become text nodes. */
 function make(tag, attributes = {}, ...children) {
@@ -37,12 +26,24 @@ function fill(element, attributes, children) {
   return element;
 }
 
+/** What this page proves with that it may ask: kept here alone, and gone when the page is loaded again. */
+let token = "";
+
+/** Takes the token out of the address, `#token=TOKEN`, where the history and others who look on would see it. */
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given === null) return;
+  token = given;
+  history.replaceState(null, "", location.pathname);
+}
+
 async function get(path) {
   const giveUp = new AbortController();
   const timer = setTimeout(() => giveUp.abort(), GIVE_UP_MS);
   try {
-    const headers = { accept: "application/json", ...authorization };
+    const headers = { accept: "application/json", ...(token && { authorization: `Bearer ${token}` }) };
     const response = await fetch("/api/v1" + path, { signal: giveUp.signal, headers });
+    if (response.status === 401) throw new Error("this coordinator asks for a token: add #token=TOKEN to the address of this page");
     const body = await response.json();
     if (!response.ok) throw new Error(`${body.error.message}: ${body.error.remedy}`);
     return body;
@@ -371,4 +372,6 @@ for (const choice of document.querySelectorAll("input[name=window]")) {
   choice.addEventListener("change", () => { windowShown = choice.value; refresh(); });
 }
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+addEventListener("hashchange", () => { takeToken(); refresh(); });
+takeToken();
 loop();

@@ -67,6 +67,21 @@ impl Authority {
     /// # Errors
     /// [`IssueError`] when the name or the time cannot be in a certificate.
     pub fn issue(&self, name: &str, from: SystemTime, to: SystemTime) -> Result<Credentials, IssueError> {
+        self.issue_at(name, &[], from, to)
+    }
+
+    /// The same for somebody who listens under these names and addresses. They say nothing to us: they are for programs of others,
+    /// such as Prometheus, which look for the host that they asked for.
+    ///
+    /// # Errors
+    /// [`IssueError`] when a name or the time cannot be in a certificate.
+    pub fn issue_at(
+        &self,
+        name: &str,
+        hosts: &[String],
+        from: SystemTime,
+        to: SystemTime,
+    ) -> Result<Credentials, IssueError> {
         let identity = self.scope.identity(self.role, name)?;
         if from >= to {
             return Err(IssueError::Time);
@@ -76,6 +91,9 @@ impl Authority {
         params.not_after = date(to)?;
         params.distinguished_name = common_name(name);
         params.subject_alt_names = vec![uri(&identity.to_string())?];
+        for text in hosts {
+            params.subject_alt_names.push(host(text)?);
+        }
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -92,6 +110,13 @@ fn common_name(name: &str) -> DistinguishedName {
     names
 }
 
+fn host(text: &str) -> Result<SanType, IssueError> {
+    match text.parse() {
+        Ok(address) => Ok(SanType::IpAddress(address)),
+        Err(_) => Ok(SanType::DnsName(text.try_into().map_err(refused)?)),
+    }
+}
+
 fn uri(text: &str) -> Result<SanType, IssueError> {
     Ok(SanType::URI(text.try_into().map_err(refused)?))
 }
@@ -103,4 +128,28 @@ fn date(at: SystemTime) -> Result<OffsetDateTime, IssueError> {
     let date = OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| IssueError::Time)?;
     // Years have four digits (RFC 5280, 4.1.2.5).
     if date.year() > 9999 { Err(IssueError::Time) } else { Ok(date) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::trust::{Side, Trust};
+
+    /// What programs of others look for says nothing to us.
+    #[test]
+    fn a_certificate_may_name_hosts_besides_its_identity() {
+        let scope = Scope::new("example.org", "prod").unwrap();
+        let authority = Authority::from_seed(scope.clone(), Role::Worker, &[7; 32]).unwrap();
+        let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+        let hosts = ["node1.example.org", "10.0.0.1", "fd00::1"].map(str::to_owned);
+        let issued = authority.issue_at("node1", &hosts, now - hour, now + hour).unwrap();
+        let trust = Trust::new(scope, std::slice::from_ref(authority.certificate()), []).unwrap();
+        assert_eq!(trust.verify(issued.chain(), Side::Server, now).unwrap().identity.name(), "node1");
+        let leaf: &[u8] = &issued.chain()[0];
+        for name in [&b"node1.example.org"[..], &[10, 0, 0, 1]] {
+            assert!(leaf.windows(name.len()).any(|part| part == name), "{name:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::name::{Identity, NameError};
 use crate::secret_file::FileError;
+use forebay_types::Role;
 
 /// Why a cluster key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +22,25 @@ pub enum KeyError {
     },
     /// The system gave no random numbers.
     #[error("the system has no random numbers to make a key of")]
+    Random,
+}
+
+/// Why a file of tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// It is not read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It holds something else.
+    #[error("{path}: {reason}; `forebay key token` makes a token", path = path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        reason: &'static str,
+    },
+    /// The system gave no random numbers.
+    #[error("the system has no random numbers to make a token of")]
     Random,
 }
 
@@ -109,4 +129,7 @@ pub enum IdentityError {
     /// It is on the list of those that are denied.
     #[error("`{0}` is denied")]
     Denied(Box<Identity>),
+    /// It is believed, and is not the one that was meant.
+    #[error("`{0}` listens there, and no {1}")]
+    Role(Box<Identity>, Role),
 }

@@ -15,6 +15,7 @@
 //! | Until when are certificates valid? | `validity.rs` |
 //! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
 //! | What is spoken? | `tls.rs` |
+//! | What does somebody show who has no certificate? | `token.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
 
@@ -30,17 +31,19 @@ mod provider;
 mod secret_file;
 mod source;
 mod tls;
+mod token;
 mod trust;
 mod validity;
 
 pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};
-pub use error::{IdentityError, IssueError, KeyError, LoadError};
+pub use error::{IdentityError, IssueError, KeyError, LoadError, TokenError};
 pub use live::{Live, Material, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
-pub use tls::{client_config, reason, server_config};
+pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};
+pub use token::{LiveTokens, TokenFile, new_token};
 pub use trust::{Peer, Side, Trust};
 pub use validity::{Described, described};

@@ -30,6 +30,8 @@ pub enum Source {
         role: Role,
         /// Its name among those of its role.
         name: String,
+        /// The names and addresses that programs of others reach it at over HTTPS.
+        hosts: Vec<String>,
         /// How long a certificate of its lasts. It makes a new one when half of that is over.
         lifetime: Duration,
     },
@@ -107,14 +109,17 @@ impl Settings {
         let denied = self.denied.as_deref().map(read_public).transpose()?.unwrap_or_default();
         let also = self.also.as_ref().map(Believed::read).transpose()?.unwrap_or_default();
         match &self.source {
-            Source::Key { file, role, name, lifetime } => {
+            Source::Key { file, role, name, hosts, lifetime } => {
                 let text = read_secret(file).map_err(KeyError::from)?;
                 let digest = digest(&[&text, &also, &denied]);
                 if known == Some(digest) {
                     return Ok(None);
                 }
                 let keys = ClusterKeys::parse(&text, file)?;
-                let credentials = self.mint(&keys, *role, name, *lifetime, now)?;
+                let from = now.checked_sub(CLOCK_SKEW).unwrap_or(SystemTime::UNIX_EPOCH);
+                let to = now.checked_add(*lifetime).ok_or(IssueError::Time)?;
+                let authority = keys.current().authority(&self.scope, *role)?;
+                let credentials = authority.issue_at(name, hosts, from, to)?;
                 let trust = self.trust(file, keys.authorities(&self.scope)?, &also, &denied)?;
                 Ok(Some((digest, usable(Material::new(credentials, trust, now), file, file)?)))
             }
@@ -133,19 +138,6 @@ impl Settings {
                 Ok(Some((digest, usable(made, certificate, key)?)))
             }
         }
-    }
-
-    fn mint(
-        &self,
-        keys: &ClusterKeys,
-        role: Role,
-        name: &str,
-        lifetime: Duration,
-        now: SystemTime,
-    ) -> Result<Credentials, LoadError> {
-        let from = now.checked_sub(CLOCK_SKEW).unwrap_or(SystemTime::UNIX_EPOCH);
-        let to = now.checked_add(lifetime).ok_or(IssueError::Time)?;
-        Ok(keys.current().authority(&self.scope, role)?.issue(name, from, to)?)
     }
 
     fn renewal(&self, now: SystemTime) -> Option<SystemTime> {

@@ -1,7 +1,8 @@
 //! TLS 1.3, mutual: who is at the other end is a name in its certificate, and no host name.
 //!
 //! Verifiers and resolvers look at what is current at each handshake, so a configuration lives as long as its process and
-//! certificates come and go beneath it. Nothing older than TLS 1.3 is spoken, and no data is sent before the handshake ends.
+//! certificates come and go beneath it. Nothing older than TLS 1.3 is spoken, and no data is sent before the handshake ends. Only
+//! HTTP listeners go on with somebody who has no certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,8 +22,11 @@ use rustls::{
 use crate::error::IdentityError;
 use crate::live::Live;
 use crate::provider::provider;
-use crate::trust::Side;
+use crate::trust::{Peer, Side};
+use forebay_types::Role;
 
+/// The protocol of HTTP listeners and of those who ask them (RFC 7301).
+const HTTP: &[u8] = b"http/1.1";
 /// Sessions that a client remembers, to resume them: a mount has some with each worker.
 const SESSIONS: usize = 4096;
 
@@ -31,10 +35,7 @@ const SESSIONS: usize = 4096;
 /// # Errors
 /// When the system has no random numbers for the keys of tickets.
 pub fn server_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ServerConfig, rustls::Error> {
-    let current = Arc::new(Current(Arc::clone(live)));
-    let config = ServerConfig::builder_with_provider(Arc::clone(provider()))
-        .with_protocol_versions(&[&rustls::version::TLS13])?;
-    let mut config = config.with_client_cert_verifier(Arc::clone(&current) as _).with_cert_resolver(current);
+    let mut config = server(Current { demands: true, ..Current::of(live) })?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // A ticket holds the client's chain, encrypted: it is judged anew when it comes back (`Trust::verify`).
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
@@ -47,44 +48,91 @@ pub fn server_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ServerConf
 /// # Errors
 /// None that a sound build has: versions and algorithms are constants.
 pub fn client_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ClientConfig, rustls::Error> {
-    let current = Arc::new(Current(Arc::clone(live)));
+    let mut config = client(Current::of(live))?;
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    Ok(config)
+}
+
+/// For an HTTP listener. Who connects is asked for a certificate and need not have one: a browser shows a token. One that is shown
+/// is judged as anywhere else.
+///
+/// # Errors
+/// None that a sound build has.
+pub fn http_server_config(live: &Arc<Live>) -> Result<ServerConfig, rustls::Error> {
+    let mut config = server(Current::of(live))?;
+    config.alpn_protocols = vec![HTTP.to_vec()];
+    // Connections are few: each handshake is a whole one, and judged as such.
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// For who asks an HTTP listener of this cluster: of this role, or, without one, of any. The handshake ends before a byte is sent to
+/// somebody else.
+///
+/// # Errors
+/// None that a sound build has.
+pub fn http_client_config(live: &Arc<Live>, expects: Option<Role>) -> Result<ClientConfig, rustls::Error> {
+    let mut config = client(Current { expects, ..Current::of(live) })?;
+    config.alpn_protocols = vec![HTTP.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn server(current: Current) -> Result<ServerConfig, rustls::Error> {
+    let current = Arc::new(current);
+    let config = ServerConfig::builder_with_provider(Arc::clone(provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])?;
+    Ok(config.with_client_cert_verifier(Arc::clone(&current) as _).with_cert_resolver(current))
+}
+
+fn client(current: Current) -> Result<ClientConfig, rustls::Error> {
+    let current = Arc::new(current);
     let config = ClientConfig::builder_with_provider(Arc::clone(provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?;
     let config = config.dangerous().with_custom_certificate_verifier(Arc::clone(&current) as _);
     let mut config = config.with_client_cert_resolver(current);
-    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    config.resumption = Resumption::in_memory_sessions(SESSIONS);
     // The name of the host says nothing here, and nobody who listens in needs to know it.
     config.enable_sni = false;
     Ok(config)
 }
 
 /// What the certificates, authorities and denied of this moment say.
-struct Current(Arc<Live>);
+struct Current {
+    live: Arc<Live>,
+    /// Whether who connects must have a certificate.
+    demands: bool,
+    /// The role that is meant to listen; `None`: any, or somebody else compares.
+    expects: Option<Role>,
+}
 
 impl std::fmt::Debug for Current {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Current").field(&self.0.material().identity()).finish()
+        f.debug_tuple("Current").field(&self.live.material().identity()).finish()
     }
 }
 
 impl Current {
+    fn of(live: &Arc<Live>) -> Self {
+        Self { live: Arc::clone(live), demands: false, expects: None }
+    }
+
     fn judge(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         side: Side,
         now: UnixTime,
-    ) -> Result<(), rustls::Error> {
+    ) -> Result<Peer, rustls::Error> {
         let mut chain = Vec::with_capacity(1 + intermediates.len());
         chain.push(end_entity.clone());
         chain.extend(intermediates.iter().cloned());
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        self.0.material().trust().verify(&chain, side, now).map(drop).map_err(refused)
+        self.live.material().trust().verify(&chain, side, now).map_err(refused)
     }
 
     fn certified(&self) -> Arc<CertifiedKey> {
-        Arc::clone(self.0.material().certified())
+        Arc::clone(self.live.material().certified())
     }
 }
 
@@ -123,7 +171,10 @@ impl ServerCertVerifier for Current {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.judge(end_entity, intermediates, Side::Server, now)?;
+        let Peer { identity, .. } = self.judge(end_entity, intermediates, Side::Server, now)?;
+        if let Some(meant) = self.expects.filter(|meant| *meant != identity.role()) {
+            return Err(refused(IdentityError::Role(Box::new(identity), meant)));
+        }
         Ok(ServerCertVerified::assertion())
     }
 
@@ -151,6 +202,10 @@ impl ServerCertVerifier for Current {
 }
 
 impl ClientCertVerifier for Current {
+    fn client_auth_mandatory(&self) -> bool {
+        self.demands
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use forebay_identity::{
     Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Scope, Settings, Side,
-    Source, Trust, Watch, certificates_pem, client_config, reason, server_config,
+    Source, Trust, Watch, certificates_pem, client_config, http_client_config, http_server_config, reason,
+    server_config,
 };
 use forebay_types::Role;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -45,9 +46,13 @@ type Ends = (Result<Peer, String>, Result<Peer, String>);
 
 /// Carries the handshake through, and a byte in both directions.
 fn shake(client: ClientConfig, believes: &Live, server: &Arc<Live>) -> Ends {
+    shake_with(client, believes, server_config(server, &[b"x"]).unwrap(), server)
+}
+
+fn shake_with(client: ClientConfig, believes: &Live, listens: ServerConfig, server: &Live) -> Ends {
     let name = ServerName::try_from("worker").unwrap();
     let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
-    let mut server_end = ServerConnection::new(Arc::new(server_config(server, &[b"x"]).unwrap())).unwrap();
+    let mut server_end = ServerConnection::new(Arc::new(listens)).unwrap();
     let (mut client_failed, mut server_failed) = (None, None);
     for _ in 0..10 {
         let mut wire = Vec::new();
@@ -296,6 +301,36 @@ fn an_impostor_is_seen_by_who_connects() {
     assert!(by_client.unwrap_err().contains("no authority"));
 }
 
+/// A browser has no certificate, and shows something else. One that is shown has to be good.
+#[test]
+fn an_http_listener_goes_on_with_who_has_no_certificate_and_with_no_false_one() {
+    let key = ClusterKey::generate().unwrap();
+    let coordinator = end(&key, Role::Coordinator, "c1");
+    let asked_by = |client| {
+        let listens = http_server_config(&coordinator).unwrap();
+        shake_with(client, &coordinator, listens, &coordinator).1
+    };
+    assert!(asked_by(hostile(None)).unwrap_err().contains("no certificate"), "nobody is at the other end, by name");
+    let stranger = issue(&ClusterKey::generate().unwrap().authority(&scope(), Role::Admin).unwrap(), "mallory");
+    assert!(asked_by(hostile(Some(&stranger))).unwrap_err().contains("no authority"));
+    let admin = end(&key, Role::Admin, "alice");
+    let seen = asked_by(http_client_config(&admin, Some(Role::Coordinator)).unwrap()).unwrap();
+    assert_eq!((seen.identity.role(), seen.identity.name()), (Role::Admin, "alice"));
+}
+
+#[test]
+fn who_means_a_coordinator_goes_on_with_no_reader() {
+    let key = ClusterKey::generate().unwrap();
+    let (admin, reader) = (end(&key, Role::Admin, "alice"), end(&key, Role::Reader, "mallory"));
+    let reached = |expects| {
+        let client = http_client_config(&admin, expects).unwrap();
+        shake_with(client, &admin, http_server_config(&reader).unwrap(), &reader).0
+    };
+    let refused = reached(Some(Role::Coordinator)).unwrap_err();
+    assert!(refused.contains("mallory` listens there, and no coordinator"), "{refused}");
+    assert_eq!(reached(None).unwrap().identity.role(), Role::Reader);
+}
+
 fn write(path: &Path, text: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt as _;
     let beside = path.with_extension("new");
@@ -305,7 +340,8 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 fn key_settings(file: PathBuf) -> Settings {
-    let source = Source::Key { file, role: Role::Worker, name: "node1".to_owned(), lifetime: 24 * HOUR };
+    let source =
+        Source::Key { file, role: Role::Worker, name: "node1".to_owned(), hosts: Vec::new(), lifetime: 24 * HOUR };
     Settings { scope: scope(), source, also: None, denied: None }
 }
 

@@ -1,21 +1,86 @@
-//! What every request passes before a page or an interface sees it ([`crate::hosts`]).
+//! What every request passes before a page or an interface sees it: it asks one of our names ([`crate::hosts`]), and who asks may
+//! do so ([`crate::access`]).
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::{CACHE_CONTROL, CONNECTION, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
+use forebay_types::Permission;
 use serde_json::json;
 use tracing::debug;
 
+use crate::access::{Access, Caller, Denial, Operation};
 use crate::hosts::{HostNames, Refusal};
 use crate::refused::{self, Reason};
 
-/// `router`, which answers to `hosts` alone.
-pub(crate) fn guarded(router: Router, hosts: HostNames) -> Router {
+/// What is asked of those who ask.
+pub(crate) struct Gate {
+    pub(crate) access: Access,
+    pub(crate) operations: &'static [Operation],
+}
+
+/// `router`, which answers to `hosts` alone, and to those whom `gate` lets in.
+pub(crate) fn guarded(router: Router, gate: Gate, hosts: HostNames) -> Router {
+    let router = router.layer(middleware::from_fn_with_state(Arc::new(gate), only_who_may));
     router.layer(middleware::from_fn_with_state(Arc::new(hosts), only_ours))
+}
+
+/// Answers those who speak no TLS where nothing else is spoken.
+pub(crate) fn tls_only() -> Router {
+    Router::new().fallback(|| async {
+        refused::count(Reason::Plain);
+        let remedy = "ask for https://, or, with `forebay`, set `security.mode` as it is set there";
+        let mut answer = told(StatusCode::BAD_REQUEST, "TLS_ONLY", "this listener speaks TLS only", remedy);
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        answer
+    })
+}
+
+async fn only_who_may(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let nobody = Caller(None);
+    let caller = request.extensions().get().unwrap_or(&nobody);
+    match gate.access.judge(gate.permission(&request), caller, request.headers(), SystemTime::now()) {
+        Ok(()) => next.run(request).await,
+        Err(denial) => deny(denial),
+    }
+}
+
+impl Gate {
+    /// What a request asks for.
+    fn permission(&self, request: &Request) -> Option<Permission> {
+        // Whoever answers GET answers HEAD.
+        let asked = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+        let path = request.extensions().get().map(MatchedPath::as_str);
+        let known = self.operations.iter().find(|(method, place, _)| *method == asked && Some(*place) == path);
+        known.map_or(Some(Permission::Administer), |(.., permission)| *permission)
+    }
+}
+
+fn deny(denial: Denial) -> Response {
+    debug!(%denial, "a request is refused");
+    let message = denial.to_string();
+    match denial {
+        Denial::Unproved => {
+            refused::count(Reason::Proof);
+            let remedy = "present a certificate of this cluster, or a bearer token in `Authorization`; that of \
+                          `forebay up --web` is in the URL that it printed";
+            let mut answer = told(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &message, remedy);
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            // A certificate that has expired since it was shown can be shown anew.
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            answer
+        }
+        Denial::Role(..) => {
+            refused::count(Reason::Role);
+            let remedy = "ask with a certificate or a token of a role that may";
+            told(StatusCode::FORBIDDEN, "PERMISSION_DENIED", &message, remedy)
+        }
+    }
 }
 
 async fn only_ours(State(hosts): State<Arc<HostNames>>, request: Request, next: Next) -> Response {
@@ -32,8 +97,12 @@ fn refuse(refusal: &Refusal) -> Response {
         Refusal::Origin => Reason::Origin,
     });
     debug!(%refusal, "a request is refused");
-    // In the form of the REST interface, which its clients understand.
-    let error = json!({ "code": refusal.code(), "message": refusal.to_string(), "remedy": refusal.remedy() });
+    told(refusal.status(), refusal.code(), &refusal.to_string(), refusal.remedy())
+}
+
+/// In the form of the REST interface, which its clients understand.
+fn told(status: StatusCode, code: &str, message: &str, remedy: &str) -> Response {
+    let error = json!({ "code": code, "message": message, "remedy": remedy });
     let headers = [(X_CONTENT_TYPE_OPTIONS, "nosniff"), (CACHE_CONTROL, "no-store")];
-    (refusal.status(), headers, Json(json!({ "error": error }))).into_response()
+    (status, headers, Json(json!({ "error": error }))).into_response()
 }

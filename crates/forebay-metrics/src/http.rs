@@ -4,8 +4,8 @@
 //! are taken, the connection that has asked nothing for longest is closed for the next ([`crate::places`]); only when
 //! all are being answered, the next one waits. So idle connections, however many, keep no client from being answered.
 //!
-//! Every listener has names, and answers to no other ([`crate::hosts`]): there is no way to start one without. It may be a
-//! port, or a Unix socket of this user alone.
+//! Every listener has names, and answers to no other ([`crate::hosts`]), and says who may ask it for what ([`crate::access`]): there
+//! is no way to start one without. It may be a port, or a Unix socket of this user alone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::guard::guarded;
+use crate::access::{Access, Caller, Opened, Operation};
+use crate::guard::{Gate, guarded, tls_only};
 use crate::hosts::HostNames;
 use crate::places::Source;
 use crate::refused::{self, Reason};
@@ -42,7 +42,7 @@ const ACCEPT_REST: Duration = Duration::from_millis(50);
 pub struct HttpLimits {
     /// Connections at once. Of these, one address has half at most, other than that of loopback.
     pub connections: usize,
-    /// How long the head of a request may take to arrive; an idle connection is closed after it, too.
+    /// How long a handshake, and then the head of a request, may take to arrive; an idle connection is closed after it, too.
     pub head_within: Duration,
     /// How long the body of a request may take to arrive, from its head on.
     pub body_within: Duration,
@@ -76,11 +76,27 @@ impl From<PrivateListener> for HttpListener {
 }
 
 impl HttpListener {
-    /// The next connection, and where it is from, if that is an address.
-    async fn accept(&self) -> std::io::Result<(Stream, Option<SocketAddr>)> {
+    async fn accept(&self) -> std::io::Result<Accepted> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| (Either::Left(stream), Some(from))),
-            Self::Private(listener) => Ok((Either::Right(listener.accept().await?), None)),
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| Accepted::Tcp(stream, from)),
+            Self::Private(listener) => listener.accept().await.map(Accepted::Private),
+        }
+    }
+}
+
+/// A connection, before anything has come over it.
+enum Accepted {
+    /// Over TCP, from this address.
+    Tcp(TcpStream, SocketAddr),
+    /// Over a Unix socket. The kernel has said that it is of this user, or of root.
+    Private(UnixStream),
+}
+
+impl Accepted {
+    fn source(&self) -> Source {
+        match self {
+            Self::Tcp(_, from) => Source::of(from.ip()),
+            Self::Private(_) => Source::Loopback,
         }
     }
 }
@@ -93,13 +109,22 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves `router` to all connections of `listener` that ask for one of `hosts`. Each request that came from an address
-    /// has that as an extension, [`ConnectInfo`]. Must be called within a tokio runtime.
+    /// Serves `router` to all connections of `listener` that ask for one of `hosts`, and to whom `access` allows what they ask for:
+    /// `operations` says what that takes. Each request that came from an address has that as an extension, [`ConnectInfo`]. Over a
+    /// Unix socket no TLS is spoken, whatever `access` is: nobody listens in there. Must be called within a tokio runtime.
     #[must_use]
-    pub fn start(listener: impl Into<HttpListener>, router: Router, hosts: HostNames, limits: HttpLimits) -> Self {
+    pub fn start(
+        listener: impl Into<HttpListener>,
+        router: Router,
+        operations: &'static [Operation],
+        access: Access,
+        hosts: HostNames,
+        limits: HttpLimits,
+    ) -> Self {
         let stop = CancellationToken::new();
         let seats = Seats::new(limits.connections, stop.clone());
-        let shared = HttpShared { limits, router: guarded(router, hosts), seats };
+        let router = guarded(router, Gate { access: access.clone(), operations }, hosts);
+        let shared = HttpShared { limits, access, router, tls_only: tls_only(), seats };
         let serving = tokio::spawn(serve(listener.into(), Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
@@ -126,7 +151,10 @@ impl Drop for HttpServer {
 
 struct HttpShared {
     limits: HttpLimits,
+    access: Access,
     router: Router,
+    /// For those who should speak TLS, and do not.
+    tls_only: Router,
     seats: Arc<Seats>,
 }
 
@@ -138,7 +166,7 @@ async fn serve(listener: HttpListener, shared: Arc<HttpShared>, stop: Cancellati
             () = stop.cancelled() => break,
         };
         match next {
-            Ok((stream, from, place)) => drop(connections.spawn(connection(stream, from, place, Arc::clone(&shared)))),
+            Ok((accepted, place)) => drop(connections.spawn(connection(accepted, place, Arc::clone(&shared)))),
             Err(error) => {
                 warn!(%error, "no connection is taken for a moment");
                 tokio::time::sleep(ACCEPT_REST).await;
@@ -151,29 +179,62 @@ async fn serve(listener: HttpListener, shared: Arc<HttpShared>, stop: Cancellati
 }
 
 /// The next connection that has a place. It takes one after it was accepted: so the place can be that of another one.
-async fn next_connection(
-    listener: &HttpListener,
-    seats: &Arc<Seats>,
-) -> std::io::Result<(Stream, Option<SocketAddr>, Place)> {
+async fn next_connection(listener: &HttpListener, seats: &Arc<Seats>) -> std::io::Result<(Accepted, Place)> {
     loop {
-        let (stream, from) = listener.accept().await?;
-        let source = from.map_or(Source::Loopback, |from| Source::of(from.ip()));
+        let accepted = listener.accept().await?;
+        let source = accepted.source();
         if let Some(place) = seats.place(source).await {
-            return Ok((stream, from, place));
+            return Ok((accepted, place));
         }
         refused::count(Reason::Share);
-        debug!(?from, "a connection is closed: as many of this address as may be are being answered");
+        debug!(?source, "a connection is closed: as many of this address as may be are being answered");
     }
 }
 
-async fn connection(stream: Stream, from: Option<SocketAddr>, place: Place, shared: Arc<HttpShared>) {
+async fn connection(accepted: Accepted, place: Place, shared: Arc<HttpShared>) {
+    let (stream, from) = match accepted {
+        Accepted::Tcp(stream, from) => (stream, from),
+        Accepted::Private(stream) => return answer(stream, None, Caller(None), place, &shared, &shared.router).await,
+    };
+    let opened = tokio::select! {
+        opened = tokio::time::timeout(shared.limits.head_within, shared.access.open(stream)) => opened,
+        // It has asked for nothing yet.
+        () = place.told() => return,
+    };
+    let (nobody, come_from) = (Caller(None), Some(from));
+    match opened {
+        Ok(Ok(Opened::Plain(stream))) => answer(stream, come_from, nobody, place, &shared, &shared.router).await,
+        Ok(Ok(Opened::Secure(stream, caller))) => {
+            answer(*stream, come_from, caller, place, &shared, &shared.router).await;
+        }
+        Ok(Ok(Opened::NotSecure(stream))) => {
+            answer(stream, come_from, nobody, place, &shared, &shared.tls_only).await;
+        }
+        Ok(Err(error)) => {
+            refused::count(Reason::Proof);
+            debug!(%from, %error, "a connection is closed: it does not prove who it is");
+        }
+        Err(_) => debug!(%from, "a connection is closed: its handshake does not end"),
+    }
+}
+
+/// Answers what comes over a connection until that ends.
+async fn answer<S: Stream>(
+    stream: S,
+    from: Option<SocketAddr>,
+    caller: Caller,
+    place: Place,
+    shared: &HttpShared,
+    router: &Router,
+) {
     let (limits, turn) = (shared.limits, place.turn());
-    let router = TowerToHyperService::new(shared.router.clone());
+    let router = TowerToHyperService::new(router.clone());
     let answer = service_fn(|mut request: Request<Incoming>| {
         turn.asked();
         if let Some(from) = from {
             request.extensions_mut().insert(ConnectInfo(from));
         }
+        request.extensions_mut().insert(caller.clone());
         let (asking, answering) = (Arc::clone(&turn), Arc::clone(&turn));
         let answer = router.call(request.map(|body| RequestBody::new(body, limits.body_within, asking)));
         async move { answer.await.map(|answer| answer.map(|body| AnswerBody::new(body, answering))) }
@@ -199,10 +260,8 @@ async fn connection(stream: Stream, from: Option<SocketAddr>, place: Place, shar
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::{TcpStream, UnixStream};
 
     use super::*;
-    use crate::token::{Token, demanding};
 
     const WITHIN: Duration = Duration::from_secs(30);
     /// More than the kernel keeps of what nobody reads.
@@ -229,7 +288,7 @@ mod tests {
                     std::future::pending::<&'static str>().await
                 }),
             );
-        (HttpServer::start(listener, router, HostNames::new(), limits), address)
+        (HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits), address)
     }
 
     #[tokio::test]
@@ -238,39 +297,34 @@ mod tests {
         let path = directory.path().join("private/rest.sock");
         let listener = PrivateListener::bind(&path).unwrap();
         let router = Router::new().route("/", get(|| async { "here" }));
-        let server = HttpServer::start(listener, router, HostNames::new(), limits(4));
-        for (host, status) in [("localhost", "200"), ("evil.example", "421")] {
+        let server = HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits(4));
+        for (lines, status) in [
+            ("host: localhost", "200"),
+            ("host: evil.example", "421"),
+            ("host: localhost\r\norigin: http://evil.example", "403"),
+        ] {
             let mut stream = UnixStream::connect(&path).await.unwrap();
-            stream.write_all(format!("GET / HTTP/1.0\r\nhost: {host}\r\n\r\n").as_bytes()).await.unwrap();
+            stream.write_all(format!("GET / HTTP/1.0\r\n{lines}\r\n\r\n").as_bytes()).await.unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
-            assert_eq!(answer.split(' ').nth(1), Some(status), "{host}: {answer}");
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{lines}: {answer}");
         }
         tokio::time::timeout(WITHIN, server.close()).await.unwrap();
         assert!(UnixStream::connect(&path).await.is_err());
     }
 
     #[tokio::test]
-    async fn without_the_token_only_what_is_open_is_answered() {
-        let token = Token::random().unwrap();
-        let router = Router::new().route("/", get(|| async { "page" })).route("/data", get(|| async { "data" }));
-        let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = HttpServer::start(listener, demanding(router, token.clone(), ["/"]), HostNames::new(), limits(4));
-        let with = format!("authorization: Bearer {}\r\n", token.reveal());
-        for (page, lines, status) in [
-            ("/", "", "200"),
-            ("/data", "", "401"),
-            ("/data", "authorization: Bearer 1\r\n", "401"),
-            ("//data", "", "401"),
-            ("/nowhere", "", "401"),
-            ("/data", &*with, "200"),
-        ] {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            let request = format!("GET {page} HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n");
-            stream.write_all(request.as_bytes()).await.unwrap();
-            let answer = answer(&mut stream).await;
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{page}, {lines}: {answer}");
+    async fn who_says_nothing_at_a_unix_socket_is_closed_in_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("private/rest.sock");
+        let listener = PrivateListener::bind(&path).unwrap();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let limits = HttpLimits { head_within: Duration::from_millis(200), ..limits(1) };
+        let server = HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits);
+        for _ in 0..3 {
+            let mut silent = UnixStream::connect(&path).await.unwrap();
+            let ended = tokio::time::timeout(WITHIN, silent.read_to_end(&mut Vec::new())).await;
+            assert!(ended.is_ok(), "it is kept");
         }
         tokio::time::timeout(WITHIN, server.close()).await.unwrap();
     }

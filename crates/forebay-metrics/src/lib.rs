@@ -14,13 +14,13 @@
 //! * `report`: the counters as lines for people;
 //! * `http`: a listener that no client can keep busy, also of others: `places` decides which connections stay, `seats`
 //!   sees to it, and in `socket` no client is waited for without end;
-//! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `refused` counts what may
-//!   not;
-//! * `token`: a secret for a listener that all of this machine reach;
+//! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `access`: by whom, and for
+//!   what; `refused` counts what may not;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod access;
 mod exposition;
 mod family;
 mod guard;
@@ -36,8 +36,8 @@ mod seats;
 mod server;
 mod sharded;
 mod socket;
-mod token;
 
+pub use access::{Access, Operation};
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use hosts::HostNames;
@@ -49,4 +49,3 @@ pub use refused::collect_refused;
 pub use report::lines;
 pub use server::{MetricsServer, Site, WebError, counters, routes, serve, serve_health};
 pub use sharded::ShardedCounter;
-pub use token::{Token, demanding};

@@ -18,17 +18,23 @@ pub(crate) enum Reason {
     Malformed,
     /// A connection of an address that has its share of all places.
     Share,
-    /// A request without the token.
-    Token,
+    /// A request in plain text where TLS is spoken.
+    Plain,
+    /// A handshake that failed, or a request of somebody who proves nothing.
+    Proof,
+    /// A request of somebody whose role may not ask for it.
+    Role,
 }
 
 impl Reason {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 7] = [
         (Self::Host, "host"),
         (Self::Origin, "origin"),
         (Self::Malformed, "malformed"),
         (Self::Share, "share"),
-        (Self::Token, "token"),
+        (Self::Plain, "plain"),
+        (Self::Proof, "proof"),
+        (Self::Role, "role"),
     ];
 }
 

@@ -7,7 +7,8 @@
 //! | `/readyz` | 200, or 503 with what is missing: `{"ready":false,"missing":{"mount":"…"}}` |
 //! | `/stats` | all counters as one JSON object, as `forebay stats` reads them |
 //!
-//! They tell and take no orders. A client that is slow is closed, and so is an idle one when others come.
+//! They tell and take no orders. Where somebody has to prove who it is, they are for those who may observe.
+//! A client that is slow is closed, and so is an idle one when others come.
 //!
 //! `/healthz` and `/readyz` may have a listener of their own ([`serve_health`]): tools that restart a process must not
 //! find it dead because others have taken its places.
@@ -21,14 +22,15 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use forebay_types::Permission;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::access::{Access, Operation};
 use crate::exposition::{CONTENT_TYPE, Registry};
 use crate::hosts::HostNames;
 use crate::http::{HttpLimits, HttpServer};
 use crate::readiness::Readiness;
-use crate::token::{Token, demanding};
 
 /// Prometheus has one connection, people have some.
 const LIMITS: HttpLimits = HttpLimits {
@@ -49,6 +51,14 @@ const HEALTH_LIMITS: HttpLimits = HttpLimits {
     ends_within: Duration::from_secs(1),
 };
 
+/// What the pages ask of who wants them: counters name no file, and reasons tell of origins and hosts.
+static OPERATIONS: [Operation; 4] = [
+    ("GET", "/metrics", Some(Permission::Observe)),
+    ("GET", "/stats", Some(Permission::Observe)),
+    ("GET", "/healthz", Some(Permission::Observe)),
+    ("GET", "/readyz", Some(Permission::Observe)),
+];
+
 /// Why the pages cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
@@ -68,35 +78,22 @@ pub struct Site {
     registry: Arc<Registry>,
     readiness: Readiness,
     report: Arc<dyn Fn() -> Value + Send + Sync>,
-    /// What all pages demand.
-    token: Option<Token>,
 }
 
 impl Site {
     /// `report` is what `/stats` shows.
     pub fn new(registry: Registry, readiness: Readiness, report: impl Fn() -> Value + Send + Sync + 'static) -> Self {
-        Self { registry: Arc::new(registry), readiness, report: Arc::new(report), token: None }
-    }
-
-    /// For those who have `token`, if there is one.
-    #[must_use]
-    pub fn demanding(self, token: Option<Token>) -> Self {
-        Self { token, ..self }
+        Self { registry: Arc::new(registry), readiness, report: Arc::new(report) }
     }
 }
 
 /// All pages.
 pub fn routes(site: Site) -> Router {
-    let token = site.token.clone();
     let health = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready));
-    let pages = counters(site.clone()).merge(health.with_state(site));
-    match token {
-        Some(token) => demanding(pages, token, []),
-        None => pages,
-    }
+    counters(site.clone()).merge(health.with_state(site))
 }
 
-/// `/metrics` and `/stats`, for a server that knows by itself how it is and whom it answers.
+/// `/metrics` and `/stats`, for a server that knows by itself how it is.
 pub fn counters(site: Site) -> Router {
     Router::new().route("/metrics", get(metrics)).route("/stats", get(stats)).with_state(site)
 }
@@ -125,17 +122,23 @@ pub struct MetricsServer {
     server: HttpServer,
 }
 
-/// Serves `pages` at `address`, to those who ask for one of `hosts`. Must be called within a tokio runtime.
+/// Serves `pages` at `address`, to those who ask for one of `hosts`, and whom `access` allows it. Must be called within a tokio
+/// runtime.
 ///
 /// # Errors
 /// [`WebError::Listen`].
-pub async fn serve(address: SocketAddr, pages: Router, hosts: HostNames) -> Result<MetricsServer, WebError> {
-    listen(address, pages, hosts, LIMITS).await
+pub async fn serve(
+    address: SocketAddr,
+    pages: Router,
+    access: Access,
+    hosts: HostNames,
+) -> Result<MetricsServer, WebError> {
+    listen(address, pages, access, hosts, LIMITS).await
 }
 
-/// Serves nothing but `/healthz` and `/readyz` at `address`, with places of its own. Its answers say yes or no, and
-/// give no reason: the port may be open to more than those who may see the pages. Must be called within a tokio
-/// runtime.
+/// Serves nothing but `/healthz` and `/readyz` at `address`, to everybody in plain text, with places of its own. Its
+/// answers say yes or no, and give no reason: the port may be open to more than those who may see the pages. Must be
+/// called within a tokio runtime.
 ///
 /// # Errors [`WebError::Listen`].
 pub async fn serve_health<F, R>(address: SocketAddr, is_ready: F, hosts: HostNames) -> Result<MetricsServer, WebError>
@@ -153,19 +156,20 @@ where
         }
     };
     let pages = Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(ready));
-    listen(address, pages, hosts, HEALTH_LIMITS).await
+    listen(address, pages, Access::everybody(), hosts, HEALTH_LIMITS).await
 }
 
 async fn listen(
     address: SocketAddr,
     pages: Router,
+    access: Access,
     hosts: HostNames,
     limits: HttpLimits,
 ) -> Result<MetricsServer, WebError> {
     let cannot = |error| WebError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
-    Ok(MetricsServer { address, server: HttpServer::start(listener, pages, hosts, limits) })
+    Ok(MetricsServer { address, server: HttpServer::start(listener, pages, &OPERATIONS, access, hosts, limits) })
 }
 
 impl MetricsServer {
@@ -213,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn each_page_answers_and_readiness_says_what_is_missing() {
         let (site, readiness) = site();
-        let server = serve(loopback(), routes(site), HostNames::new()).await.unwrap();
+        let server = serve(loopback(), routes(site), Access::everybody(), HostNames::new()).await.unwrap();
         let at = server.local_addr();
         let metrics = get(at, "/metrics").await;
         assert!(metrics.starts_with("HTTP/1.1 200") && metrics.contains(CONTENT_TYPE), "{metrics}");
@@ -236,7 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_say_nothing_keep_nobody_from_being_answered_and_hold_no_one_up_at_the_end() {
-        let server = serve(loopback(), routes(site().0), HostNames::new()).await.unwrap();
+        let server = serve(loopback(), routes(site().0), Access::everybody(), HostNames::new()).await.unwrap();
         let mut silent = Vec::new();
         for _ in 0..4 * LIMITS.connections {
             silent.push(TcpStream::connect(server.local_addr()).await.unwrap());
@@ -269,8 +273,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_port_that_is_taken_is_told_by_its_number() {
-        let server = serve(loopback(), routes(site().0), HostNames::new()).await.unwrap();
-        let error = serve(server.local_addr(), routes(site().0), HostNames::new()).await.unwrap_err().to_string();
+        let server = serve(loopback(), routes(site().0), Access::everybody(), HostNames::new()).await.unwrap();
+        let error = serve(server.local_addr(), routes(site().0), Access::everybody(), HostNames::new()).await;
+        let error = error.unwrap_err().to_string();
         assert!(error.contains(&server.local_addr().to_string()), "{error}");
     }
 }

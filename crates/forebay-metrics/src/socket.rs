@@ -17,30 +17,51 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
-use tokio_util::either::Either;
+use tokio_rustls::server::TlsStream;
 
 use crate::seats::Turn;
 
-/// What connections are made of.
-pub(crate) type Stream = Either<TcpStream, UnixStream>;
+/// What HTTP is spoken over.
+pub(crate) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static {
+    /// What it all goes over, if that is TCP.
+    fn tcp(&self) -> Option<&TcpStream>;
+}
+
+impl Stream for TcpStream {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self.get_ref().0)
+    }
+}
+
+impl Stream for UnixStream {
+    fn tcp(&self) -> Option<&TcpStream> {
+        None
+    }
+}
 
 /// The connection itself. It fails once its client has taken nothing of what is to be sent for too long.
-pub(crate) struct Socket {
-    io: TokioIo<Stream>,
+pub(crate) struct Socket<S: Stream> {
+    io: TokioIo<S>,
     write_within: Duration,
     turn: Arc<Turn>,
     /// There, while the client is to read.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl Socket {
+impl<S: Stream> Socket<S> {
     /// `stream`, whose client takes some of an answer within `write_within`.
-    pub(crate) fn new(stream: Stream, write_within: Duration, turn: Arc<Turn>) -> Self {
+    pub(crate) fn new(stream: S, write_within: Duration, turn: Arc<Turn>) -> Self {
         Self { io: TokioIo::new(stream), write_within, turn, stalled: None }
     }
 
     /// `written`, or an error if that is pending for too long.
-    fn in_time(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             if self.stalled.take().is_some() {
                 self.turn.goes_on();
@@ -56,10 +77,10 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl<S: Stream> Drop for Socket<S> {
     fn drop(&mut self) {
         if self.stalled.is_some()
-            && let Either::Left(stream) = self.io.inner()
+            && let Some(stream) = self.io.inner().tcp()
         {
             // Or the kernel would keep, and offer, what nobody reads. Where this fails, it does so for a while.
             let _ = stream.set_zero_linger();
@@ -67,13 +88,13 @@ impl Drop for Socket {
     }
 }
 
-impl Read for Socket {
+impl<S: Stream> Read for Socket<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().io).poll_read(cx, buffer)
     }
 }
 
-impl Write for Socket {
+impl<S: Stream> Write for Socket<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.io).poll_write(cx, bytes);
@@ -82,14 +103,18 @@ impl Write for Socket {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(Pin::new(&mut this.io).poll_flush(cx))?;
+        // What TLS holds waits for the client, too.
+        let flushed = Pin::new(&mut this.io).poll_flush(cx);
+        ready!(this.in_time(cx, flushed))?;
         // It is asked for when nothing is left to be written.
         this.turn.sent();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.io).poll_shutdown(cx);
+        this.in_time(cx, shut)
     }
 
     fn is_write_vectored(&self) -> bool {

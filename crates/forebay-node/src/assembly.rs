@@ -15,7 +15,7 @@ use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_private::PrivateListener;
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
-use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{Auditing, ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -26,7 +26,7 @@ use crate::binding;
 use crate::block_size::block_size;
 use crate::error::{Exit, Fault};
 use crate::rdma::RdmaConnector;
-use crate::security::Security;
+use crate::security::{self, Security};
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
@@ -143,9 +143,10 @@ pub fn server(
     service: Arc<dyn Service>,
     shared: bool,
     security: Option<&Security>,
+    audit: Option<Auditing>,
 ) -> Result<TcpServer, TcpError> {
     let security = security.map(Security::server);
-    TcpServer::bind(ServerOptions { security, ..server_options(config, address, shared) }, service)
+    TcpServer::bind(ServerOptions { security, audit, ..server_options(config, address, shared) }, service)
 }
 
 /// The same for this user and root alone, at the Unix socket `path`.
@@ -157,13 +158,15 @@ pub fn private_server(
     path: &Path,
     service: Arc<dyn Service>,
     security: Option<&Security>,
+    audit: Option<Auditing>,
 ) -> anyhow::Result<TcpServer> {
     let listener = PrivateListener::bind(path).map_err(|error| {
         let next = "set FOREBAY_RUN_DIR to a directory of yours, with a short path";
         Fault::new(Exit::Denied, error.to_string(), next)
     })?;
     let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-    let options = ServerOptions { security: security.map(Security::server), ..server_options(config, nowhere, false) };
+    let security = security.map(Security::server);
+    let options = ServerOptions { security, audit, ..server_options(config, nowhere, false) };
     Ok(TcpServer::private(listener, options, service)?)
 }
 
@@ -186,8 +189,6 @@ fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerO
 /// Connects to workers over TCP.
 pub struct TcpConnector {
     options: forebay_tcp::ClientOptions,
-    /// Kept, so that its files are looked after.
-    _security: Option<Arc<Security>>,
 }
 
 impl TcpConnector {
@@ -195,21 +196,16 @@ impl TcpConnector {
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub fn of_worker(config: &Config, security: Option<Arc<Security>>) -> anyhow::Result<Self> {
-        Ok(Self::new(tcp_options(config, binding::worker_source(config)?), security))
+    pub fn of_worker(config: &Config, security: Option<&Security>) -> anyhow::Result<Self> {
+        Ok(Self { options: proving(tcp_options(config, binding::worker_source(config)?), security) })
     }
 
     /// Links of a process that only asks workers things, as a coordinator does.
     ///
     /// # Errors
     /// When the interface that they are to leave by has no address.
-    pub fn of_asker(config: &Config, security: Option<Arc<Security>>) -> anyhow::Result<Self> {
-        Ok(Self::new(tcp_options(config, binding::source_for(config, Reach::Requests)?), security))
-    }
-
-    fn new(options: forebay_tcp::ClientOptions, security: Option<Arc<Security>>) -> Self {
-        let options = proving(options, security.as_deref());
-        Self { options, _security: security }
+    pub fn of_asker(config: &Config, security: Option<&Security>) -> anyhow::Result<Self> {
+        Ok(Self { options: proving(tcp_options(config, binding::source_for(config, Reach::Requests)?), security) })
     }
 }
 
@@ -219,7 +215,7 @@ fn proving(options: forebay_tcp::ClientOptions, security: Option<&Security>) -> 
 
 impl Connector for TcpConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
-        Arc::new(TcpTransport::new(Arc::clone(&member.address), self.options.clone()))
+        Arc::new(TcpTransport::new(Arc::clone(&member.address), security::options_for(&self.options, member)))
     }
 }
 
@@ -362,7 +358,7 @@ pub async fn remote_client(
             links.rdma = Arc::downgrade(&rdma);
             rdma
         }
-        None => Arc::new(TcpConnector::new(options, security)),
+        None => Arc::new(TcpConnector { options }),
     };
     let connector: Arc<dyn Connector> = match NearConnector::over(Arc::clone(&connector), config).map(Arc::new) {
         Some(near) => {

@@ -10,8 +10,9 @@ use crate::error::{Exit, Fault, UserError};
 use crate::exposure::{self, Listeners};
 use crate::memory::{self, Takes};
 use crate::node::Node;
+use crate::page::Page;
 use crate::rdma;
-use crate::start::{self, Page, Plan};
+use crate::start::{self, Plan};
 
 /// What is to run in this process, and with which configuration. Made by [`Node::builder`].
 ///

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_cluster::records::members::WorkerRecord;
-use forebay_transport::{CallError, Op, Request, Transport};
-use forebay_types::{Failure, FailureKind};
+use forebay_transport::{Op, Request, Transport};
+use forebay_types::Failure;
 use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -28,8 +28,14 @@ pub(crate) struct Elsewhere {
     group: String,
     records: Records,
     connector: Arc<dyn Connector>,
-    /// By address.
-    links: Mutex<BTreeMap<String, Arc<dyn Transport>>>,
+    links: Mutex<BTreeMap<Place, Arc<dyn Transport>>>,
+}
+
+/// An address, and who has to listen there, where that is known.
+type Place = (String, Option<String>);
+
+fn place(record: &WorkerRecord) -> Place {
+    (record.addresses.rpc.clone(), record.identity.clone())
 }
 
 impl Elsewhere {
@@ -51,10 +57,10 @@ impl Elsewhere {
         let others: Vec<_> = others.filter(|record| record.group != self.group).take(MAX_WORKERS).collect();
         let (links, gone) = {
             let mut links = self.links.lock();
-            let is_there = |address: &String| others.iter().any(|record| record.addresses.rpc == *address);
+            let is_there = |link: &Place| others.iter().any(|record| place(record) == *link);
             let mut gone = Vec::new();
-            links.retain(|address, link| {
-                let stays = is_there(address);
+            links.retain(|at, link| {
+                let stays = is_there(at);
                 if !stays {
                     gone.push(Arc::clone(link));
                 }
@@ -67,9 +73,10 @@ impl Elsewhere {
                         name: record.name.as_str().into(),
                         address,
                         weight: record.weight,
+                        identity: record.identity.as_deref().map(Arc::from),
                     })
                 };
-                let link = links.entry(record.addresses.rpc.clone()).or_insert_with(connect);
+                let link = links.entry(place(record)).or_insert_with(connect);
                 (record.name.as_str().into(), Arc::clone(link))
             };
             (others.iter().map(link).collect(), gone)
@@ -88,10 +95,6 @@ impl Elsewhere {
 
 async fn ask((name, link): (Arc<str>, Arc<dyn Transport>)) -> (Arc<str>, Result<String, Failure>) {
     let request = Request::on_path(Op::Stats, Bytes::new(), ANSWER_WITHIN);
-    let answer = match link.call(request, None).await {
-        Ok(reply) => Ok(String::from_utf8_lossy(&reply.body).into_owned()),
-        Err(CallError::Service(failure)) => Err(failure),
-        Err(CallError::Link(error)) => Err(Failure::new(FailureKind::Unavailable, error.to_string())),
-    };
-    (name, answer)
+    let answer = link.call(request, None).await;
+    (name, answer.map(|reply| String::from_utf8_lossy(&reply.body).into_owned()).map_err(Failure::from))
 }

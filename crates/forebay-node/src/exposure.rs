@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use forebay_config::{Loaded, Origin};
+use forebay_config::{Config, Loaded, Origin};
 
 use crate::binding::{self, WorkerAddresses};
 use crate::error::{Exit, Fault};
@@ -34,6 +34,11 @@ pub(crate) fn check(loaded: &Loaded, listeners: Listeners) -> anyhow::Result<()>
         return Err(refused("worker", address, "worker.rpc.bind.host").into());
     }
     if listeners.worker
+        && let Some(address) = worker_pages(config)?.into_iter().find(is_exposed)
+    {
+        return Err(refused("worker", address, "worker.rpc.bind.host").into());
+    }
+    if listeners.worker
         && rdma::is_wanted(config)
         && let Some(address) = Some(binding::rdma_address(config)?).filter(is_exposed)
     {
@@ -50,6 +55,13 @@ pub(crate) fn check(loaded: &Loaded, listeners: Listeners) -> anyhow::Result<()>
         return Err(refused("mount", address, "client.web.bind.host").into());
     }
     Ok(())
+}
+
+/// Where a worker shows `/metrics` and so on.
+fn worker_pages(config: &Config) -> anyhow::Result<Vec<SocketAddr>> {
+    let rpc = WorkerAddresses::of(config)?.rpc.ip();
+    let addresses = binding::worker_web_addresses(config, rpc)?.into_iter();
+    Ok(addresses.map(|ip| SocketAddr::new(ip, config.worker_web_port)).collect())
 }
 
 fn is_exposed(address: &SocketAddr) -> bool {
@@ -69,7 +81,7 @@ fn refused(what: &str, address: SocketAddr, key: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_config::{Config, Sources};
+    use forebay_config::Sources;
 
     fn checked(settings: &[&str], listeners: Listeners) -> Result<(), String> {
         let loaded = Config::load(&Sources::new().flags(settings.iter().copied())).unwrap();

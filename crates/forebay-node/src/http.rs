@@ -1,11 +1,35 @@
-//! What the HTTP listeners of a process have in common: the names that they answer to, and the listener for probes.
+//! What the HTTP listeners of a process have in common: the names that they answer to, whom they answer, and the listener for probes.
 
 use forebay_config::{Config, Host};
-use forebay_metrics::{HostNames, MetricsServer, serve_health};
+use forebay_metrics::{Access, HostNames, MetricsServer, serve_health};
 use tracing::{info, warn};
 
 use crate::binding;
+use crate::error::Fault;
+use crate::page::PageToken;
+use crate::security::{self, Security};
 use crate::worker_node::hostname_or;
+
+/// Whom a listener answers, and under which names.
+pub(crate) struct Terms {
+    pub(crate) access: Access,
+    pub(crate) names: HostNames,
+}
+
+impl Terms {
+    /// Those of a listener of a part with this identity.
+    ///
+    /// # Errors
+    /// When tokens are to be taken, and their files cannot be used.
+    pub(crate) fn of(config: &Config, security: Option<&Security>) -> Result<Self, Fault> {
+        Ok(Self { access: security::access(config, security)?, names: host_names(config) })
+    }
+
+    /// Those of a listener on loopback that is for who has this token.
+    pub(crate) fn by_token(config: &Config, token: &PageToken) -> Self {
+        Self { access: token.access(), names: host_names(config) }
+    }
+}
 
 /// The names that this process answers to over HTTP.
 pub(crate) fn host_names(config: &Config) -> HostNames {

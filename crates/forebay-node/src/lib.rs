@@ -21,6 +21,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 pub mod assembly;
+mod audit;
 pub mod binding;
 pub mod block_size;
 mod builder;
@@ -43,6 +44,7 @@ mod mounted;
 pub mod mountpoint;
 mod namespaces;
 mod node;
+mod page;
 pub mod process;
 pub mod rdma;
 pub mod report;

@@ -15,6 +15,7 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
+use crate::audit::AuditLog;
 use crate::cluster;
 use crate::security::Security;
 use crate::window::Windows;
@@ -48,6 +49,8 @@ pub(crate) struct Measured {
     certificates: Mutex<Option<Arc<EtcdCertificates>>>,
     /// What it proves to clients, if it does.
     security: Option<Arc<Security>>,
+    /// How many events its audit log has lost, if it has one.
+    audit_lost: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
 /// What a server over TCP counts.
@@ -61,10 +64,15 @@ struct Server {
 
 impl Measured {
     /// Of nothing yet.
-    pub(crate) fn new(service: Arc<dyn Service>, security: Option<Arc<Security>>) -> Arc<Self> {
+    pub(crate) fn new(
+        service: Arc<dyn Service>,
+        security: Option<Arc<Security>>,
+        audit: Option<&AuditLog>,
+    ) -> Arc<Self> {
         let latency = std::array::from_fn(|_| LatencyHistogram::new());
         let (servers, windows, certificates) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { service, latency, servers, windows, certificates, security })
+        let audit_lost = audit.map(|audit| Box::new(audit.lost_count()) as Box<dyn Fn() -> u64 + Send + Sync>);
+        Arc::new(Self { service, latency, servers, windows, certificates, security, audit_lost })
     }
 
     /// Counts in what `server` counts, too.
@@ -129,6 +137,7 @@ impl Measured {
             json!({ "bytes": sum(|of| of.bytes), "copied": sum(|of| of.copied), "lost_bytes": sum(|of| of.lost) });
         report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
         report["security"] = json!(self.security.as_deref().map(Security::report));
+        report["audit"] = json!(self.audit_lost.as_ref().map(|lost| json!({ "lost": lost() })));
         report["etcd"] = json!(self.certificates.lock().as_deref().map(cluster::report_certificates));
         report["process"] = json!(ProcessStats::now());
         report["version"] = json!(env!("CARGO_PKG_VERSION"));
@@ -185,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_workers_report_has_its_latencies_and_its_process() {
-        let measured = Measured::new(Arc::new(Counters), None);
+        let measured = Measured::new(Arc::new(Counters), None, None);
         let request = |op| Request::on_path(op, Default::default(), AT_ONCE);
         assert!(measured.try_handle(&request(Op::Read)).is_some() && measured.try_handle(&request(Op::Stat)).is_none());
         measured.handle(request(Op::Stat), false).await.unwrap();

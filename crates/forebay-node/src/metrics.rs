@@ -77,6 +77,7 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         part.cluster.iter().for_each(|known| cluster::of_members(known, families));
         part.etcd.iter().for_each(|etcd| cluster::of_etcd(etcd, families));
         part.security.iter().for_each(|security| cluster::of_security(security, families));
+        part.audit.iter().for_each(|audit| cluster::of_audit(audit, families));
         if let Some(buffers) = &part.buffers {
             families
                 .gauge("forebay_client_buffers_capacity_bytes", "Memory that a client may use for fetched data")

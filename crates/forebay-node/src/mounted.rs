@@ -9,7 +9,6 @@ use forebay_client::Client;
 use forebay_cluster::records::mounts::MOUNTS;
 use forebay_config::{Config, Loaded, RdmaFallback, WriteMode};
 use forebay_fuse::{Mount, MountOptions, ReportSource, Unmounted};
-use forebay_metrics::Token;
 use forebay_state::StateStore;
 use forebay_state::membership::Members;
 use forebay_types::FsPath;
@@ -21,6 +20,7 @@ use crate::assembly::LinkReports;
 use crate::control::{Asked, Control};
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mountpoint::Place;
+use crate::page::PageToken;
 use crate::report::{self, Report};
 use crate::state::{Role, RunState};
 use crate::web::Web;
@@ -48,7 +48,7 @@ pub(crate) struct Offer {
     /// The URL of its web page, with what that demands.
     pub(crate) page: Option<String>,
     /// What the pages of a standalone node demand; without, it has none.
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<PageToken>,
     /// The state of the cluster, where jobs write what mounts are to keep.
     pub(crate) state: Option<Arc<dyn StateStore>>,
     /// What this process reports besides what the mount and its client do.
@@ -118,7 +118,7 @@ impl Mounted {
         let requests = materialise_requests(place, offer, loaded, &mount);
         let web = match (offer.role, &offer.token) {
             (Role::Up, None) => None,
-            (_, token) => Web::of_mount(loaded, mount.reporter(), token.clone()).await,
+            (_, token) => Web::of_mount(loaded, mount.reporter(), token.as_ref()).await,
         };
         let report = Report::of(&mount.reporter()()).unwrap_or_default();
         let notes = place.notes.iter().cloned().chain(nothing_mounted(offer, &loaded.config).await).collect();

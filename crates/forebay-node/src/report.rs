@@ -55,6 +55,8 @@ pub struct Report {
     pub etcd: Option<Etcd>,
     /// What a worker proves to its clients.
     pub security: Option<Security>,
+    /// What a worker records.
+    pub audit: Option<Audit>,
     /// What a coordinator counts.
     pub coordinator: Option<Coordinator>,
     /// The worker in the process of a mount.
@@ -81,6 +83,12 @@ pub struct Etcd {
 #[serde(default)]
 pub struct Security {
     pub certificate_expires_seconds: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Audit {
+    pub lost: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

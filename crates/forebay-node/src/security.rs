@@ -1,17 +1,24 @@
-//! Who this process is to others over TCP, as `security.*` says.
+//! Who this process is to others over TCP and HTTP, as `security.*` says.
 //!
 //! Each part of a process that listens or connects has an identity of its own: a worker is one towards its clients and towards
-//! other workers, and the mount beside it reads as a client does. The files are looked at every few seconds.
+//! other workers, and the mount beside it reads as a client does. The files are looked at every few seconds, for as long as
+//! somebody uses what they say.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use forebay_config::{Config, SecurityMode, WriteMode};
-use forebay_identity::{Believed, Live, Looked, Scope, Settings, Source, Watch};
-use forebay_tcp::{ClientSecurity, ServerSecurity};
+use forebay_cluster::Member;
+use forebay_config::{Config, Host, SecurityMode, WriteMode};
+use forebay_identity::{
+    Believed, Live, LiveTokens, Looked, Scope, Settings, Source, TokenFile, Watch, http_client_config,
+};
+use forebay_metrics::Access;
+use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_types::Role;
+use rustls::ClientConfig;
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tracing::{error, info};
 
 use crate::error::{Exit, Fault};
@@ -22,14 +29,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Longest name of an identity.
 const MAX_NAME: usize = 64;
+/// Addresses of this machine that a certificate names at most: it goes over the network in each handshake.
+const MAX_ADDRESSES: usize = 32;
 
-/// The identity of a part of this process. It is looked after until it is dropped.
+/// The identity of a part of this process.
 pub struct Security {
     live: Arc<Live>,
     server: ServerSecurity,
     /// `None`: it demands something of those who connect, and proves nothing to those that it connects to.
     client: Option<ClientSecurity>,
-    watching: JoinHandle<()>,
+    accepts_plain: bool,
 }
 
 /// What a cluster goes by: one mode, or several while it goes from one to another.
@@ -56,6 +65,11 @@ impl Modes {
         let accepts = |mode| accept.contains(&mode);
         let other = accept.iter().copied().find(|mode| *mode != SecurityMode::Off);
         let proves = if mode == SecurityMode::Off { other } else { Some(mode) };
+        if proves.is_none() && !token_files(config).is_empty() {
+            let what = "tokens are set, and with `security.mode=off` nobody has to show one";
+            let next = "set `security.mode`, or remove `security.token_file` and `security.metrics_token_file`";
+            return Err(Fault::new(Exit::Usage, what, next));
+        }
         Ok(proves.map(|proves| Self {
             proves,
             accepts_plain: accepts(SecurityMode::Off),
@@ -70,7 +84,8 @@ impl Modes {
             let key = config.security_cert_key_file.clone();
             (Source::Files { certificate, key, authorities }, Believed::Key(key_file))
         } else {
-            let source = Source::Key { file: key_file, role, name: name_of(name), lifetime: LIFETIME };
+            let (name, hosts) = (name_of(name), hosts(config));
+            let source = Source::Key { file: key_file, role, name, hosts, lifetime: LIFETIME };
             (source, Believed::Files(authorities))
         };
         let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(|error| {
@@ -92,16 +107,15 @@ impl Security {
     pub fn open(config: &Config, role: Role, name: &str) -> anyhow::Result<Option<Arc<Self>>> {
         let Some(modes) = Modes::of(config)? else { return Ok(None) };
         let settings = modes.settings(config, role, name)?;
-        let unusable = |error: &dyn std::fmt::Display| Fault::without_remedy(Exit::Usage, error.to_string());
-        let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(|error| unusable(&error))?;
+        let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(unusable)?;
         info!(identity = %material.identity(), mode = config.security_mode.as_str(), "has an identity");
         let live = Live::new(material);
-        let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(|error| unusable(&error))?;
+        let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(unusable)?;
         let server = if modes.accepts_plain { server.accepting_plain() } else { server };
-        let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(|error| unusable(&error))?;
+        let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(unusable)?;
         let client = Some(client).filter(|_| config.security_mode != SecurityMode::Off);
-        let watching = tokio::spawn(look_after(watch, Arc::clone(&live)));
-        Ok(Some(Arc::new(Self { live, server, client, watching })))
+        tokio::spawn(look_after(watch, Arc::downgrade(&live)));
+        Ok(Some(Arc::new(Self { live, server, client, accepts_plain: modes.accepts_plain })))
     }
 
     /// That of a client of the workers: of a mount, or of a command.
@@ -110,6 +124,11 @@ impl Security {
     /// As [`Self::open`].
     pub fn of_client(config: &Config, mounts: bool) -> anyhow::Result<Option<Arc<Self>>> {
         Self::open(config, role_of_client(config, mounts), &machine())
+    }
+
+    /// Its name among those of its role, now.
+    pub(crate) fn name(&self) -> String {
+        self.live.material().identity().name().to_owned()
     }
 
     /// Who it is, and until when that is believed, for `forebay stats` and `/metrics`.
@@ -128,12 +147,50 @@ impl Security {
     pub fn client(&self) -> Option<ClientSecurity> {
         self.client.clone()
     }
+
+    /// What one proves who asks an HTTP listener of this cluster, and demands: one of the role `expects`, or, without, of any. `None`:
+    /// plain text.
+    pub(crate) fn http_client(&self, expects: Option<Role>) -> Result<Option<ClientConfig>, Fault> {
+        let config = self.client.is_some().then(|| http_client_config(&self.live, expects));
+        config.transpose().map_err(unusable)
+    }
+
+    /// What an HTTP listener demands: a certificate, or one of the tokens.
+    fn access(&self, config: &Config) -> Result<Access, Fault> {
+        let tokens = LiveTokens::open(token_files(config)).map_err(unusable)?;
+        let access = Access::proved(&self.live, Arc::clone(&tokens), self.accepts_plain).map_err(unusable)?;
+        tokio::spawn(look_after_tokens(Arc::downgrade(&tokens)));
+        Ok(access)
+    }
 }
 
-impl Drop for Security {
-    fn drop(&mut self) {
-        self.watching.abort();
-    }
+/// What an HTTP listener of a part with this identity demands.
+///
+/// # Errors
+/// When tokens are to be taken, and their files cannot be used.
+pub(crate) fn access(config: &Config, security: Option<&Security>) -> Result<Access, Fault> {
+    security.map_or_else(|| Ok(Access::everybody()), |security| security.access(config))
+}
+
+/// What a command proves that asks an HTTP listener, and demands of it: one of the role `expects`, or, without, of any of the
+/// cluster. `None`: plain text.
+///
+/// # Errors
+/// As [`Security::open`].
+pub fn http_client(config: &Config, expects: Option<Role>) -> anyhow::Result<Option<ClientConfig>> {
+    let Some(security) = Security::of_client(config, false)? else { return Ok(None) };
+    Ok(security.http_client(expects)?)
+}
+
+fn token_files(config: &Config) -> Vec<TokenFile> {
+    let of = |path: &Option<std::path::PathBuf>, role| path.clone().map(|path| TokenFile { path, role });
+    let (admin, metrics) = (&config.security_token_file, &config.security_metrics_token_file);
+    [of(admin, Role::Admin), of(metrics, Role::Metrics)].into_iter().flatten().collect()
+}
+
+/// What is wrong with a file is said with its remedy.
+fn unusable(error: impl std::fmt::Display) -> Fault {
+    Fault::without_remedy(Exit::Usage, error.to_string())
 }
 
 /// Where a part with this role and name has its identity from, if it has one. With certificates of others, role and name are
@@ -143,6 +200,15 @@ impl Drop for Security {
 /// When the keys of `security.*` do not fit together, or `cluster.name` or `security.trust_domain` cannot be in an identity.
 pub fn settings(config: &Config, role: Role, name: &str) -> Result<Option<Settings>, Fault> {
     Modes::of(config)?.map(|modes| modes.settings(config, role, name)).transpose()
+}
+
+/// `options` for connections to this member: it has to be who the cluster says it is, where that says so.
+pub(crate) fn options_for(options: &ClientOptions, member: &Member) -> ClientOptions {
+    let named = |security: &ClientSecurity| match &member.identity {
+        Some(name) => security.named(name.as_ref()),
+        None => security.clone(),
+    };
+    ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
 }
 
 /// The role that a client of the workers takes: a mount, or a command.
@@ -159,6 +225,21 @@ pub fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// The names and addresses at which programs of others may look for this machine.
+fn hosts(config: &Config) -> Vec<String> {
+    let configured = [&config.worker_hostname, &config.coordinator_hostname].into_iter().flatten();
+    let configured = configured.chain(&config.network_http_hosts).map(Host::as_str);
+    let own = ["localhost".to_owned(), machine()];
+    let is_plain = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    let names = configured.map(str::to_owned).chain(own).filter(|name| !name.is_empty() && is_plain(name));
+    // Which of its interfaces one of the link is, an address does not say.
+    let is_of_link = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    let addresses: BTreeSet<_> = interfaces.iter().map(if_addrs::Interface::ip).filter(|ip| !is_of_link(ip)).collect();
+    let addresses = addresses.iter().take(MAX_ADDRESSES).map(ToString::to_string);
+    names.chain(addresses).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
 /// `text` with what cannot be in an identity replaced.
 fn name_of(text: &str) -> String {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
@@ -166,9 +247,9 @@ fn name_of(text: &str) -> String {
     if name.chars().all(|letter| letter == '.') { "unnamed".to_owned() } else { name }
 }
 
-async fn look_after(watch: Watch, live: Arc<Live>) {
+async fn look_after(watch: Watch, live: Weak<Live>) {
     let mut watch = Some(watch);
-    loop {
+    while live.strong_count() > 0 {
         tokio::time::sleep(LOOK_EVERY).await;
         let Some(mut looking) = watch.take() else { return };
         // A disk, or a server of files, may be slow.
@@ -182,9 +263,34 @@ async fn look_after(watch: Watch, live: Arc<Live>) {
             Looked::Same => {}
             Looked::New(material) => {
                 info!(identity = %material.identity(), "has a new certificate, or new ones to believe");
-                live.replace(*material);
+                if let Some(live) = live.upgrade() {
+                    live.replace(*material);
+                }
             }
             Looked::Kept(reason) => error!(%reason, "what this process proves and believes stays as it was"),
+        }
+    }
+}
+
+async fn look_after_tokens(tokens: Weak<LiveTokens>) {
+    let mut told = None;
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(tokens) = tokens.upgrade() else { return };
+        let Ok(looked) = tokio::task::spawn_blocking(move || tokens.look()).await else { return };
+        match looked {
+            Ok(is_new) => {
+                told = None;
+                if is_new {
+                    info!("takes other tokens");
+                }
+            }
+            // Said once for each change.
+            Err(reason) if told.as_ref() == Some(&reason.to_string()) => {}
+            Err(reason) => {
+                error!(%reason, "the tokens that this process takes stay as they were");
+                told = Some(reason.to_string());
+            }
         }
     }
 }
@@ -210,6 +316,28 @@ mod tests {
         assert_eq!(modes(Key, &[Key, Mtls]), of(Key, false, true));
         assert_eq!(modes(Mtls, &[Key, Mtls]), of(Mtls, false, true));
         assert!(of_config(Key, &[Off]).is_err() && of_config(Off, &[Key]).is_err());
+    }
+
+    #[test]
+    fn tokens_that_nobody_asks_for_are_refused() {
+        let with = |mode, token: Option<&str>, metrics: Option<&str>| {
+            let (security_token_file, security_metrics_token_file) = (token.map(Into::into), metrics.map(Into::into));
+            Config { security_mode: mode, security_token_file, security_metrics_token_file, ..Config::default() }
+        };
+        for config in [with(SecurityMode::Off, Some("/t"), None), with(SecurityMode::Off, None, Some("/t"))] {
+            assert!(Modes::of(&config).unwrap_err().to_string().contains("tokens are set"));
+        }
+        let both = with(SecurityMode::Key, Some("/a"), Some("/m"));
+        assert!(Modes::of(&both).is_ok());
+        let roles: Vec<_> = token_files(&both).iter().map(|file| file.role).collect();
+        assert_eq!(roles, [Role::Admin, Role::Metrics]);
+    }
+
+    #[test]
+    fn a_certificate_names_this_machine_as_others_look_for_it() {
+        let hosts = hosts(&Config::default());
+        assert!(["localhost", "127.0.0.1"].iter().all(|own| hosts.iter().any(|host| host == own)), "{hosts:?}");
+        assert!(!hosts.iter().any(|host| host.starts_with("fe80")), "{hosts:?}");
     }
 
     #[test]

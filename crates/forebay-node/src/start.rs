@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use forebay_client::{Away, Client};
 use forebay_cluster::{Membership, Reach};
 use forebay_config::{Config, Loaded, SharedMemory};
-use forebay_coordinator::Listen;
 use forebay_fuse::ReportSource;
-use forebay_metrics::{ProcessStats, Token};
+use forebay_metrics::ProcessStats;
 use forebay_private::socket_address;
 use forebay_transport::Service;
 use forebay_types::FsPath;
@@ -21,12 +19,13 @@ use tracing::{info, warn};
 use crate::assembly::{self, LinkReports, RemoteClient};
 use crate::binding::{self, Ports, WorkerAddresses};
 use crate::cluster::{self, Cluster};
-use crate::coordinating::{Coordinating, Known};
+use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::Place;
 use crate::node::{Node, Parts};
+use crate::page::{Page, PageToken};
 use crate::security::Security;
 use crate::state::{self, PrivateSockets, Role};
 use crate::web::Web;
@@ -35,18 +34,6 @@ use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
 /// How long a standalone node waits for its coordinator. No other coordinator competes with it, so it leads when the
 /// state's files are written.
 const LEADS_WITHIN: Duration = Duration::from_secs(10);
-
-/// Whether a standalone node serves its web page, and where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Page {
-    /// It does not.
-    #[default]
-    None,
-    /// At the configured port, or a free one if that is taken.
-    AnyPort,
-    /// At this port.
-    Port(u16),
-}
 
 /// What is to run, checked.
 pub(crate) struct Plan {
@@ -115,7 +102,7 @@ impl Starting<'_> {
         let sockets = self.parts.place.as_ref().map(|place| place.claim.private_sockets().clone());
         let token = match self.plan.page {
             Page::None => None,
-            Page::AnyPort | Page::Port(_) => Some(Token::random().context("cannot make a token for the web page")?),
+            Page::AnyPort | Page::Port(_) => Some(PageToken::new()?),
         };
         let cluster = self.parts.cluster.insert(Cluster::in_files(&loaded.config, directory).await?);
         let options = WorkerNodeOptions {
@@ -269,8 +256,8 @@ impl Starting<'_> {
         let advertised = advertised(&loaded.config, address)?;
         // It was opened: a coordinator without etcd keeps its state in files.
         let Some(cluster) = &self.parts.cluster else { return Ok(()) };
-        let listen = Listen::Address(address);
-        let started = Coordinating::start(loaded, cluster, client, known, listen, advertised).await?;
+        let listening = Listening::ForCluster { address, advertised };
+        let started = Coordinating::start(loaded, cluster, client, known, listening).await?;
         if let Some(address) = started.address() {
             info!(%address, state = cluster.store().describe(), "coordinator listening");
         }
@@ -348,7 +335,7 @@ fn root(origin: &str) -> forebay_config::Mount {
 struct Private<'a> {
     sockets: Option<&'a PrivateSockets>,
     page: Page,
-    token: Option<&'a Token>,
+    token: Option<&'a PageToken>,
 }
 
 impl Private<'_> {
@@ -362,8 +349,8 @@ impl Private<'_> {
     ) -> anyhow::Result<Option<Coordinating>> {
         let mut started = Err(anyhow::anyhow!("there is no port to try"));
         for port in self.ports(&loaded.config) {
-            let listen = self.listen(port);
-            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listen, None).await;
+            let listening = self.listening(port);
+            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening).await;
             if started.is_ok() {
                 break;
             }
@@ -394,9 +381,9 @@ impl Private<'_> {
         }
     }
 
-    fn listen(&self, port: u16) -> Listen {
+    fn listening(&self, port: u16) -> Listening {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        Listen::Private {
+        Listening::ForOwner {
             socket: self.sockets.map(|sockets| sockets.coordinator.clone()),
             web: self.token.map(|token| (address, token.clone())),
         }

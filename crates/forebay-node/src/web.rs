@@ -7,9 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context as _;
 use forebay_config::{Config, Loaded, Origin as Source};
-use forebay_metrics::{HostNames, MetricsServer, Readiness, Site, Token, WebError, routes, serve};
+use forebay_metrics::{MetricsServer, Readiness, Site, WebError, routes, serve};
 use tracing::{info, warn};
 
+use crate::http::Terms;
+use crate::page::PageToken;
+use crate::security::Security;
 use crate::worker_node::{WorkerNode, hostname_or};
 use crate::{binding, http, metrics};
 
@@ -31,27 +34,30 @@ impl Web {
         let host = config.worker_hostname.as_ref();
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), move || measured.report());
-        let names = http::host_names(config);
-        let web = Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host), names);
+        let terms = Terms::of(config, node.security()).map_err(Into::into);
+        let web = Self::start(addresses, config.worker_web_port, may_move, readiness, site, hostname_or(host), terms);
         Some(web.await?.with_probes(config, "worker.health.port", config.worker_health_port).await)
     }
 
-    /// That of a mount that reports `report`; with a token it is for this machine, and for who has that.
+    /// That of a mount that reports `report`; with a token it is on loopback, for who has that.
     pub(crate) async fn of_mount(
         loaded: &Loaded,
         report: impl Fn() -> serde_json::Value + Send + Sync + 'static,
-        token: Option<Token>,
+        token: Option<&PageToken>,
     ) -> Option<Self> {
         let config = &loaded.config;
-        let address = match token {
-            Some(_) => Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]),
-            None => binding::mount_web_address(config).map(|address| vec![address.ip()]),
+        let (addresses, terms) = match token {
+            Some(token) => (Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]), Ok(Terms::by_token(config, token))),
+            None => {
+                let address = binding::mount_web_address(config).map(|address| vec![address.ip()]);
+                let security = Security::of_client(config, true);
+                (address, security.and_then(|security| Ok(Terms::of(config, security.as_deref())?)))
+            }
         };
         let may_move = loaded.origin("client.web.port") == Source::Default;
         let readiness = Readiness::new();
-        let site = metrics::site(readiness.clone(), report).demanding(token);
-        let names = http::host_names(config);
-        let web = Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None), names);
+        let site = metrics::site(readiness.clone(), report);
+        let web = Self::start(addresses, config.client_web_port, may_move, readiness, site, hostname_or(None), terms);
         Some(web.await?.with_probes(config, "client.health.port", config.client_health_port).await)
     }
 
@@ -63,17 +69,18 @@ impl Web {
         readiness: Readiness,
         site: Site,
         host: anyhow::Result<String>,
-        names: HostNames,
+        terms: anyhow::Result<Terms>,
     ) -> Option<Self> {
         let started = async {
-            let (addresses, host) = (addresses?, host?);
+            let (addresses, host, Terms { access, names }) = (addresses?, host?, terms?);
             let (pages, mut servers) = (routes(site), Vec::new());
             for ip in addresses {
-                let server = match serve(SocketAddr::new(ip, port), pages.clone(), names.clone()).await {
+                let at = |port| serve(SocketAddr::new(ip, port), pages.clone(), access.clone(), names.clone());
+                let server = match at(port).await {
                     Err(WebError::Listen { error, .. })
                         if may_move && error.kind() == std::io::ErrorKind::AddrInUse =>
                     {
-                        serve(SocketAddr::new(ip, 0), pages.clone(), names.clone()).await?
+                        at(0).await?
                     }
                     server => server?,
                 };

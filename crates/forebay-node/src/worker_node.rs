@@ -22,6 +22,7 @@ use forebay_types::Role;
 use forebay_worker::{DrainOptions, Worker};
 use tracing::{info, warn};
 
+use crate::audit::AuditLog;
 use crate::binding::{self, Moving, Ports, WorkerAddresses, host_and_port};
 use crate::cluster::Cluster;
 use crate::error::{Exit, Fault};
@@ -46,6 +47,8 @@ pub(crate) struct WorkerNode {
     worker: Arc<Worker>,
     /// Who it is, towards clients and other workers.
     security: Option<Arc<Security>>,
+    /// Where it records what others do to it.
+    audit: Option<AuditLog>,
     /// The worker, as servers ask it.
     measured: Arc<Measured>,
     servers: Vec<TcpServer>,
@@ -90,6 +93,7 @@ impl WorkerNode {
         let config = &options.loaded.config;
         let name = config.worker_name.clone().unwrap_or_else(security::machine);
         let security = Security::open(config, Role::Worker, &name)?;
+        let audit = AuditLog::open(config)?;
         let mounts = namespaces::configured(options.loaded, &options.mounts)?;
         let sharing = if options.shared { window::sharing(config) } else { Sharing::Private };
         let disks = disks::resolve(config)?;
@@ -105,12 +109,13 @@ impl WorkerNode {
                 return Err(error);
             }
         };
-        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone());
+        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone(), audit.as_ref());
         let mut node = Self {
             capacity,
             store,
             worker,
             security,
+            audit,
             measured,
             servers: Vec::new(),
             private: None,
@@ -143,18 +148,23 @@ impl WorkerNode {
             let reported = Arc::clone(rdma);
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
+        let audit = || self.audit.as_ref().map(AuditLog::auditing);
         if let Some(path) = &options.socket {
-            let server = assembly::private_server(config, path, service(), self.security.as_deref())?;
+            let server = assembly::private_server(config, path, service(), self.security.as_deref(), audit())?;
             self.measured.served_by(&server);
             self.private = Some(server);
         }
+        let serve = |address| {
+            let security = self.security.as_deref();
+            assembly::server(config, address, service(), options.shared, security, audit())
+        };
         for address in options.addresses.iter().flat_map(WorkerAddresses::listeners) {
-            let server = match assembly::server(config, address, service(), options.shared, self.security.as_deref()) {
+            let server = match serve(address) {
                 Err(TcpError::AddressInUse { .. })
                     if options.ports.of(options.loaded, binding::RPC_PORT) == Moving::AtOnce =>
                 {
                     let free = SocketAddr::new(address.ip(), 0);
-                    let server = assembly::server(config, free, service(), options.shared, self.security.as_deref())?;
+                    let server = serve(free)?;
                     let (taken, address) = (address, server.local_addr());
                     info!(%taken, %address, "the default port is taken: a free one is used, and names this worker unless worker.name does");
                     server
@@ -191,11 +201,12 @@ impl WorkerNode {
             block_size: config.block_size.as_u64(),
             weight: config.worker_weight.map_or_else(|| capacity.weight(), f64::from),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            identity: self.security.as_deref().map(Security::name),
             zone: config.cluster_zone.clone(),
             since: unix_seconds(),
             ..WorkerRecord::default()
         };
-        let connector = Arc::new(assembly::TcpConnector::of_worker(config, self.security.clone())?);
+        let connector = Arc::new(assembly::TcpConnector::of_worker(config, self.security.as_deref())?);
         // Clients that read from it expect it to know the mounts.
         let told = self.namespaces.as_ref().map(Namespaces::told);
         let told = async move {
@@ -256,6 +267,11 @@ impl WorkerNode {
     /// The worker.
     pub(crate) fn worker(&self) -> &Arc<Worker> {
         &self.worker
+    }
+
+    /// Who it is, if it proves that.
+    pub(crate) fn security(&self) -> Option<&Security> {
+        self.security.as_deref()
     }
 
     /// The worker with what is measured of it: its report is that of the node.
@@ -321,6 +337,9 @@ impl WorkerNode {
         }
         drop(self.worker);
         self.store.close().await;
+        if let Some(audit) = self.audit {
+            audit.close().await;
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl Outcome {
         match error {
             CallError::Service(failure) => Self::of_service(failure.kind()),
             CallError::Link(LinkError::Connect { .. }) => link("not connected"),
-            CallError::Link(LinkError::Refused { .. }) => link("refused"),
+            CallError::Link(LinkError::Refused { .. } | LinkError::Unproved { .. }) => link("refused"),
             CallError::Link(LinkError::NotAllowed { .. }) => link("not allowed"),
             CallError::Link(LinkError::Lost { .. } | LinkError::OtherPath { .. }) => link("lost"),
             CallError::Link(LinkError::TimedOut { .. }) => link("timed out"),

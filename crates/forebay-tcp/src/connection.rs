@@ -15,6 +15,7 @@ use bytes::Bytes;
 use forebay_transport::connection::{Liveness, Outstanding, Verdict};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader, WireError};
 use forebay_transport::{LinkError, Op, Request};
+use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,7 +27,7 @@ use crate::channel::Channel;
 use crate::options::{ClientOptions, LARGE_BODY};
 use crate::records::Records;
 use crate::replies::{Broken, Call, Replies, is_refusal, is_unread, refusal};
-use crate::security::{Unproved, describe, is_alert, is_encrypted};
+use crate::security::{is_encrypted, link_error, turned_away};
 use crate::socket;
 use crate::unsent::{Message, Unsent};
 
@@ -66,7 +67,8 @@ impl Connection {
     /// Connects to `peer`, a host and a port or a Unix socket, and exchanges hellos.
     ///
     /// # Errors
-    /// [`LinkError::Connect`], and [`LinkError::Refused`] when the other side is not one that we may talk to.
+    /// [`LinkError::Connect`], and [`LinkError::Refused`] or [`LinkError::Unproved`] when the other side is not one that we may
+    /// talk to.
     pub(crate) async fn connect(peer: &Arc<str>, options: &ClientOptions) -> Result<Self, LinkError> {
         let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
         let attempt = async {
@@ -80,9 +82,7 @@ impl Connection {
                     None
                 }
                 Some(security) => {
-                    let refused =
-                        |reason: Unproved| LinkError::Refused { peer: peer.to_string(), reason: reason.to_string() };
-                    let mut tls = security.connect(&mut stream, peer).await.map_err(refused)?;
+                    let mut tls = security.connect(&mut stream, peer).await?;
                     greet(&mut tls, peer, &hello, false).await?;
                     let sent = |outcome: io::Result<()>| outcome.map_err(|error| failed(error.to_string()));
                     if is_encrypted(tls.get_ref().1) {
@@ -311,13 +311,22 @@ impl Connection {
         let peer = self.peer.to_string();
         match broken {
             Broken::Protocol(reason) => LinkError::Protocol { peer, reason },
-            Broken::Goodbye(why) if is_refusal(&why) => LinkError::Refused { peer, reason: why.message().to_owned() },
+            Broken::Goodbye(why) if is_refusal(&why) => refused(peer, &why),
             Broken::Goodbye(why) => LinkError::Lost { peer, reason: why.message().to_owned() },
         }
     }
 }
 
-/// Exchanges hellos. A ping goes with ours, unless what carries the hellos ends with them.
+/// What it means that `peer` would not have us: also who is admitted may be denied later, or ask for what it may not.
+fn refused(peer: String, why: &Failure) -> LinkError {
+    let reason = why.message().to_owned();
+    match why.kind() {
+        FailureKind::PermissionDenied => LinkError::Unproved { peer, reason },
+        _ => LinkError::Refused { peer, reason },
+    }
+}
+
+/// Exchanges hellos. A ping goes with ours, unless what carries the hellos, which is TLS, ends with them.
 async fn greet(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     peer: &Arc<str>,
@@ -325,11 +334,14 @@ async fn greet(
     with_ping: bool,
 ) -> Result<(), LinkError> {
     let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
-    let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
-    let failed_io = |error: io::Error| match with_ping {
-        true => failed(error.to_string()),
-        // Only now we hear that our certificate was refused.
-        false => refused(describe(&error)),
+    let closed = || {
+        let reason = "it closed the connection before it said hello".to_owned();
+        LinkError::Connect { peer: peer.to_string(), reason }
+    };
+    // Over TLS we hear only now that our certificate was refused.
+    let failed_io = |error: io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof => closed(),
+        _ => link_error(peer, &error),
     };
     let mut first = ours.encode().to_vec();
     if with_ping {
@@ -345,14 +357,14 @@ async fn greet(
             count => received += count,
         }
     }
-    if is_alert(&theirs[..received]) {
-        return Err(refused("it speaks TLS only: set `security.mode` as it is set there".to_owned()));
+    if let Some(error) = turned_away(peer, &theirs[..received], !with_ping) {
+        return Err(error);
     }
     let checked = ours.check(&theirs);
     // A short answer that is no hello, such as a web server's, tells more than that the connection was closed.
     let is_other = received > 0 && matches!(checked, Err(WireError::Magic(_)));
     if received < HELLO_LEN && !is_other {
-        return Err(failed("it closed the connection before it said hello".to_owned()));
+        return Err(closed());
     }
     checked.map(drop).map_err(|error| refused(error.to_string()))
 }
@@ -368,7 +380,6 @@ async fn send_ping(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
 
 /// Waits until the peer has answered the ping that went with our hello, or after it: only then has it taken us.
 async fn hear_pong(stream: &mut (impl AsyncRead + Unpin), peer: &Arc<str>) -> Result<(), LinkError> {
-    let refused = |reason: String| LinkError::Refused { peer: peer.to_string(), reason };
     let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
     let failed_io = |error: io::Error| failed(error.to_string());
     let mut header = [0; HEADER_LEN];
@@ -385,7 +396,7 @@ async fn hear_pong(stream: &mut (impl AsyncRead + Unpin), peer: &Arc<str>) -> Re
     stream.read_exact(&mut body).await.map_err(failed_io)?;
     match header.failure(&body) {
         None => Ok(()),
-        Some(why) if is_refusal(&why) => Err(refused(why.message().to_owned())),
+        Some(why) if is_refusal(&why) => Err(refused(peer.to_string(), &why)),
         Some(why) => Err(failed(why.message().to_owned())),
     }
 }

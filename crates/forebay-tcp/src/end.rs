@@ -73,7 +73,7 @@ pub(crate) enum End {
     #[error("{}", .0.message())]
     Forbidden(Failure),
     /// It was admitted, and may not be here any more.
-    #[error("`{0}` is denied")]
+    #[error("`{0}` is denied; take it out of the worker's `security.denied_file` if it may come back")]
     Denied(Box<Identity>),
     /// The socket failed.
     #[error("{0}")]
@@ -124,10 +124,16 @@ impl End {
         Some(Failure::new(kind, self.to_string()))
     }
 
+    /// Whether the server would not have the peer, or not any more, for what it is or does. Who only breaks off, or is slow, is not
+    /// turned away.
+    pub(crate) fn turns_away(&self) -> bool {
+        matches!(self, Self::Unproved(_) | Self::Denied(_) | Self::Wire(_) | Self::Full(_) | Self::ClientFull(_))
+    }
+
     /// Whether the peer must hear what it was told last, whatever it still sends: that it may go on as if nothing had happened,
-    /// or that its certificate was refused.
+    /// or that it is refused, which is final.
     pub(crate) fn needs_hearing_out(&self) -> bool {
-        matches!(self, Self::MadeWay | Self::Unproved(_))
+        matches!(self, Self::MadeWay | Self::Unproved(_) | Self::Denied(_) | Self::Forbidden(_))
     }
 
     /// Whether nothing more can reach the peer.

@@ -35,14 +35,16 @@ pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &Server
             Some(security) if !security.lets_pass(stream).await? => security,
             _ => {
                 say(stream, ours).await?;
-                hear(stream, ours).await?;
+                ours.check(&hear(stream).await?)?;
                 return Ok(Greeted::default());
             }
         };
         let (mut tls, peer) = security.accept(stream).await?;
-        // In this order: once it has our hello, the peer may go on in plain text, of which TLS must not see a byte.
-        hear(&mut tls, ours).await?;
+        // In this order: once it has our hello, the peer may go on in plain text, of which TLS must not see a byte. One that does
+        // not fit gets it, too, and knows why from it: a goodbye in plain text it would not understand.
+        let theirs = hear(&mut tls).await?;
         say(&mut tls, ours).await?;
+        ours.check(&theirs)?;
         let (_, tls) = tls.into_inner();
         let records = is_encrypted(&tls).then(|| Records::new(tls.into()));
         Ok(Greeted { peer: Some(peer), records })
@@ -55,7 +57,7 @@ async fn say(stream: &mut (impl AsyncWrite + Unpin), ours: &Hello) -> Result<(),
     Ok(stream.flush().await?)
 }
 
-async fn hear(stream: &mut (impl AsyncRead + Unpin), ours: &Hello) -> Result<(), End> {
+async fn hear(stream: &mut (impl AsyncRead + Unpin)) -> Result<[u8; HELLO_LEN], End> {
     let mut theirs = [0; HELLO_LEN];
     // The first byte alone tells a peer that checks whether the port is open from one that broke off.
     if stream.read(&mut theirs[..1]).await? == 0 {
@@ -65,8 +67,7 @@ async fn hear(stream: &mut (impl AsyncRead + Unpin), ours: &Hello) -> Result<(),
         ErrorKind::UnexpectedEof => End::Truncated("hello"),
         _ => error.into(),
     })?;
-    ours.check(&theirs)?;
-    Ok(())
+    Ok(theirs)
 }
 
 /// Sends no more, and throws away what the peer still sends, until it has closed its end: a socket that is closed with

@@ -18,6 +18,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod audit;
 mod channel;
 mod choice;
 mod client;
@@ -42,10 +43,12 @@ mod server;
 mod socket;
 mod staging;
 mod unsent;
+mod witness;
 mod zero_copy;
 
 use std::net::SocketAddr;
 
+pub use audit::{Audit, AuditEvent, AuditOutcome, Auditing};
 pub use client::TcpTransport;
 pub use closings::CloseReason;
 pub use forebay_types::{TcpSecurity, TcpZeroCopy};

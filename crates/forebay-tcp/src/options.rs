@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
 
+use crate::audit::Auditing;
 use crate::security::{ClientSecurity, ServerSecurity};
 
 /// A request with a longer body waits for memory at the server.
@@ -62,6 +63,8 @@ pub struct ServerOptions {
     pub zero_copy: TcpZeroCopy,
     /// What those who connect have to prove. `None`: nothing, and all may do everything.
     pub security: Option<ServerSecurity>,
+    /// What is recorded of those who connect, and where. `None`: nothing.
+    pub audit: Option<Auditing>,
 }
 
 impl ServerOptions {
@@ -90,6 +93,7 @@ impl ServerOptions {
             io_threads: None,
             zero_copy: TcpZeroCopy::Auto,
             security: None,
+            audit: None,
         }
     }
 }

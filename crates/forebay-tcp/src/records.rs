@@ -11,10 +11,10 @@
 use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write};
 
+use forebay_identity::reason;
 use rustls::Connection;
 use tokio::net::TcpStream;
 
-use crate::security::describe;
 use crate::socket;
 
 /// Bytes that are encrypted before the socket has taken those before them.
@@ -117,10 +117,7 @@ impl Records {
         if self.from == self.to {
             SPARE.set(std::mem::take(&mut self.piece));
         }
-        self.tls.process_new_packets().map_err(|error| {
-            let error = io::Error::new(ErrorKind::InvalidData, error);
-            io::Error::new(ErrorKind::InvalidData, describe(&error))
-        })?;
+        self.tls.process_new_packets().map_err(|error| io::Error::new(ErrorKind::InvalidData, reason(&error)))?;
         Ok(())
     }
 
@@ -130,7 +127,8 @@ impl Records {
             return Err(ErrorKind::WouldBlock.into());
         }
         let accepted = self.tls.writer().write_vectored(slices)?;
-        self.flush(stream)?;
+        // What was accepted must not be sent again, so it is the next flush that tells of an error.
+        let _ = self.flush(stream);
         Ok(accepted)
     }
 

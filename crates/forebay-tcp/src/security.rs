@@ -17,10 +17,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use forebay_identity::{Live, Peer, Side, reason};
-use forebay_transport::Op;
+use forebay_transport::{LinkError, Op};
 use forebay_types::{Failure, FailureKind, Role, TcpSecurity};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, ServerConfig};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
@@ -33,6 +34,9 @@ const ALERT: u8 = 21;
 const ENCRYPTED: &[u8] = b"forebay/1";
 /// That of the one which goes on in plain text.
 const PLAIN_AFTER: &[u8] = b"forebay-auth/1";
+
+/// What helps when keys or certificates do not fit.
+const LOOK: &str = "`forebay doctor` says here and there what is wrong with keys, certificates and clocks";
 
 /// What a server demands of those who connect.
 #[derive(Clone)]
@@ -81,10 +85,16 @@ pub(crate) enum Standing {
     Denied,
 }
 
-/// Why somebody is not believed, for people.
+/// Why somebody is not believed and, behind `; `, what helps, for people.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unproved(String);
+
+impl Unproved {
+    fn into_link_error(self, peer: &str) -> LinkError {
+        LinkError::Unproved { peer: peer.to_owned(), reason: self.0 }
+    }
+}
 
 impl ServerSecurity {
     /// Admits those whom `live` believes, and nobody else. With [`TcpSecurity::Auth`] a client may still have all encrypted.
@@ -118,8 +128,17 @@ impl ServerSecurity {
         stream: &'s mut TcpStream,
     ) -> Result<(server::TlsStream<&'s mut TcpStream>, Peer), Unproved> {
         let accepted = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await;
-        let tls = accepted.map_err(|error| Unproved(describe(&error)))?;
-        let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Client)?;
+        let mut tls =
+            accepted.map_err(|error| Unproved(tls_error(&error).map_or_else(|| error.to_string(), describe)))?;
+        let judged = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Client);
+        let peer = match judged {
+            Ok(peer) => peer,
+            Err(unproved) => {
+                // Its session was resumed, and TLS has no alert any more. But it has an end in good order, which no accident makes.
+                let _ = tls.shutdown().await;
+                return Err(unproved);
+            }
+        };
         if tls.get_ref().1.alpn_protocol().is_none() {
             return Err(Unproved("it does not say which protocol it speaks over TLS".to_owned()));
         }
@@ -161,24 +180,35 @@ impl ClientSecurity {
     }
 
     /// Proves who this process is, and finds out whom it has reached at `address`.
+    ///
+    /// # Errors
+    /// [`LinkError::Unproved`], and [`LinkError::Connect`] when the socket failed.
     pub(crate) async fn connect<'s>(
         &self,
         stream: &'s mut TcpStream,
         address: &str,
-    ) -> Result<client::TlsStream<&'s mut TcpStream>, Unproved> {
+    ) -> Result<client::TlsStream<&'s mut TcpStream>, LinkError> {
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(session_name(address), stream);
-        let tls = connecting.await.map_err(|error| Unproved(describe(&error)))?;
-        if tls.get_ref().1.alpn_protocol().is_none() {
-            return Err(Unproved("it speaks another protocol over TLS".to_owned()));
+        let tls = connecting.await.map_err(|error| link_error(address, &error))?;
+        self.recognise(tls.get_ref().1).map_err(|unproved| unproved.into_link_error(address))?;
+        Ok(tls)
+    }
+
+    /// Whether the one who is meant is at the other end.
+    fn recognise(&self, tls: &rustls::CommonState) -> Result<(), Unproved> {
+        if tls.alpn_protocol().is_none() {
+            return Err(Unproved("it speaks another protocol over TLS; see which program listens there".to_owned()));
         }
-        let peer = judge(&self.live, tls.get_ref().1.peer_certificates(), Side::Server)?;
+        let peer = judge(&self.live, tls.peer_certificates(), Side::Server)?;
         let identity = &peer.identity;
         let Expected { role, name } = &self.expected;
         if identity.role() != *role || name.as_ref().is_some_and(|name| identity.name() != name) {
             let meant = name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
-            return Err(Unproved(format!("`{identity}` listens there, and not the {role}{meant}")));
+            return Err(Unproved(format!(
+                "`{identity}` listens there, and not the {role}{meant}; see which certificate the process there has"
+            )));
         }
-        Ok(tls)
+        Ok(())
     }
 }
 
@@ -193,13 +223,16 @@ pub(crate) fn refusal(role: Option<Role>, op: Op) -> Option<Failure> {
     if role.may(permission) {
         return None;
     }
-    let message = format!("a {role} may not {permission}, which `{}` asks for", op.name());
+    let message = format!(
+        "a {role} may not {permission}, which `{}` asks for; `forebay key issue --role` makes a certificate for another role",
+        op.name()
+    );
     Some(Failure::new(FailureKind::PermissionDenied, message))
 }
 
 fn judge(live: &Live, chain: Option<&[CertificateDer<'_>]>, side: Side) -> Result<Peer, Unproved> {
     let judged = live.material().trust().verify(chain.unwrap_or_default(), side, SystemTime::now());
-    judged.map_err(|error| Unproved(error.to_string()))
+    judged.map_err(|error| Unproved(format!("{error}; {LOOK}")))
 }
 
 /// Under which name sessions with `address` are remembered, to be resumed. It is not sent.
@@ -211,34 +244,47 @@ fn session_name(address: &str) -> ServerName<'static> {
     name.unwrap_or(ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()))
 }
 
-/// Whether `bytes`, which should have been a hello, begin as an alert of TLS does.
-pub(crate) fn is_alert(bytes: &[u8]) -> bool {
-    bytes.starts_with(&[ALERT, 3])
+/// A peer that says it does not want us, without a hello: `bytes` are what came in its place, and nothing if it ended the
+/// connection in good order. `None`: it does not say that.
+pub(crate) fn turned_away(peer: &str, bytes: &[u8], over_tls: bool) -> Option<LinkError> {
+    let reason = match bytes {
+        // It remembers a session of ours, and would not begin another.
+        [] if over_tls => "it left when it had seen the certificate of this process; its log says why",
+        [ALERT, 3, ..] if !over_tls => "it speaks TLS only; set `security.mode` as it is set there",
+        _ => return None,
+    };
+    Some(Unproved(reason.to_owned()).into_link_error(peer))
 }
 
-/// Why a handshake, or what came within it, failed.
-pub(crate) fn describe(error: &io::Error) -> String {
-    let tls = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-    match tls {
-        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
-            "it takes no other connections than those of which all is encrypted: set `network.tcp.security` here as it is \
+/// What ended a handshake with `peer`, or what came within it: TLS says why, or else the socket failed.
+pub(crate) fn link_error(peer: &str, error: &io::Error) -> LinkError {
+    match tls_error(error) {
+        Some(tls) => Unproved(describe(tls)).into_link_error(peer),
+        None => LinkError::Connect { peer: peer.to_owned(), reason: error.to_string() },
+    }
+}
+
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Why a handshake, or what came within it, failed and, behind `; `, what helps.
+fn describe(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "it takes no other connections than those of which all is encrypted; set `network.tcp.security` here as it is \
              set there"
                 .to_owned()
         }
-        Some(rustls::Error::NoApplicationProtocol) => {
-            "it would go on in plain text, and `network.tcp.security=encrypt` is set here".to_owned()
+        rustls::Error::NoApplicationProtocol => {
+            "it would go on in plain text, and `network.tcp.security=encrypt` is set here; set it there, too".to_owned()
         }
-        Some(rustls::Error::AlertReceived(alert)) => {
+        rustls::Error::AlertReceived(alert) => {
             format!("it refuses the certificate of this process ({alert:?}); its log says why")
         }
-        Some(rustls::Error::InvalidMessage(_)) => {
-            "it does not speak TLS: is `security.mode` the same at both ends?".to_owned()
+        rustls::Error::InvalidMessage(_) => {
+            "it does not speak TLS; set `security.mode` there as it is set here".to_owned()
         }
-        Some(error) => reason(error),
-        // As when it remembers a session of ours, and would not begin another.
-        None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "it left when it had seen the certificate of this process; its log says why".to_owned()
-        }
-        None => error.to_string(),
+        error => format!("{}; {LOOK}", reason(error)),
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Op, Service, answer};
+use forebay_transport::{Op, Service, Subject, answer};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -42,6 +42,7 @@ use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
 use crate::security::refusal;
 use crate::socket;
+use crate::witness::{Witness, answered};
 use forebay_types::{Role, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
@@ -77,14 +78,20 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
         () = place.told().cancelled() => Err(if shared.stop.is_cancelled() { End::Stopped } else { End::Crowded }),
         greeted = greet(&mut stream, &shared.hello, &shared.options) => greeted,
     };
+    let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
+    let identity = peer.map(|peer| &peer.identity);
+    let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer(), identity));
+    // To a peer that is still at its handshake, plain text would say that nobody here speaks TLS.
+    let can_be_told = greeted.is_ok() || shared.options.security.is_none();
     let admitted = greeted.and_then(|greeted| {
         records = greeted.records;
         place.greeted(greeted.peer)
     });
-    let mut connection = Serving::new(Channel::new(stream, records), place, shared);
+    let mut connection = Serving::new(Channel::new(stream, records), place, witness, shared);
     let outcome = match admitted {
         Ok(role) => {
             connection.role = role;
+            connection.witness.iter().for_each(|witness| witness.admitted());
             connection.run().await
         }
         Err(refused) => Err(refused),
@@ -92,7 +99,9 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let Err(end) = outcome else { return };
     connection.handlers.shutdown().await;
     connection.place.ended(&end);
+    connection.witness.iter().for_each(|witness| witness.ended(&end));
     if let Some(goodbye) = end.goodbye()
+        && can_be_told
         && connection.outbox.is_empty()
     {
         connection.outbox.push(Outgoing::goodbye(goodbye));
@@ -123,6 +132,8 @@ struct Serving {
     place: Place,
     /// What its peer proved to be. `None`: it had to prove nothing.
     role: Option<Role>,
+    /// Who records what it asks for. `None`: nobody.
+    witness: Option<Arc<Witness>>,
     /// Since when it is idle, as its place knows.
     idle_since: Option<Instant>,
     /// Since when it reads no more, for it was told to go.
@@ -155,7 +166,7 @@ struct Serving {
 }
 
 impl Serving {
-    fn new(channel: Channel, place: Place, shared: Arc<ServerShared>) -> Self {
+    fn new(channel: Channel, place: Place, witness: Option<Arc<Witness>>, shared: Arc<ServerShared>) -> Self {
         // What is encrypted is a copy.
         let choice = if channel.is_encrypted() { TcpZeroCopy::Off } else { shared.options.zero_copy };
         let stays_here = choice == TcpZeroCopy::Auto && socket::is_here(channel.stream(), place.peer());
@@ -168,6 +179,7 @@ impl Serving {
             channel: Arc::clone(&channel),
             place,
             role: None,
+            witness,
             idle_since: None,
             leaving: None,
             shared,
@@ -404,7 +416,10 @@ impl Serving {
         loop {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
-            if let Some(refused) = self.requests.awaited_op().and_then(|op| refusal(self.role, op)) {
+            if let Some(op) = self.requests.awaited_op()
+                && let Some(refused) = refusal(self.role, op)
+            {
+                self.witness.iter().for_each(|witness| witness.refused(op, &Subject::default(), &refused));
                 // To hear its body out would take as long as to take it in.
                 return Err(End::Forbidden(refused));
             }
@@ -422,20 +437,25 @@ impl Serving {
 
     /// Has the service answer: at once, or in a task.
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
-        let id = header.id;
-        if let Some(refused) = refusal(self.role, header.op) {
+        let (id, request) = (header.id, header.with_body(body));
+        if let Some(refused) = refusal(self.role, request.op) {
+            let record = |witness: &Arc<Witness>| witness.refused(request.op, &Subject::of(&request), &refused);
+            self.witness.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));
             return;
         }
-        let request = header.with_body(body);
+        let pending = self.witness.as_ref().and_then(|witness| witness.begin(&request));
         let shared = &self.shared;
         if let Some(response) = shared.service.try_handle(&request) {
-            self.outbox.push(Outgoing::answer(id, response.fitting(&request)));
+            let answer = response.fitting(&request);
+            answered(pending, &answer);
+            self.outbox.push(Outgoing::answer(id, answer));
             return;
         }
         let (service, takes_files) = (Arc::clone(&shared.service), shared.options.takes_files);
         let answering = async move {
             let answer = answer(&*service, request, takes_files).await;
+            answered(pending, &answer);
             Outgoing::answer(id, answer)
         };
         self.handlers.spawn_on(answering, &shared.runtime);

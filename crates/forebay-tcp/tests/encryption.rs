@@ -185,7 +185,7 @@ async fn nobody_is_talked_into_plain_text() {
     let cluster = Cluster::new();
     let strict = text_server(&cluster, Text::new(), TcpSecurity::Encrypt);
     let refused = text(&text_link(&cluster, strict.local_addr(), TcpSecurity::Auth), 0, 100).await;
-    let Err(CallError::Link(LinkError::Refused { reason, .. })) = refused else { panic!("{refused:?}") };
+    let Err(CallError::Link(LinkError::Unproved { reason, .. })) = refused else { panic!("{refused:?}") };
     assert!(reason.contains("set `network.tcp.security` here as it is set there"), "{reason}");
     let lax = text_server(&cluster, Text::new(), TcpSecurity::Auth);
     for level in [TcpSecurity::Auth, TcpSecurity::Encrypt] {

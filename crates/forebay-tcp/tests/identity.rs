@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::identities::{Cluster, HOUR, options_of, proving, server_security};
-use common::{LONG, assert_serves, call, client_options, closed, link, serve, server_options};
+use common::{BLOCK_SIZE, LONG, assert_serves, call, client_options, closed, link, serve, server_options};
 use forebay_identity::Live;
 use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
@@ -20,10 +20,16 @@ fn a_read() -> Request {
     read(Behaviour::AtOnce, 1, 0, 4096, LONG)
 }
 
-/// Why a link was refused.
+/// Why identities do not fit, with what helps.
 async fn refusal(link: &TcpTransport) -> String {
     match call(link, a_read()).await {
-        Err(CallError::Link(LinkError::Refused { reason, .. })) => reason,
+        Err(CallError::Link(LinkError::Unproved { reason, .. })) => {
+            assert!(
+                reason.split_once("; ").is_some_and(|(what, remedy)| !what.is_empty() && !remedy.is_empty()),
+                "{reason}"
+            );
+            reason
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -85,6 +91,35 @@ async fn an_impostor_at_a_workers_address_gets_no_request() {
     plain.close().await;
 }
 
+/// What else does not fit is told by its name, within TLS, too; and who goes away in the middle of a handshake denies nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_but_identities_is_taken_for_a_denial() {
+    let cluster = Cluster::new();
+    let server = cluster.worker();
+    let options = ClientOptions { block_size: BLOCK_SIZE / 4, ..cluster.options(Role::Reader, "team-a") };
+    let result = call(&link(server.local_addr(), options), a_read()).await;
+    let Err(CallError::Link(LinkError::Refused { reason, .. })) = result else { panic!("{result:?}") };
+    assert!(reason.contains("`block.size`"), "{reason}");
+
+    let mut waiting = TcpStream::connect(server.local_addr()).await.unwrap();
+    until("it is taken in", || server.greeting() > 0).await;
+    server.close().await;
+    let mut said = Vec::new();
+    let _ = within("it is closed", waiting.read_to_end(&mut said)).await;
+    assert!(said.is_empty(), "plain text would say that it does not speak TLS: {said:?}");
+
+    let listener = TcpListener::bind(common::loopback()).await.unwrap();
+    let away = link(listener.local_addr().unwrap(), cluster.options(Role::Reader, "team-a"));
+    let closes = tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            drop(client);
+        }
+    });
+    let result = call(&away, a_read()).await;
+    assert!(matches!(&result, Err(CallError::Link(LinkError::Connect { .. }))), "{result:?}");
+    closes.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_changes_frees_and_plants_nothing() {
     let cluster = Cluster::new();
@@ -113,7 +148,8 @@ async fn a_reader_changes_frees_and_plants_nothing() {
     // No memory is given to the body of what is not allowed.
     let body = Bytes::from(vec![7; 1 << 20]);
     let upload = Request { body, ..Request::on_path(Op::Upload, Bytes::new(), LONG) };
-    assert!(call(&reader, upload.clone()).await.is_err());
+    let refused = call(&reader, upload.clone()).await;
+    assert!(matches!(&refused, Err(CallError::Link(LinkError::Unproved { .. }))), "{refused:?}");
     assert_eq!(server.body_memory_gauge()(), 0);
     assert!(call(&writer, upload).await.is_ok());
     until("it is counted", || closed(&server, CloseReason::Denied) == 1).await;
@@ -183,7 +219,8 @@ async fn who_is_denied_is_gone_within_seconds() {
     let mallory = Cluster::scope().identity(Role::Reader, "mallory").unwrap();
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(mallory)), HOUR));
     let ended = within("its call ends", never).await.unwrap();
-    assert!(ended.is_err(), "{ended:?}");
+    let Err(CallError::Link(LinkError::Unproved { reason, .. })) = ended else { panic!("{ended:?}") };
+    assert!(reason.contains("reader/mallory` is denied; "), "{reason}");
     assert!(refusal(&bad).await.contains("the certificate of this process"));
     assert!(closed(&server, CloseReason::Denied) >= 1);
     assert_serves(&good).await;
@@ -194,8 +231,16 @@ async fn who_is_denied_is_gone_within_seconds() {
 async fn a_connection_ends_with_the_certificate_of_its_client() {
     let cluster = Cluster::new();
     let server = cluster.worker();
-    let live = Live::new(cluster.material(Role::Reader, "short", cluster.trust(None), Duration::from_secs(4)));
+    let short = |seconds| cluster.material(Role::Reader, "short", cluster.trust(None), Duration::from_secs(seconds));
+    let live = Live::new(short(4));
     let reader = link(server.local_addr(), options_of(&live));
+    // A machine that does other things may take longer to connect than that lasts.
+    for seconds in [8, 16, 32, 64] {
+        if call(&reader, a_read()).await.is_ok() {
+            break;
+        }
+        live.replace(short(seconds));
+    }
     assert_serves(&reader).await;
     // It is renewed in time, and the connection has the old one. The calls notice nothing.
     live.replace(cluster.material(Role::Reader, "short", cluster.trust(None), HOUR));

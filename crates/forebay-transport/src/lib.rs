@@ -23,6 +23,7 @@ mod local;
 mod look;
 pub mod message;
 mod permission;
+mod subject;
 mod traits;
 pub mod wire;
 
@@ -30,6 +31,7 @@ pub use answer::answer;
 pub use file_slice::FileSlice;
 pub use local::LocalTransport;
 pub use look::Look;
+pub use subject::{MAX_SUBJECT_PATH, Subject};
 pub use traits::{
     CallError, Flags, LinkError, Op, Payload, PeerMemory, Provenance, Reply, Request, Response, ResponsePayload,
     Service, Transport, TransportKind,

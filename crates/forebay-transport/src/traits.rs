@@ -275,6 +275,14 @@ pub enum LinkError {
         /// What does not match, by name and version.
         reason: String,
     },
+    /// One of the two did not prove to the other that it is who it has to be.
+    #[error("{peer}: identities do not fit: {reason}")]
+    Unproved {
+        /// The peer's address.
+        peer: String,
+        /// What does not fit and, behind `; `, what helps.
+        reason: String,
+    },
     /// The peer is there, and none of the paths to it may be used.
     #[error("no path to {peer} may be used: {reason}")]
     NotAllowed {
@@ -333,6 +341,9 @@ impl From<CallError> for Failure {
         match error {
             CallError::Service(failure) => failure,
             CallError::Link(link @ LinkError::TimedOut { .. }) => Self::new(FailureKind::TimedOut, link.to_string()),
+            CallError::Link(link @ LinkError::Unproved { .. }) => {
+                Self::new(FailureKind::PermissionDenied, link.to_string())
+            }
             CallError::Link(link) => Self::new(FailureKind::Unavailable, link.to_string()),
         }
     }

@@ -60,6 +60,14 @@ choices! {
         Auth = "auth",
     }
 
+    /// What a worker's audit log has of what was permitted. What was refused it always has.
+    AuditEvents {
+        /// What changes something, at the origin or in the cache, and who was admitted.
+        Changes = "changes",
+        /// Also lookups, listings and opens by path.
+        All = "all",
+    }
+
     /// How a worker reads and writes its disks.
     IoBackend {
         /// io_uring where the kernel and seccomp allow it, else threads.

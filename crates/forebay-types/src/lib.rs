@@ -10,7 +10,8 @@
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
 //! * [`Role`] and [`Permission`]: what somebody is to the cluster, and what an operation asks of them;
 //! * [`Tenure`]: until when something is held, by the holder's clock;
-//! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpSecurity`], [`TcpZeroCopy`] and [`S3Checksum`]: choices of an operator that parts carry out;
+//! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpSecurity`], [`TcpZeroCopy`], [`AuditEvents`] and [`S3Checksum`]: choices of an operator
+//!   that parts carry out;
 //! * [`ByteSize`] and [`parse_duration`]: quantities as people write them.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -30,7 +31,7 @@ mod tenure;
 pub use attr::{Attr, DirEntry, FileKind};
 pub use block::{BlockKey, BlockLayout, MAX_BLOCK_SIZE, MAX_SECTORS, MIN_BLOCK_SIZE, Piece, SECTOR_SIZE, SectorRange};
 pub use checksum::{SectorChecksums, crc32c};
-pub use choice::{FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
+pub use choice::{AuditEvents, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
 pub use failure::{Failure, FailureKind};
 pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};

@@ -27,11 +27,11 @@ pub enum Permission {
     Read,
     /// To change files and directories.
     Write,
-    /// To load, free, verify and drain what workers hold.
+    /// To load, free and verify what workers hold, by jobs too, and to see the cluster: members, mounts, policies, jobs.
     Manage,
     /// To do what workers do among each other: adopt runs, tell of changes.
     Replicate,
-    /// To change the cluster: mounts, policies, jobs.
+    /// To change the cluster: mounts, policies, drains.
     Administer,
     /// To see metrics and counters, which name no file.
     Observe,

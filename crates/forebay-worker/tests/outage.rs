@@ -140,6 +140,69 @@ async fn a_worker_that_does_not_want_us_is_not_waited_for_and_one_that_answers_n
     assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 0);
 }
 
+fn unproved() -> CallError {
+    let reason = "it speaks TLS only; set `security.mode` as it is set there".to_owned();
+    LinkError::Unproved { peer: "one".into(), reason }.into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_prove_who_it_is_is_told_so_at_once() {
+    let scene = Scene::new(async |_| Away::Wait).await;
+    let began = Instant::now();
+    scene.link.fail_next(1000, &unproved());
+    let failures = [
+        scene.client.stat(&path("/s3/f"), true).await.map(|_| ()).unwrap_err(),
+        scene.file.read(0, 10).await.map(|_| ()).unwrap_err(),
+        scene.client.remove(&path("/s3/f")).await.unwrap_err(),
+    ];
+    for failure in failures {
+        assert_eq!(failure.kind(), FailureKind::PermissionDenied, "{failure}");
+        assert!(failure.message().ends_with("; set `security.mode` as it is set there"), "{failure}");
+    }
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(scene.stats().outages.load(Ordering::Relaxed), 0);
+}
+
+/// One that has another key than the others costs a failover, and only the word of all of them is that the client is denied.
+#[tokio::test(start_paused = true)]
+async fn another_worker_is_asked_when_one_does_not_believe_who_we_are() {
+    let origin = origin();
+    origin.put("f", pattern(BYTES, 7));
+    let service = worker(&origin).await as Arc<dyn Service>;
+    let links = ["one", "two"].map(|name| Arc::new(FakeTransport::new(name, Arc::clone(&service))));
+    let [one, two] = links.clone();
+    let topology = ArcSwap::from(StaticMembership::new(["one", "two"]).topology());
+    let cluster = Arc::new(Joining { topology, links });
+    let options = ClientOptions { request_timeout: TIMEOUT, ..ClientOptions::default() };
+    let (buffers, runtime) = (store(64, None).await, tokio::runtime::Handle::current());
+    let client = Client::with_resort(
+        Arc::clone(&cluster) as _,
+        Arc::clone(&cluster) as _,
+        buffers,
+        options,
+        Away::Wait,
+        runtime,
+    );
+    let name = path("/s3/f");
+    let found =
+        async || client.stat(&name, true).await.map(|found| found.attr.size()).map_err(|failure| failure.kind());
+    let began = Instant::now();
+    assert_eq!(found().await, Ok(BYTES as u64));
+    let (owner, other) = if one.calls(Op::Stat) > 0 { (one, two) } else { (two, one) };
+    owner.fail_next(1, &unproved());
+    assert_eq!(found().await, Ok(BYTES as u64));
+    owner.fail_next(1, &unproved());
+    other.fail_next(1, &unproved());
+    assert_eq!(found().await, Err(FailureKind::PermissionDenied));
+    for (refuses, away) in [(&owner, &other), (&other, &owner)] {
+        refuses.fail_next(1, &unproved());
+        away.kill();
+        assert_eq!(found().await, Err(FailureKind::Unavailable), "the one that is away may believe it");
+        away.revive();
+    }
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+}
+
 /// It was restarted while the cluster's state is away.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_does_not_know_yet_what_is_mounted_is_waited_for() {

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use forebay_config::Loaded;
 use forebay_coordinator::ApiClient;
+use forebay_types::Role;
 
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
 use crate::logging;
-use forebay_node::{binding, state};
+use forebay_node::{binding, security, state};
 
 /// Which coordinator to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,16 +23,19 @@ pub(crate) struct CoordinatorArgs {
 }
 
 impl CoordinatorArgs {
-    /// A client of the coordinator. `path`, as a person wrote it, says which where several mounts have one.
+    /// A client of the coordinator, which proves what this user's configuration has. `path`, as a person wrote it, says which where
+    /// several mounts have one. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When there is none to be found, or more than one.
+    /// When there is none to be found, or more than one; and when it should prove who it is, and cannot.
     pub(crate) fn client(&self, path: Option<&Path>) -> anyhow::Result<ApiClient> {
         let config = ConfigArgs { config: self.config.clone(), settings: Vec::new() };
         let loaded = config.load([])?;
         logging::start_quiet(&loaded.config)?;
         let source = binding::group_source(&loaded.config)?;
-        Ok(ApiClient::from_source(&self.address(&loaded, path)?, source)?)
+        let address = self.address(&loaded, path)?;
+        let security = security::http_client(&loaded.config, Some(Role::Coordinator))?;
+        Ok(ApiClient::from_source(&address, source, security)?)
     }
 
     fn address(&self, loaded: &Loaded, path: Option<&Path>) -> anyhow::Result<String> {

@@ -12,7 +12,7 @@ Exit codes:
   2    the command line or the configuration is wrong
   3    no such file, mount or process
   4    a worker or the origin cannot be reached or did not answer in time; another try may work
-  5    permission denied, by the system or by the origin
+  5    permission denied, by the system, by the origin or by a worker
   6    in the way: already mounted, or still in use
   7    a job succeeded, and some of what it loaded was evicted again meanwhile
   8    a job failed: some of it could not be done

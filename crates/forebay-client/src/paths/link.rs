@@ -165,11 +165,12 @@ impl WorkerLinkShared {
         }
     }
 
-    /// Why a request fails that no path may be used for: it may be that the worker is away.
+    /// Why a request fails that no path may be used for: it may be that the worker is away, or that identities do not fit.
     #[cold]
     async fn refusal(&self, peer: String, reason: String, deadline: Duration) -> LinkError {
         let ping = Request::on_path(Op::Ping, Bytes::new(), deadline.min(PROBE_PATIENCE));
         match self.tcp.call(ping, None).await {
+            Err(CallError::Link(unproved @ LinkError::Unproved { .. })) => unproved,
             Err(CallError::Link(_)) => LinkError::Connect { peer, reason },
             Ok(_) | Err(CallError::Service(_)) => LinkError::NotAllowed { peer, reason },
         }

@@ -95,6 +95,9 @@ pub struct WorkerRecord {
     pub weight: f64,
     /// The release that it runs.
     pub version: String,
+    /// Its name in the certificate that it shows, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
     /// The place that it stands in, if that was told: a rack, an availability zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,

@@ -2,7 +2,8 @@
 //!
 //! A request goes to the address that the election's record names, and nowhere else, over a connection of its own. It goes on
 //! once: it carries a mark, and a coordinator that gets it and does not lead says so, instead of passing it on to whom it
-//! takes for the leader. Neither a request nor an answer is held in memory; both together have one deadline.
+//! takes for the leader. Whoever asked may do so: that was judged here, and its token stays here.
+//! Neither a request nor an answer is held in memory; both together have one deadline.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -47,6 +48,9 @@ const HOP_BY_HOP: [&str; 9] = [
 
 /// What a browser says of the page that asks. We have judged it, by our own names; to the leader our page is another origin.
 const OF_THE_PAGE: [&str; 5] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest"];
+
+/// What whoever asks has proved who it is with. We have judged it, and a request goes on in our own name.
+const OF_WHO_ASKS: [&str; 2] = ["authorization", "cookie"];
 
 /// Whether another coordinator has passed this request on.
 pub(super) fn was_forwarded(headers: &HeaderMap) -> bool {
@@ -95,7 +99,7 @@ fn outgoing(request: Request, uri: &Uri, leader: &LeaderRecord) -> Result<Reques
     let (parts, body) = request.with_limited_body().into_parts();
     let mut headers = parts.headers;
     remove_hop_by_hop(&mut headers);
-    for name in OF_THE_PAGE {
+    for name in OF_THE_PAGE.into_iter().chain(OF_WHO_ASKS) {
         headers.remove(name);
     }
     let host = HeaderValue::from_str(&leader.address).map_err(|error| cannot_be_reached(leader, error))?;

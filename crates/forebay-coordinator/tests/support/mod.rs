@@ -40,16 +40,19 @@ impl Cluster {
     }
 
     pub(crate) async fn coordinator(&self, name: &str) -> (Coordinator, ApiClient) {
-        let mut options =
-            CoordinatorOptions::new(name, "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
+        let loopback: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let coordinator = self.start(CoordinatorOptions::new(name, loopback, "9.9.9")).await;
+        let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
+        (coordinator, client)
+    }
+
+    pub(crate) async fn start(&self, mut options: CoordinatorOptions) -> Coordinator {
         options.mount_check = Some(Arc::new(|mount, _| match mount.origin.starts_with("s3://") {
             true => Ok(()),
             false => Err("no origin has this scheme".to_owned()),
         }));
         let (store, cache) = (Arc::clone(&self.store), Arc::clone(&self.cache));
-        let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
-        let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
-        (coordinator, client)
+        Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap()
     }
 }
 

@@ -96,7 +96,7 @@ fn of_api(error: &ApiError) -> ErrorClass {
         error if error.is_unavailable() => Exit::Unavailable,
         error if error.is_not_found() => Exit::NotFound,
         ApiError::Refused { status: 409, .. } => Exit::Busy,
-        ApiError::Denied { .. } => Exit::Denied,
+        ApiError::Denied { .. } | ApiError::Refused { status: 401 | 403, .. } => Exit::Denied,
         ApiError::Address(_) | ApiError::Refused { status: 400..500, .. } => Exit::Usage,
         _ => Exit::Failed,
     };

@@ -14,7 +14,7 @@ pub enum Exit {
     NotFound = 3,
     /// A worker or an origin cannot be reached or did not answer in time; another try may work.
     Unavailable = 4,
-    /// The system or the origin refused access.
+    /// The system, the origin or a worker refused access.
     Denied = 5,
     /// Something is in the way: already mounted, or still in use.
     Busy = 6,

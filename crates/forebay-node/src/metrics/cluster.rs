@@ -1,8 +1,8 @@
-//! Metrics of what is around the data: coordinators, members and etcd.
+//! Metrics of what is around the data: coordinators, members, etcd, and who is who.
 
 use forebay_metrics::Families;
 
-use crate::report::{Cluster, Coordinator, Etcd, Security};
+use crate::report::{Audit, Cluster, Coordinator, Etcd, Security};
 
 pub(super) fn of_coordinator(coordinator: &Coordinator, families: &mut Families) {
     families
@@ -51,4 +51,9 @@ pub(super) fn of_security(security: &Security, families: &mut Families) {
             "Time until the certificate of a worker expires; 0 once it has, and nobody believes it",
         )
         .add([], security.certificate_expires_seconds);
+}
+
+pub(super) fn of_audit(audit: &Audit, families: &mut Families) {
+    let help = "Events that are missing from the audit log of a worker";
+    families.counter("forebay_worker_audit_lost_total", help).add([], audit.lost);
 }

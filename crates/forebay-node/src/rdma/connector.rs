@@ -29,6 +29,7 @@ use super::rails::{self, Rail};
 use super::trace::Tracing;
 use super::{is_wanted, library, metadata_or_tcp, or_tcp};
 use crate::block_size::block_size;
+use crate::security;
 
 /// How often it is looked whether a pool has grown beyond what is registered.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(500);
@@ -211,7 +212,7 @@ impl Drop for RdmaConnector {
 
 impl Connector for RdmaConnector {
     fn connect(&self, member: &Member) -> Arc<dyn Transport> {
-        let tcp = Arc::new(TcpTransport::new(Arc::clone(&member.address), self.tcp.clone()));
+        let tcp = Arc::new(TcpTransport::new(Arc::clone(&member.address), security::options_for(&self.tcp, member)));
         let maker = Arc::clone(&self.maker) as Arc<dyn PathMaker>;
         let link = Arc::new(WorkerLink::new(tcp, maker, self.options, Arc::clone(&self.stats)));
         let mut links = self.links.lock();

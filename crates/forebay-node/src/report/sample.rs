@@ -83,6 +83,7 @@ pub fn everything(scale: u64) -> Value {
         "coordinator": { "leads": true, "jobs": { "RUNNING": 1 }, "bytes_per_second": 5.0, "failures": 1 },
         "cluster": { "members": [{ "name": "node1" }], "last_known": { "seconds": 3 } },
         "security": { "identity": "spiffe://forebay/forebay/prod/worker/node1", "certificate_expires_seconds": 7200 },
+        "audit": { "lost": scale },
         "etcd": { "certificate_renewals": scale, "certificate_refused_seconds": 3 },
         "rdma": {
             "paths": { "rdma": traffic, "tcp": traffic, "fell_back": scale },

@@ -9,6 +9,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{WireAttr, decode, encode, malformed};
+use crate::limits::MAX_REQUEST_BODY;
 use crate::traits::{Op, Request};
 
 /// Parts of one upload, at most: what S3 takes.
@@ -178,13 +179,8 @@ impl UploadRequest {
     /// # Errors
     /// [`FailureKind::InvalidArgument`] for anything else, [`FailureKind::Corrupt`] when the bytes are not those that were sent.
     pub fn decode(request: &Request) -> Result<Self, Failure> {
-        let short = || malformed("upload", "it is cut off");
-        let body = &request.body;
-        let (length, rest) = body.split_first_chunk::<4>().ok_or_else(short)?;
-        let length = u32::from_le_bytes(*length) as usize;
-        let head = rest.get(..length).ok_or_else(short)?;
-        let WireUpload { path, part, sum } = decode("upload", head)?;
-        let inline = body.slice(4 + length..);
+        let (WireUpload { path, part, sum }, length) = upload_head(&request.body)?;
+        let inline = request.body.slice(length..);
         let bytes = match (inline.is_empty(), request.tail.is_empty()) {
             (true, _) => request.tail.clone(),
             (false, true) => inline,
@@ -196,6 +192,26 @@ impl UploadRequest {
         }
         Ok(Self { path, part, bytes })
     }
+
+    /// The file that an upload is for. Its bytes are not looked at.
+    ///
+    /// # Errors
+    /// [`FailureKind::InvalidArgument`] for what is no upload.
+    pub fn path_of(request: &Request) -> Result<Vec<u8>, Failure> {
+        Ok(upload_head(&request.body)?.0.path)
+    }
+}
+
+/// What the bytes of an upload are, and where in its body they begin.
+fn upload_head(body: &[u8]) -> Result<(WireUpload, usize), Failure> {
+    let short = || malformed("upload", "it is cut off");
+    let (length, rest) = body.split_first_chunk::<4>().ok_or_else(short)?;
+    let length = u32::from_le_bytes(*length);
+    if length > MAX_REQUEST_BODY {
+        return Err(malformed("upload", format!("{length} bytes say what it is")));
+    }
+    let head = rest.get(..length as usize).ok_or_else(short)?;
+    Ok((decode("upload", head)?, 4 + length as usize))
 }
 
 #[cfg(test)]

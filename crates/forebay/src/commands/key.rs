@@ -1,4 +1,4 @@
-//! `forebay key`: the key of a cluster, and certificates that follow from it.
+//! `forebay key`: the key of a cluster, certificates that follow from it, and tokens.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use forebay_identity::{
     CLOCK_SKEW, ClusterKey, ClusterKeys, Credentials, FileError, IssueError, KeyError, Scope, certificates_pem,
+    new_token,
 };
 use forebay_types::Role;
 use serde_json::json;
@@ -44,6 +45,16 @@ Example:
   forebay key create > /etc/forebay/cluster.key
   forebay key create >> /etc/forebay/cluster.key")]
     Create,
+    /// Print a new token, for who has no certificate
+    ///
+    /// Whoever shows it to a coordinator or a page of metrics is an admin there, or may scrape: it goes into the file
+    /// that security.token_file or security.metrics_token_file names, of mode 0600. A file that standard output goes to
+    /// is given that mode. To replace a token, append a new one, change those who show it, then remove the old one.
+    #[command(after_help = "\
+Example:
+  forebay key token > /etc/forebay/token
+  forebay key token > /etc/forebay/metrics-token")]
+    Token,
     /// Show the fingerprints of the keys in a file, and nothing else of them
     #[command(after_help = "\
 Example:
@@ -85,6 +96,9 @@ Example:
         /// Replace the certificate that is in the directory
         #[arg(long)]
         replace: bool,
+        /// A name or address that programs of others look for in the certificate, such as Prometheus; may be repeated
+        #[arg(long = "host", value_name = "HOST")]
+        hosts: Vec<String>,
         #[command(flatten)]
         config: ConfigArgs,
     },
@@ -97,23 +111,35 @@ Example:
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Create => create(),
+        Command::Token => token(),
         Command::Show { json, config } => show(*json, config),
-        Command::Issue { role, client, lifetime, output, replace, config } => {
+        Command::Issue { role, client, lifetime, output, replace, hosts, config } => {
             let output = output.clone().unwrap_or_else(|| PathBuf::from(client));
-            issue(*role, client, **lifetime, &output, *replace, config)
+            issue(*role, client, hosts, **lifetime, &output, *replace, config)
         }
     }
 }
 
 fn create() -> anyhow::Result<()> {
     let key = ClusterKey::generate().map_err(unusable)?;
+    print_secret(&key.to_pem(), "create")
+}
+
+fn token() -> anyhow::Result<()> {
+    let token = new_token().map_err(unusable)?;
+    print_secret(&format!("{}\n", *token), "token")
+}
+
+fn print_secret(text: &str, command: &str) -> anyhow::Result<()> {
     let stdout = io::stdout();
     if stdout.is_terminal() {
-        eprintln!("forebay: this is a secret; `forebay key create > FILE` keeps it in a file that only you can read");
+        eprintln!(
+            "forebay: this is a secret; `forebay key {command} > FILE` keeps it in a file that only you can read"
+        );
     } else {
         keep_private(&File::from(rustix::io::dup(&stdout)?))?;
     }
-    output::print(&key.to_pem())
+    output::print(text)
 }
 
 /// A regular file that the shell made for us has the mode of the shell's choice. It is changed before the secret is in it.
@@ -145,6 +171,7 @@ fn show(json: JsonArg, config: &ConfigArgs) -> anyhow::Result<()> {
 fn issue(
     role: Role,
     client: &str,
+    hosts: &[String],
     lifetime: Duration,
     output: &Path,
     replace: bool,
@@ -158,7 +185,7 @@ fn issue(
     let too_long = || Fault::new(Exit::Usage, format!("{lifetime:?} is too long"), "choose a shorter --lifetime");
     let until = now.checked_add(lifetime).ok_or_else(too_long)?;
     let authority = keys.current().authority(&scope, role).map_err(unusable)?;
-    let credentials = authority.issue(client, now - CLOCK_SKEW, until).map_err(unusable)?;
+    let credentials = authority.issue_at(client, hosts, now - CLOCK_SKEW, until).map_err(unusable)?;
     let authorities = believed(&keys, &scope, role).map_err(unusable)?;
     make_directory(output, replace)?;
     write(output, &credentials, &authorities)?;
@@ -169,8 +196,8 @@ fn issue(
 
 /// The authorities that one of this role has to believe: those of whom it will meet, and those that vouch for itself.
 fn believed(keys: &ClusterKeys, scope: &Scope, role: Role) -> Result<String, IssueError> {
-    if matches!(role, Role::Worker | Role::Coordinator) {
-        // They listen, and everybody comes to them.
+    if !matches!(role, Role::Reader | Role::Writer) {
+        // Everybody comes to those who listen, and admins and who collects metrics come to all pages.
         return Ok(certificates_pem(&keys.authorities(scope)?));
     }
     let each =

@@ -10,12 +10,13 @@ use forebay_config::Config;
 use forebay_coordinator::ApiClient;
 use forebay_doctor::Root;
 use forebay_doctor::facts::{CoordinatorProbe, EtcdProbe, Fuse, MountProbe, WindowProbe, micros};
+use forebay_types::Role;
 use serde_json::{Value, json};
 
 use crate::exit::UserError;
 use forebay_node::cluster::Cluster;
 use forebay_node::report::{Report, Window, WorkerPaths};
-use forebay_node::{binding, control, state, window};
+use forebay_node::{binding, control, security, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
 const PAGE_WITHIN: Duration = Duration::from_secs(3);
@@ -91,12 +92,16 @@ pub(super) fn coordinator_addresses(config: &Config, named: Option<&str>) -> Vec
 pub(super) async fn coordinators(config: &Config, addresses: &[String]) -> Vec<CoordinatorProbe> {
     // An interface that is not there is told of by another check.
     let source = binding::group_source(config).ok().flatten();
-    futures::future::join_all(addresses.iter().map(|address| coordinator(address, source))).await
+    futures::future::join_all(addresses.iter().map(|address| coordinator(config, address, source))).await
 }
 
-async fn coordinator(address: &str, source: Option<IpAddr>) -> CoordinatorProbe {
+async fn coordinator(config: &Config, address: &str, source: Option<IpAddr>) -> CoordinatorProbe {
     let begun = Instant::now();
-    let answer = async { Ok::<_, anyhow::Error>(ApiClient::from_source(address, source)?.cluster().await?) }.await;
+    let answer = async {
+        let security = security::http_client(config, Some(Role::Coordinator))?;
+        Ok::<_, anyhow::Error>(ApiClient::from_source(address, source, security)?.cluster().await?)
+    };
+    let answer = answer.await;
     let probe = CoordinatorProbe {
         address: address.to_owned(),
         took_us: micros(begun.elapsed()),

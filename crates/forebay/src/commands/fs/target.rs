@@ -16,14 +16,14 @@ use forebay_cluster::{Member, Membership as _, Reach, StaticMembership, topology
 use forebay_config::{ClusterName, Loaded, RdmaFallback, SharedMemory};
 use forebay_coordinator::ApiClient;
 use forebay_fuse::mount_table::{self, MountState};
-use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
+use forebay_types::{Attr, ByteSize, FileVersion, FsPath, Role};
 
 use crate::config_args::ConfigArgs;
 use crate::coordinator_args::Known;
 use crate::exit::{Exit, Fault};
 use crate::logging;
 use forebay_node::cluster::Cluster;
-use forebay_node::security::Security;
+use forebay_node::security::{self, Security};
 use forebay_node::{assembly, binding, control, state};
 
 /// What is registered at start by a command that must use RDMA.
@@ -217,7 +217,8 @@ impl Targets {
     /// The workers that the coordinator at `address` knows.
     async fn members_by(&self, address: &str) -> anyhow::Result<Vec<Member>> {
         let source = binding::group_source(&self.loaded.config)?;
-        let status = ApiClient::from_source(address, source)?.cluster().await?;
+        let security = security::http_client(&self.loaded.config, Some(Role::Coordinator))?;
+        let status = ApiClient::from_source(address, source, security)?.cluster().await?;
         let told = status.cluster["members"].as_array().cloned().unwrap_or_default();
         let records = told.into_iter().filter_map(|told| serde_json::from_value::<WorkerRecord>(told).ok());
         let group = self.loaded.config.cluster_cache_group.as_str();
@@ -284,7 +285,7 @@ pub(crate) fn mount_of(path: &Path) -> anyhow::Result<(state::RunState, FsPath)>
 }
 
 fn member(name: &str, address: &str, weight: f64) -> Member {
-    Member { name: name.into(), address: address.into(), weight }
+    Member { name: name.into(), address: address.into(), weight, identity: None }
 }
 
 /// The workers that a mount reads from, with their weights, as its process knows them now; as it knew them when it mounted, if

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::commands::fs::target::{Targets, WorkersArgs, mount_of};
 use crate::exit::{Exit, Fault};
-use forebay_node::control;
 use forebay_node::state::{Role, RunState};
+use forebay_node::{control, security};
 
 /// The counters of a mount, as a file in it.
 const STATS_FILE: &str = ".stats.json";
@@ -23,8 +23,8 @@ pub(super) enum Source {
     /// A mount: through the socket of its process, or, where that is out of reach as in a container, through the mount. With the
     /// run state of its process there is a client of its workers.
     Mount { mountpoint: PathBuf, found: Option<(RunState, Client)>, targets: Targets },
-    /// `http://HOST:PORT/stats`.
-    Web { address: String, http: reqwest::Client },
+    /// `http://HOST:PORT/stats`, or `https://`.
+    Web { address: String, scheme: &'static str, http: reqwest::Client },
     /// Workers, asked over TCP.
     Workers { client: Client, targets: Targets },
 }
@@ -46,8 +46,13 @@ impl Source {
         }
         let path = Path::new(target);
         if is_address(target) && !path.exists() {
-            let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy().build()?;
-            return Ok(Self::Web { address: target.to_owned(), http });
+            let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy();
+            // Whoever counts, of whatever role.
+            let (scheme, http) = match security::http_client(&targets.loaded().config, None)? {
+                Some(security) => ("https", http.tls_backend_preconfigured(security)),
+                None => ("http", http),
+            };
+            return Ok(Self::Web { address: target.to_owned(), scheme, http: http.build()? });
         }
         let mountpoint = path.to_owned();
         match mount_of(path) {
@@ -70,7 +75,9 @@ impl Source {
                 let report = of_mount(mountpoint, found.as_ref().map(|(state, _)| state)).await?;
                 Ok(vec![(mountpoint.display().to_string(), report)])
             }
-            Self::Web { address, http } => Ok(vec![(address.clone(), of_web(address, http).await?)]),
+            Self::Web { address, scheme, http } => {
+                Ok(vec![(address.clone(), of_web(&format!("{scheme}://{address}/stats"), http).await?)])
+            }
             Self::Workers { client, .. } => {
                 let (mut reports, mut failed) = (Vec::new(), None);
                 for (worker, report) in of_workers(client).await {
@@ -109,7 +116,9 @@ impl Source {
                 reports.push((mountpoint.display().to_string(), own));
                 reports
             }
-            Self::Web { address, http } => vec![(address.clone(), of_web(address, http).await)],
+            Self::Web { address, scheme, http } => {
+                vec![(address.clone(), of_web(&format!("{scheme}://{address}/stats"), http).await)]
+            }
             Self::Workers { client, .. } => of_workers(client).await,
         }
     }
@@ -157,15 +166,22 @@ fn is_denied(error: &anyhow::Error) -> bool {
     cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-async fn of_web(address: &str, http: &reqwest::Client) -> anyhow::Result<Value> {
-    let url = format!("http://{address}/stats");
-    let answer = async { http.get(&url).send().await?.error_for_status()?.json().await };
+async fn of_web(url: &str, http: &reqwest::Client) -> anyhow::Result<Value> {
+    let answer = async { http.get(url).send().await?.error_for_status()?.json().await };
     answer.await.map_err(|error| {
         let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let cause = causes.by_ref().last().map(ToString::to_string).unwrap_or_default();
         if error.status() == Some(reqwest::StatusCode::MISDIRECTED_REQUEST) {
             let next = "give its IP address, or add the name to `network.http.hosts` of that process";
             return Fault::new(Exit::Denied, format!("what answers at {url} has another name"), next).into();
+        }
+        if matches!(error.status(), Some(reqwest::StatusCode::UNAUTHORIZED | reqwest::StatusCode::FORBIDDEN)) {
+            let next = "ask with the certificate of an admin, or of one that collects metrics";
+            return Fault::new(Exit::Denied, format!("{url} does not show its counters to this user"), next).into();
+        }
+        if error.status() == Some(reqwest::StatusCode::BAD_REQUEST) {
+            let next = "set `security.mode` as it is set there";
+            return Fault::new(Exit::Usage, format!("what answers at {url} speaks TLS only"), next).into();
         }
         // Another program listens there, or an old version.
         if error.is_status() || error.is_decode() {

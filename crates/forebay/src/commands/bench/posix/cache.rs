@@ -4,14 +4,15 @@
 //! The coordinator knows files by their path in the namespace, fio by their path below the mount. That both mean the same files
 //! is checked: a load job counts what it loads, and that must be what fio has written.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_benchmark::posix::run::{Cache, CacheError, CachedFiles, Stop};
+use forebay_config::Config;
 use forebay_coordinator::jobs::{Cause, FreeSpec, JobReport, JobSpec, LoadSpec};
 use forebay_coordinator::{ApiClient, ApiError};
-use forebay_types::FsPath;
+use forebay_node::{binding, security};
+use forebay_types::{FsPath, Role};
 use tokio::runtime::Handle;
 
 use crate::output;
@@ -30,17 +31,19 @@ pub(super) struct Coordinated {
 }
 
 impl Coordinated {
-    /// Of the mount at `mountpoint`, by the coordinator at `address`, which is asked from `source`.
+    /// Of the mount at `mountpoint`, by the coordinator at `address`, which is asked as this configuration says.
     ///
     /// # Errors
-    /// When that is no address.
-    pub(super) fn new(
-        mountpoint: PathBuf,
-        address: String,
-        source: Option<IpAddr>,
-        runtime: Handle,
-    ) -> Result<Self, ApiError> {
-        Ok(Self { client: ApiClient::from_source(&address, source)?, mountpoint, address, runtime })
+    /// When that is no address, or this process cannot prove who it is though it should.
+    pub(super) fn new(mountpoint: PathBuf, address: String, config: &Config, runtime: Handle) -> anyhow::Result<Self> {
+        let source = binding::group_source(config)?;
+        let security = {
+            // Its files are looked after there.
+            let _entered = runtime.enter();
+            security::http_client(config, Some(Role::Coordinator))?
+        };
+        let client = ApiClient::from_source(&address, source, security)?;
+        Ok(Self { client, mountpoint, address, runtime })
     }
 
     /// The addresses of the cluster's workers that will stay; none when the coordinator does not say.

@@ -12,7 +12,6 @@ use tokio::runtime::Handle;
 use super::cache::Coordinated;
 use super::mounted::Mounted;
 use crate::exit::{Exit, Fault};
-use forebay_node::binding;
 use forebay_node::state::{self, RunState};
 
 /// The kind of file system that a Forebay mount is.
@@ -96,8 +95,7 @@ impl Caches<'_> {
                 format!("no coordinator is known that would empty the cache of {}; {next}", mount.at.display());
             return Ok((with_workers(Box::new(any().because(reason))), addresses.len() as u32, addresses));
         };
-        let source = binding::group_source(&self.loaded.config)?;
-        let cache = Coordinated::new(mount.at.clone(), address, source, self.runtime.clone())?;
+        let cache = Coordinated::new(mount.at.clone(), address, &self.loaded.config, self.runtime.clone())?;
         // Now rather than after the data has been written.
         let workers = cache.workers()?;
         let count = u32::try_from(workers.len()).unwrap_or(u32::MAX);
