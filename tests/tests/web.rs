@@ -1,32 +1,10 @@
 //! The coordinator's web page in a browser: what it shows is what there is, and it asks nothing but the coordinator.
 
-use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, Tree, eventually, finish, forebay, skipped};
+use forebay_e2e::{Bucket, Setup, Tree, browser, eventually, finish, forebay, page};
 
 const SOON: Duration = Duration::from_secs(60);
-
-/// Where a browser is.
-fn browser() -> Option<&'static str> {
-    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
-        let output = Command::new(name).arg("--version").output();
-        output.is_ok_and(|output| output.status.success())
-    });
-    if found.is_none() {
-        skipped("no Chromium is installed (apt-get install chromium)");
-    }
-    found
-}
-
-/// The page at `url` as the browser has it after a few seconds, scripts included; nothing but loopback can be reached.
-fn page(browser: &str, url: &str, profile: &std::path::Path, arguments: &[&str]) -> Finished {
-    let mut command = Command::new(browser);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]);
-    command.args(["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--virtual-time-budget=8000"]);
-    command.arg(format!("--user-data-dir={}", profile.display())).args(arguments).arg(url);
-    finish(&mut command, SOON * 2)
-}
 
 #[test]
 fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {

@@ -239,8 +239,8 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
 /// What asked for the page and for what it shows: the address, and what it proved with.
 type Asked = Arc<parking_lot::Mutex<Vec<(String, Option<String>)>>>;
 
-/// The page, before an interface that answers to one token alone. (A browser takes no certificate of ours; the real interface asks
-/// for one, or for the token.)
+/// The page, before an interface that answers to one token alone. (The real interface speaks TLS, and asks for a certificate or for the
+/// token: `tests/tests/http_access.rs`.)
 async fn page_that_needs(token: &'static str) -> (std::net::SocketAddr, Asked) {
     use axum::http::{StatusCode, header};
     let asked = Asked::default();
