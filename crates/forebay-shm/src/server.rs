@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use forebay_memory::Pool;
+use forebay_private::{may_talk, nobody, our_user};
 use forebay_transport::Service;
 use forebay_transport::wire::Hello;
 use forebay_types::{ByteSize, FailureKind};
@@ -19,7 +20,7 @@ use crate::listener::Listener;
 use crate::options::ServerOptions;
 use crate::session::serve;
 use crate::sessions::{Line, SessionsShared};
-use crate::socket::{Socket, may_talk, nobody, our_user};
+use crate::socket::Socket;
 use crate::wire;
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
