@@ -10,7 +10,7 @@
 //! | question | file |
 //! | --- | --- |
 //! | How is an identity written? | `name.rs` |
-//! | How does everything follow from one key? | `cluster_key.rs`, `authority.rs` |
+//! | How does everything follow from one key? | `cluster_key.rs`, `p256.rs`, `authority.rs` |
 //! | Who is believed? | `trust.rs` |
 //! | Until when are certificates valid? | `validity.rs` |
 //! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
@@ -28,6 +28,7 @@ mod credentials;
 mod error;
 mod live;
 mod name;
+mod p256;
 mod proof;
 mod provider;
 mod secret_file;

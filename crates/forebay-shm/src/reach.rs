@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use forebay_identity::Unproved;
 use forebay_memory::Window;
+use forebay_private::{may_talk, our_user};
 use forebay_transport::wire::{Hello, WireError};
 use forebay_types::FailureKind;
 use tokio::net::lookup_host;
@@ -23,7 +24,7 @@ use crate::handshake::{Handshake, HandshakeError};
 use crate::options::ClientOptions;
 use crate::path::socket_path;
 use crate::security::ClientSecurity;
-use crate::socket::{self, Received, Socket, is_process, may_talk, our_process, our_user};
+use crate::socket::{self, Received, Socket, is_process, our_process};
 use crate::wire::{Answered, GREETING_LEN, Greeting, MAX_ANSWERED, Malformed};
 
 /// Why a worker's memory is not to be seen.
@@ -143,7 +144,7 @@ pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen,
 
 /// Connects to the first of the worker's sockets at which a process listens that we may talk to.
 async fn find(worker: &str, directory: &Path) -> Result<Socket, NotSeen> {
-    let (ours, nobody) = (our_user(), socket::nobody());
+    let (ours, nobody) = (our_user(), forebay_private::nobody());
     let mut none = NotSeen::Elsewhere;
     for address in lookup_host(worker).await?.filter(is_ours) {
         if matches!(none, NotSeen::Elsewhere) {

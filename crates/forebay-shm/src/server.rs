@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use forebay_memory::Pool;
+use forebay_private::{may_talk, nobody, our_user};
 use forebay_transport::Service;
 use forebay_transport::wire::Hello;
 use forebay_types::{ByteSize, FailureKind};
@@ -21,7 +22,7 @@ use crate::listener::Listener;
 use crate::options::ServerOptions;
 use crate::session::serve;
 use crate::sessions::{Counted, Line, SessionsShared};
-use crate::socket::{Socket, may_talk, nobody, our_user};
+use crate::socket::Socket;
 use crate::wire;
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.

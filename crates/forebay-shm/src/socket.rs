@@ -263,24 +263,6 @@ fn hangs_up(fd: &OwnedFd, also: PollFlags) -> io::Result<bool> {
     Ok(polled[0].revents().intersects(PollFlags::HUP.union(also)))
 }
 
-/// Whether the two sides trust each other with their memory: a process of the same user, or of root.
-/// `nobody`: the id under which the kernel shows every user that our user namespace does not know.
-pub(crate) fn may_talk(peer: u32, ours: u32, nobody: u32) -> bool {
-    peer != nobody && (peer == ours || peer == 0)
-}
-
-/// The id under which the kernel shows users that have no number in a namespace.
-pub(crate) fn nobody() -> u32 {
-    const USUAL: u32 = 65_534;
-    let set = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-    set.ok().and_then(|set| set.trim().parse().ok()).unwrap_or(USUAL)
-}
-
-/// The user that we run as.
-pub(crate) fn our_user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 /// A number that this process has and no other one while it lives, whatever namespaces either is in; zero where there is none. Before
 /// Linux 6.9 all processes have the same.
 pub(crate) fn our_process() -> u64 {
@@ -299,6 +281,8 @@ pub(crate) fn is_process(seen: Option<u64>, said: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use forebay_private::our_user;
+
     use super::*;
 
     async fn pair() -> (Socket, Socket) {
@@ -317,15 +301,6 @@ mod tests {
                 received => return received.unwrap(),
             }
         }
-    }
-
-    #[test]
-    fn only_the_same_user_and_root_are_trusted() {
-        let may_talk = |peer, ours| may_talk(peer, ours, 65_534);
-        assert!(may_talk(1000, 1000) && may_talk(0, 1000) && may_talk(0, 0));
-        assert!(!may_talk(1001, 1000) && !may_talk(1000, 0) && !may_talk(65_534, 1000));
-        // Every user that has no number here looks like that one.
-        assert!(!may_talk(65_534, 65_534) && nobody() > 0);
     }
 
     #[tokio::test]
