@@ -160,6 +160,45 @@ fn programs_on_the_mount_of_a_tenant_that_is_locked_out_are_denied() {
     let _ = list(&worker, &with_key(&key)).succeeded();
 }
 
+/// On the worker's machine a mount proves who it is at the socket of its memory, too, and sees no more of that once it is denied.
+#[test]
+fn a_mount_sees_the_memory_of_its_worker_until_it_is_denied() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 8 << 20));
+    tree.put_into(&bucket, "");
+    let (directory, key) = key();
+    let output = directory.path().join("team-a");
+    let issued = ["key", "issue", "--role", "reader", "--client", "team-a", "--output", output.to_str().unwrap()];
+    let _ = run(&issued, &with_key(&key)).succeeded();
+    let denied = directory.path().join("denied");
+    std::fs::write(&denied, "").unwrap();
+    let sockets = format!("network.shared_memory_dir={}", directory.path().join("sockets").display());
+    let sharing = ["network.shared_memory=on", sockets.as_str()];
+    let setup = Setup::of(&bucket).options(&sharing).option("worker.memory.prewarm=false");
+    let denying = format!("security.denied_file={}", denied.display());
+    let worker = set(setup, &with_key(&key)).option(&denying).worker(&bucket);
+    let mount = |settings: &[String]| {
+        let setup = Setup::without_origin().option("client.memory.size=8MiB").options(&sharing);
+        set(setup, settings).mount(std::slice::from_ref(&worker))
+    };
+    let (theirs, ours) = (mount(&with_certificates(&output)), mount(&with_key(&key)));
+    let state = |mount: &forebay_e2e::Mount| {
+        mount.own_stats()["window"]["workers"][0]["state"].as_str().unwrap_or_default().to_owned()
+    };
+    for mount in [&theirs, &ours] {
+        eventually("the mount sees the worker's memory", SOON, || {
+            tree.verify(&mount.root());
+            state(mount) == "open"
+        });
+    }
+    assert_eq!((worker.counter("/window/connections"), worker.counter("/unproved_connections")), (2, 0));
+
+    std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/team-a\n").unwrap();
+    eventually("its session ends", SOON, || state(&theirs) != "open" && worker.counter("/window/connections") == 1);
+    eventually("the log says who was denied", SOON, || worker.log_text().contains("reader/team-a` is denied"));
+    tree.verify(&ours.root());
+    assert_eq!(state(&ours), "open");
+}
+
 /// The whole lines of an audit log.
 fn audited(log: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(log).unwrap();

@@ -479,7 +479,7 @@ keys! {
         posix_gid "posix.gid": Option<u32> = None, example "1000";
     }
     section "Security: who is who, and who may do what" {
-        /// How both ends of a connection to a worker, a coordinator or a page of metrics prove who they are. The same on all nodes.
+        /// How both ends of a connection to a worker, coordinator or page of metrics prove who they are. The same on all nodes.
         security_mode "security.mode": SecurityMode = SecurityMode::Off;
         /// What is accepted of those who connect, and whom all believe, while a running cluster goes from one mode
         /// to another: `["off", "key"]` first on all nodes, then `security.mode=key`, then nothing here. Empty:

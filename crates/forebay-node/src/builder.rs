@@ -11,6 +11,7 @@ use crate::error::{Exit, Fault, UserError};
 use crate::exposure::{self, Listeners};
 use crate::memory::{self, Takes};
 use crate::node::Node;
+use crate::page::Page;
 use crate::rdma;
 use crate::start::{self, Plan};
 
@@ -27,6 +28,7 @@ pub struct NodeBuilder {
     client: bool,
     coordinator: bool,
     standalone: Option<String>,
+    page: Page,
     mountpoint: Option<PathBuf>,
     log: Option<PathBuf>,
     cancelled: CancellationToken,
@@ -107,11 +109,22 @@ impl NodeBuilder {
         self
     }
 
-    /// Runs a worker of the origin at this URL, a client of it and a coordinator for this machine alone: all listen on its loopback
-    /// interface, at free ports where the configured ones are taken.
+    /// Runs a worker of the origin at this URL, a client of it and a coordinator for the user of this process alone. They listen at
+    /// no port: with a [mount](Self::mount), commands reach them over Unix sockets that only this user and root may connect to;
+    /// without, they are reached through [`Node::client`] and [`Self::web`].
     #[must_use]
     pub fn standalone(mut self, origin: impl Into<String>) -> Self {
         self.standalone = Some(origin.into());
+        self
+    }
+
+    /// With [`Self::standalone`]: serves REST, the web page and metrics at ports of the loopback interface, to those who have
+    /// the token in the URL that [`NodeAddresses::page`](crate::NodeAddresses::page) and
+    /// [`MountSummary::page`](crate::MountSummary::page) say. Without `port` it is `coordinator.port`, or a free one if that is
+    /// taken.
+    #[must_use]
+    pub fn web(mut self, port: Option<u16>) -> Self {
+        self.page = port.map_or(Page::AnyPort, Page::Port);
         self
     }
 
@@ -255,6 +268,7 @@ impl NodeBuilder {
             client: self.client,
             coordinator: self.coordinator,
             standalone: self.standalone,
+            page: self.page,
             mountpoint: self.mountpoint,
             log: self.log,
         };

@@ -18,7 +18,7 @@ pub(crate) const LARGE_BODY: usize = MAX_REQUEST_BODY as usize;
 /// How a worker's side listens and what it allows.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Where to listen; port 0 takes a free one. It does not matter to a server at a Unix socket.
     pub address: SocketAddr,
     /// The cluster that clients must name.
     pub cluster: String,

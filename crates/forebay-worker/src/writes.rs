@@ -126,8 +126,9 @@ impl Worker {
         }
         let Target { scope, path, origin, below } = self.target(path)?;
         let changing = self.metadata.changing(&scope, &path, false);
+        // Who asks again after a lost answer hears what was made then, and somebody may have replaced it since.
         let attr = origin.complete_upload(&below, upload, size, parts).await?;
-        Ok(made(changing, attr).await)
+        Ok(ChangeReply { attr: Some(changing.completed(attr).await), token: String::new() })
     }
 
     async fn copy(&self, from: &[u8], to: &[u8]) -> Result<ChangeReply, Failure> {
