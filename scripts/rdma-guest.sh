@@ -189,6 +189,20 @@ step_a_mount_reads_every_size_from_a_worker_on_the_other_device() {
     bytes_over_the_pair 20000000
 }
 
+# Without its client id a connection would not be accepted: it has to go through rdmacm, whose private data is short.
+step_with_the_key_of_a_cluster_each_connection_is_admitted_and_reads_go_over_verbs() {
+    local keyed
+    make_files
+    "$FOREBAY" key create >cluster.key
+    keyed=(-o security.mode=key -o "security.key_file=$PWD/cluster.key")
+    worker_options+=("${keyed[@]}")
+    start_worker 0 29999
+    start_mount 10.77.0.1:29999 "${keyed[@]}" -o network.rdma.data.fallback=never
+    compare_files
+    grep 'RDMA client connected.*rc_verbs/rxe1:1' mount.log
+    bytes_over_the_pair 20000000
+}
+
 # On a device, a port and an entry of the GID table of its own: the second one is RoCE version 2 over IPv4.
 step_attributes_and_listings_go_over_verbs_when_they_are_asked_to() {
     make_files

@@ -90,9 +90,10 @@ def main():
     mount.mkdir()
     for shard in range(SHARDS):
         (data / "train" / f"shard-{shard:03}.tar").write_bytes(os.urandom(SHARD))
-    up = run(forebay, "up", data, mount, "--memory", "2GiB", "--json", stdout=subprocess.PIPE)
+    up = run(forebay, "up", data, mount, "--memory", "2GiB", "--web", "--json", stdout=subprocess.PIPE)
     try:
-        coordinator = json.loads(up.stdout)["coordinator"]
+        summary = json.loads(up.stdout)
+        coordinator, page = summary["coordinator"], summary["page"]
         shards = sorted((mount / "train").iterdir())
         done = threading.Event()
 
@@ -114,7 +115,7 @@ def main():
         (IMAGES / "stats.svg").write_text(drawn(lines))
         # Its plots have a point for each five seconds.
         time.sleep(45)
-        photograph(f"http://{coordinator}/", "web.png", 1000)
+        photograph(page, "web.png", 1000)
         done.set()
         reader.join()
         results = scratch / "results"

@@ -25,6 +25,8 @@ pub struct Coordinator {
     directory: TempDir,
     process: Option<Child>,
     address: SocketAddr,
+    /// What commands that ask it are told: who they are.
+    identity: Vec<String>,
 }
 
 impl Coordinator {
@@ -40,7 +42,9 @@ impl Coordinator {
             .stderr(log)
             .spawn();
         let process = Some(child.expect("starting a coordinator"));
-        let mut coordinator = Self { directory, process, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        let is_identity = |option: &&[String]| option[1].starts_with("security.");
+        let identity = setup.arguments.windows(2).filter(is_identity).flatten().cloned().collect();
+        let mut coordinator = Self { directory, process, address: SocketAddr::from(([127, 0, 0, 1], 0)), identity };
         coordinator.address = once("the coordinator listens", START_WITHIN, || {
             let log = coordinator.log_text();
             assert!(!program::ended(coordinator.pid()), "the coordinator ended: {log}");
@@ -77,14 +81,16 @@ impl Coordinator {
         assert!(status.success(), "the coordinator ended with {status}: {}", self.log_text());
     }
 
-    /// Runs `forebay COMMAND --coordinator ADDRESS`.
+    /// Runs `forebay COMMAND --coordinator ADDRESS`, with the settings of its identity.
     ///
     /// # Panics
     /// When that takes too long.
     #[must_use]
     #[track_caller]
     pub fn ask<T: AsRef<std::ffi::OsStr>>(&self, command: &[T]) -> Finished {
-        finish(forebay(&[]).args(command).args(["--coordinator", &self.address()]), ANSWER_WITHIN)
+        let mut asking = forebay(&[]);
+        asking.args(command).args(["--coordinator", &self.address()]).args(&self.identity);
+        finish(&mut asking, ANSWER_WITHIN)
     }
 
     /// `forebay cluster status --json`.

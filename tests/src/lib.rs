@@ -7,7 +7,7 @@
 //!   test fails, show the log;
 //! * [`Cluster`]: an etcd and a bucket, and how to start the processes of one cluster; [`Coordinator`]: one of them;
 //! * [`installed`], [`script`]: programs of others;
-//! * [`terminal`]: what a program takes for one;
+//! * [`terminal`]: what a program takes for one; [`browser()`], [`page`]: what a browser shows;
 //! * [`reading`]: the ways in which programs read: buffered, direct, mapped, many at once;
 //! * [`eventually`]: waiting for a condition, with a deadline. Nothing here sleeps to wait for something.
 //!
@@ -15,6 +15,7 @@
 //! machine cannot run says so by [`skipped`] and passes.
 
 mod bench;
+mod browser;
 mod bucket;
 mod closing;
 mod cluster;
@@ -38,6 +39,7 @@ mod wait;
 mod worker;
 
 pub use bench::{bench, run_bench};
+pub use browser::{browser, page};
 pub use bucket::{BUCKET, Bucket};
 pub use closing::close;
 pub use cluster::{BLOCK, Cluster, Running};

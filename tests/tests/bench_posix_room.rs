@@ -1,5 +1,6 @@
 //! `forebay bench posix` where there is not enough room in the cache, and what is freed of files that are gone.
 
+use std::path::Path;
 use std::time::Duration;
 
 use forebay_e2e::{Bucket, Fio, Mount, Setup, Tmpfs, bench, finish, forebay, is_root, run_bench as run, skipped};
@@ -50,11 +51,12 @@ fn what_is_removed_through_the_mount_can_still_be_freed_by_its_path() {
     bucket.put("testdata/a", DataSet::new(1), 4 * MIB);
     assert_eq!(std::fs::read(mount.path("testdata/a")).unwrap().len() as u64, 4 * MIB);
     let coordinator = mount.summary()["coordinator"].as_str().expect("it has one").to_owned();
-    // A path of the namespace is found as `forebay job` finds it.
-    let (host, port) = coordinator.rsplit_once(':').unwrap();
-    let named = [format!("coordinator.hostname={host}"), format!("coordinator.port={port}")];
-    let mut stat = forebay(&[]);
-    stat.args(["fs", "stat", "/testdata/a", "-o", &named[0], "-o", &named[1]]);
+    // A path of the namespace is found as `forebay job` finds it: as if no other test had a mount on this machine.
+    let alone = TempDir::new().unwrap();
+    let run_state = Path::new(mount.summary()["pid_file"].as_str().unwrap()).with_extension("json");
+    std::fs::copy(&run_state, alone.path().join("mount.json")).unwrap();
+    let mut stat = forebay(&[("FOREBAY_RUN_DIR", alone.path().display().to_string())]);
+    stat.args(["fs", "stat", "/testdata/a"]);
     assert!(finish(&mut stat, SOON).succeeded().text().contains("4194304"));
     std::fs::remove_file(mount.path("testdata/a")).unwrap();
     let free = |path: &str| {

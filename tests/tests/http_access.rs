@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay_e2e::{Bucket, Coordinator, Finished, Setup, Tree, Worker, eventually, finish, forebay};
+use forebay_e2e::{Bucket, Coordinator, Finished, Setup, Tree, Worker, browser, eventually, finish, forebay, page};
 use forebay_identity::{ClusterKeys, Live, Material, Scope, Trust, http_client_config};
 use forebay_testkit::ReservedPort;
 use forebay_types::Role;
@@ -181,7 +181,7 @@ fn commands_prove_who_they_are_by_themselves_and_who_may_not_is_told() {
 
     // The pages of a worker.
     let web = format!("127.0.0.1:{}", scene.worker_web.address().port());
-    let counters = run(&["stats", &web, "--json"], &scene.secrets.settings()).succeeded().text();
+    let counters = run(&["stats", &web, "--all", "--json"], &scene.secrets.settings()).succeeded().text();
     assert!(counters.contains("bytes_memory"), "{counters}");
     run(&["stats", &web], &[]).failed(2, &["speaks TLS only"]);
 }
@@ -235,6 +235,28 @@ fn a_token_is_taken_from_authorization_alone_and_one_for_scrapes_opens_counters_
     let settings = run(&["conf", "show"], &scene.secrets.settings()).succeeded().text();
     let logs = [scene.coordinator.log_text(), scene.worker.log_text(), counters, settings];
     assert!(logs.iter().all(|text| !text.contains(&admin) && !text.contains(&scrapes)), "{logs:?}");
+}
+
+/// With a kind of key that a browser does not take there would be no warning, and nothing to go on to.
+#[test]
+fn a_browser_goes_on_after_its_warning_and_shows_what_the_token_opens() {
+    let Some(browser) = browser() else { return };
+    let (scene, profile) = (Scene::start(), tempfile::tempdir().unwrap());
+    let url = format!("https://{}/", scene.coordinator());
+    let shown = |url: &str| {
+        let arguments = ["--ignore-certificate-errors", "--dump-dom"];
+        page(browser, url, profile.path(), &arguments).succeeded().text()
+    };
+    eventually("the page asks for a token", SOON * 2, || shown(&url).contains("asks for a token"));
+    let token = scene.secrets.token("token");
+    let with_token = format!("{url}#token={token}");
+    eventually("the page shows the worker", SOON * 2, || {
+        let page = shown(&with_token);
+        assert!(!page.contains(&token), "the page shows its token: {page}");
+        page.contains("1 active of 1")
+    });
+    let warned = page(browser, &with_token, profile.path(), &["--dump-dom"]).text();
+    assert!(!warned.contains("1 active of 1"), "it knows no such authority: {warned}");
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Cluster, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, once};
+use forebay_e2e::{
+    Bucket, Cluster, Finished, Setup, Tree, Worker, beside_tests, eventually, finish, forebay, has_ucx, once,
+};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -156,6 +158,45 @@ fn programs_on_the_mount_of_a_tenant_that_is_locked_out_are_denied() {
     });
     list(&worker, &tenant).failed(5, &["the certificate of this process", "next: its log says why"]);
     let _ = list(&worker, &with_key(&key)).succeeded();
+}
+
+/// On the worker's machine a mount proves who it is at the socket of its memory, too, and sees no more of that once it is denied.
+#[test]
+fn a_mount_sees_the_memory_of_its_worker_until_it_is_denied() {
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(1, 8 << 20));
+    tree.put_into(&bucket, "");
+    let (directory, key) = key();
+    let output = directory.path().join("team-a");
+    let issued = ["key", "issue", "--role", "reader", "--client", "team-a", "--output", output.to_str().unwrap()];
+    let _ = run(&issued, &with_key(&key)).succeeded();
+    let denied = directory.path().join("denied");
+    std::fs::write(&denied, "").unwrap();
+    let sockets = format!("network.shared_memory_dir={}", directory.path().join("sockets").display());
+    let sharing = ["network.shared_memory=on", sockets.as_str()];
+    let setup = Setup::of(&bucket).options(&sharing).option("worker.memory.prewarm=false");
+    let denying = format!("security.denied_file={}", denied.display());
+    let worker = set(setup, &with_key(&key)).option(&denying).worker(&bucket);
+    let mount = |settings: &[String]| {
+        let setup = Setup::without_origin().option("client.memory.size=8MiB").options(&sharing);
+        set(setup, settings).mount(std::slice::from_ref(&worker))
+    };
+    let (theirs, ours) = (mount(&with_certificates(&output)), mount(&with_key(&key)));
+    let state = |mount: &forebay_e2e::Mount| {
+        mount.own_stats()["window"]["workers"][0]["state"].as_str().unwrap_or_default().to_owned()
+    };
+    for mount in [&theirs, &ours] {
+        eventually("the mount sees the worker's memory", SOON, || {
+            tree.verify(&mount.root());
+            state(mount) == "open"
+        });
+    }
+    assert_eq!((worker.counter("/window/connections"), worker.counter("/unproved_connections")), (2, 0));
+
+    std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/team-a\n").unwrap();
+    eventually("its session ends", SOON, || state(&theirs) != "open" && worker.counter("/window/connections") == 1);
+    eventually("the log says who was denied", SOON, || worker.log_text().contains("reader/team-a` is denied"));
+    tree.verify(&ours.root());
+    assert_eq!(state(&ours), "open");
 }
 
 /// The whole lines of an audit log.
@@ -371,11 +412,48 @@ fn a_record_that_sends_requests_to_another_worker_costs_no_byte() {
 #[test]
 fn nothing_goes_around_it() {
     let (_directory, key) = key();
-    let mut settings = vec!["mounts=/=file:///tmp".to_owned(), "network.rdma.data.enabled=true".to_owned()];
-    settings.extend(with_key(&key));
-    run(&["worker"], &settings).failed(2, &["over RDMA nobody proves who they are"]);
-    let mut settings = with_key(&key).to_vec();
-    settings.push("cluster.name=two words".to_owned());
-    settings.push("mounts=/=file:///tmp".to_owned());
+    let of = |settings: &[&str]| -> Vec<String> {
+        let always = ["mounts=/=file:///tmp", "worker.rpc.bind.host=127.0.0.1", "worker.rpc.port=0"];
+        always.iter().chain(settings).map(|setting| (*setting).to_owned()).collect()
+    };
+    let encrypted = "security.require_encryption=true";
+    for (plain, why) in [
+        ("network.rdma.data.enabled=true", "over RDMA nothing is encrypted"),
+        ("network.rdma.metadata.enabled=true", "over RDMA nothing is encrypted"),
+        ("network.tcp.security=auth", "bytes go in plain text"),
+        ("security.accept=off,key", "is talked to in plain text"),
+    ] {
+        let settings = [of(&[encrypted, plain]), with_key(&key).to_vec()].concat();
+        run(&["worker"], &settings).failed(2, &[why, "security.require_encryption"]);
+    }
+    run(&["worker"], &of(&[encrypted])).failed(2, &["is talked to in plain text", "security.require_encryption"]);
+    let settings = [of(&["cluster.name=two words"]), with_key(&key).to_vec()].concat();
     run(&["worker"], &settings).failed(2, &["`two words` is no name within an identity"]);
+}
+
+/// A connection over UCX proves nothing itself: each is admitted over TLS.
+#[test]
+fn who_has_the_key_reads_over_rdma_too() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(3, 5 << 20));
+    tree.put_into(&bucket, "");
+    let (_directory, key) = key();
+    let over_ucx = [
+        "network.shared_memory=off",
+        "network.rdma.data.enabled=true",
+        "network.rdma.metadata.enabled=true",
+        "network.rdma.data.transports=sysv,cma,tcp,self",
+        "network.rdma.data.buffer_pool.max_size=1GiB",
+    ];
+    let listen = ["network.rdma.data.bind.host=127.0.0.1", "network.rdma.data.port=0", "network.rdma.metadata.port=0"];
+    let worker = set(Setup::of(&bucket).options(&over_ucx).options(&listen), &with_key(&key)).worker(&bucket);
+    let mount = Setup::without_origin().options(&over_ucx).option("network.rdma.data.fallback=never");
+    let mount = set(mount, &with_key(&key)).mount([&worker]);
+    tree.verify_names(&mount.root());
+    tree.verify(&mount.root());
+    let log = mount.log_text();
+    assert!(log.contains("RDMA client connected"), "{log}");
+    assert!(!log.contains("RDMA failed"), "{log}");
 }

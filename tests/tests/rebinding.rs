@@ -72,6 +72,13 @@ fn ask(address: SocketAddr, request: &str, lines: &[&str]) -> (u16, String) {
 /// That a listener answers to its own names, and to nobody else.
 #[track_caller]
 fn answers_only_its_own(address: SocketAddr, page: &str) {
+    answers_only_its_own_with(&[], address, page);
+}
+
+/// The same where each request has these lines, too.
+#[track_caller]
+fn answers_only_its_own_with(more: &[&str], address: SocketAddr, page: &str) {
+    let ask = |address, request: &str, lines: &[&str]| ask(address, request, &[lines, more].concat());
     let port = address.port();
     let request = format!("GET {page}");
     let own = format!("Host: {address}");
@@ -139,10 +146,13 @@ fn no_listener_answers_under_a_name_of_another_site_or_to_its_pages() {
 #[test]
 fn the_listeners_of_a_mount_answer_only_under_their_own_names() {
     let bucket = Bucket::new();
-    let mount = Setup::of(&bucket).option("coordinator.port=0").up(&bucket);
-    for (listener, page) in [("coordinator", "/"), ("web", "/metrics")] {
-        let address = mount.summary()[listener].as_str().and_then(|address| address.parse().ok());
-        answers_only_its_own(address.unwrap_or_else(|| panic!("{}", mount.summary())), page);
+    let mount = Setup::of(&bucket).flag("--web=0").up(&bucket);
+    let url = mount.summary()["page"].as_str().expect("the page's URL");
+    let (address, token) = url.trim_start_matches("http://").split_once("/#token=").expect("a token");
+    let authorization = format!("Authorization: Bearer {token}");
+    let metrics = mount.summary()["web"].as_str().expect("the address of the metrics");
+    for (address, page) in [(address, "/"), (address, "/api/v1/version"), (metrics, "/metrics")] {
+        answers_only_its_own_with(&[&authorization], address.parse().expect("an address"), page);
     }
 }
 

@@ -1,32 +1,10 @@
 //! The coordinator's web page in a browser: what it shows is what there is, and it asks nothing but the coordinator.
 
-use std::process::Command;
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Finished, Setup, Tree, eventually, finish, forebay, skipped};
+use forebay_e2e::{Bucket, Setup, Tree, browser, eventually, finish, forebay, page};
 
 const SOON: Duration = Duration::from_secs(60);
-
-/// Where a browser is.
-fn browser() -> Option<&'static str> {
-    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
-        let output = Command::new(name).arg("--version").output();
-        output.is_ok_and(|output| output.status.success())
-    });
-    if found.is_none() {
-        skipped("no Chromium is installed (apt-get install chromium)");
-    }
-    found
-}
-
-/// The page at `url` as the browser has it after a few seconds, scripts included; nothing but loopback can be reached.
-fn page(browser: &str, url: &str, profile: &std::path::Path, arguments: &[&str]) -> Finished {
-    let mut command = Command::new(browser);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]);
-    command.args(["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--virtual-time-budget=8000"]);
-    command.arg(format!("--user-data-dir={}", profile.display())).args(arguments).arg(url);
-    finish(&mut command, SOON * 2)
-}
 
 #[test]
 fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
@@ -35,7 +13,7 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
     let mut tree = Tree::default();
     tree.add("dir/<b>not bold & \"quoted\"</b>.bin", 9 << 20);
     tree.put_into(&bucket, "");
-    let mount = Setup::of(&bucket).option("coordinator.port=0").up(&bucket);
+    let mount = Setup::of(&bucket).flag("--web=0").up(&bucket);
     let coordinator = mount.summary()["coordinator"].as_str().expect("the coordinator's address").to_owned();
     let job = |arguments: &[&str]| {
         let mut command = forebay(&[]);
@@ -52,7 +30,8 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
         tree.verify(&mount.root());
     }
     let profile = tempfile::tempdir().expect("a directory");
-    let url = format!("http://{coordinator}/");
+    let url = mount.summary()["page"].as_str().expect("the page's URL").to_owned();
+    let (origin, _token) = url.split_once("/#token=").expect("a token");
     let mut dom = String::new();
     eventually("the page shows all of it", SOON * 2, || {
         dom = page(browser, &url, profile.path(), &["--dump-dom"]).succeeded().text();
@@ -64,7 +43,7 @@ fn the_web_page_shows_the_cluster_its_jobs_mounts_and_files_in_a_browser() {
     assert!(!dom.contains("<b>not bold"), "names are text, never markup: {dom}");
     let strange = dom.match_indices("http").filter(|(at, _)| {
         let address = &dom[*at..];
-        let ours = address.starts_with(&url[..url.len() - 1]);
+        let ours = address.starts_with(origin);
         let names = ["http://www.w3.org/", "http-equiv", "https://github.com/forebay"];
         !ours && !names.iter().any(|name| address.starts_with(name)) && address.starts_with("http")
     });

@@ -479,12 +479,15 @@ keys! {
         posix_gid "posix.gid": Option<u32> = None, example "1000";
     }
     section "Security: who is who, and who may do what" {
-        /// How both ends of a connection to a worker, a coordinator or a page of metrics prove who they are. The same on all nodes.
+        /// How both ends of a connection to a worker, coordinator or page of metrics prove who they are. The same on all nodes.
         security_mode "security.mode": SecurityMode = SecurityMode::Off;
         /// What is accepted of those who connect, and whom all believe, while a running cluster goes from one mode
         /// to another: `["off", "key"]` first on all nodes, then `security.mode=key`, then nothing here. Empty:
         /// `security.mode` alone. Whoever proves nothing may do everything meanwhile.
         security_accept "security.accept": Vec<SecurityMode> = vec![], example "[\"off\", \"key\"]";
+        /// Refuse to start where something would go over a network in plain text: RDMA, `network.tcp.security=auth`, and
+        /// `security.mode=off` or `off` in `security.accept`.
+        security_require_encryption "security.require_encryption": bool = false;
         /// The file that holds the key of the cluster, of mode 0600: `forebay key create` makes one.
         security_key_file "security.key_file": PathBuf = PathBuf::from("/etc/forebay/cluster.key");
         /// With `mtls`: the certificate of this process, and those between it and an authority, in PEM format.

@@ -4,6 +4,7 @@
 //! no coordinator of this release. Every request has a deadline, and a refusal is told in the words of the coordinator
 //! that refused. Over TLS both ends prove who they are, and nothing is sent to who is no coordinator.
 
+use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -33,6 +34,12 @@ pub enum ApiError {
     /// Not an address.
     #[error("`{0}` is not the address of a coordinator: write HOST:PORT, as in `coordinator-0:19999`")]
     Address(String),
+    /// It is another user's.
+    #[error("the coordinator at {address} belongs to another user: run the command as that user, or as root")]
+    Denied {
+        /// Where it is.
+        address: String,
+    },
     /// No coordinator answers there.
     #[error(
         "the coordinator at {address} cannot be reached ({reason}): check the address, and that `forebay coordinator` \
@@ -83,7 +90,7 @@ impl ApiError {
         match self {
             Self::Unreachable { .. } | Self::TimedOut { .. } => true,
             Self::Refused { status, .. } => matches!(status, 429 | 503 | 504),
-            Self::Address(_) | Self::NotUnderstood { .. } => false,
+            Self::Address(_) | Self::Denied { .. } | Self::NotUnderstood { .. } => false,
         }
     }
 
@@ -105,11 +112,13 @@ impl ApiError {
 pub struct ApiClient {
     address: String,
     scheme: &'static str,
+    /// What its URLs name as the host.
+    host: String,
     http: reqwest::Client,
 }
 
 impl ApiClient {
-    /// A client of the coordinator at `HOST:PORT`, in plain text. Nothing is asked yet.
+    /// A client of the coordinator at `HOST:PORT`, or at a Unix socket, `unix:PATH`, in plain text. Nothing is asked yet.
     ///
     /// # Errors
     /// [`ApiError::Address`].
@@ -118,7 +127,7 @@ impl ApiClient {
     }
 
     /// The same, connecting from the address `source` of this machine, if one is given, and over TLS if `security` says who is to be
-    /// believed there.
+    /// believed there. Neither is asked of a Unix socket: nothing leaves the machine, and the kernel says who is there.
     ///
     /// # Errors
     /// [`ApiError::Address`].
@@ -128,19 +137,26 @@ impl ApiClient {
         security: Option<ClientConfig>,
     ) -> Result<Self, ApiError> {
         let bad = || ApiError::Address(address.to_owned());
+        // A proxy of the environment is for the world outside, not for the cluster.
+        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
+        let http = http.redirect(reqwest::redirect::Policy::none());
+        if let Some(path) = forebay_private::socket_of(address) {
+            let http = http.unix_socket(path).build().map_err(|_| bad())?;
+            let (address, host) = (address.to_owned(), "localhost".to_owned());
+            return Ok(Self { address, scheme: "http", host, http });
+        }
         let url: reqwest::Url = format!("http://{address}/").parse().map_err(|_| bad())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if !is_bare || url.host_str().is_none_or(str::is_empty) || url.port_or_known_default().is_none() {
             return Err(bad());
         }
-        // A proxy of the environment is for the world outside, not for the cluster.
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_WITHIN).timeout(ANSWER_WITHIN);
-        let http = http.local_address(source).redirect(reqwest::redirect::Policy::none());
+        let http = http.local_address(source);
         let (scheme, http) = match security {
             Some(config) => ("https", http.tls_backend_preconfigured(config)),
             None => ("http", http),
         };
-        Ok(Self { address: address.to_owned(), scheme, http: http.build().map_err(|_| bad())? })
+        let http = http.build().map_err(|_| bad())?;
+        Ok(Self { address: address.to_owned(), scheme, host: address.to_owned(), http })
     }
 
     /// Submits a job, or finds the one that is under way.
@@ -259,7 +275,7 @@ impl ApiClient {
         for (at, (name, value)) in query.iter().enumerate() {
             url.push_str(&format!("{}{name}={}", sep(at), forebay_state::encode_segment(value)));
         }
-        self.http.request(method, format!("{}://{}/api/v1{url}", self.scheme, self.address))
+        self.http.request(method, format!("{}://{}/api/v1{url}", self.scheme, self.host))
     }
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ApiError> {
@@ -307,9 +323,12 @@ impl ApiClient {
         }
         // The innermost cause says what the system said.
         let error: &(dyn std::error::Error + 'static) = error;
-        let causes = std::iter::successors(Some(error), |cause| (*cause).source());
-        let reason = causes.last().map_or_else(String::new, told);
-        ApiError::Unreachable { address, reason }
+        let cause = std::iter::successors(Some(error), |cause| (*cause).source()).last().unwrap_or(error);
+        let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        if forebay_private::socket_of(&address).is_some() && cause.downcast_ref().is_some_and(is_denied) {
+            return ApiError::Denied { address };
+        }
+        ApiError::Unreachable { address, reason: told(cause) }
     }
 
     fn not_understood(&self, reason: String) -> ApiError {

@@ -6,6 +6,7 @@
 //! by the state store, since every write is under the condition that its own leadership is the present one.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,6 @@ use forebay_metrics::{Access, HostNames, HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ use crate::api;
 use crate::cache::CacheAccess;
 use crate::jobs::JobReport;
 use crate::leader::{LeaderConnector, LeaderRecord, PlainConnector};
+use crate::listening::{CoordinatorError, Listen, Listeners};
 use crate::runner::{Runner, RunnerOptions};
 use crate::series::{STEP, Series};
 use crate::service::{ClusterView, MountCheck, Service};
@@ -46,12 +47,12 @@ pub struct CoordinatorOptions {
     /// Its name, unlike all others'.
     pub name: String,
     /// Where it listens.
-    pub listen: SocketAddr,
+    pub listen: Listen,
     /// Where others reach it, `HOST:PORT`; where it listens if not given.
     pub advertise: Option<String>,
     /// The names that it answers to, besides that at which others reach it.
     pub hosts: HostNames,
-    /// What it demands of those who ask.
+    /// What it demands of those who come to its address.
     pub access: Access,
     /// The release that it says it is.
     pub version: String,
@@ -69,24 +70,12 @@ pub struct CoordinatorOptions {
     pub pages: axum::Router,
 }
 
-/// Why a coordinator did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum CoordinatorError {
-    /// The address cannot be listened on.
-    #[error("cannot listen on {address} ({source}): stop what listens there, or set another `coordinator` address")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: std::io::Error,
-    },
-}
-
 /// A coordinator, while it runs. Dropping it ends it, too, without waiting.
 pub struct Coordinator {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
+    socket: Option<PathBuf>,
     service: Arc<Service>,
-    server: HttpServer,
+    servers: Vec<HttpServer>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -94,10 +83,10 @@ pub struct Coordinator {
 impl CoordinatorOptions {
     /// Options with defaults for all but these.
     #[must_use]
-    pub fn new(name: impl Into<String>, listen: SocketAddr, version: impl Into<String>) -> Self {
+    pub fn new(name: impl Into<String>, listen: impl Into<Listen>, version: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            listen,
+            listen: listen.into(),
             advertise: None,
             hosts: HostNames::new(),
             access: Access::everybody(),
@@ -116,16 +105,15 @@ impl Coordinator {
     /// Starts to listen, to answer and to campaign. The state store need not be reachable.
     ///
     /// # Errors
-    /// [`CoordinatorError::Listen`].
+    /// [`CoordinatorError`]: it cannot listen.
     pub async fn start(
         options: CoordinatorOptions,
         store: Arc<dyn StateStore>,
         cache: Arc<dyn CacheAccess>,
         view: Arc<dyn ClusterView>,
     ) -> Result<Self, CoordinatorError> {
-        let cannot_listen = |source| CoordinatorError::Listen { address: options.listen, source };
-        let listener = TcpListener::bind(options.listen).await.map_err(cannot_listen)?;
-        let address = listener.local_addr().map_err(cannot_listen)?;
+        let listeners = Listeners::bind(&options.listen).await?;
+        let (address, socket) = (listeners.address(), listeners.socket().map(Path::to_owned));
         let service = Arc::new(Service {
             name: options.name.clone(),
             version: options.version.clone(),
@@ -139,11 +127,11 @@ impl Coordinator {
             series: Mutex::new(Series::default()),
             stats: Mutex::default(),
         });
-        let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let advertised = options.advertise.clone().unwrap_or_else(|| listeners.reached_at());
         let pages = api::router(Arc::clone(&service)).merge(options.pages.clone());
         // Other coordinators send their clients to it by this name.
         let hosts = options.hosts.clone().with_own(&advertised);
-        let server = HttpServer::start(listener, pages, &api::OPERATIONS, options.access.clone(), hosts, LIMITS);
+        let servers = listeners.serve(&pages, &options.access, &hosts, LIMITS);
         let record = LeaderRecord { name: options.name.clone(), address: advertised };
         // A struct of texts: its encoding cannot fail.
         let record = serde_json::to_vec(&record).unwrap_or_default();
@@ -152,14 +140,20 @@ impl Coordinator {
         tasks.spawn(register(Arc::clone(&service), options.lease, record, stop.clone()));
         tasks.spawn(sample(Arc::clone(&service), stop.clone()));
         tasks.close();
-        tracing::info!(name = options.name, %address, "the coordinator answers");
-        Ok(Self { address, service, server, stop, tasks })
+        tracing::info!(name = options.name, ?address, ?socket, "the coordinator answers");
+        Ok(Self { address, socket, service, servers, stop, tasks })
     }
 
-    /// Where it listens.
+    /// Where it listens, if that is an address.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// The Unix socket that it listens on, if there is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// Whether it leads.
@@ -201,7 +195,7 @@ impl Coordinator {
     pub async fn close(self) {
         self.stop.cancel();
         self.tasks.wait().await;
-        self.server.close().await;
+        futures::future::join_all(self.servers.iter().map(HttpServer::close)).await;
     }
 }
 

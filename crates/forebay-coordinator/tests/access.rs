@@ -2,20 +2,26 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_coordinator::api::{Mount, Policy};
-use forebay_coordinator::{ApiClient, ApiError, Coordinator, CoordinatorOptions, PlainConnector, SecureConnector};
-use forebay_identity::{ClusterKey, Live, LiveTokens, Material, Scope, Trust, http_client_config};
+use forebay_coordinator::{
+    ApiClient, ApiError, Coordinator, CoordinatorOptions, Listen, PlainConnector, SecureConnector,
+};
+use forebay_identity::{ClusterKey, Live, LiveTokens, Material, Scope, Trust, http_client_config, new_token};
 use forebay_metrics::Access;
+use forebay_private::socket_address;
 use forebay_state::{StateStore, Transaction};
 use forebay_types::Role;
 use serde_json::json;
 
-use support::{Cluster, bare, end, leads, load, path, refusal};
+use support::{Cluster, PATIENCE, bare, end, leads, load, path, refusal};
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// A free port of this machine.
+const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// A key, and all that whoever has it can be.
 struct Key(ClusterKey);
@@ -38,7 +44,7 @@ impl Key {
     async fn coordinator(&self, cluster: &Cluster, name: &str, role: Role) -> Coordinator {
         let live = self.live(role);
         let leader = http_client_config(&live, Some(Role::Coordinator)).unwrap();
-        let mut options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
+        let mut options = CoordinatorOptions::new(name, SocketAddr::from(LOOPBACK), "9.9.9");
         options.access = Access::proved(&live, LiveTokens::open(Vec::new()).unwrap(), false).unwrap();
         options.leader = Arc::new(SecureConnector::over(PlainConnector::default(), leader));
         cluster.start(options).await
@@ -47,7 +53,7 @@ impl Key {
     /// Somebody of this role, who asks `coordinator`.
     fn client(&self, role: Role, coordinator: &Coordinator) -> ApiClient {
         let config = http_client_config(&self.live(role), Some(Role::Coordinator)).unwrap();
-        ApiClient::from_source(&coordinator.address().to_string(), None, Some(config)).unwrap()
+        ApiClient::from_source(&coordinator.address().unwrap().to_string(), None, Some(config)).unwrap()
     }
 }
 
@@ -119,7 +125,7 @@ async fn a_job_is_passed_on_to_a_coordinator_that_proves_to_be_one_and_to_nobody
     let theirs = Cluster::new().await;
     let impostor = key.coordinator(&theirs, "impostor", Role::Reader).await;
     leads(&impostor).await;
-    let record = json!({ "name": "impostor", "address": impostor.address().to_string() }).to_string();
+    let record = json!({ "name": "impostor", "address": impostor.address().unwrap().to_string() }).to_string();
     cluster.store.commit(Transaction::new().put("leader", record)).await.unwrap();
     let coordinator = key.coordinator(&cluster, "one", Role::Coordinator).await;
     let refused = key.client(Role::Admin, &coordinator).submit(&load()).await.unwrap_err();
@@ -129,4 +135,38 @@ async fn a_job_is_passed_on_to_a_coordinator_that_proves_to_be_one_and_to_nobody
     assert!(impostor.reports().is_empty(), "it was asked for nothing");
     coordinator.close().await;
     impostor.close().await;
+}
+
+#[tokio::test]
+async fn a_coordinator_of_one_user_asks_for_nothing_at_its_socket_and_for_a_token_at_its_port() {
+    let (cluster, directory, token) = (Cluster::new().await, tempfile::tempdir().unwrap(), new_token().unwrap());
+    let socket = directory.path().join("private/rest.sock");
+    let listen = Listen { address: Some(SocketAddr::from(LOOPBACK)), socket: Some(socket.clone()) };
+    let mut options = CoordinatorOptions::new("one", listen, "9.9.9");
+    options.access = Access::by_token(LiveTokens::only(&token, Role::Admin));
+    let coordinator = cluster.start(options).await;
+    leads(&coordinator).await;
+    assert_eq!(coordinator.socket(), Some(&*socket));
+    let address = coordinator.address().unwrap();
+
+    let own = ApiClient::new(&socket_address(&socket)).unwrap();
+    assert_eq!(own.add_mount(&s3()).await.unwrap(), s3());
+    let proving = http_client_config(&Key::new().live(Role::Admin), Some(Role::Coordinator)).unwrap();
+    let proving = ApiClient::from_source(&socket_address(&socket), None, Some(proving)).unwrap();
+    assert_eq!(proving.mounts().await.unwrap(), [s3()], "nothing is to be proved to a socket");
+
+    let stranger = ApiClient::new(&address.to_string()).unwrap();
+    assert_eq!(status(stranger.mounts().await), 401);
+    assert_eq!(status(stranger.remove_mount(&path("/s3")).await), 401);
+    for (at, expected) in [("/", 200), ("/forebay.css", 200), ("/forebay.js", 200), ("/metrics", 401), ("/readyz", 401)]
+    {
+        assert_eq!(bare(&coordinator, "GET", at, None).await.0, expected, "{at}");
+    }
+    let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+    for (shown, expected) in [(token.as_str(), 200), (&token[..63], 401), ("", 401)] {
+        let asked = http.get(format!("http://{address}/api/v1/mounts")).bearer_auth(shown).send().await.unwrap();
+        assert_eq!(asked.status(), expected, "{shown}");
+    }
+    coordinator.close().await;
+    assert!(!socket.exists());
 }

@@ -76,7 +76,7 @@ async fn a_request_is_passed_on_once_and_never_in_a_circle() {
     led_by("nobody", "127.0.0.1:1".to_owned()).await;
     let ((one, at_one), (two, at_two)) = tokio::join!(cluster.coordinator("one"), cluster.coordinator("two"));
     // Neither leads, and both take the other one, or themselves, for one that does.
-    for address in [one.address(), two.address()] {
+    for address in [one.address().unwrap(), two.address().unwrap()] {
         led_by("a name that neither has", address.to_string()).await;
         for client in [&at_one, &at_two] {
             let refused = client.submit(&load()).await.unwrap_err();

@@ -29,7 +29,8 @@ async fn serving(members: Vec<Value>, cache: Arc<FakeCache>, directory: &std::pa
     let store = Arc::new(FileStore::open(directory, FileOptions::default()).await.unwrap());
     let page = include_str!("../web/index.html").replace("</body>", MEASURE);
     let page = move || async move { ([(axum::http::header::CONTENT_TYPE, "text/html; charset=utf-8")], page) };
-    let mut options = CoordinatorOptions::new("127.0.0.1:19999", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    let mut options =
+        CoordinatorOptions::new("127.0.0.1:19999", "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
     options.pages = axum::Router::new().route("/measured", axum::routing::get(page));
     options.mounts =
         vec![Mount { path: "/".into(), origin: "s3://training-data/2026".into(), options: [].into(), acl: None }];
@@ -48,7 +49,7 @@ impl ClusterView for Members {
 /// The page is right, and nothing of it is cut, in a narrow window and in a wide one. With `FOREBAY_TEST_PICTURE`, a directory,
 /// pictures of it are kept there.
 async fn assert_page(browser: &str, coordinator: &Coordinator, name: &str, contents: &[&str]) {
-    let address = coordinator.address();
+    let address = coordinator.address().unwrap();
     for width in [500, 1280] {
         let size = format!("--window-size={width},1400");
         let page = shown(browser, &format!("http://{address}/measured"), &["--dump-dom", &size]).await;
@@ -105,7 +106,7 @@ async fn the_page_of_no_worker_of_one_and_of_twenty_tells_the_truth_and_is_not_c
         let state = directory.path().join(&name);
         std::fs::create_dir(&state).unwrap();
         let coordinator = serving(members, Arc::clone(&cache), &state).await;
-        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let mut served = 0;
         // A line has two ends at least.
@@ -206,9 +207,10 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
     cache.put("/s3/plain", 5 << 20, 0);
     // No file has a slash in its name.
     cache.put(&format!("/s3/{NASTY}"), 7 << 20, 0);
-    let options = CoordinatorOptions::new("coordinator-0", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    let options =
+        CoordinatorOptions::new("coordinator-0", "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
     let coordinator = Coordinator::start(options, store, Arc::clone(&cache) as _, Arc::new(View)).await.unwrap();
-    let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+    let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let submit = JobSpec::Load(LoadSpec::new(FsPath::new(format!("/s3/{NASTY}")).unwrap()));
     while client.submit(&submit).await.is_err() {
@@ -222,7 +224,7 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
         assert!(tokio::time::Instant::now() < deadline, "no samples come");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let page = dom(browser, &format!("http://{}/", coordinator.address())).await;
+    let page = dom(browser, &format!("http://{}/", coordinator.address().unwrap())).await;
     for shown in
         ["coordinator-0 · 9.9.9", "w1", "draining", "128 GiB", "s3://bucket", "as of ", "<path class=\"memory\""]
     {
@@ -238,8 +240,8 @@ async fn the_page_shows_the_cluster_and_takes_no_name_for_markup() {
 /// What asked for the page and for what it shows: the address, and what it proved with.
 type Asked = Arc<parking_lot::Mutex<Vec<(String, Option<String>)>>>;
 
-/// The page, before an interface that answers to one token alone. (A browser takes no certificate of ours; the real interface asks
-/// for one, or for the token.)
+/// The page, before an interface that answers to one token alone. (The real interface speaks TLS, and asks for a certificate or for the
+/// token: `tests/tests/http_access.rs`.)
 async fn page_that_needs(token: &'static str) -> (std::net::SocketAddr, Asked) {
     use axum::http::{StatusCode, header};
     let asked = Asked::default();

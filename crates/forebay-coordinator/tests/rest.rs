@@ -128,12 +128,12 @@ async fn an_access_list_is_replaced_and_never_taken_away_by_those_who_do_not_men
 #[tokio::test]
 async fn what_a_process_mounts_by_itself_is_listed_and_cannot_be_removed() {
     let cluster = Cluster::new().await;
-    let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
     let own = Mount { path: "/".into(), origin: "file:///srv".into(), options: BTreeMap::new(), acl: None };
     options.mounts = vec![own.clone()];
     let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
     let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
-    let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+    let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
     let list = client.all_mounts().await.unwrap();
     assert_eq!((list.mounts, list.configured), (vec![], vec![own]));
     let (status, _, message) = refusal(client.remove_mount(&path("/")).await.unwrap_err());
@@ -146,10 +146,10 @@ async fn an_origin_is_mounted_twice_only_with_the_same_options() {
     let cluster = Cluster::new().await;
     // Without a check of its embedder's.
     let start = async |name: &str| {
-        let options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
+        let options = CoordinatorOptions::new(name, "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
         let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
         let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
-        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
         (coordinator, client)
     };
     let ((one, at_one), (two, at_two)) = tokio::join!(start("one"), start("two"));
@@ -284,13 +284,13 @@ async fn what_makes_no_sense_is_refused_in_one_form() {
 #[tokio::test]
 async fn a_coordinator_answers_to_the_name_that_others_send_its_clients_to_and_says_what_else_may_be_set() {
     let cluster = Cluster::new().await;
-    let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse().unwrap(), "9.9.9");
+    let mut options = CoordinatorOptions::new("one", "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap(), "9.9.9");
     options.advertise = Some("coordinator1:19999".to_owned());
     let (store, cache) = (Arc::clone(&cluster.store), Arc::clone(&cluster.cache));
     let coordinator = Coordinator::start(options, store, cache, Arc::new(View)).await.unwrap();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     for (host, status, code) in [("coordinator1:19999", 200, None), ("evil.example:19999", 421, Some("MISDIRECTED"))] {
-        let url = format!("http://{}/api/v1/version", coordinator.address());
+        let url = format!("http://{}/api/v1/version", coordinator.address().unwrap());
         let response = http.get(url).header("host", host).timeout(PATIENCE).send().await.unwrap();
         assert_eq!(response.status(), status, "{host}");
         let answer: Value = response.json().await.unwrap();
@@ -313,7 +313,7 @@ async fn the_page_is_served_with_nothing_from_elsewhere() {
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let mut types = BTreeMap::new();
     for at in ["/", "/forebay.css", "/forebay.js"] {
-        let response = http.get(format!("http://{}{at}", coordinator.address())).send().await.unwrap();
+        let response = http.get(format!("http://{}{at}", coordinator.address().unwrap())).send().await.unwrap();
         assert_eq!(response.status(), 200);
         let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert!(header("content-security-policy").starts_with("default-src 'none'"));
@@ -350,7 +350,7 @@ async fn however_many_connections_stand_idle_a_request_is_answered() {
     // Half of them have asked something, and keep their connection as browsers do.
     let mut idle = Vec::new();
     for number in 0..1000 {
-        let mut stream = tokio::net::TcpStream::connect(coordinator.address()).await.unwrap();
+        let mut stream = tokio::net::TcpStream::connect(coordinator.address().unwrap()).await.unwrap();
         if number % 2 == 0 {
             use tokio::io::AsyncWriteExt as _;
             stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();

@@ -5,10 +5,10 @@
 
 use std::time::SystemTime;
 
-use aws_lc_rs::signature::Ed25519KeyPair;
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ED25519, SanType,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
@@ -16,6 +16,7 @@ use time::OffsetDateTime;
 use crate::credentials::Credentials;
 use crate::error::IssueError;
 use crate::name::Scope;
+use crate::p256::PrivateKey;
 use forebay_types::Role;
 
 /// Signs certificates of one role of one cluster.
@@ -37,21 +38,24 @@ fn refused(error: impl std::fmt::Display) -> IssueError {
 }
 
 impl Authority {
-    /// The one whose Ed25519 key has this seed. The same seed makes the same certificate, to the byte, wherever and whenever: it is
-    /// valid from 1975 to 4095, since what ends is the key it follows from.
+    /// The one that signs with this key. Wherever and whenever it is made, its certificate has the same name, serial number and public
+    /// key, and `trust.rs` looks at nothing else. What the certificate is signed with has other bytes each time: ECDSA draws a
+    /// random number for each signature (FIPS 186-5, 6.4.1). It is valid from 1975 to 4095, since what ends is the key it
+    /// follows from.
     ///
     /// # Errors
-    /// [`IssueError::Library`], which no seed causes.
-    pub(crate) fn from_seed(scope: Scope, role: Role, seed: &[u8; 32]) -> Result<Self, IssueError> {
-        let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(refused)?;
-        let document = pair.to_pkcs8().map_err(refused)?;
-        let key = PrivatePkcs8KeyDer::from(document.as_ref());
-        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ED25519).map_err(refused)?;
+    /// [`IssueError::Library`], which no key causes.
+    pub(crate) fn from_key(scope: Scope, role: Role, key: &PrivateKey) -> Result<Self, IssueError> {
+        let document = key.to_pkcs8();
+        let key = PrivatePkcs8KeyDer::from(document.as_slice());
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256).map_err(refused)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(&format!("Forebay {} {role} authority", scope.cluster()));
         params.subject_alt_names = vec![uri(&scope.authority(role))?];
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        // Each time it is made it has another signature, and browsers take no two certificates with one number.
+        params.serial_number = Some(random_serial()?);
         let certificate = params.self_signed(&key).map_err(refused)?.der().clone();
         Ok(Self { scope, role, certificate, issuer: Issuer::new(params, key) })
     }
@@ -95,13 +99,21 @@ impl Authority {
             params.subject_alt_names.push(host(text)?);
         }
         params.is_ca = IsCa::ExplicitNoCa;
+        // While one key replaces another, two authorities have one name.
+        params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(refused)?;
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(refused)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(refused)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         Ok(Credentials::new(vec![certificate.der().clone()], key))
     }
+}
+
+fn random_serial() -> Result<SerialNumber, IssueError> {
+    let mut number = [0; 16];
+    SystemRandom::new().fill(&mut number).map_err(|_| refused("the system gives no random bytes"))?;
+    Ok(SerialNumber::from_slice(&number))
 }
 
 fn common_name(name: &str) -> DistinguishedName {
@@ -134,6 +146,8 @@ fn date(at: SystemTime) -> Result<OffsetDateTime, IssueError> {
 mod tests {
     use std::time::Duration;
 
+    use zeroize::Zeroizing;
+
     use super::*;
     use crate::trust::{Side, Trust};
 
@@ -141,7 +155,8 @@ mod tests {
     #[test]
     fn a_certificate_may_name_hosts_besides_its_identity() {
         let scope = Scope::new("example.org", "prod").unwrap();
-        let authority = Authority::from_seed(scope.clone(), Role::Worker, &[7; 32]).unwrap();
+        let key = PrivateKey::from_bytes(Zeroizing::new([7; 32])).unwrap();
+        let authority = Authority::from_key(scope.clone(), Role::Worker, &key).unwrap();
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         let hosts = ["node1.example.org", "10.0.0.1", "fd00::1"].map(str::to_owned);
         let issued = authority.issue_at("node1", &hosts, now - hour, now + hour).unwrap();

@@ -1,6 +1,6 @@
 //! The key of a cluster: one file, the same on every node, from which all its authorities follow.
 //!
-//! From 32 random bytes HKDF-SHA256 (RFC 5869) derives the seed of an Ed25519 key for each role of each cluster. So all processes
+//! From 32 random bytes HKDF-SHA256 (RFC 5869) derives a private key of P-256 for each role of each cluster. So all processes
 //! that have the file agree on the authorities without a word, mint certificates for themselves, and never send the key anywhere.
 //! A file may hold several keys: the first one signs, all are trusted, and so a key is replaced without a pause.
 
@@ -14,6 +14,7 @@ use zeroize::Zeroizing;
 use crate::authority::Authority;
 use crate::error::{IssueError, KeyError};
 use crate::name::Scope;
+use crate::p256::PrivateKey;
 use crate::secret_file::read_secret;
 use forebay_types::Role;
 
@@ -63,10 +64,10 @@ impl ClusterKey {
     /// [`IssueError`].
     pub fn authority(&self, scope: &Scope, role: Role) -> Result<Authority, IssueError> {
         // Names have no zero bytes, so no two triples are one.
-        let parts =
-            [&b"authority"[..], scope.domain().as_bytes(), scope.cluster().as_bytes(), role.as_str().as_bytes()];
-        let info: Vec<&[u8]> = parts.into_iter().flat_map(|part| [part, &b"\0"[..]]).collect();
-        Authority::from_seed(scope.clone(), role, &self.derive::<LEN>(&info))
+        let info = ["authority", scope.domain(), scope.cluster(), role.as_str(), ""].join("\0");
+        let key = PrivateKey::first(|number| self.derive(&[info.as_bytes(), &[number]]));
+        let key = key.ok_or_else(|| IssueError::Library("no private key follows from this cluster key".to_owned()))?;
+        Authority::from_key(scope.clone(), role, &key)
     }
 
     fn derive<const N: usize>(&self, info: &[&[u8]]) -> Zeroizing<[u8; N]> {
@@ -195,24 +196,30 @@ mod tests {
         assert!(shown.contains(&key.fingerprint()));
     }
 
+    /// What is believed of an authority: its subject and its public key.
+    fn believed(key: &ClusterKey, scope: &Scope, role: Role) -> [Vec<u8>; 2] {
+        let authority = key.authority(scope, role).unwrap();
+        let anchor = webpki::anchor_from_trusted_cert(authority.certificate()).unwrap();
+        [anchor.subject.to_vec(), anchor.subject_public_key_info.to_vec()]
+    }
+
     #[test]
     fn authorities_follow_from_the_key_the_cluster_and_the_role() {
         let key = ClusterKey(Zeroizing::new([7; LEN]));
-        let certificate =
-            |key: &ClusterKey, scope: &Scope, role| key.authority(scope, role).unwrap().certificate().as_ref().to_vec();
-        let worker = certificate(&key, &scope(), Role::Worker);
-        assert_eq!(worker, certificate(&ClusterKey(Zeroizing::new([7; LEN])), &scope(), Role::Worker));
-        assert_ne!(worker, certificate(&key, &scope(), Role::Reader));
-        assert_ne!(worker, certificate(&key, &Scope::new("example.org", "test").unwrap(), Role::Worker));
-        assert_ne!(worker, certificate(&key, &Scope::new("example.com", "prod").unwrap(), Role::Worker));
-        assert_ne!(worker, certificate(&ClusterKey(Zeroizing::new([8; LEN])), &scope(), Role::Worker));
+        let worker = believed(&key, &scope(), Role::Worker);
+        assert_eq!(worker, believed(&ClusterKey(Zeroizing::new([7; LEN])), &scope(), Role::Worker));
+        for (key, scope, role) in [
+            (&key, scope(), Role::Reader),
+            (&key, Scope::new("example.org", "test").unwrap(), Role::Worker),
+            (&key, Scope::new("example.com", "prod").unwrap(), Role::Worker),
+            (&ClusterKey(Zeroizing::new([8; LEN])), scope(), Role::Worker),
+        ] {
+            assert_ne!(worker[1], believed(key, &scope, role)[1], "{scope:?} {role}");
+        }
         // What nodes of two releases must agree on does not change by chance.
         assert_eq!(key.fingerprint(), "8352ff5b18454be7");
-        let worker = worker.into();
-        let anchor = webpki::anchor_from_trusted_cert(&worker).unwrap();
-        let believed = [anchor.subject.as_ref(), anchor.subject_public_key_info.as_ref()].concat();
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &believed);
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &worker.concat());
         let start: String = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(start, "7cbdbacaac5fcd13");
+        assert_eq!(start, "3284a80881fff18c");
     }
 }

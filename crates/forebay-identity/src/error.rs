@@ -133,3 +133,20 @@ pub enum IdentityError {
     #[error("`{0}` listens there, and no {1}")]
     Role(Box<Identity>, Role),
 }
+
+/// Why there is no pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PassError {
+    /// The system has no random numbers.
+    #[error("the system gives no random numbers")]
+    Random,
+    /// The client has no id.
+    #[error("a client id of 0 stands for none")]
+    ClientId,
+    /// There are too many.
+    #[error("{0} passes of this worker wait to be used; ask again in ten seconds")]
+    Full(usize),
+    /// There are too many for this identity.
+    #[error("{0} passes of this identity wait to be used; ask again in ten seconds")]
+    FullOfOne(usize),
+}

@@ -10,12 +10,14 @@
 //! | question | file |
 //! | --- | --- |
 //! | How is an identity written? | `name.rs` |
-//! | How does everything follow from one key? | `cluster_key.rs`, `authority.rs` |
+//! | How does everything follow from one key? | `cluster_key.rs`, `p256.rs`, `authority.rs` |
 //! | Who is believed? | `trust.rs` |
 //! | Until when are certificates valid? | `validity.rs` |
 //! | How is a certificate replaced while a process runs? | `source.rs`, `live.rs` |
 //! | What is spoken? | `tls.rs` |
+//! | Who is at the other end of a connection, and is it who was meant? | `proof.rs` |
 //! | What does somebody show who has no certificate? | `token.rs` |
+//! | And on a connection that proves nothing itself, as over RDMA? | `pass.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
 
@@ -27,6 +29,9 @@ mod credentials;
 mod error;
 mod live;
 mod name;
+mod p256;
+mod pass;
+mod proof;
 mod provider;
 mod secret_file;
 mod source;
@@ -38,9 +43,11 @@ mod validity;
 pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};
-pub use error::{IdentityError, IssueError, KeyError, LoadError, TokenError};
-pub use live::{Live, Material, Unusable};
+pub use error::{IdentityError, IssueError, KeyError, LoadError, PassError, TokenError};
+pub use live::{Live, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};
+pub use pass::{PASS_LIFETIME, Pass, Passes, random_number};
+pub use proof::{ClientProof, ServerProof, Unproved, session_name};
 pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};

@@ -12,7 +12,7 @@ use crate::credentials::Credentials;
 use crate::error::IdentityError;
 use crate::name::Identity;
 use crate::provider::provider;
-use crate::trust::{Side, Trust};
+use crate::trust::{Peer, Side, Trust};
 use forebay_types::Role;
 
 /// A certificate of this process, and whom it believes.
@@ -70,6 +70,17 @@ impl Material {
     }
 }
 
+/// What is thought of somebody who was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// May stay.
+    Good,
+    /// Has to come again, with a new certificate.
+    Expired,
+    /// Has to go, and need not come again.
+    Denied,
+}
+
 /// The material of this moment, for everything in a process that listens or connects.
 #[derive(Debug)]
 pub struct Live(ArcSwap<Material>);
@@ -85,6 +96,18 @@ impl Live {
     #[must_use]
     pub fn material(&self) -> Arc<Material> {
         self.0.load_full()
+    }
+
+    /// Whether somebody who was admitted still may be here.
+    #[must_use]
+    pub fn standing(&self, peer: &Peer, now: SystemTime) -> Standing {
+        if self.0.load().trust().denies(&peer.identity) {
+            Standing::Denied
+        } else if now > peer.until {
+            Standing::Expired
+        } else {
+            Standing::Good
+        }
     }
 
     /// From now on handshakes use this one. Connections that stand are not touched.

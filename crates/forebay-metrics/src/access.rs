@@ -8,7 +8,7 @@
 //!
 //! A certificate is shown in the handshake and judged again with each request: it may have expired since, or be denied. A token is
 //! looked for in `Authorization` and nowhere else: what browsers send by themselves, as cookies, and what logs keep, as
-//! addresses, says nothing here.
+//! addresses, says nothing here. Where nothing leaves the machine, a token may be asked for in plain text ([`Access::by_token`]).
 
 use std::io;
 use std::sync::Arc;
@@ -35,15 +35,23 @@ pub type Operation = (&'static str, &'static str, Option<Permission>);
 pub struct Access(Option<Arc<Demands>>);
 
 struct Demands {
+    /// `None`: plain text is spoken, and nobody shows a certificate.
+    tls: Option<Tls>,
+    tokens: Arc<LiveTokens>,
+    /// Whether whoever shows nothing may ask for everything, also in plain text.
+    accepts_plain: bool,
+}
+
+/// What TLS is spoken with, and whose certificates are believed.
+struct Tls {
     acceptor: TlsAcceptor,
     live: Arc<Live>,
-    tokens: Arc<LiveTokens>,
-    accepts_plain: bool,
 }
 
 impl std::fmt::Debug for Demands {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Demands").field("accepts_plain", &self.accepts_plain).finish_non_exhaustive()
+        let mut demands = f.debug_struct("Demands");
+        demands.field("tls", &self.tls.is_some()).field("accepts_plain", &self.accepts_plain).finish_non_exhaustive()
     }
 }
 
@@ -84,17 +92,27 @@ impl Access {
     /// None that a sound build has.
     pub fn proved(live: &Arc<Live>, tokens: Arc<LiveTokens>, accepts_plain: bool) -> Result<Self, rustls::Error> {
         let acceptor = TlsAcceptor::from(Arc::new(http_server_config(live)?));
-        Ok(Self(Some(Arc::new(Demands { acceptor, live: Arc::clone(live), tokens, accepts_plain }))))
+        let tls = Some(Tls { acceptor, live: Arc::clone(live) });
+        Ok(Self(Some(Arc::new(Demands { tls, tokens, accepts_plain }))))
+    }
+
+    /// Those who show one of `tokens` may ask for what their roles may, in plain text: for a listener on loopback, where other users
+    /// of the machine may ask, and none of them listens in.
+    #[must_use]
+    pub fn by_token(tokens: Arc<LiveTokens>) -> Self {
+        Self(Some(Arc::new(Demands { tls: None, tokens, accepts_plain: false })))
     }
 
     /// Begins a connection. No deadline is kept here.
     pub(crate) async fn open(&self, stream: TcpStream) -> io::Result<Opened> {
-        let Some(demands) = &self.0 else { return Ok(Opened::Plain(stream)) };
+        let Some(Demands { tls: Some(tls), accepts_plain, .. }) = self.0.as_deref() else {
+            return Ok(Opened::Plain(stream));
+        };
         let mut first = [0];
         // Who leaves at once has begun no handshake, either.
         let has_begun = stream.peek(&mut first).await? == 1 && first[0] == HANDSHAKE;
-        match (has_begun, demands.accepts_plain) {
-            (true, _) => demands.secure(stream).await,
+        match (has_begun, *accepts_plain) {
+            (true, _) => tls.secure(stream).await,
             (false, true) => Ok(Opened::Plain(stream)),
             (false, false) => Ok(Opened::NotSecure(stream)),
         }
@@ -109,7 +127,7 @@ impl Access {
         now: SystemTime,
     ) -> Result<(), Denial> {
         let (Some(demands), Some(permission)) = (&self.0, permission) else { return Ok(()) };
-        let by_certificate = demands.role_of(caller, now);
+        let by_certificate = demands.tls.as_ref().and_then(|tls| tls.role_of(caller, now));
         if by_certificate.is_some_and(|role| role.may(permission)) {
             return Ok(());
         }
@@ -124,7 +142,7 @@ impl Access {
     }
 }
 
-impl Demands {
+impl Tls {
     async fn secure(&self, stream: TcpStream) -> io::Result<Opened> {
         let tls = self.acceptor.accept(stream).await.map_err(described)?;
         let trust = |chain| self.live.material().trust().verify(chain, Side::Client, SystemTime::now());

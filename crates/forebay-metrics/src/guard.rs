@@ -67,7 +67,8 @@ fn deny(denial: Denial) -> Response {
     match denial {
         Denial::Unproved => {
             refused::count(Reason::Proof);
-            let remedy = "present a certificate of this cluster, or a bearer token in `Authorization`";
+            let remedy = "present a certificate of this cluster, or a bearer token in `Authorization`; that of \
+                          `forebay up --web` is in the URL that it printed";
             let mut answer = told(StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", &message, remedy);
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             // A certificate that has expired since it was shown can be shown anew.

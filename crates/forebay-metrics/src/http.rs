@@ -5,7 +5,7 @@
 //! all are being answered, the next one waits. So idle connections, however many, keep no client from being answered.
 //!
 //! Every listener has names, and answers to no other ([`crate::hosts`]), and says who may ask it for what ([`crate::access`]): there
-//! is no way to start one without.
+//! is no way to start one without. It may be a port, or a Unix socket of this user alone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use forebay_private::PrivateListener;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -20,7 +21,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::TokioTimer;
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -53,6 +54,53 @@ pub struct HttpLimits {
     pub ends_within: Duration,
 }
 
+/// What connections come to.
+#[derive(Debug)]
+pub enum HttpListener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A Unix socket of this user alone.
+    Private(PrivateListener),
+}
+
+impl From<TcpListener> for HttpListener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl From<PrivateListener> for HttpListener {
+    fn from(listener: PrivateListener) -> Self {
+        Self::Private(listener)
+    }
+}
+
+impl HttpListener {
+    async fn accept(&self) -> std::io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, from)| Accepted::Tcp(stream, from)),
+            Self::Private(listener) => listener.accept().await.map(Accepted::Private),
+        }
+    }
+}
+
+/// A connection, before anything has come over it.
+enum Accepted {
+    /// Over TCP, from this address.
+    Tcp(TcpStream, SocketAddr),
+    /// Over a Unix socket. The kernel has said that it is of this user, or of root.
+    Private(UnixStream),
+}
+
+impl Accepted {
+    fn source(&self) -> Source {
+        match self {
+            Self::Tcp(_, from) => Source::of(from.ip()),
+            Self::Private(_) => Source::Loopback,
+        }
+    }
+}
+
 /// A listener, while it serves. Dropping it ends its tasks without waiting for them.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -62,11 +110,11 @@ pub struct HttpServer {
 
 impl HttpServer {
     /// Serves `router` to all connections of `listener` that ask for one of `hosts`, and to whom `access` allows what they ask for:
-    /// `operations` says what that takes. Each request has the address that it came from as an extension, [`ConnectInfo`]. Must be
-    /// called within a tokio runtime.
+    /// `operations` says what that takes. Each request that came from an address has that as an extension, [`ConnectInfo`]. Over a
+    /// Unix socket no TLS is spoken, whatever `access` is: nobody listens in there. Must be called within a tokio runtime.
     #[must_use]
     pub fn start(
-        listener: TcpListener,
+        listener: impl Into<HttpListener>,
         router: Router,
         operations: &'static [Operation],
         access: Access,
@@ -77,7 +125,7 @@ impl HttpServer {
         let seats = Seats::new(limits.connections, stop.clone());
         let router = guarded(router, Gate { access: access.clone(), operations }, hosts);
         let shared = HttpShared { limits, access, router, tls_only: tls_only(), seats };
-        let serving = tokio::spawn(serve(listener, Arc::new(shared), stop.clone()));
+        let serving = tokio::spawn(serve(listener.into(), Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
 
@@ -110,7 +158,7 @@ struct HttpShared {
     seats: Arc<Seats>,
 }
 
-async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: CancellationToken) {
+async fn serve(listener: HttpListener, shared: Arc<HttpShared>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
         let next = tokio::select! {
@@ -118,7 +166,7 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
             () = stop.cancelled() => break,
         };
         match next {
-            Ok((stream, from, place)) => drop(connections.spawn(connection(stream, from, place, Arc::clone(&shared)))),
+            Ok((accepted, place)) => drop(connections.spawn(connection(accepted, place, Arc::clone(&shared)))),
             Err(error) => {
                 warn!(%error, "no connection is taken for a moment");
                 tokio::time::sleep(ACCEPT_REST).await;
@@ -131,31 +179,36 @@ async fn serve(listener: TcpListener, shared: Arc<HttpShared>, stop: Cancellatio
 }
 
 /// The next connection that has a place. It takes one after it was accepted: so the place can be that of another one.
-async fn next_connection(
-    listener: &TcpListener,
-    seats: &Arc<Seats>,
-) -> std::io::Result<(TcpStream, SocketAddr, Place)> {
+async fn next_connection(listener: &HttpListener, seats: &Arc<Seats>) -> std::io::Result<(Accepted, Place)> {
     loop {
-        let (stream, from) = listener.accept().await?;
-        if let Some(place) = seats.place(Source::of(from.ip())).await {
-            return Ok((stream, from, place));
+        let accepted = listener.accept().await?;
+        let source = accepted.source();
+        if let Some(place) = seats.place(source).await {
+            return Ok((accepted, place));
         }
         refused::count(Reason::Share);
-        debug!(%from, "a connection is closed: as many of this address as may be are being answered");
+        debug!(?source, "a connection is closed: as many of this address as may be are being answered");
     }
 }
 
-async fn connection(stream: TcpStream, from: SocketAddr, place: Place, shared: Arc<HttpShared>) {
+async fn connection(accepted: Accepted, place: Place, shared: Arc<HttpShared>) {
+    let (stream, from) = match accepted {
+        Accepted::Tcp(stream, from) => (stream, from),
+        Accepted::Private(stream) => return answer(stream, None, Caller(None), place, &shared, &shared.router).await,
+    };
     let opened = tokio::select! {
         opened = tokio::time::timeout(shared.limits.head_within, shared.access.open(stream)) => opened,
         // It has asked for nothing yet.
         () = place.told() => return,
     };
+    let (nobody, come_from) = (Caller(None), Some(from));
     match opened {
-        Ok(Ok(Opened::Plain(stream))) => answer(stream, from, Caller(None), place, &shared, &shared.router).await,
-        Ok(Ok(Opened::Secure(stream, caller))) => answer(*stream, from, caller, place, &shared, &shared.router).await,
+        Ok(Ok(Opened::Plain(stream))) => answer(stream, come_from, nobody, place, &shared, &shared.router).await,
+        Ok(Ok(Opened::Secure(stream, caller))) => {
+            answer(*stream, come_from, caller, place, &shared, &shared.router).await;
+        }
         Ok(Ok(Opened::NotSecure(stream))) => {
-            answer(stream, from, Caller(None), place, &shared, &shared.tls_only).await;
+            answer(stream, come_from, nobody, place, &shared, &shared.tls_only).await;
         }
         Ok(Err(error)) => {
             refused::count(Reason::Proof);
@@ -168,7 +221,7 @@ async fn connection(stream: TcpStream, from: SocketAddr, place: Place, shared: A
 /// Answers what comes over a connection until that ends.
 async fn answer<S: Stream>(
     stream: S,
-    from: SocketAddr,
+    from: Option<SocketAddr>,
     caller: Caller,
     place: Place,
     shared: &HttpShared,
@@ -178,7 +231,9 @@ async fn answer<S: Stream>(
     let router = TowerToHyperService::new(router.clone());
     let answer = service_fn(|mut request: Request<Incoming>| {
         turn.asked();
-        request.extensions_mut().insert(ConnectInfo(from));
+        if let Some(from) = from {
+            request.extensions_mut().insert(ConnectInfo(from));
+        }
         request.extensions_mut().insert(caller.clone());
         let (asking, answering) = (Arc::clone(&turn), Arc::clone(&turn));
         let answer = router.call(request.map(|body| RequestBody::new(body, limits.body_within, asking)));
@@ -234,6 +289,44 @@ mod tests {
                 }),
             );
         (HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits), address)
+    }
+
+    #[tokio::test]
+    async fn a_unix_socket_of_this_user_is_answered_as_a_port_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("private/rest.sock");
+        let listener = PrivateListener::bind(&path).unwrap();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let server = HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits(4));
+        for (lines, status) in [
+            ("host: localhost", "200"),
+            ("host: evil.example", "421"),
+            ("host: localhost\r\norigin: http://evil.example", "403"),
+        ] {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            stream.write_all(format!("GET / HTTP/1.0\r\n{lines}\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert_eq!(answer.split(' ').nth(1), Some(status), "{lines}: {answer}");
+        }
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
+        assert!(UnixStream::connect(&path).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_at_a_unix_socket_is_closed_in_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("private/rest.sock");
+        let listener = PrivateListener::bind(&path).unwrap();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let limits = HttpLimits { head_within: Duration::from_millis(200), ..limits(1) };
+        let server = HttpServer::start(listener, router, &[], Access::everybody(), HostNames::new(), limits);
+        for _ in 0..3 {
+            let mut silent = UnixStream::connect(&path).await.unwrap();
+            let ended = tokio::time::timeout(WITHIN, silent.read_to_end(&mut Vec::new())).await;
+            assert!(ended.is_ok(), "it is kept");
+        }
+        tokio::time::timeout(WITHIN, server.close()).await.unwrap();
     }
 
     async fn ask(stream: &mut TcpStream, page: &str) {

@@ -41,7 +41,7 @@ pub use access::{Access, Operation};
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use hosts::HostNames;
-pub use http::{HttpLimits, HttpServer};
+pub use http::{HttpLimits, HttpListener, HttpServer};
 pub use latency::{BOUNDS_NANOS, LatencyHistogram, LatencySnapshot};
 pub use process::{ProcessStats, process_started};
 pub use readiness::Readiness;

@@ -140,7 +140,8 @@ pub async fn serve(
 /// answers say yes or no, and give no reason: the port may be open to more than those who may see the pages. Must be
 /// called within a tokio runtime.
 ///
-/// # Errors [`WebError::Listen`].
+/// # Errors
+/// [`WebError::Listen`].
 pub async fn serve_health<F, R>(address: SocketAddr, is_ready: F, hosts: HostNames) -> Result<MetricsServer, WebError>
 where
     F: Fn() -> R + Clone + Send + Sync + 'static,

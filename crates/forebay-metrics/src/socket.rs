@@ -15,7 +15,7 @@ use axum::body::{Body as AxumBody, Bytes};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_rustls::server::TlsStream;
 
@@ -23,19 +23,25 @@ use crate::seats::Turn;
 
 /// What HTTP is spoken over.
 pub(crate) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static {
-    /// What it all goes over.
-    fn tcp(&self) -> &TcpStream;
+    /// What it all goes over, if that is TCP.
+    fn tcp(&self) -> Option<&TcpStream>;
 }
 
 impl Stream for TcpStream {
-    fn tcp(&self) -> &TcpStream {
-        self
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
     }
 }
 
 impl Stream for TlsStream<TcpStream> {
-    fn tcp(&self) -> &TcpStream {
-        self.get_ref().0
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self.get_ref().0)
+    }
+}
+
+impl Stream for UnixStream {
+    fn tcp(&self) -> Option<&TcpStream> {
+        None
     }
 }
 
@@ -73,9 +79,11 @@ impl<S: Stream> Socket<S> {
 
 impl<S: Stream> Drop for Socket<S> {
     fn drop(&mut self) {
-        if self.stalled.is_some() {
+        if self.stalled.is_some()
+            && let Some(stream) = self.io.inner().tcp()
+        {
             // Or the kernel would keep, and offer, what nobody reads. Where this fails, it does so for a while.
-            let _ = self.io.inner().tcp().set_zero_linger();
+            let _ = stream.set_zero_linger();
         }
     }
 }

@@ -101,9 +101,7 @@ impl Listener {
         let tokens = LiveTokens::open(vec![of_admin, of_scrapes]).unwrap();
         let live = Live::new(cluster.material(Role::Worker, None));
         let access = Access::proved(&live, tokens, accepts_plain).unwrap();
-        let site = Site::new(Registry::new(), Readiness::new(), || json!({ "answer": 42 }));
-        let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = serve(address, routes(site), access, HostNames::new()).await.unwrap();
+        let server = serving(access).await;
         Self { cluster, server, live, admin, scrapes, _directory: directory }
     }
 
@@ -128,6 +126,13 @@ impl Listener {
     async fn close(self) {
         tokio::time::timeout(WITHIN, self.server.close()).await.unwrap();
     }
+}
+
+/// The pages of a process, for those whom `access` allows it.
+async fn serving(access: Access) -> MetricsServer {
+    let site = Site::new(Registry::new(), Readiness::new(), || json!({ "answer": 42 }));
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    serve(address, routes(site), access, HostNames::new()).await.unwrap()
 }
 
 async fn asked(mut stream: impl AsyncRead + AsyncWrite + Unpin, page: &str, lines: &str) -> io::Result<String> {
@@ -252,6 +257,29 @@ async fn plain_text_is_told_to_speak_tls_unless_it_is_accepted_for_a_while() {
         assert_eq!(listener.status(listener.cluster.client(Role::Reader), "/stats", "").await, "403");
         listener.close().await;
     }
+}
+
+#[tokio::test]
+async fn where_nothing_leaves_the_machine_a_token_is_asked_for_in_plain_text() {
+    let (token, other) = (new_token().unwrap(), new_token().unwrap());
+    let server = serving(Access::by_token(LiveTokens::only(&token, Role::Admin))).await;
+    let (good, wrong, half) = (bearer(&token), bearer(&other), bearer(&token[..63]));
+    for (page, lines, status) in [
+        ("/stats", "", "401"),
+        ("/stats", &*wrong, "401"),
+        ("/stats", &half, "401"),
+        ("/healthz", "", "401"),
+        ("//stats", "", "401"),
+        ("/nowhere", "", "401"),
+        ("/stats", &good, "200"),
+        ("/nowhere", &good, "404"),
+    ] {
+        let stream = TcpStream::connect(server.local_addr()).await.unwrap();
+        let answer = asked(stream, page, &format!("connection: close\r\n{lines}")).await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{page}, {lines}: {answer}");
+        assert!(!answer.contains(token.as_str()), "{answer}");
+    }
+    tokio::time::timeout(WITHIN, server.close()).await.unwrap();
 }
 
 #[tokio::test]

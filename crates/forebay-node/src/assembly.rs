@@ -1,7 +1,7 @@
 //! From a configuration to the parts: which setting goes where. Nothing here decides anything else.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use anyhow::Context as _;
@@ -12,6 +12,7 @@ use forebay_engine::FetchPolicy;
 use forebay_fuse::{MountOptions, WritingOptions, largest_read};
 use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
+use forebay_private::PrivateListener;
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
 use forebay_tcp::{Auditing, ServerOptions, TcpError, TcpServer, TcpTransport};
@@ -23,12 +24,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::binding;
 use crate::block_size::block_size;
+use crate::error::{Exit, Fault};
 use crate::rdma::RdmaConnector;
 use crate::security::{self, Security};
 use crate::window::NearConnector;
 
 /// The name of the worker in this process.
-const LOCAL: &str = "local";
+pub const LOCAL: &str = "local";
 
 fn pool(size: ByteSize, huge_pages: bool, sharing: Sharing) -> Result<Pool, PoolError> {
     Pool::new(PoolOptions { huge_pages, sharing, ..PoolOptions::fixed(size.max(PoolOptions::MIN_SIZE)) })
@@ -152,8 +154,30 @@ pub fn server(
     security: Option<&Security>,
     audit: Option<Auditing>,
 ) -> Result<TcpServer, TcpError> {
+    let passes = security.map(Security::passes);
     let security = security.map(Security::server);
-    TcpServer::bind(ServerOptions { security, audit, ..server_options(config, address, shared) }, service)
+    TcpServer::bind(ServerOptions { security, passes, audit, ..server_options(config, address, shared) }, service)
+}
+
+/// The same for this user and root alone, at the Unix socket `path`.
+///
+/// # Errors
+/// When it cannot listen there.
+pub fn private_server(
+    config: &Config,
+    path: &Path,
+    service: Arc<dyn Service>,
+    security: Option<&Security>,
+    audit: Option<Auditing>,
+) -> anyhow::Result<TcpServer> {
+    let listener = PrivateListener::bind(path).map_err(|error| {
+        let next = "set FOREBAY_RUN_DIR to a directory of yours, with a short path";
+        Fault::new(Exit::Denied, error.to_string(), next)
+    })?;
+    let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+    let security = security.map(Security::server);
+    let options = ServerOptions { security, audit, ..server_options(config, nowhere, false) };
+    Ok(TcpServer::private(listener, options, service)?)
 }
 
 fn server_options(config: &Config, address: SocketAddr, shared: bool) -> ServerOptions {
@@ -321,7 +345,7 @@ impl LinkReports {
 
 /// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
 /// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached;
-/// `security` is what it proves over TCP.
+/// `security` is what it proves to them, over TCP and for shared memory.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
@@ -346,7 +370,8 @@ pub async fn remote_client(
         }
         None => Arc::new(TcpConnector { options }),
     };
-    let connector: Arc<dyn Connector> = match NearConnector::over(Arc::clone(&connector), config).map(Arc::new) {
+    let near = NearConnector::over(Arc::clone(&connector), config, security.as_deref());
+    let connector: Arc<dyn Connector> = match near.map(Arc::new) {
         Some(near) => {
             links.near = Arc::downgrade(&near);
             near

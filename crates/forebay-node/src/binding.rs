@@ -27,7 +27,7 @@
 //! RDMA has names of its own (`rdma/cards.rs`): the group's network carries what goes by TCP, and may be no network of RDMA at all.
 //! Connections to etcd and to origins are not bound: neither is a node of the cache, and both may be reachable over a network that
 //! no cache traffic belongs on; the routing table knows the way. Nor is what a person names on the command line of
-//! `forebay stats HOST:PORT`, nor anything that stays on loopback because `forebay up` made it.
+//! `forebay stats HOST:PORT`, nor the web page of `forebay up --web`, which stays on loopback.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 

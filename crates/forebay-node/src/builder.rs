@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_config::{Config, Loaded, Origin, SecurityMode, Sources};
+use forebay_types::TcpSecurity;
 use tokio_util::sync::CancellationToken;
 
 use crate::binding::{self, Part};
@@ -10,6 +11,7 @@ use crate::error::{Exit, Fault, UserError};
 use crate::exposure::{self, Listeners};
 use crate::memory::{self, Takes};
 use crate::node::Node;
+use crate::page::Page;
 use crate::rdma;
 use crate::start::{self, Plan};
 
@@ -26,20 +28,34 @@ pub struct NodeBuilder {
     client: bool,
     coordinator: bool,
     standalone: Option<String>,
+    page: Page,
     mountpoint: Option<PathBuf>,
     log: Option<PathBuf>,
     cancelled: CancellationToken,
     is_checked: bool,
 }
 
-/// That nothing goes around who is asked to prove who it is.
+/// That nothing goes in plain text where that is not wanted.
 fn check_security(config: &Config) -> Result<(), Fault> {
-    if config.security_mode == SecurityMode::Off || !rdma::is_wanted(config) {
+    if !config.security_require_encryption {
         return Ok(());
     }
-    let what = "over RDMA nobody proves who they are, and `security.mode` asks for that";
-    let next = "set `network.rdma.data.enabled` and `network.rdma.metadata.enabled` to false, or `security.mode=off`";
-    Err(Fault::new(Exit::Usage, what, next))
+    let accepts_plain = config.security_accept.contains(&SecurityMode::Off);
+    let (what, next) = if rdma::is_wanted(config) {
+        let next = "set `network.rdma.data.enabled` and `network.rdma.metadata.enabled` to false";
+        ("over RDMA nothing is encrypted", next)
+    } else if config.security_mode == SecurityMode::Off || accepts_plain {
+        (
+            "whoever proves nothing is talked to in plain text",
+            "set `security.mode`, and take `off` out of `security.accept`",
+        )
+    } else if config.network_tcp_security == TcpSecurity::Auth {
+        ("with `network.tcp.security=auth` bytes go in plain text", "set it to `encrypt`")
+    } else {
+        return Ok(());
+    };
+    let next = format!("{next}; or set `security.require_encryption=false`");
+    Err(Fault::new(Exit::Usage, format!("{what}, and `security.require_encryption` asks for that"), next))
 }
 
 impl Node {
@@ -93,11 +109,22 @@ impl NodeBuilder {
         self
     }
 
-    /// Runs a worker of the origin at this URL, a client of it and a coordinator for this machine alone: all listen on its loopback
-    /// interface, at free ports where the configured ones are taken.
+    /// Runs a worker of the origin at this URL, a client of it and a coordinator for the user of this process alone. They listen at
+    /// no port: with a [mount](Self::mount), commands reach them over Unix sockets that only this user and root may connect to;
+    /// without, they are reached through [`Node::client`] and [`Self::web`].
     #[must_use]
     pub fn standalone(mut self, origin: impl Into<String>) -> Self {
         self.standalone = Some(origin.into());
+        self
+    }
+
+    /// With [`Self::standalone`]: serves REST, the web page and metrics at ports of the loopback interface, to those who have
+    /// the token in the URL that [`NodeAddresses::page`](crate::NodeAddresses::page) and
+    /// [`MountSummary::page`](crate::MountSummary::page) say. Without `port` it is `coordinator.port`, or a free one if that is
+    /// taken.
+    #[must_use]
+    pub fn web(mut self, port: Option<u16>) -> Self {
+        self.page = port.map_or(Page::AnyPort, Page::Port);
         self
     }
 
@@ -241,6 +268,7 @@ impl NodeBuilder {
             client: self.client,
             coordinator: self.coordinator,
             standalone: self.standalone,
+            page: self.page,
             mountpoint: self.mountpoint,
             log: self.log,
         };

@@ -5,17 +5,20 @@
 //! * a refresh makes the mount and the kernel forget names, so that they are asked for again;
 //! * [`mod@local`] has files materialised and dropped, and lists them.
 //!
-//! Every user may ask, as every user may read the run state: the socket only tells, and forgets only what can be had
-//! again. There are two exceptions: only root and the user of the mount may ask for what takes room, and for names in a
-//! mount that is for its user alone. No client can keep the socket busy, because places, bytes and time are bounded.
+//! Of a `forebay mount`, every user may ask, as every user may read the run state: the socket only tells, and forgets only what
+//! can be had again. There are two exceptions: only root and the user of the mount may ask for what takes room, and for names
+//! in a mount that is for its user alone. Of a `forebay up`, only its user and root may ask at all. No client can keep the
+//! socket busy, because places, bytes and time are bounded.
 
 use std::fs::Permissions;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use forebay_private::PrivateListener;
 use forebay_types::FsPath;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -61,6 +64,46 @@ pub enum Question {
     },
 }
 
+/// Who may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Every user of this machine.
+    ByAll,
+    /// The user of this process, and root.
+    ByOwner,
+}
+
+enum Listener {
+    Open(UnixListener),
+    Private(PrivateListener),
+}
+
+impl Listener {
+    /// Listens at `socket`, in the place of whatever a process that was killed left there.
+    fn bind(socket: &Path, asked: Asked) -> anyhow::Result<Self> {
+        let open = match asked {
+            Asked::ByOwner => return Ok(Self::Private(PrivateListener::bind(socket)?)),
+            Asked::ByAll => || -> io::Result<UnixListener> {
+                match std::fs::remove_file(socket) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+                let listener = UnixListener::bind(socket)?;
+                std::fs::set_permissions(socket, Permissions::from_mode(0o666))?;
+                Ok(listener)
+            },
+        };
+        open().map(Self::Open).with_context(|| format!("cannot listen on {}", socket.display()))
+    }
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        match self {
+            Self::Open(listener) => Ok(listener.accept().await?.0),
+            Self::Private(listener) => listener.accept().await,
+        }
+    }
+}
+
 /// The socket, while it is served. Dropping it ends it, too, without waiting.
 pub struct Control {
     stop: CancellationToken,
@@ -68,25 +111,19 @@ pub struct Control {
 }
 
 impl Control {
-    /// Serves `report` at `socket`, and `refresh`, which may wait for the kernel, and what is asked of the materialised files; in
+    /// Serves `report` at `socket` to those that `asked` names, and `refresh`, which may wait for the kernel, and what is asked of the materialised files; in
     /// the place of whatever a process that was killed left there.
     ///
     /// # Errors
     /// When the socket cannot be made.
     pub fn serve(
         socket: &Path,
+        asked: Asked,
         report: impl Fn() -> Value + Send + Sync + 'static,
         refresh: impl Fn(&FsPath, bool) -> u64 + Send + Sync + 'static,
         local: local::Answerer,
     ) -> anyhow::Result<Self> {
-        let cannot_make = || format!("cannot listen on {}", socket.display());
-        if let Err(error) = std::fs::remove_file(socket)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(error).with_context(cannot_make);
-        }
-        let listener = UnixListener::bind(socket).with_context(cannot_make)?;
-        std::fs::set_permissions(socket, Permissions::from_mode(0o666)).with_context(cannot_make)?;
+        let listener = Listener::bind(socket, asked)?;
         let stop = CancellationToken::new();
         let answerer = Arc::new(Answerer { report: Box::new(report), refresh: Arc::new(refresh), local });
         let serving = tokio::spawn(serve(listener, answerer, stop.clone()));
@@ -109,14 +146,14 @@ impl Drop for Control {
     }
 }
 
-async fn serve(listener: UnixListener, answerer: Arc<Answerer>, stop: CancellationToken) {
+async fn serve(listener: Listener, answerer: Arc<Answerer>, stop: CancellationToken) {
     let (places, answers) = (Arc::new(Semaphore::new(PLACES)), TaskTracker::new());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok(stream) = accepted else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -247,7 +284,7 @@ mod tests {
 
     /// A control that only reports.
     fn reporting(socket: &Path, report: impl Fn() -> Value + Send + Sync + 'static) -> Control {
-        Control::serve(socket, report, |_: &FsPath, _| 0, local::Answerer::none()).unwrap()
+        Control::serve(socket, Asked::ByAll, report, |_: &FsPath, _| 0, local::Answerer::none()).unwrap()
     }
 
     #[tokio::test]
@@ -266,6 +303,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn that_of_the_owner_is_in_a_directory_that_nobody_else_enters() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("private/m.sock");
+        let control = Control::serve(&socket, Asked::ByOwner, || json!(1), |_: &FsPath, _| 0, local::Answerer::none());
+        let control = control.unwrap();
+        assert_eq!(ask(&socket).await.unwrap(), json!(1));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(socket.parent().unwrap()), mode(&socket)), (0o700, 0o600));
+        control.close().await;
+        assert!(!socket.exists());
+    }
+
+    #[tokio::test]
     async fn who_only_listens_is_told_the_report_too() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("m.sock");
@@ -281,7 +331,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("m.sock");
         let refresh_mount = |path: &FsPath, below| if below { path.as_bytes().len() as u64 } else { 1 };
-        let control = Control::serve(&socket, || json!({}), refresh_mount, local::Answerer::none()).unwrap();
+        let control = Control::serve(&socket, Asked::ByAll, || json!({}), refresh_mount, local::Answerer::none());
+        let control = control.unwrap();
         let path = FsPath::new(b"/dir/\xff").unwrap();
         assert_eq!(refresh(&socket, &path, true).await.unwrap(), 6);
         assert_eq!(refresh(&socket, &path, false).await.unwrap(), 1);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use forebay_client::Client;
 use forebay_cluster::records::members::{Capacity, WORKERS, WorkerRecord, WorkerState};
 use forebay_cluster::records::mounts::MountRecord;
 use forebay_cluster::{Freshness, topology_of};
-use forebay_config::{Config, Loaded};
+use forebay_config::{Config, Loaded, SecurityMode};
 use forebay_coordinator::api::Mount;
 use forebay_coordinator::{
-    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, LeaderConnector, Loaded as LoadedBlock,
-    PlainConnector, RunnerOptions, SecureConnector,
+    CacheAccess, ClusterView, Coordinator, CoordinatorOptions, HeldBytes, LeaderConnector, Listen,
+    Loaded as LoadedBlock, PlainConnector, RunnerOptions, SecureConnector,
 };
-use forebay_metrics::{MetricsServer, ProcessStats, Readiness, counters};
+use forebay_metrics::{Access, MetricsServer, ProcessStats, Readiness, counters};
+use forebay_private::socket_address;
 use forebay_state::membership::{Members, Table};
 use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, Role};
@@ -27,8 +29,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
+use crate::error::Fault;
 use crate::hot::Hot;
 use crate::http::Terms;
+use crate::page::PageToken;
 use crate::security::{self, Security};
 use crate::{assembly, binding, http, metrics, namespaces};
 
@@ -36,6 +40,7 @@ use crate::{assembly, binding, http, metrics, namespaces};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What is known of the cluster without its state.
+#[derive(Clone)]
 pub(crate) struct Known {
     /// What is mounted whatever the state says.
     pub(crate) mounts: Vec<forebay_config::Mount>,
@@ -43,17 +48,89 @@ pub(crate) struct Known {
     pub(crate) own: Option<Capacity>,
 }
 
+/// Where a coordinator listens, and for whom.
+pub(crate) enum Listening {
+    /// For its cluster.
+    ForCluster {
+        /// The address that it listens at.
+        address: SocketAddr,
+        /// Where others reach it, `HOST:PORT`, if that is not there.
+        advertised: Option<String>,
+    },
+    /// For the user of this process alone.
+    ForOwner {
+        /// The Unix socket for commands.
+        socket: Option<PathBuf>,
+        /// An address on loopback for a browser, and what it demands.
+        web: Option<(SocketAddr, PageToken)>,
+    },
+}
+
+impl Listening {
+    fn listen(&self) -> Listen {
+        match self {
+            Self::ForCluster { address, .. } => (*address).into(),
+            Self::ForOwner { socket, web } => {
+                Listen { address: web.as_ref().map(|(address, _)| *address), socket: socket.clone() }
+            }
+        }
+    }
+
+    /// What the address demands.
+    fn terms(&self, config: &Config, security: Option<&Security>) -> Result<Terms, Fault> {
+        match self {
+            Self::ForCluster { .. } => Terms::of(config, security),
+            Self::ForOwner { web: Some((_, token)), .. } => Ok(Terms::by_token(config, token)),
+            // There is no address.
+            Self::ForOwner { web: None, .. } => {
+                Ok(Terms { access: Access::everybody(), names: http::host_names(config) })
+            }
+        }
+    }
+
+    fn advertised(&self) -> Option<String> {
+        match self {
+            Self::ForCluster { advertised, .. } => advertised.clone(),
+            Self::ForOwner { .. } => None,
+        }
+    }
+
+    /// What its coordinator is called, unlike all others.
+    fn name(&self) -> String {
+        match self {
+            Self::ForCluster { advertised: Some(advertised), .. } => advertised.clone(),
+            // Two coordinators on one machine listen at two ports; which one port 0 will be is not known yet.
+            Self::ForCluster { address, .. } if address.port() != 0 => address.to_string(),
+            Self::ForCluster { address, .. } => format!("{}, process {}", address.ip(), std::process::id()),
+            Self::ForOwner { .. } => format!("this machine, process {}", std::process::id()),
+        }
+    }
+
+    /// The URL of the web page at `address`, which the coordinator listens at.
+    fn page(&self, config: &Config, address: SocketAddr) -> Option<String> {
+        match self {
+            Self::ForCluster { .. } if config.security_mode == SecurityMode::Off => Some(format!("http://{address}/")),
+            Self::ForCluster { .. } => Some(format!("https://{address}/")),
+            Self::ForOwner { web, .. } => web.as_ref().map(|(_, token)| token.url(address)),
+        }
+    }
+}
+
 /// The coordinator of this process.
 pub(crate) struct Coordinating {
     coordinator: Arc<Coordinator>,
     view: Arc<View>,
     hot: Hot,
+    /// Where commands on this machine reach it.
+    reached_at: Option<String>,
+    /// The URL of its web page.
+    page: Option<String>,
     /// The listener for probes, if there is one.
     probes: Option<MetricsServer>,
 }
 
 impl Coordinating {
-    /// Starts a coordinator that listens at `address` and is reached at `advertised`, and reads through `client`.
+    /// Starts a coordinator that listens where `listening` says, and reads through `client`.
     ///
     /// # Errors
     /// When it cannot listen, or cannot prove who it is though it should.
@@ -62,14 +139,13 @@ impl Coordinating {
         cluster: &Cluster,
         client: Client,
         known: Known,
-        address: SocketAddr,
-        advertised: Option<String>,
+        listening: Listening,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
         let security = Security::open(config, Role::Coordinator, &security::machine())?;
         let connector = Arc::new(assembly::TcpConnector::of_asker(config, security.as_deref())?);
         let leader = leader_connector(config, security.as_deref())?;
-        let terms = Terms::of(config, security.as_deref())?;
+        let terms = listening.terms(config, security.as_deref())?;
         let workers = Table::watch(cluster.store(), WORKERS, WorkerRecord::decode);
         let group = config.cluster_cache_group.as_str().to_owned();
         let elsewhere = Elsewhere::new(group.clone(), workers.records(), connector);
@@ -89,12 +165,6 @@ impl Coordinating {
         let configured: Vec<Mount> = known.mounts.iter().map(shown).collect();
         let (checked, taken) = (loaded.clone(), known.mounts);
         let check = move |mount: &MountRecord, others: &[MountRecord]| check_mount(&checked, &taken, mount, others);
-        // Two coordinators on one machine listen at two ports; which one port 0 will be is not known yet.
-        let name = match (&advertised, address.port()) {
-            (Some(advertised), _) => advertised.clone(),
-            (None, 0) => format!("{}, process {}", address.ip(), std::process::id()),
-            (None, _) => address.to_string(),
-        };
         // It is there once it has started.
         let itself: Arc<OnceLock<Weak<Coordinator>>> = Arc::default();
         let (counted, client_of, members) = (Arc::clone(&itself), client.clone(), Arc::clone(cluster.members()));
@@ -112,14 +182,14 @@ impl Coordinating {
         let options = CoordinatorOptions {
             leader,
             pages: counters(site),
-            advertise: advertised,
+            advertise: listening.advertised(),
             hosts: terms.names,
             access: terms.access,
             lease: config.cluster_lease_ttl,
             runner,
             mount_check: Some(Arc::new(check)),
             mounts: configured,
-            ..CoordinatorOptions::new(name, address, env!("CARGO_PKG_VERSION"))
+            ..CoordinatorOptions::new(listening.name(), listening.listen(), env!("CARGO_PKG_VERSION"))
         };
         let cache = Arc::new(Cache { client: client.clone(), elsewhere: Arc::clone(&view.elsewhere) });
         let started = Coordinator::start(options, Arc::clone(cluster.store()), cache, Arc::clone(&view) as _).await;
@@ -136,12 +206,29 @@ impl Coordinating {
         let hot = Hot::start(config, cluster, &coordinator, client);
         let port = config.coordinator_health_port;
         let probes = http::probes(config, "coordinator.health.port", port, coordinator.readiness()).await;
-        Ok(Self { coordinator, view, hot, probes })
+        let (address, socket) = (coordinator.address(), coordinator.socket().map(socket_address));
+        let page = address.and_then(|address| listening.page(config, address));
+        let reached_at = match listening {
+            Listening::ForCluster { .. } => address.map(|address| address.to_string()),
+            // What demands a token is for a browser.
+            Listening::ForOwner { .. } => socket,
+        };
+        Ok(Self { coordinator, view, hot, reached_at, page, probes })
     }
 
-    /// Where it listens.
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Where it listens, if that is an address.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.coordinator.address()
+    }
+
+    /// Where commands on this machine reach it.
+    pub(crate) fn reached_at(&self) -> Option<String> {
+        self.reached_at.clone()
+    }
+
+    /// The URL of its web page, with the token that it demands.
+    pub(crate) fn page(&self) -> Option<String> {
+        self.page.clone()
     }
 
     /// Waits until it leads.

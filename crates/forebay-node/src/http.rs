@@ -6,6 +6,7 @@ use tracing::{info, warn};
 
 use crate::binding;
 use crate::error::Fault;
+use crate::page::PageToken;
 use crate::security::{self, Security};
 use crate::worker_node::hostname_or;
 
@@ -22,6 +23,11 @@ impl Terms {
     /// When tokens are to be taken, and their files cannot be used.
     pub(crate) fn of(config: &Config, security: Option<&Security>) -> Result<Self, Fault> {
         Ok(Self { access: security::access(config, security)?, names: host_names(config) })
+    }
+
+    /// Those of a listener on loopback that is for who has this token.
+    pub(crate) fn by_token(config: &Config, token: &PageToken) -> Self {
+        Self { access: token.access(), names: host_names(config) }
     }
 }
 

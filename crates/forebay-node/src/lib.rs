@@ -44,6 +44,7 @@ mod mounted;
 pub mod mountpoint;
 mod namespaces;
 mod node;
+mod page;
 pub mod process;
 pub mod rdma;
 pub mod report;

@@ -123,7 +123,9 @@ impl Measured {
         report["requests"] = latencies.collect::<Map<_, _>>().into();
         let servers = self.servers.lock();
         report["connections"] = json!(servers.iter().map(|server| (server.connections)()).sum::<usize>());
-        report["unproved_connections"] = json!(servers.iter().map(|server| (server.unproved)()).sum::<usize>());
+        let windows = self.windows.lock().upgrade();
+        let unproved = servers.iter().map(|server| (server.unproved)()).sum::<usize>();
+        report["unproved_connections"] = json!(unproved + windows.as_ref().map_or(0, |windows| windows.unproved()));
         report["upload_memory"] = json!(servers.iter().map(|server| (server.upload_memory)()).sum::<usize>());
         let mut closed = BTreeMap::from(CloseReason::ALL.map(|reason| (reason.name(), 0_u64)));
         for (reason, count) in servers.iter().flat_map(|server| (server.closed)()) {
@@ -135,7 +137,7 @@ impl Measured {
         let sum = |count: fn(&ZeroCopyCounts) -> u64| zero_copy.iter().map(count).sum::<u64>();
         report["zero_copy"] =
             json!({ "bytes": sum(|of| of.bytes), "copied": sum(|of| of.copied), "lost_bytes": sum(|of| of.lost) });
-        report["window"] = json!(self.windows.lock().upgrade().map(|windows| windows.report()));
+        report["window"] = json!(windows.map(|windows| windows.report()));
         report["security"] = json!(self.security.as_deref().map(Security::report));
         report["audit"] = json!(self.audit_lost.as_ref().map(|lost| json!({ "lost": lost() })));
         report["etcd"] = json!(self.certificates.lock().as_deref().map(cluster::report_certificates));

@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::assembly::LinkReports;
-use crate::control::Control;
+use crate::control::{Asked, Control};
 use crate::materialise_requests::MaterialiseRequests;
 use crate::mountpoint::Place;
+use crate::page::PageToken;
 use crate::report::{self, Report};
 use crate::state::{Role, RunState};
 use crate::web::Web;
@@ -44,6 +45,10 @@ pub(crate) struct Offer {
     pub(crate) members: Option<Arc<Members>>,
     /// Where the coordinator in this process is reached.
     pub(crate) coordinator: Option<String>,
+    /// The URL of its web page, with what that demands.
+    pub(crate) page: Option<String>,
+    /// What the pages of a standalone node demand; without, it has none.
+    pub(crate) token: Option<PageToken>,
     /// The state of the cluster, where jobs write what mounts are to keep.
     pub(crate) state: Option<Arc<dyn StateStore>>,
     /// What this process reports besides what the mount and its client do.
@@ -73,8 +78,11 @@ pub struct MountSummary {
     pub io: Option<String>,
     /// Whether data comes over RDMA; nothing for a mount that has its worker in its own process.
     pub rdma: Option<String>,
-    /// Where the coordinator is, if this process has one.
+    /// Where the coordinator is, if this process has one: `HOST:PORT`, or `unix:PATH`.
     pub coordinator: Option<String>,
+    /// The URL of its web page. Whoever has it may do everything there: it is for the one who asked for the page.
+    #[serde(default)]
+    pub page: Option<String>,
     /// Where it answers to `/metrics`.
     pub web: Option<String>,
     /// What was found and put right on the way.
@@ -98,14 +106,20 @@ impl Mounted {
     /// When that cannot be published.
     pub(crate) async fn start(mount: Mount, place: &Place, offer: &Offer, loaded: &Loaded) -> anyhow::Result<Self> {
         let staging = staging(&loaded.config)?;
-        let socket = place.claim.control_socket();
+        let (socket, asked) = match offer.role {
+            Role::Up => (place.claim.private_sockets().control.clone(), Asked::ByOwner),
+            Role::Mount => (place.claim.control_socket(), Asked::ByAll),
+        };
         let local = local::Answerer::new(mount.local_files(), &loaded.config);
-        let control = Control::serve(&socket, mount.reporter(), mount.refresher(), local);
+        let control = Control::serve(&socket, asked, mount.reporter(), mount.refresher(), local);
         if let Err(error) = &control {
             warn!(error = format!("{error:#}"), "`forebay stats` will not show this mount's own counters");
         }
         let requests = materialise_requests(place, offer, loaded, &mount);
-        let web = Web::of_mount(loaded, mount.reporter()).await;
+        let web = match (offer.role, &offer.token) {
+            (Role::Up, None) => None,
+            (_, token) => Web::of_mount(loaded, mount.reporter(), token.as_ref()).await,
+        };
         let report = Report::of(&mount.reporter()()).unwrap_or_default();
         let notes = place.notes.iter().cloned().chain(nothing_mounted(offer, &loaded.config).await).collect();
         let summary = MountSummary {
@@ -118,6 +132,7 @@ impl Mounted {
             io: report.fuse.and_then(|fuse| fuse.io).map(|io| io.to_string()),
             rdma: (offer.role == Role::Mount).then(|| rdma_in_use(&loaded.config, report.rdma.as_ref())),
             coordinator: offer.coordinator.clone(),
+            page: offer.page.clone(),
             web: web.as_ref().map(|web| web.advertised.clone()),
             notes,
         };

@@ -29,8 +29,10 @@ pub struct NodeAddresses {
     pub worker: Vec<SocketAddr>,
     /// Where others reach the pages of its worker, such as `/metrics`.
     pub worker_web: Option<String>,
-    /// Where its coordinator listens.
+    /// Where its coordinator listens, if that is an address.
     pub coordinator: Option<SocketAddr>,
+    /// The URL of its coordinator's web page, with the token that a standalone node demands.
+    pub page: Option<String>,
     /// Where it is mounted.
     pub mountpoint: Option<PathBuf>,
 }
@@ -47,7 +49,8 @@ impl Node {
         NodeAddresses {
             worker: worker.iter().flat_map(WorkerNode::addresses).collect(),
             worker_web: web.as_ref().map(|web| web.advertised.clone()),
-            coordinator: coordinating.as_ref().map(Coordinating::address),
+            coordinator: coordinating.as_ref().and_then(Coordinating::address),
+            page: coordinating.as_ref().and_then(Coordinating::page),
             mountpoint: place.as_ref().map(|place| place.mountpoint().to_owned()),
         }
     }

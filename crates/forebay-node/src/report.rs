@@ -41,7 +41,7 @@ pub struct Report {
     pub requests: BTreeMap<String, LatencySnapshot>,
     /// Connections of a worker over TCP.
     pub connections: Option<u64>,
-    /// Those of them whose clients proved nothing.
+    /// Those of them, and to its shared memory, whose clients proved nothing.
     pub unproved_connections: u64,
     /// Those that it closed or refused, by reason.
     pub closed_connections: BTreeMap<String, u64>,

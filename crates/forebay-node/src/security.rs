@@ -1,4 +1,4 @@
-//! Who this process is to others over TCP and HTTP, as `security.*` says.
+//! Who this process is to others over TCP, RDMA, shared memory and HTTP, as `security.*` says.
 //!
 //! Each part of a process that listens or connects has an identity of its own: a worker is one towards its clients and towards
 //! other workers, and the mount beside it reads as a client does. The files are looked at every few seconds, for as long as
@@ -12,11 +12,12 @@ use std::time::{Duration, SystemTime};
 use forebay_cluster::Member;
 use forebay_config::{Config, Host, SecurityMode, WriteMode};
 use forebay_identity::{
-    Believed, Live, LiveTokens, Looked, Scope, Settings, Source, TokenFile, Watch, http_client_config,
+    Believed, Live, LiveTokens, Looked, Passes, Scope, Settings, Source, TokenFile, Watch, http_client_config,
 };
 use forebay_metrics::Access;
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_types::Role;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 use tracing::{error, info};
@@ -38,7 +39,12 @@ pub struct Security {
     server: ServerSecurity,
     /// `None`: it demands something of those who connect, and proves nothing to those that it connects to.
     client: Option<ClientSecurity>,
+    /// The same for the memory of workers on this machine.
+    window_server: forebay_shm::ServerSecurity,
+    window_client: Option<forebay_shm::ClientSecurity>,
     accepts_plain: bool,
+    /// Whom it has admitted over TCP to come over RDMA.
+    passes: Arc<Mutex<Passes>>,
 }
 
 /// What a cluster goes by: one mode, or several while it goes from one to another.
@@ -113,9 +119,15 @@ impl Security {
         let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(unusable)?;
         let server = if modes.accepts_plain { server.accepting_plain() } else { server };
         let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(unusable)?;
-        let client = Some(client).filter(|_| config.security_mode != SecurityMode::Off);
+        let proves = config.security_mode != SecurityMode::Off;
+        let client = Some(client).filter(|_| proves);
+        let window_server = forebay_shm::ServerSecurity::new(&live).map_err(unusable)?;
+        let window_server = if modes.accepts_plain { window_server.accepting_plain() } else { window_server };
+        let window_client = forebay_shm::ClientSecurity::to_worker(&live).map_err(unusable)?;
+        let window_client = Some(window_client).filter(|_| proves);
         tokio::spawn(look_after(watch, Arc::downgrade(&live)));
-        Ok(Some(Arc::new(Self { live, server, client, accepts_plain: modes.accepts_plain })))
+        let (accepts_plain, passes) = (modes.accepts_plain, Arc::default());
+        Ok(Some(Arc::new(Self { live, server, client, window_server, window_client, accepts_plain, passes })))
     }
 
     /// That of a client of the workers: of a mount, or of a command.
@@ -143,9 +155,30 @@ impl Security {
         self.server.clone()
     }
 
+    /// Where the passes wait that a server over TCP gives for connections over RDMA.
+    pub(crate) fn passes(&self) -> Arc<Mutex<Passes>> {
+        Arc::clone(&self.passes)
+    }
+
+    /// What a server over RDMA demands.
+    pub(crate) fn rdma_server(&self) -> forebay_rdma::ServerSecurity {
+        let (live, passes) = (Arc::clone(&self.live), self.passes());
+        forebay_rdma::ServerSecurity { live, passes, accepts_plain: self.accepts_plain }
+    }
+
     /// What a client proves and demands, if it does.
     pub fn client(&self) -> Option<ClientSecurity> {
         self.client.clone()
+    }
+
+    /// What a worker demands of those who want to see its memory.
+    pub(crate) fn window_server(&self) -> forebay_shm::ServerSecurity {
+        self.window_server.clone()
+    }
+
+    /// What a client proves and demands that wants to see the memory of a worker, if it does.
+    pub(crate) fn window_client(&self) -> Option<forebay_shm::ClientSecurity> {
+        self.window_client.clone()
     }
 
     /// What one proves who asks an HTTP listener of this cluster, and demands: one of the role `expects`, or, without, of any. `None`:
@@ -209,6 +242,15 @@ pub(crate) fn options_for(options: &ClientOptions, member: &Member) -> ClientOpt
         None => security.clone(),
     };
     ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
+}
+
+/// The same for its memory, if it is on this machine.
+pub(crate) fn window_options_for(options: &forebay_shm::ClientOptions, member: &Member) -> forebay_shm::ClientOptions {
+    let named = |security: &forebay_shm::ClientSecurity| match &member.identity {
+        Some(name) => security.named(name.as_ref()),
+        None => security.clone(),
+    };
+    forebay_shm::ClientOptions { security: options.security.as_ref().map(named), ..options.clone() }
 }
 
 /// The role that a client of the workers takes: a mount, or a command.

@@ -10,6 +10,7 @@ use forebay_cluster::{Membership, Reach};
 use forebay_config::{Config, Loaded, SharedMemory};
 use forebay_fuse::ReportSource;
 use forebay_metrics::ProcessStats;
+use forebay_private::socket_address;
 use forebay_transport::Service;
 use forebay_types::FsPath;
 use tokio_util::sync::CancellationToken;
@@ -18,14 +19,15 @@ use tracing::{info, warn};
 use crate::assembly::{self, LinkReports, RemoteClient};
 use crate::binding::{self, Ports, WorkerAddresses};
 use crate::cluster::{self, Cluster};
-use crate::coordinating::{Coordinating, Known};
+use crate::coordinating::{Coordinating, Known, Listening};
 use crate::direct::Direct;
 use crate::error::{Exit, Fault};
 use crate::mounted::{self, Mounted, Offer};
 use crate::mountpoint::Place;
 use crate::node::{Node, Parts};
+use crate::page::{Page, PageToken};
 use crate::security::Security;
-use crate::state::{self, Role};
+use crate::state::{self, PrivateSockets, Role};
 use crate::web::Web;
 use crate::worker_node::{WorkerNode, WorkerNodeOptions, hostname_or};
 
@@ -41,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) coordinator: bool,
     /// The origin of a node that is a cluster of its own.
     pub(crate) standalone: Option<String>,
+    /// The web page of such a node.
+    pub(crate) page: Page,
     /// Whether such a node takes its memory at once.
     pub(crate) prewarms_alone: bool,
     pub(crate) mountpoint: Option<PathBuf>,
@@ -95,10 +99,16 @@ impl Starting<'_> {
         let loaded = &self.plan.loaded;
         // That of the cluster is made only if it is to be used.
         let directory = self.claim()?.map_or_else(|| cluster::state_directory(&loaded.config), Ok)?;
+        let sockets = self.parts.place.as_ref().map(|place| place.claim.private_sockets().clone());
+        let token = match self.plan.page {
+            Page::None => None,
+            Page::AnyPort | Page::Port(_) => Some(PageToken::new()?),
+        };
         let cluster = self.parts.cluster.insert(Cluster::in_files(&loaded.config, directory).await?);
         let options = WorkerNodeOptions {
             loaded,
-            addresses: WorkerAddresses { rpc: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), data: None },
+            addresses: None,
+            socket: sockets.as_ref().map(|sockets| sockets.worker.clone()),
             mounts: vec![root(origin)],
             prewarm: self.plan.prewarms_alone,
             cluster: Some(cluster),
@@ -112,15 +122,20 @@ impl Starting<'_> {
         let worker = self.parts.worker.insert(Self::unless_cancelled(self.cancelled, started).await?);
         let client = assembly::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
         self.parts.client = Some(client.clone());
-        self.parts.coordinating = coordinator_of_this_machine(loaded, origin, cluster, &client, worker).await;
+        let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
+        let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref() };
+        self.parts.coordinating = private.coordinator(loaded, cluster, &client, known).await?;
+        let coordinating = self.parts.coordinating.as_ref();
         let offer = Offer {
             client,
             source: origin.to_owned(),
-            workers: worker.addresses().map(|address| address.to_string()).collect(),
+            workers: sockets.iter().map(|sockets| socket_address(&sockets.worker)).collect(),
             role: Role::Up,
             node: None,
             members: None,
-            coordinator: self.parts.coordinating.as_ref().map(|coordinating| coordinating.address().to_string()),
+            coordinator: coordinating.and_then(Coordinating::reached_at),
+            page: coordinating.and_then(Coordinating::page),
+            token,
             state: Some(Arc::clone(cluster.store())),
             report: worker.measured().source(),
             links: LinkReports::default(),
@@ -173,7 +188,8 @@ impl Starting<'_> {
         let is_mounted = plan.mountpoint.is_some();
         let options = WorkerNodeOptions {
             loaded: &plan.loaded,
-            addresses: WorkerAddresses::of(config)?,
+            addresses: Some(WorkerAddresses::of(config)?),
+            socket: None,
             mounts: config.mounts.clone(),
             prewarm: config.worker_memory_prewarm,
             cluster,
@@ -240,9 +256,11 @@ impl Starting<'_> {
         let advertised = advertised(&loaded.config, address)?;
         // It was opened: a coordinator without etcd keeps its state in files.
         let Some(cluster) = &self.parts.cluster else { return Ok(()) };
-        let started = Coordinating::start(loaded, cluster, client, known, address, advertised).await?;
-        let address = started.address();
-        info!(%address, state = cluster.store().describe(), "coordinator listening");
+        let listening = Listening::ForCluster { address, advertised };
+        let started = Coordinating::start(loaded, cluster, client, known, listening).await?;
+        if let Some(address) = started.address() {
+            info!(%address, state = cluster.store().describe(), "coordinator listening");
+        }
         self.parts.coordinating = Some(started);
         Ok(())
     }
@@ -263,7 +281,9 @@ impl Starting<'_> {
             role: Role::Mount,
             node: own,
             members: in_etcd.map(|cluster| Arc::clone(cluster.members())),
-            coordinator: self.parts.coordinating.as_ref().map(|coordinating| coordinating.address().to_string()),
+            coordinator: self.parts.coordinating.as_ref().and_then(Coordinating::reached_at),
+            page: self.parts.coordinating.as_ref().and_then(Coordinating::page),
+            token: None,
             state: cluster.map(|cluster| Arc::clone(cluster.store())),
             report: match &self.parts.worker {
                 // With what there is to say of etcd.
@@ -311,33 +331,63 @@ fn root(origin: &str) -> forebay_config::Mount {
     forebay_config::Mount { path: FsPath::root(), origin: origin.to_owned() }
 }
 
-/// The coordinator, for this machine only; at a free port if the configured one is taken. A node without is one, too.
-async fn coordinator_of_this_machine(
-    loaded: &Loaded,
-    origin: &str,
-    cluster: &Cluster,
-    client: &Client,
-    worker: &WorkerNode,
-) -> Option<Coordinating> {
-    let mut problem = None;
-    for port in [loaded.config.coordinator_port, 0] {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
-        match Coordinating::start(loaded, cluster, client.clone(), known, address, None).await {
+/// Where the coordinator of a standalone node is for its user alone.
+struct Private<'a> {
+    sockets: Option<&'a PrivateSockets>,
+    page: Page,
+    token: Option<&'a PageToken>,
+}
+
+impl Private<'_> {
+    /// That coordinator. A node without is one, too, unless its web page was asked for.
+    async fn coordinator(
+        &self,
+        loaded: &Loaded,
+        cluster: &Cluster,
+        client: &Client,
+        known: Known,
+    ) -> anyhow::Result<Option<Coordinating>> {
+        let mut started = Err(anyhow::anyhow!("there is no port to try"));
+        for port in self.ports(&loaded.config) {
+            let listening = self.listening(port);
+            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening).await;
+            if started.is_ok() {
+                break;
+            }
+        }
+        match started {
             Ok(coordinating) => {
                 if tokio::time::timeout(LEADS_WITHIN, coordinating.leads()).await.is_err() {
                     let within = LEADS_WITHIN;
                     warn!(?within, "the coordinator does not lead yet: `forebay job` waits until it does");
                 }
-                return Some(coordinating);
+                Ok(Some(coordinating))
             }
-            Err(error) => problem = Some(error),
+            Err(error) if self.page != Page::None => Err(error.context("the web page cannot be served")),
+            Err(error) => {
+                warn!(error = format!("{error:#}"), "there is no coordinator: `forebay job` does not work");
+                Ok(None)
+            }
         }
     }
-    if let Some(error) = problem {
-        warn!(error = format!("{error:#}"), "there is no coordinator: `forebay job` and the web page do not work");
+
+    /// The ports to try, if it is to have one.
+    fn ports(&self, config: &Config) -> Vec<u16> {
+        match self.page {
+            // None is listened at, whatever its number.
+            Page::None => vec![0],
+            Page::Port(port) => vec![port],
+            Page::AnyPort => vec![config.coordinator_port, 0],
+        }
     }
-    None
+
+    fn listening(&self, port: u16) -> Listening {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Listening::ForOwner {
+            socket: self.sockets.map(|sockets| sockets.coordinator.clone()),
+            web: self.token.map(|token| (address, token.clone())),
+        }
+    }
 }
 
 /// Where others reach the coordinator, if that is not where it listens. With port 0 that is known only when it does. Of several

@@ -2,7 +2,8 @@
 //!
 //! Each mountpoint has files in a run directory, named after it: `NAME.json` says what is mounted, by which process,
 //! and where its workers are; `NAME.pid` holds the process id and is locked for as long as that process lives, however
-//! it ends; `NAME.sock` is where it answers for itself; the log, where the configuration names none, lies in a log
+//! it ends; `NAME.sock` is where it answers for itself, or, of a `forebay up`, sockets in `private`, a directory of its user
+//! alone; the log, where the configuration names none, lies in a log
 //! directory under the same name.
 //!
 //! The lock decides which process serves a mountpoint. What a killed process leaves behind is replaced by the next one.
@@ -43,12 +44,12 @@ pub struct RunState {
     pub mountpoint: String,
     /// What is mounted: the origin's URL, or the workers.
     pub source: String,
-    /// Where the workers are reached, for `forebay fs` and `forebay stats`.
+    /// Where the workers are reached, for `forebay fs` and `forebay stats`: `HOST:PORT`, or `unix:PATH`.
     pub workers: Vec<String>,
     /// Where the process answers for itself, if it does.
     #[serde(default)]
     pub control: Option<PathBuf>,
-    /// Where its coordinator is reached, if it has one.
+    /// Where its coordinator is reached, if it has one: `HOST:PORT`, or `unix:PATH`.
     #[serde(default)]
     pub coordinator: Option<String>,
     /// Where it answers to `/metrics`, if it does.
@@ -102,11 +103,32 @@ pub fn known() -> Vec<RunState> {
     states.filter_map(|file| serde_json::from_slice(&std::fs::read(file.path()).ok()?).ok()).collect()
 }
 
+/// The Unix sockets of a `forebay up`, which nobody but its user and root gets to.
+#[derive(Clone, Debug)]
+pub(crate) struct PrivateSockets {
+    /// Where it answers for itself.
+    pub(crate) control: PathBuf,
+    /// Where its worker is asked.
+    pub(crate) worker: PathBuf,
+    /// Where its coordinator is.
+    pub(crate) coordinator: PathBuf,
+}
+
+impl PrivateSockets {
+    /// Those of this mountpoint. Names are short, as the path of a socket has 107 bytes at most.
+    fn of(run_directory: &Path, mountpoint: &Path) -> Self {
+        let stem = run_directory.join("private").join(hash_of(mountpoint));
+        let socket = |what: &str| stem.with_extension(format!("{what}.sock"));
+        Self { control: socket("control"), worker: socket("worker"), coordinator: socket("coordinator") }
+    }
+}
+
 /// The claim of this process on a mountpoint. Dropping it removes its files.
 #[derive(Debug)]
 pub struct Claim {
     pid_file: PathBuf,
     state_file: PathBuf,
+    sockets: PrivateSockets,
     /// What an earlier process wrote that did not end well.
     pub left_behind: Option<RunState>,
     /// Locked. Closed after the files are gone, so that no other process removes our files, nor we theirs.
@@ -129,7 +151,8 @@ impl Claim {
         writeln!(lock, "{}", std::process::id()).with_context(cannot_write)?;
         let left_behind = std::fs::read(&state_file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let _ = std::fs::remove_file(&state_file);
-        Ok(Self { pid_file, state_file, left_behind, _lock: lock })
+        let sockets = PrivateSockets::of(&directory, mountpoint);
+        Ok(Self { pid_file, state_file, sockets, left_behind, _lock: lock })
     }
 
     /// Tells others what is mounted.
@@ -148,6 +171,11 @@ impl Claim {
     /// Where this process answers for itself.
     pub fn control_socket(&self) -> PathBuf {
         self.state_file.with_extension("sock")
+    }
+
+    /// Where it answers to its user alone.
+    pub(crate) fn private_sockets(&self) -> &PrivateSockets {
+        &self.sockets
     }
 
     /// Where the process id is written.
@@ -266,11 +294,15 @@ fn lasting_directory(system: &str, below: &Path, mode: u32) -> anyhow::Result<Pa
 
 /// A file name for a mountpoint: its last name for people, and a hash of all of it.
 fn name_of(mountpoint: &Path) -> String {
-    let bytes = mountpoint.as_os_str().as_bytes();
     let last = mountpoint.file_name().map_or(&b"root"[..], OsStrExt::as_bytes);
     let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(*byte) } else { '-' };
     let last: String = last.iter().take(32).map(plain).collect();
-    format!("{last}-{}", &blake3::hash(bytes).to_hex()[..12])
+    format!("{last}-{}", hash_of(mountpoint))
+}
+
+/// What tells mountpoints apart.
+fn hash_of(mountpoint: &Path) -> String {
+    blake3::hash(mountpoint.as_os_str().as_bytes()).to_hex()[..12].to_owned()
 }
 
 /// The variable that names another directory for run state, whose mounts are then the only ones that are known.

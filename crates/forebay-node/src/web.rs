@@ -3,7 +3,7 @@
 //! It is no reason not to do the process's work: where it cannot be had, that is logged, and all else goes on. (A wrong name of
 //! an interface ends the process before: see `binding.rs`.)
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context as _;
 use forebay_config::{Config, Loaded, Origin as Source};
@@ -11,6 +11,7 @@ use forebay_metrics::{MetricsServer, Readiness, Site, WebError, routes, serve};
 use tracing::{info, warn};
 
 use crate::http::Terms;
+use crate::page::PageToken;
 use crate::security::Security;
 use crate::worker_node::{WorkerNode, hostname_or};
 use crate::{binding, http, metrics};
@@ -38,19 +39,25 @@ impl Web {
         Some(web.await?.with_probes(config, "worker.health.port", config.worker_health_port).await)
     }
 
-    /// That of a mount that reports `report`.
+    /// That of a mount that reports `report`; with a token it is on loopback, for who has that.
     pub(crate) async fn of_mount(
         loaded: &Loaded,
         report: impl Fn() -> serde_json::Value + Send + Sync + 'static,
+        token: Option<&PageToken>,
     ) -> Option<Self> {
         let config = &loaded.config;
-        let address = binding::mount_web_address(config).map(|address| vec![address.ip()]);
+        let (addresses, terms) = match token {
+            Some(token) => (Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]), Ok(Terms::by_token(config, token))),
+            None => {
+                let address = binding::mount_web_address(config).map(|address| vec![address.ip()]);
+                let security = Security::of_client(config, true);
+                (address, security.and_then(|security| Ok(Terms::of(config, security.as_deref())?)))
+            }
+        };
         let may_move = loaded.origin("client.web.port") == Source::Default;
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), report);
-        let security = Security::of_client(config, true);
-        let terms = security.and_then(|security| Ok(Terms::of(config, security.as_deref())?));
-        let web = Self::start(address, config.client_web_port, may_move, readiness, site, hostname_or(None), terms);
+        let web = Self::start(addresses, config.client_web_port, may_move, readiness, site, hostname_or(None), terms);
         Some(web.await?.with_probes(config, "client.health.port", config.client_health_port).await)
     }
 

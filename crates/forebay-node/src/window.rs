@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use crate::block_size::block_size;
+use crate::security::{self, Security};
 
 /// Whether a worker's pool is to be shared that others may use.
 pub fn sharing(config: &Config) -> Sharing {
@@ -52,7 +53,8 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// A window beside each of the listeners at `addresses`, if `pool` is shared. `instance`: the worker's.
+    /// A window beside each of the listeners at `addresses`, if `pool` is shared. `instance`: the worker's. `security`: what clients
+    /// have to prove.
     ///
     /// # Errors
     /// When there can be none and must be.
@@ -62,6 +64,7 @@ impl Windows {
         addresses: impl IntoIterator<Item = SocketAddr>,
         instance: u64,
         service: &Arc<dyn Service>,
+        security: Option<&Security>,
     ) -> anyhow::Result<Self> {
         let must = config.network_shared_memory == SharedMemory::On;
         if pool.descriptor().is_none() {
@@ -79,7 +82,8 @@ impl Windows {
                 None => {
                     let defaults = ServerOptions::new(path.clone(), config.cluster_name.as_str(), block_size(config));
                     let max_connections = config.worker_max_connections as usize;
-                    let options = ServerOptions { instance, max_connections, ..defaults };
+                    let security = security.map(Security::window_server);
+                    let options = ServerOptions { instance, max_connections, security, ..defaults };
                     WindowServer::bind(options, pool, Arc::clone(service)).map(|server| windows.server = Some(server))
                 }
             };
@@ -96,6 +100,11 @@ impl Windows {
             info!(%pages, %directory, "clients on this host that run as the same user see this worker's memory");
         }
         Ok(windows)
+    }
+
+    /// How many of the clients had to prove nothing.
+    pub(crate) fn unproved(&self) -> usize {
+        self.server.as_ref().map_or(0, WindowServer::unproved)
     }
 
     /// The clients that look through them, and what must stay as it is meanwhile.
@@ -134,14 +143,15 @@ struct Links {
 }
 
 impl NearConnector {
-    /// One over `others`, if the configuration wants one.
-    pub fn over(others: Arc<dyn Connector>, config: &Config) -> Option<Self> {
+    /// One over `others`, if the configuration wants one. `security`: what is proved to workers.
+    pub fn over(others: Arc<dyn Connector>, config: &Config, security: Option<&Security>) -> Option<Self> {
         if config.network_shared_memory == SharedMemory::Off {
             return None;
         }
         let options = ClientOptions::new(config.cluster_name.as_str(), block_size(config));
         let connect_timeout = options.connect_timeout.min(config.client_request_timeout);
-        let options = ClientOptions { directory: directory(config), connect_timeout, ..options };
+        let security = security.and_then(Security::window_client);
+        let options = ClientOptions { directory: directory(config), connect_timeout, security, ..options };
         let patience = Patience { silence: config.network_tcp_keepalive, answer: config.network_tcp_dead_after };
         Some(Self { others, options, patience, links: Mutex::default() })
     }
@@ -174,7 +184,8 @@ impl Connector for NearConnector {
         if is_elsewhere(&member.address) {
             return other;
         }
-        let near = Arc::new(NearTransport::new(Arc::clone(&member.address), Arc::clone(&other), self.options.clone()));
+        let options = security::window_options_for(&self.options, member);
+        let near = Arc::new(NearTransport::new(Arc::clone(&member.address), Arc::clone(&other), options));
         let mut links = self.links.lock();
         links.settle();
         links.open.push(Arc::clone(&near));

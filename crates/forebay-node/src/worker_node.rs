@@ -4,6 +4,7 @@
 //! links to the other workers, and the mounts and policies that the cluster agreed on, which may change at any time.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub(crate) struct WorkerNode {
     /// The worker, as servers ask it.
     measured: Arc<Measured>,
     servers: Vec<TcpServer>,
+    /// The server for this user alone.
+    private: Option<TcpServer>,
     /// Where it takes data, where that has an interface of its own.
     data: Option<IpAddr>,
     rdma: Option<Arc<rdma::Servers>>,
@@ -64,8 +67,10 @@ pub(crate) struct WorkerNode {
 pub(crate) struct WorkerNodeOptions<'a> {
     /// The configuration.
     pub(crate) loaded: &'a Loaded,
-    /// Where it listens.
-    pub(crate) addresses: WorkerAddresses,
+    /// Where it listens, if that is a port.
+    pub(crate) addresses: Option<WorkerAddresses>,
+    /// The Unix socket where it listens for this user alone.
+    pub(crate) socket: Option<PathBuf>,
     /// What it shows whatever the cluster says.
     pub(crate) mounts: Vec<forebay_config::Mount>,
     /// Whether it takes all of its memory at once.
@@ -113,7 +118,8 @@ impl WorkerNode {
             audit,
             measured,
             servers: Vec::new(),
-            data: options.addresses.data.map(|address| address.ip()),
+            private: None,
+            data: options.addresses.and_then(|addresses| addresses.data).map(|address| address.ip()),
             rdma: None,
             windows: Arc::default(),
             namespaces: None,
@@ -135,18 +141,25 @@ impl WorkerNode {
         let config = &options.loaded.config;
         let service = || Arc::clone(&self.measured) as Arc<dyn Service>;
         if options.shared {
-            let rdma = rdma::Servers::start(options.loaded, options.ports, self.store.pool(), service());
+            let security = self.security.as_deref().map(Security::rdma_server);
+            let rdma = rdma::Servers::start(options.loaded, options.ports, self.store.pool(), service(), security);
             self.rdma = rdma.await?.map(Arc::new);
         }
         if let Some(rdma) = &self.rdma {
             let reported = Arc::clone(rdma);
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
+        let audit = || self.audit.as_ref().map(AuditLog::auditing);
+        if let Some(path) = &options.socket {
+            let server = assembly::private_server(config, path, service(), self.security.as_deref(), audit())?;
+            self.measured.served_by(&server);
+            self.private = Some(server);
+        }
         let serve = |address| {
-            let (security, audit) = (self.security.as_deref(), self.audit.as_ref().map(AuditLog::auditing));
-            assembly::server(config, address, service(), options.shared, security, audit)
+            let security = self.security.as_deref();
+            assembly::server(config, address, service(), options.shared, security, audit())
         };
-        for address in options.addresses.listeners() {
+        for address in options.addresses.iter().flat_map(WorkerAddresses::listeners) {
             let server = match serve(address) {
                 Err(TcpError::AddressInUse { .. })
                     if options.ports.of(options.loaded, binding::RPC_PORT) == Moving::AtOnce =>
@@ -164,7 +177,8 @@ impl WorkerNode {
         }
         if options.shared {
             let instance = self.worker.instance();
-            let windows = Windows::open(config, self.store.pool(), self.addresses(), instance, &service())?;
+            let security = self.security.as_deref();
+            let windows = Windows::open(config, self.store.pool(), self.addresses(), instance, &service(), security)?;
             self.windows = Arc::new(windows);
             self.measured.seen_through(&self.windows);
         }
@@ -272,7 +286,7 @@ impl WorkerNode {
         self.joined.as_ref().map(Joined::name)
     }
 
-    /// Where it listens, for requests first.
+    /// At which ports it listens, for requests first.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         self.servers.iter().map(TcpServer::local_addr)
     }
@@ -309,8 +323,8 @@ impl WorkerNode {
         if let Some(joined) = self.joined {
             joined.close().await;
         }
-        futures::future::join_all(self.servers.iter().map(TcpServer::close)).await;
-        drop(self.servers);
+        futures::future::join_all(self.servers.iter().chain(&self.private).map(TcpServer::close)).await;
+        drop((self.servers, self.private));
         self.windows.close().await;
         drop(self.windows);
         if let Some(rdma) = &self.rdma {

@@ -66,14 +66,22 @@ async fn a_worker_and_its_client_are_one_node_or_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standalone_node_has_a_coordinator_that_leads() {
+async fn a_standalone_node_has_a_coordinator_that_leads_and_a_port_only_if_that_was_asked_for() {
     let (directory, state) = (origin(), tempfile::tempdir().unwrap());
-    let builder = quiet(Node::builder()).setting(format!("coordinator.state_dir={}", state.path().display()));
-    let node = builder.standalone(format!("file://{}", directory.path().display())).start().await.unwrap();
+    let builder = || {
+        let builder = quiet(Node::builder()).setting(format!("coordinator.state_dir={}", state.path().display()));
+        builder.standalone(format!("file://{}", directory.path().display()))
+    };
+    let node = builder().start().await.unwrap();
     tokio::time::timeout(SOON, node.ready()).await.expect("it leads");
     assert_eq!(read(&node).await, CONTENT);
     let addresses = node.addresses();
-    assert!(addresses.worker[0].ip().is_loopback() && addresses.coordinator.unwrap().ip().is_loopback());
+    assert_eq!((addresses.worker.len(), addresses.coordinator, addresses.page), (0, None, None));
+    node.shutdown().await.unwrap();
+    let node = builder().web(Some(0)).start().await.unwrap();
+    let addresses = node.addresses();
+    let (coordinator, page) = (addresses.coordinator.unwrap(), addresses.page.unwrap());
+    assert!(coordinator.ip().is_loopback() && page.starts_with(&format!("http://{coordinator}/#token=")), "{page}");
     node.shutdown().await.unwrap();
 }
 

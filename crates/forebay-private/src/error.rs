@@ -90,6 +90,7 @@ impl From<PrivateError> for io::Error {
 }
 
 /// The user that we run as.
-pub(crate) fn our_user() -> u32 {
+#[must_use]
+pub fn our_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

@@ -1,4 +1,4 @@
-//! Directories and files of this user alone.
+//! Directories, files and sockets of this user alone.
 //!
 //! What a cache keeps on disk is what its readers may read, and what it hands on as the origin's. Whoever else could
 //! read it would read the origin; whoever could write it, or put something in its place, could have the cache serve it.
@@ -10,6 +10,7 @@
 //! 3. *Modes are 0700 and 0600.* What is wider is made so, since earlier versions left it to the umask; but a directory
 //!    only if all that it holds is ours, for otherwise it is one that others use, too.
 //! 4. *A file is a regular one with one name.* A second name is a way to it that no directory closes.
+//! 5. *Who connects to a socket is asked of the kernel.* It is this user or root.
 //!
 //! Directories above the one that is opened are the operator's: who may rename them can have another one found at the
 //! next start, which is refused then unless it is ours.
@@ -19,9 +20,11 @@
 mod directory;
 mod error;
 mod file;
+mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use directory::PrivateDirectory;
-pub use error::{NotOurs, PrivateError};
+pub use error::{NotOurs, PrivateError, our_user};
 pub use file::{Opening, open_file};
+pub use socket::{PrivateListener, may_talk, nobody, socket_address, socket_of};

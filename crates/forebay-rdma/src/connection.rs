@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use forebay_identity::Pass;
 use forebay_memory::SpanMut;
 use forebay_transport::connection::{Liveness, Outstanding};
-use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
+use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader, set_tag};
 use forebay_transport::{CallError, LinkError, Payload, Provenance, Reply, Request};
+use forebay_types::FailureKind;
 use forebay_ucx::{Data, Endpoint, Message, Protocol, Rendezvous};
 use smallvec::smallvec;
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
@@ -86,6 +88,8 @@ pub(crate) struct Connection {
     pub(crate) peer: Arc<str>,
     /// What we say to the peer, and what it must agree with.
     pub(crate) hello: Hello,
+    /// What each side shows in its messages. `None`: nothing.
+    pub(crate) pass: Option<Pass>,
     pub(crate) endpoint: Endpoint,
     pub(crate) calls: RefCell<Outstanding<Call>>,
     pub(crate) heard: Cell<Instant>,
@@ -95,6 +99,8 @@ pub(crate) struct Connection {
     pub(crate) patience: Duration,
     /// Whether the peer's hello has come and was right.
     pub(crate) greeted: Cell<bool>,
+    /// The peer wants its client to come again: over another connection, while what was asked over this one is answered.
+    pub(crate) outlived: Cell<bool>,
     /// Why it cannot go on.
     pub(crate) broken: RefCell<Option<LinkError>>,
     /// Something of the above has changed.
@@ -134,10 +140,17 @@ impl Connection {
 
     /// The peer's hello.
     fn on_welcome(&self, core: &Core, hello: &[u8]) {
+        if self.greeted.get() && self.pass.is_some() {
+            return core.count_forged(&self.peer);
+        }
         match wire::check_hello(&self.hello, core.worker.context().library().version(), hello) {
-            Ok(()) => {
+            Ok(tag) if self.pass.is_none_or(|pass| pass.server == tag) => {
                 self.greeted.set(true);
                 self.changed.notify_one();
+            }
+            Ok(_) => {
+                let reason = "it does not know the pass that the worker gave over TCP; see which process listens there";
+                self.break_off(self.refused(reason.to_owned()));
             }
             Err(error) => self.break_off(self.refused(error.to_string())),
         }
@@ -162,11 +175,21 @@ impl Connection {
 
     /// A reply, or a message about the connection; why it breaks the protocol.
     fn on_reply(self: &Rc<Self>, core: &Rc<Core>, header: &[u8], data: Data<'_>) -> Result<(), String> {
+        // Before it has greeted, a peer need not know the pass: it may only say why it does not.
+        if self.greeted.get() && self.pass.is_some_and(|pass| !wire::carries(header, pass.server)) {
+            core.count_forged(&self.peer);
+            return Ok(());
+        }
         let (header, body, has_payload) = wire::reply(header, (&data).into())?;
         let payload = has_payload.then_some(data);
         if header.id == CONNECTION_ID {
-            if let Some(why) = header.failure(&body) {
-                self.break_off(self.refused(why.message().to_owned()));
+            match header.failure(&body) {
+                Some(why) if why.kind() == FailureKind::NotReady => {
+                    self.outlived.set(true);
+                    self.changed.notify_one();
+                }
+                Some(why) => self.break_off(self.refused(why.message().to_owned())),
+                None => {}
             }
             return Ok(());
         }
@@ -273,7 +296,10 @@ impl Connection {
     }
 
     pub(crate) fn send(&self, core: &Core, id: u64, request: &Request) {
-        let header = RequestHeader::of(id, request).encode();
+        let mut header = RequestHeader::of(id, request).encode();
+        if let Some(pass) = &self.pass {
+            set_tag(&mut header, pass.client);
+        }
         let body = match request.tail.is_empty() {
             true => request.body.clone(),
             false => [&request.body[..], &request.tail].concat().into(),

@@ -30,9 +30,9 @@ impl<'a> From<Data<'a>> for Received<'a> {
 /// When it takes what it would not say itself.
 pub fn hello(ours: &Hello, major: u16, minor: u16, hello: &[u8]) {
     let version = Version { major: major.into(), minor: minor.into(), patch: 0 };
-    if check_hello(ours, version, hello).is_ok() {
+    if let Ok(tag) = check_hello(ours, version, hello) {
         assert_eq!(hello.len(), UCX_HELLO_LEN);
-        assert_eq!(check_hello(ours, version, &wire::hello(ours, version)), Ok(()));
+        assert_eq!(check_hello(ours, version, &wire::hello_with(ours, version, tag)), Ok(tag));
     }
 }
 

@@ -9,15 +9,17 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use forebay_identity::random_number;
 use forebay_memory::Pool;
 use forebay_types::ByteSize;
-use forebay_ucx::{Context, Fabric, Library, LockLimit, Options, Registration, Resource, Spin, Worker};
+use forebay_ucx::{Context, Library, LockLimit, Registration, Resource, Spin, Worker};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
@@ -27,58 +29,22 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::RdmaError;
 use crate::caller_memory::{CallerMemory, CallerPool};
 use crate::connection::Connection;
-use crate::options::FabricOptions;
+use crate::context::{alone, context};
+use crate::options::IoThreadOptions;
 use crate::trace::Trace;
-use crate::{sockets, vanishing};
+use crate::vanishing;
 
 /// How long an I/O thread that ends waits for operations under way. Their endpoints are closed by force before, so this passes
 /// only when a card does not answer at all; their memory is then kept for ever.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How long an I/O thread that is dropped holds up the thread that drops it.
 const DROP_WITHIN: Duration = Duration::from_secs(2);
-/// How long an I/O thread busy-polls unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until
-/// a peer that sleeps has answered, so that neither end begins.
-const SPIN: Duration = Duration::from_micros(50);
 /// The most memory that is registered in one piece: a second's worth with small pages (0.8 ms for each MiB that was not
 /// touched yet), so that a store of a TiB can say how far it is, and a process that is told to end does so. An extent
 /// never lies in two.
 const MAX_PART: ByteSize = ByteSize::gib(1);
 /// How often it says so.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// What an I/O thread is to use.
-#[derive(Clone, Debug)]
-pub struct IoThreadOptions {
-    /// The I/O thread's name, for logs: the card's.
-    pub name: String,
-    /// UCX's names of devices, `mlx5_0:1` or `eth0`; none leaves the choice to UCX.
-    pub devices: Vec<String>,
-    /// UCX's names of transports; none leaves the choice to UCX.
-    pub transports: Vec<String>,
-    /// What is asked of the fabric.
-    pub fabric: FabricOptions,
-    /// Memory that payload comes from, or goes to.
-    pub pool: Pool,
-    /// How much of it to register at start. The rest works too, but UCX registers it for each use, or copies.
-    pub registered: ByteSize,
-    /// How long its thread, and a caller whose call is the only one, ask for the next message before they sleep; zero is not
-    /// at all. See [`forebay_ucx::Spin`] for when they sleep at once all the same.
-    pub spin: Duration,
-    /// Where registering memory is recorded.
-    pub trace: Option<Arc<Trace>>,
-    /// Once this is cancelled, no caller waits for the thread any more: it does not start, and registers nothing more.
-    pub given_up: CancellationToken,
-}
-
-impl IoThreadOptions {
-    /// An I/O thread called `name` over what UCX chooses, with `registered` of `pool` registered at start.
-    #[must_use]
-    pub fn new(name: impl Into<String>, pool: Pool, registered: ByteSize) -> Self {
-        let (devices, transports, fabric) = (Vec::new(), Vec::new(), FabricOptions::default());
-        let given_up = CancellationToken::new();
-        Self { name: name.into(), devices, transports, fabric, pool, registered, spin: SPIN, trace: None, given_up }
-    }
-}
 
 /// A job for the I/O thread.
 type Job = Box<dyn FnOnce(&Rc<Core>) + Send>;
@@ -98,6 +64,7 @@ pub struct IoThread {
     spin: Arc<Spin>,
     trace: Option<Arc<Trace>>,
     gauges: Arc<Gauges>,
+    client_id: NonZeroU64,
 }
 
 /// What an I/O thread is doing, for metrics.
@@ -117,12 +84,18 @@ pub struct IoThreadStats {
     pub operations_in_flight: usize,
     /// Operations that had to wait for a buffer of the pool, which other I/O threads may share.
     pub waits: u64,
+    /// Connections that a server on it did not accept, for nobody had admitted them.
+    pub unadmitted: u64,
+    /// Messages that came as those of a connection and did not show its pass. They were dropped.
+    pub forged: u64,
 }
 
 /// What the thread counts and others read.
 #[derive(Debug, Default)]
 struct Gauges {
     connections: AtomicUsize,
+    unadmitted: AtomicU64,
+    forged: AtomicU64,
     /// Known once the thread has its worker.
     operations: std::sync::OnceLock<Arc<AtomicUsize>>,
 }
@@ -135,10 +108,29 @@ pub(crate) struct Core {
     /// The clients' connections, by their endpoints, for the handler of replies.
     connections: RefCell<HashMap<usize, Rc<Connection>>>,
     pub(crate) stop: CancellationToken,
+    /// What the connections of clients tell servers, if they have a pass.
+    pub(crate) client_id: NonZeroU64,
     gauges: Arc<Gauges>,
 }
 
 impl Core {
+    /// On the thread that is to drive its worker.
+    fn new(
+        context: &Context,
+        client_id: NonZeroU64,
+        (registration, caller_memory): (Registration, Arc<CallerMemory>),
+        stop: &CancellationToken,
+        gauges: Arc<Gauges>,
+    ) -> Result<Rc<Self>, RdmaError> {
+        let worker = Worker::with_client_id(context, Some(client_id))?;
+        // Set once, by the thread.
+        let _ = gauges.operations.set(worker.operations_gauge());
+        let (connections, stop) = (RefCell::default(), stop.clone());
+        let core = Rc::new(Self { worker, registration, caller_memory, connections, stop, client_id, gauges });
+        Connection::receive_replies(&core)?;
+        Ok(core)
+    }
+
     /// A client's connection, by the key of its endpoint.
     pub(crate) fn connection(&self, key: usize) -> Option<Rc<Connection>> {
         self.connections.borrow().get(&key).map(Rc::clone)
@@ -164,6 +156,22 @@ impl Core {
     pub(crate) fn discount_connection(&self) {
         self.gauges.connections.fetch_sub(1, Ordering::Relaxed);
     }
+
+    pub(crate) fn count_unadmitted(&self) {
+        self.gauges.unadmitted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A message of `peer`'s connection does not show its pass: UCX believes what a message says of the connection that it belongs
+    /// to. That connection is the one that somebody lies about, so it goes on.
+    #[cold]
+    pub(crate) fn count_forged(&self, peer: &str) {
+        if self.gauges.forged.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                peer,
+                "dropped a message that does not show the pass of its connection; more are counted only"
+            );
+        }
+    }
 }
 
 impl IoThread {
@@ -184,6 +192,8 @@ impl IoThread {
             // Now, and not after a minute of registering.
             LockLimit::now().check(options.registered)?;
         }
+        let client_id = random_number().ok().and_then(NonZeroU64::new);
+        let client_id = client_id.ok_or_else(|| RdmaError::Thread("the system gives no random numbers".to_owned()))?;
         // In parts of this size, so that it can grow with the pool.
         let part = options.registered.min(MAX_PART);
         let registration = Registration::growing(&context, &options.pool, part);
@@ -201,6 +211,7 @@ impl IoThread {
             spin: Arc::new(Spin::new(options.spin)),
             trace: options.trace,
             gauges: Arc::default(),
+            client_id,
         };
         io_thread.grow_for(options.registered, &options.given_up)?;
         if options.given_up.is_cancelled() {
@@ -216,7 +227,8 @@ impl IoThread {
                     (Arc::clone(&io_thread.spin), Arc::clone(&io_thread.gauges), Arc::clone(&io_thread.caller_memory));
                 let ended = io_thread.ended.clone().drop_guard();
                 move || {
-                    run(&context, (registration, caller_memory), queue, spin, stop, gauges, &ready);
+                    let made = || Core::new(&context, client_id, (registration, caller_memory), &stop, gauges);
+                    run(made, queue, spin, &stop, &ready);
                     drop(ended);
                 }
             })
@@ -324,6 +336,12 @@ impl IoThread {
         });
     }
 
+    /// What its connections to servers tell these, if they have a pass; these let it in once for each.
+    #[must_use]
+    pub fn client_id(&self) -> NonZeroU64 {
+        self.client_id
+    }
+
     pub(crate) fn spin(&self) -> &Spin {
         &self.spin
     }
@@ -340,6 +358,8 @@ impl IoThread {
             connections: self.gauges.connections.load(Ordering::Relaxed),
             operations_in_flight: self.gauges.operations.get().map_or(0, |gauge| gauge.load(Ordering::Relaxed)),
             waits: self.pool.occupancy().waits,
+            unadmitted: self.gauges.unadmitted.load(Ordering::Relaxed),
+            forged: self.gauges.forged.load(Ordering::Relaxed),
         }
     }
 
@@ -389,49 +409,12 @@ impl Drop for IoThread {
     }
 }
 
-/// A context for what `options` name, with the settings that their fabric needs.
-fn context(library: &'static Library, options: &IoThreadOptions) -> Result<Context, RdmaError> {
-    let mut settings = Options::tuned();
-    if !options.devices.is_empty() {
-        settings = settings.devices(options.devices.iter().map(String::as_str));
-    }
-    if !options.transports.is_empty() {
-        settings = settings.transports(options.transports.iter().map(String::as_str));
-    }
-    for (key, value) in options.fabric.settings() {
-        settings = settings.set(key, &value);
-    }
-    let version = library.version();
-    if let Some((key, value)) = sockets::setting(version, &options.transports) {
-        settings = settings.set(key, value);
-    }
-    let (context, fabric) = Fabric::context(library, settings)?;
-    sockets::check(fabric, version, &options.transports)?;
-    if fabric == Fabric::Efa {
-        tracing::info!(card = options.name, "the card is EFA: it is polled, and payload is sent eagerly");
-    }
-    Ok(context)
-}
-
-/// No peer can be reached over these `resources`.
-fn alone(options: &IoThreadOptions, resources: &[Resource]) -> RdmaError {
-    let named = |names: &[String], otherwise: &str| match names {
-        [] => otherwise.to_owned(),
-        names => names.join(","),
-    };
-    let (transports, devices) = (named(&options.transports, "its transports"), named(&options.devices, "all devices"));
-    let found: Vec<_> = resources.iter().map(ToString::to_string).collect();
-    RdmaError::Alone { settings: format!("{transports} on {devices}"), found: named(&found, "nothing") }
-}
-
 /// The thread.
 fn run(
-    context: &Context,
-    (registration, caller_memory): (Registration, Arc<CallerMemory>),
+    core: impl FnOnce() -> Result<Rc<Core>, RdmaError>,
     mut queue: mpsc::UnboundedReceiver<Job>,
     spin: Arc<Spin>,
-    stop: CancellationToken,
-    gauges: Arc<Gauges>,
+    stop: &CancellationToken,
     ready: &std::sync::mpsc::Sender<Result<(), RdmaError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -444,15 +427,7 @@ fn run(
     // Tasks are dropped before the worker is: they hold endpoints.
     let local = LocalSet::new();
     local.block_on(&runtime, async {
-        let made = Worker::new(context).map_err(RdmaError::from).and_then(|worker| {
-            let connections = RefCell::default();
-            // Set once, by the thread.
-            let _ = gauges.operations.set(worker.operations_gauge());
-            let core = Rc::new(Core { worker, registration, caller_memory, connections, stop: stop.clone(), gauges });
-            Connection::receive_replies(&core)?;
-            Ok(core)
-        });
-        let core = match made {
+        let core = match core() {
             Ok(core) => core,
             Err(error) => {
                 let _ = ready.send(Err(error));

@@ -12,6 +12,9 @@
 //! leaves takes its buffer along; after that the operation owns it (invariant 3). And no peer holds a key to the memory
 //! of another (invariant 7).
 //!
+//! UCX proves nothing about a peer. Where peers have to prove who they are, they do so over TCP, and get a pass there for one
+//! connection here (`security`). Who has no pass is rejected before there is an endpoint, and each message shows it.
+//!
 //! [`wire`] is the layout. Everything that a peer sends is checked before it is used; a peer that breaks the protocol loses its
 //! connection.
 
@@ -20,11 +23,13 @@
 mod caller_memory;
 mod client;
 mod connection;
+mod context;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod io_thread;
 mod options;
 mod peers;
+mod security;
 mod server;
 mod serving;
 mod sockets;
@@ -34,8 +39,9 @@ pub mod wire;
 
 pub use client::RdmaTransport;
 pub use forebay_ucx::{Error as UcxError, Library, Resource};
-pub use io_thread::{IoThread, IoThreadOptions, IoThreadStats};
-pub use options::{ClientOptions, FabricOptions, ServerOptions};
+pub use io_thread::{IoThread, IoThreadStats};
+pub use options::{ClientOptions, FabricOptions, IoThreadOptions, ServerOptions};
+pub use security::{ClientSecurity, ServerSecurity};
 pub use server::{RdmaServer, ServerStats};
 pub use trace::{OperationReport, PeerReport, StageReport, Trace, TraceReport};
 

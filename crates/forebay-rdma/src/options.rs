@@ -4,7 +4,64 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_memory::Pool;
+use forebay_types::ByteSize;
+use tokio_util::sync::CancellationToken;
+
+use crate::security::{ClientSecurity, ServerSecurity};
 use crate::trace::Trace;
+
+/// How long an I/O thread busy-polls unless told otherwise. Measured over shared memory on two cores: 20 µs does not last until
+/// a peer that sleeps has answered, so that neither end begins.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// What an I/O thread is to use.
+#[derive(Clone, Debug)]
+pub struct IoThreadOptions {
+    /// The I/O thread's name, for logs: the card's.
+    pub name: String,
+    /// UCX's names of devices, `mlx5_0:1` or `eth0`; none leaves the choice to UCX.
+    pub devices: Vec<String>,
+    /// UCX's names of transports; none leaves the choice to UCX.
+    pub transports: Vec<String>,
+    /// What is asked of the fabric.
+    pub fabric: FabricOptions,
+    /// Leave out the transports by which a peer reaches UCX without a connection that was accepted: its TCP, and unreliable and
+    /// other datagrams. Of no effect where `transports` are named, or the environment's `UCX_TLS` does so.
+    pub only_connected: bool,
+    /// Memory that payload comes from, or goes to.
+    pub pool: Pool,
+    /// How much of it to register at start. The rest works too, but UCX registers it for each use, or copies.
+    pub registered: ByteSize,
+    /// How long its thread, and a caller whose call is the only one, ask for the next message before they sleep; zero is not
+    /// at all. See [`forebay_ucx::Spin`] for when they sleep at once all the same.
+    pub spin: Duration,
+    /// Where registering memory is recorded.
+    pub trace: Option<Arc<Trace>>,
+    /// Once this is cancelled, no caller waits for the thread any more: it does not start, and registers nothing more.
+    pub given_up: CancellationToken,
+}
+
+impl IoThreadOptions {
+    /// An I/O thread called `name` over what UCX chooses, with `registered` of `pool` registered at start.
+    #[must_use]
+    pub fn new(name: impl Into<String>, pool: Pool, registered: ByteSize) -> Self {
+        let (devices, transports, fabric) = (Vec::new(), Vec::new(), FabricOptions::default());
+        let given_up = CancellationToken::new();
+        Self {
+            name: name.into(),
+            devices,
+            transports,
+            fabric,
+            only_connected: false,
+            pool,
+            registered,
+            spin: SPIN,
+            trace: None,
+            given_up,
+        }
+    }
+}
 
 /// How a client connects and when it gives up.
 #[derive(Clone, Debug)]
@@ -27,6 +84,8 @@ pub struct ClientOptions {
     pub max_abandoned: usize,
     /// The address to connect from.
     pub bind: Option<IpAddr>,
+    /// How it is admitted. `None`: the peer admits everybody.
+    pub security: Option<ClientSecurity>,
     /// Where calls are recorded.
     pub trace: Option<Arc<Trace>>,
 }
@@ -45,6 +104,7 @@ impl ClientOptions {
             max_outstanding: 4096,
             max_abandoned: 256,
             bind: None,
+            security: None,
             trace: None,
         }
     }
@@ -77,6 +137,8 @@ pub struct ServerOptions {
     pub hello_timeout: Duration,
     /// How long a peer may take none of the replies that there are for it.
     pub stall_timeout: Duration,
+    /// Whom it accepts. `None`: everybody, and all may do everything.
+    pub security: Option<ServerSecurity>,
     /// Where answers are recorded.
     pub trace: Option<Arc<Trace>>,
 }
@@ -98,6 +160,7 @@ impl ServerOptions {
             listen_within: Duration::from_secs(10),
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),
+            security: None,
             trace: None,
         }
     }

@@ -4,9 +4,12 @@
 //! handler returns; for the rest, the service is asked on the runtime that the server was started on, and a task of the
 //! I/O thread sends what it says.
 
-use std::cell::{Cell, RefCell};
+mod look_over;
+
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,8 +18,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_metrics::LatencyHistogram;
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse, Refusal};
-use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader};
-use forebay_transport::{Provenance, Request, Response, ResponsePayload, Service, answer};
+use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, set_tag};
+use forebay_transport::{Caller, Provenance, Request, Response, ResponsePayload, Service, answer};
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
 use tokio::sync::Notify;
@@ -25,6 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::RdmaError;
 use crate::io_thread::Core;
 use crate::options::ServerOptions;
+use crate::security::Proved;
 use crate::trace::{Kind, Outcome, Recorder, Stage};
 use crate::wire::{self, Packed};
 
@@ -49,6 +53,7 @@ pub(crate) struct Peers {
 /// The place of a connection that was not accepted yet.
 pub(crate) struct PendingPeer {
     number: u64,
+    client_id: Option<NonZeroU64>,
     done: Rc<Notify>,
 }
 
@@ -70,9 +75,17 @@ struct Peer {
     endpoint: Endpoint,
     /// Where answers to it are recorded.
     recorder: Option<Recorder>,
+    /// The client id that it came with.
+    client_id: Option<NonZeroU64>,
+    /// Whom it is from, once it has said hello. `None`: it had to prove nothing.
+    proved: OnceCell<Proved>,
     greeted: Cell<bool>,
-    /// It broke the protocol: nothing more of it is looked at.
+    /// It broke the protocol, or has to go: nothing more of it is looked at.
     dismissed: Cell<bool>,
+    /// Whom it is from may not be here any more: it gets no more answers.
+    denied: Cell<bool>,
+    /// When it was told to come again.
+    told: Cell<Option<Instant>>,
     /// Requests that the service is thinking about.
     asked: Cell<usize>,
     /// Replies that it takes: when one was last seen to have gone, and how many had by then.
@@ -132,11 +145,23 @@ impl Peers {
         peer.filter(|peer| !peer.dismissed.get())
     }
 
-    /// A place for a connection of `peer`, if there is one.
-    pub(crate) fn arrive(&self, peer: Option<SocketAddr>) -> Option<PendingPeer> {
+    /// A place for a connection of `peer`, if there is one, and if it was admitted where that is needed.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn arrive(
+        &self,
+        peer: Option<SocketAddr>,
+        client_id: Option<NonZeroU64>,
+    ) -> Result<PendingPeer, &'static str> {
+        const FULL: &str = "this server has all that it may have";
         let mut admission = self.admission.borrow_mut();
         if admission.greeted_count() >= self.options.max_connections {
-            return None;
+            return Err(FULL);
+        }
+        if self.options.security.as_ref().is_some_and(|security| !security.lets_in(client_id)) {
+            self.core.count_unadmitted();
+            return Err("nobody with its client id was admitted over TCP just now");
         }
         // All that have no name are one client.
         let client = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
@@ -144,9 +169,9 @@ impl Peers {
         match admission.arrive(client, &done, Instant::now()) {
             Arrival::Taken { number, makes_way } => {
                 makes_way.iter().for_each(|oldest| oldest.notify_one());
-                Some(PendingPeer { number, done })
+                Ok(PendingPeer { number, client_id, done })
             }
-            Arrival::Refused | Arrival::Later(_) => None,
+            Arrival::Refused | Arrival::Later(_) => Err(FULL),
         }
     }
 
@@ -157,7 +182,7 @@ impl Peers {
 
     /// Takes a connection in, before its hello can arrive; it is to be served right after.
     pub(crate) fn admit(&self, name: String, endpoint: &Endpoint, pending: PendingPeer) {
-        let PendingPeer { number, done } = pending;
+        let PendingPeer { number, client_id, done } = pending;
         let last_use = Arc::new(LastUse::new(Instant::now()));
         last_use.set(None);
         let recorder = self.options.trace.as_ref().map(|trace| Recorder::new(trace, &name));
@@ -165,8 +190,12 @@ impl Peers {
             name,
             endpoint: endpoint.clone(),
             recorder,
+            client_id,
+            proved: OnceCell::new(),
             greeted: Cell::new(false),
             dismissed: Cell::new(false),
+            denied: Cell::new(false),
+            told: Cell::new(None),
             asked: Cell::new(0),
             taken: Cell::new((Instant::now(), 0)),
             number,
@@ -213,31 +242,57 @@ impl Peers {
     }
 
     fn on_hello(&self, peer: &Peer, hello: &[u8], data: &Data<'_>) {
+        if peer.proved.get().is_some() {
+            // It showed its pass, which is good for one hello.
+            return self.core.count_forged(&peer.name);
+        }
         if peer.greeted.get() || !data.is_empty() {
             return self.dismiss(peer, "it said hello twice, or more than hello".to_owned());
         }
         let version = self.core.worker.context().library().version();
         let ours = Hello::ours(&self.options.cluster, self.options.block_size);
-        match wire::check_hello(&ours, version, hello) {
-            Ok(()) => {
-                let admitted = self.admission.borrow_mut().greeted(peer.number, &peer.last_use, Instant::now());
-                if let Err(refusal) = admitted {
-                    return self.dismiss(peer, why(refusal));
-                }
+        let taken = wire::check_hello(&ours, version, hello).map_err(|error| error.to_string());
+        match taken.and_then(|tag| self.take_in(peer, tag)) {
+            Ok(tag) => {
                 peer.greeted.set(true);
-                let welcome = wire::hello(&ours, version);
+                let welcome = wire::hello_with(&ours, version, tag);
                 peer.endpoint.am_send(wire::WELCOME, &welcome, Bytes::new(), None, Protocol::Eager).detach();
             }
-            Err(error) => self.dismiss(peer, error.to_string()),
+            Err(reason) => self.dismiss(peer, reason),
         }
+    }
+
+    /// Takes in a connection whose hello shows `tag`, if there is room for it, and it is from somebody who may be here; the tag
+    /// that it is shown. Why not, otherwise.
+    fn take_in(&self, peer: &Peer, tag: u64) -> Result<u64, String> {
+        let proved = match &self.options.security {
+            Some(security) => security.identify(peer.client_id, tag)?,
+            None => None,
+        };
+        self.admission.borrow_mut().greeted(peer.number, &peer.last_use, Instant::now()).map_err(why)?;
+        let tag = proved.as_ref().map_or(0, |proved| proved.pass.server);
+        if let Some(proved) = proved {
+            tracing::debug!(peer = peer.name, identity = %proved.identity(), "RDMA connection admitted");
+            // It is set here alone, and was not.
+            let _ = peer.proved.set(proved);
+        }
+        Ok(tag)
+    }
+
+    /// Whether somebody has to prove who they are.
+    pub(crate) fn proves(&self) -> bool {
+        self.options.security.is_some()
     }
 
     /// Tells a peer why, and closes its connection.
     fn dismiss(&self, peer: &Peer, reason: String) {
+        self.dismiss_as(peer, FailureKind::InvalidArgument, reason);
+    }
+
+    fn dismiss_as(&self, peer: &Peer, kind: FailureKind, reason: String) {
         tracing::warn!(peer = peer.name, reason, "closed an RDMA connection");
         peer.dismissed.set(true);
-        let failure = Failure::new(FailureKind::InvalidArgument, reason);
-        self.reply(peer, CONNECTION_ID, Err(failure));
+        self.reply(peer, CONNECTION_ID, Err(Failure::new(kind, reason)));
         peer.done.notify_one();
     }
 
@@ -245,6 +300,11 @@ impl Peers {
     fn on_request(self: &Rc<Self>, peer: &Rc<Peer>, header: &[u8], data: &Data<'_>) -> Result<(), String> {
         if !peer.greeted.get() {
             return Err("it did not say hello first".to_owned());
+        }
+        let proved = peer.proved.get();
+        if proved.is_some_and(|proved| !wire::carries(header, proved.pass.client)) {
+            self.core.count_forged(&peer.name);
+            return Ok(());
         }
         let (header, body) = wire::request(header, data.into())?;
         let id = header.id;
@@ -263,7 +323,12 @@ impl Peers {
             self.reply(peer, id, Err(Failure::new(FailureKind::OutOfResources, message)));
             return Ok(());
         }
-        let request = header.with_body(body);
+        let caller = proved.map_or_else(Caller::default, |proved| proved.caller.clone());
+        let request = header.with_body(body).by(caller);
+        if let Some(refused) = proved.and_then(|proved| proved.refusal(request.op)) {
+            self.reply(peer, id, Err(refused));
+            return Ok(());
+        }
         let arrived = Instant::now();
         match self.service.try_handle(&request) {
             Some(response) => {
@@ -292,7 +357,9 @@ impl Peers {
             };
             peer.asked.set(peer.asked.get() - 1);
             // A task panics or is aborted only at the end of its runtime: `answer` catches the service's panics.
-            if let Ok((asked, answer)) = answer {
+            if let Ok((asked, answer)) = answer
+                && !peer.denied.get()
+            {
                 peer.trace_asked(arrived, asked);
                 peers.reply(&peer, id, answer);
                 peers.counts.latency.record(arrived.elapsed());
@@ -310,8 +377,11 @@ impl Peers {
         };
         // Both are far below 4 GiB: `Response::fitting` was asked.
         let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
-        let header = ReplyHeader { id, failure, body_len, payload_len, provenance };
-        let packed = Packed::new(&header.encode(), body, self.core.worker.max_header());
+        let mut header = ReplyHeader { id, failure, body_len, payload_len, provenance }.encode();
+        if let Some(proved) = peer.proved.get() {
+            set_tag(&mut header, proved.pass.server);
+        }
+        let packed = Packed::new(&header, body, self.core.worker.max_header());
         let (data, protocol) = match payload {
             ResponsePayload::Spans(spans) if packed.rest.is_empty() => (Payload::Spans(spans), Protocol::Auto),
             ResponsePayload::None => (Payload::Bytes(packed.rest.clone()), Protocol::Eager),

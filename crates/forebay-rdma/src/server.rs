@@ -10,6 +10,7 @@ use forebay_metrics::LatencySnapshot;
 use forebay_transport::Service;
 use forebay_ucx::{Error, Listener};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::RdmaError;
 use crate::io_thread::{Core, IoThread};
@@ -18,6 +19,9 @@ use crate::peers::{Counts, Peers};
 
 /// How long between two attempts.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// How often those are looked over who proved who they are: whoever is denied is gone within five seconds.
+const LOOK_OVER: Duration = Duration::from_secs(2);
 
 /// A listening server. It ends with its I/O thread.
 pub struct RdmaServer {
@@ -144,14 +148,19 @@ fn listen(
 
 async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
     let mut serving = JoinSet::new();
+    let mut look = tokio::time::interval(LOOK_OVER);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             request = listener.accept() => {
                 let name = request.peer().map_or_else(|| "an unnamed peer".to_owned(), |peer| peer.to_string());
-                let Some(pending) = peers.arrive(request.peer()) else {
-                    tracing::warn!(peer = name, "refused an RDMA connection: this server has all that it may have");
-                    request.reject();
-                    continue;
+                let pending = match peers.arrive(request.peer(), request.client_id()) {
+                    Ok(pending) => pending,
+                    Err(reason) => {
+                        tracing::warn!(peer = name, reason, "refused an RDMA connection");
+                        request.reject();
+                        continue;
+                    }
                 };
                 match request.accept() {
                     Ok(endpoint) => {
@@ -164,6 +173,7 @@ async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
                     }
                 }
             }
+            _ = look.tick(), if peers.proves() => peers.look_over(),
             Some(ended) = serving.join_next(), if !serving.is_empty() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "the task of an RDMA connection failed");

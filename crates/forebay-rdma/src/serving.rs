@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forebay_transport::connection::{Liveness, Outstanding, Verdict};
@@ -21,6 +21,9 @@ use crate::io_thread::Core;
 use crate::options::ClientOptions;
 use crate::wire;
 
+/// How often it is looked whether a connection that was outlived has all its answers.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Serves the callers of one transport until they are gone, it is closed, or the I/O thread ends.
 pub(crate) async fn serve(
     core: Rc<Core>,
@@ -30,6 +33,8 @@ pub(crate) async fn serve(
 ) {
     let mut next = None;
     let mut closing = JoinSet::new();
+    // For connections that wait for their last answers.
+    let hurry = core.stop.child_token();
     loop {
         while closing.try_join_next().is_some() {}
         let command = match next.take() {
@@ -40,9 +45,14 @@ pub(crate) async fn serve(
             },
         };
         let first = match command {
-            None => return,
+            None => {
+                hurry.cancel();
+                while closing.join_next().await.is_some() {}
+                return;
+            }
             Some(Command::Sweep) => continue,
             Some(Command::Close(closed)) => {
+                hurry.cancel();
                 while closing.join_next().await.is_some() {}
                 let _ = closed.send(());
                 return;
@@ -56,24 +66,25 @@ pub(crate) async fn serve(
         match connected {
             Ok(connection) => {
                 let ended = run(&core, &connection, &options, first, &mut commands).await;
-                core.forget(connection.endpoint.key());
-                let left = connection.calls.borrow_mut().end();
                 let (error, again) = match ended {
                     End::Lost(error) => (error, Next::Again(None)),
                     End::Spent(command) => {
                         (connection.lost("too many of its calls were abandoned"), Next::Again(command))
                     }
                     End::Closed(closed) => (connection.lost("it was closed"), Next::End(closed)),
+                    End::Outlived => {
+                        closing.spawn_local(finish(Rc::clone(&core), connection, hurry.clone()));
+                        continue;
+                    }
                 };
-                // Nothing has begun to arrive for these, so their buffers may go back at once.
-                left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
-                connection.ended.cancel();
+                end(&core, &connection, &error);
                 // A card whose link is down may take long to let go of what it was told to do; the next connection does
                 // not wait for that.
                 closing.spawn_local(async move { connection.endpoint.close(true).await });
                 match again {
                     Next::Again(command) => next = command,
                     Next::End(closed) => {
+                        hurry.cancel();
                         while closing.join_next().await.is_some() {}
                         if let Some(closed) = closed {
                             let _ = closed.send(());
@@ -100,6 +111,40 @@ pub(crate) async fn serve(
             }
         }
     }
+}
+
+/// Fails the calls of a connection that takes no more.
+fn end(core: &Core, connection: &Connection, error: &LinkError) {
+    core.forget(connection.endpoint.key());
+    let left = connection.calls.borrow_mut().end();
+    // Nothing has begun to arrive for these, so their buffers may go back at once.
+    left.into_iter().for_each(|call| call.end(Err(error.clone().into())));
+    connection.ended.cancel();
+}
+
+/// Ends a connection in whose place another one is made, when all that was asked over it is answered, or it cannot be.
+async fn finish(core: Rc<Core>, connection: Rc<Connection>, hurry: CancellationToken) {
+    let answered = async {
+        while connection.watch() {
+            tokio::time::sleep(LOOK).await;
+            connection.sweep();
+        }
+    };
+    let broken = async {
+        while connection.broken.borrow().is_none() {
+            connection.changed.notified().await;
+        }
+    };
+    tokio::select! {
+        () = answered => {}
+        () = broken => {}
+        _ = connection.endpoint.failed() => {}
+        () = hurry.cancelled() => {}
+    }
+    let broken = connection.broken.borrow_mut().take();
+    let error = broken.unwrap_or_else(|| connection.lost("its server had it come again, and answered no more"));
+    end(&core, &connection, &error);
+    connection.endpoint.close(true).await;
 }
 
 /// Connects and exchanges hellos.
@@ -143,16 +188,27 @@ async fn greet(
     options: &ClientOptions,
 ) -> Result<Rc<Connection>, LinkError> {
     let failed = |reason: String| LinkError::Connect { peer: peer.to_string(), reason };
-    let endpoint = core.worker.connect(address, options.bind).map_err(|error| failed(error.to_string()))?;
+    // For this attempt: a pass is good for one.
+    let pass = match &options.security {
+        Some(security) => Some(security.pass(core.client_id, peer, options.connect_timeout).await?),
+        None => None,
+    };
+    let endpoint = match pass {
+        Some(_) => core.worker.connect_with_id(address, options.bind),
+        None => core.worker.connect(address, options.bind),
+    };
+    let endpoint = endpoint.map_err(|error| failed(error.to_string()))?;
     let connection = Rc::new(Connection {
         peer: Arc::clone(peer),
         hello: Hello::ours(&options.cluster, options.block_size),
+        pass,
         endpoint: endpoint.clone(),
         calls: RefCell::new(Outstanding::new(options.max_abandoned)),
         heard: Cell::new(Instant::now()),
         fetching: Cell::new(0),
         patience: options.dead_after,
         greeted: Cell::new(false),
+        outlived: Cell::new(false),
         broken: RefCell::new(None),
         changed: Notify::new(),
         ended: CancellationToken::new(),
@@ -160,7 +216,8 @@ async fn greet(
     let key = endpoint.key();
     core.remember(&connection);
     let mut greeting = Greeting { core, key: Some(key) };
-    let hello = wire::hello(&connection.hello, core.worker.context().library().version());
+    let tag = pass.map_or(0, |pass| pass.client);
+    let hello = wire::hello_with(&connection.hello, core.worker.context().library().version(), tag);
     endpoint.am_send(wire::HELLO, &hello, Bytes::new(), None, Protocol::Eager).detach();
     loop {
         if let Some(error) = connection.broken.borrow_mut().take() {
@@ -201,6 +258,8 @@ enum End {
     Lost(LinkError),
     /// It takes no more calls; this command is for the next one.
     Spent(Option<Command>),
+    /// Its server wants another one in its place, and answers what was asked.
+    Outlived,
     /// It is not wanted any more.
     Closed(Option<oneshot::Sender<()>>),
 }
@@ -238,6 +297,9 @@ async fn run(
                 Command::Close(closed) => return End::Closed(Some(closed)),
             }
             command = commands.try_recv().ok();
+        }
+        if connection.outlived.get() {
+            return End::Outlived;
         }
         if !watching && connection.watch() {
             watching = true;

@@ -1,11 +1,14 @@
 //! The layout of active messages: [`forebay_transport::wire`]'s headers, and where body and payload go.
 //!
 //! ```text
-//! id 1 hello    header: hello [128] │ UCX major u16 │ minor u16     data: none
+//! id 1 hello    header: hello [128] │ UCX major u16 │ minor u16 │ tag u64     data: none
 //! id 4 welcome  the same, from the server
-//! id 2 request  header: request header [64] │ body, if it fits      data: the body, if it does not
-//! id 3 reply    header: reply header [64] │ body, if it fits        data: the payload, or the body if it does not fit
+//! id 2 request  header: request header [64] │ body, if it fits                data: the body, if it does not
+//! id 3 reply    header: reply header [64] │ body, if it fits                  data: the payload, or the body if it does not fit
 //! ```
+//!
+//! The tag is the sender's half of the connection's pass ([`forebay_identity::Pass`]), and zero without one. Headers of requests
+//! and replies have one, too, which is looked at before anything else is believed.
 //!
 //! A body fits when header and body are within [`MAX_HEADER`], or UCX's own limit if that is lower. One that does not
 //! fit is sent with its message, never by rendezvous, so that the receiver needs no buffer for it. So bodies of
@@ -15,7 +18,7 @@
 use bytes::Bytes;
 use forebay_transport::wire::{
     CONNECTION_ID, HEADER_LEN, HELLO_LEN, Hello, MAX_REPLY_BODY, MAX_REQUEST_BODY, ReplyHeader, RequestHeader,
-    WireError,
+    WireError, tag,
 };
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Version};
@@ -33,16 +36,23 @@ pub const WELCOME: u16 = 4;
 pub const MAX_HEADER: usize = 2048;
 /// Room for the header of a hit without allocating: 64 bytes, and the checksums of the sectors of a block, 512.
 const HOT_HEADER: usize = 1024;
-/// Bytes of a hello: the one of all transports, and UCX's version.
-pub const UCX_HELLO_LEN: usize = HELLO_LEN + 4;
+/// Bytes of a hello: the one of all transports, UCX's version, and the tag.
+pub const UCX_HELLO_LEN: usize = HELLO_LEN + 12;
 
-/// The bytes of our hello.
+/// The bytes of our hello on a connection without a pass.
 #[must_use]
 pub fn hello(ours: &Hello, version: Version) -> [u8; UCX_HELLO_LEN] {
+    hello_with(ours, version, 0)
+}
+
+/// The bytes of our hello that shows `tag`.
+#[must_use]
+pub fn hello_with(ours: &Hello, version: Version, tag: u64) -> [u8; UCX_HELLO_LEN] {
     let mut bytes = [0; UCX_HELLO_LEN];
     bytes[..HELLO_LEN].copy_from_slice(&ours.encode());
     bytes[HELLO_LEN..HELLO_LEN + 2].copy_from_slice(&(version.major as u16).to_le_bytes());
-    bytes[HELLO_LEN + 2..].copy_from_slice(&(version.minor as u16).to_le_bytes());
+    bytes[HELLO_LEN + 2..HELLO_LEN + 4].copy_from_slice(&(version.minor as u16).to_le_bytes());
+    bytes[HELLO_LEN + 4..].copy_from_slice(&tag.to_le_bytes());
     bytes
 }
 
@@ -67,18 +77,20 @@ pub enum HelloError {
     },
 }
 
-/// Decides whether we may talk to the sender of `bytes`.
+/// Decides whether we may talk to the sender of `bytes`; the tag that it shows.
 ///
 /// # Errors
 /// [`HelloError`].
-pub fn check_hello(ours: &Hello, version: Version, bytes: &[u8]) -> Result<(), HelloError> {
-    let (Some(hello), Some(&[a, b, c, d])) = (bytes.first_chunk::<HELLO_LEN>(), bytes.get(HELLO_LEN..)) else {
-        return Err(HelloError::Length(bytes.len()));
-    };
+pub fn check_hello(ours: &Hello, version: Version, bytes: &[u8]) -> Result<u64, HelloError> {
+    let length = || HelloError::Length(bytes.len());
+    let (hello, rest) = bytes.split_first_chunk::<HELLO_LEN>().ok_or_else(length)?;
+    // First: one of another release is told so, however long its hello is.
     ours.check(hello)?;
+    let rest = <[u8; UCX_HELLO_LEN - HELLO_LEN]>::try_from(rest).map_err(|_| length())?;
+    let [a, b, c, d, tag @ ..] = rest;
     let (theirs_major, theirs_minor) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
     if (u64::from(theirs_major), u64::from(theirs_minor)) == (u64::from(version.major), u64::from(version.minor)) {
-        Ok(())
+        Ok(u64::from_le_bytes(tag))
     } else {
         Err(HelloError::Ucx { theirs_major, theirs_minor, ours: version })
     }
@@ -122,6 +134,11 @@ impl Packed {
 /// A received message's header and the body in it; `None` for one that is cut off.
 pub(crate) fn unpack(bytes: &[u8]) -> Option<(&[u8; HEADER_LEN], &[u8])> {
     bytes.split_first_chunk()
+}
+
+/// Whether the message of a request or a reply with this header shows `expected`.
+pub(crate) fn carries(message: &[u8], expected: u64) -> bool {
+    unpack(message).is_some_and(|(header, _)| tag(header) == expected)
 }
 
 /// The data of a message that was received.
@@ -203,6 +220,7 @@ fn body_of_reply(header: &ReplyHeader, inline: &[u8], data: Received<'_>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_transport::wire::set_tag;
     use forebay_types::MAX_BLOCK_SIZE;
 
     const VERSION: Version = Version { major: 1, minor: 20, patch: 0 };
@@ -211,8 +229,9 @@ mod tests {
     fn a_hello_is_taken_from_the_same_ucx_only() {
         let ours = Hello::ours("prod", MAX_BLOCK_SIZE);
         let bytes = hello(&ours, VERSION);
-        assert_eq!(check_hello(&ours, VERSION, &bytes), Ok(()));
-        assert_eq!(check_hello(&ours, Version { patch: 3, ..VERSION }, &bytes), Ok(()));
+        assert_eq!(check_hello(&ours, VERSION, &bytes), Ok(0));
+        assert_eq!(check_hello(&ours, Version { patch: 3, ..VERSION }, &bytes), Ok(0));
+        assert_eq!(check_hello(&ours, VERSION, &hello_with(&ours, VERSION, 1 << 40)), Ok(1 << 40));
         let error = check_hello(&ours, Version { minor: 13, ..VERSION }, &bytes).unwrap_err().to_string();
         assert!(error.contains("1.20") && error.contains("1.13"), "{error}");
         for other in [Hello::ours("staging", MAX_BLOCK_SIZE), Hello::ours("prod", MAX_BLOCK_SIZE / 4)] {
@@ -235,5 +254,14 @@ mod tests {
             assert_eq!((large.header(), large.rest.len()), (&header[..], length));
         }
         assert_eq!(unpack(&header[..63]), None);
+    }
+
+    #[test]
+    fn a_message_shows_its_tag_or_is_of_somebody_else() {
+        let mut header = [0; HEADER_LEN];
+        assert!(carries(&header, 0) && !carries(&header, 5));
+        set_tag(&mut header, 5);
+        assert!(carries(&header, 5) && carries(&[&header[..], b"body"].concat(), 5));
+        assert!(!carries(&header, 4) && !carries(&header[..63], 5) && !carries(&[], 0));
     }
 }

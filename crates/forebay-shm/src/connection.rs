@@ -349,6 +349,9 @@ impl Connection {
         if header.id == CONNECTION_ID {
             return match header.failure(answered.body) {
                 Some(why) if why.kind() == FailureKind::Unavailable => Err(self.lost(why.message())),
+                Some(why) if why.kind() == FailureKind::PermissionDenied => {
+                    Err(LinkError::Unproved { peer: self.peer.to_string(), reason: why.message().to_owned() })
+                }
                 Some(why) => Err(LinkError::Refused { peer: self.peer.to_string(), reason: why.message().to_owned() }),
                 None => Ok(()),
             };

@@ -11,7 +11,8 @@
 //!
 //! What decides is pure and knows no socket: `wire` (what packets mean), `pins` (what is shown, and how much of that there may
 //! be), `lease` (when the worker is told what is not looked at any more), `attempts` (when to connect). The rest is the shell around
-//! it: a task for each session on either side, and system calls in `socket`.
+//! it: a task for each session on either side, and system calls in `socket`. Where both ends have to prove who they are, they do so
+//! before anything else (`security`, `handshake`, `greeting`).
 //!
 //! # Why no reader ever sees a wrong byte
 //!
@@ -33,6 +34,7 @@
 //! 4. *A client can only look.* The mapping is read-only, and so is the descriptor. No other user gets to the
 //!    socket (`path`, `listener`), and both sides talk only to their own user and to root, by what the kernel says of
 //!    the other: the memory holds what the worker's user may read, and a process that passes memory could take it away.
+//!    With identities, both prove them first, on the same socket, and the descriptor is passed to nobody who has not.
 //!    And the worker that is seen is the one that is meant: both ways to it name the same instance.
 //! 5. *Nothing is believed.* The worker checks that bytes lie in the pool that it passed, the client that places lie in what it
 //!    mapped and add up. What does not fit is another way's to read ([`forebay_transport::LinkError::OtherPath`]).
@@ -44,8 +46,8 @@
 //! What clients look at lies in at most half of the pool's frames, and each session may have one reply beyond that, up to half as
 //! much again. A reply beyond the bound waits in line for releases, but for 50 ms at most: a client that holds views may be waiting
 //! for more itself, or stand still while it holds them. Then its client is sent another way, into a buffer of its own. So a
-//! client that lets nothing go costs the others copies, and no failures. Sessions are bounded, and the requests of each. Hellos
-//! and connecting have a deadline, and calls have theirs.
+//! client that lets nothing go costs the others copies, and no failures. Sessions are bounded, those that
+//! have not said hello apart, and the requests of each. Hellos and connecting have a deadline, and calls have theirs.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
@@ -53,6 +55,9 @@ mod attempts;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod greeting;
+mod handshake;
+mod known;
 mod lease;
 mod listener;
 mod near;
@@ -60,6 +65,7 @@ mod options;
 mod path;
 mod pins;
 mod reach;
+mod security;
 mod server;
 mod session;
 mod sessions;
@@ -69,6 +75,7 @@ mod wire;
 pub use near::{NearTransport, WindowReport};
 pub use options::{ClientOptions, ServerOptions};
 pub use path::{default_directory, socket_path};
+pub use security::{ClientSecurity, ServerSecurity};
 pub use server::WindowServer;
 
 use std::path::PathBuf;

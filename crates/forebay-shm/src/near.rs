@@ -1,8 +1,7 @@
 //! The client: another transport to the worker, and its memory, when that is on this host and to be seen.
 //!
-//! No read waits for connecting: it happens beside the calls, which go over the other transport until it has. When the
-//! session is lost, a read that was under way is to be asked again ([`LinkError::OtherPath`]), and then finds another
-//! way. So does one that is not permitted to somebody who has proved nothing.
+//! No read waits for connecting: it happens beside the calls, which go over the other transport until it has. When
+//! the session is lost, a read that was under way is to be asked again ([`LinkError::OtherPath`]), and then finds another way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -252,10 +251,6 @@ impl Near {
                 }
                 self.reads.fetch_add(1, Ordering::Relaxed);
                 Ok(reply)
-            }
-            // A session does not know who asks. Over the other way it may be known, and permitted.
-            Err(ReadError::Service(failure)) if failure.kind() == FailureKind::PermissionDenied => {
-                Err(self.other_path(&failure))
             }
             Err(ReadError::Service(failure)) => Err(CallError::Service(failure)),
             Err(ReadError::Link(error)) => {

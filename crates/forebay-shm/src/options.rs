@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay_types::ByteSize;
 
 use crate::path::default_directory;
+use crate::security::{ClientSecurity, ServerSecurity};
 
 /// How a worker lets its memory be seen and what it allows.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct ServerOptions {
     pub instance: u64,
     /// Sessions at once. One more is refused, and told why.
     pub max_connections: usize,
+    /// Those of them that have not said hello yet, or not proved who they are. One more is sent away, and may try again.
+    pub max_greeting: usize,
     /// Requests of one session that are being answered at once. Clients are told, and one that sends more has no further use.
     pub max_requests_per_connection: usize,
     /// Bytes that clients may look at, all together, in whole frames: half of the pool unless it is said. One reply of each session
@@ -28,10 +31,12 @@ pub struct ServerOptions {
     pub max_pinned: Option<ByteSize>,
     /// How long a request waits for others to be released before its client is sent another way.
     pub patience: Duration,
-    /// How long a client may take for its hello.
+    /// How long a client may take for its hello, and to prove who it is.
     pub hello_timeout: Duration,
     /// How long closing waits for clients to be done with what they see. What they still see then is given up for good.
     pub close_timeout: Duration,
+    /// What clients have to prove. `None`: nothing.
+    pub security: Option<ServerSecurity>,
 }
 
 impl ServerOptions {
@@ -44,11 +49,13 @@ impl ServerOptions {
             block_size,
             instance: 0,
             max_connections: 256,
+            max_greeting: 64,
             max_requests_per_connection: 512,
             max_pinned: None,
             patience: Duration::from_millis(50),
             hello_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(1),
+            security: None,
         }
     }
 }
@@ -62,13 +69,15 @@ pub struct ClientOptions {
     pub cluster: String,
     /// Bytes of a block, which must be the worker's too: it is asked for blocks by number.
     pub block_size: u32,
-    /// How long connecting may take, the exchange of hellos included.
+    /// How long connecting may take, proofs and the exchange of hellos included.
     pub connect_timeout: Duration,
     /// Reads under way at once, those included whose caller has left; further ones wait for their turn. The worker may allow fewer.
     pub max_calls: usize,
     /// Reads without a caller that a session may have under way; with more, it takes no new ones and ends with the last that has
     /// a caller.
     pub max_abandoned: usize,
+    /// What is proved to the worker, and which one it has to be. `None`: nothing is proved.
+    pub security: Option<ClientSecurity>,
 }
 
 impl ClientOptions {
@@ -82,6 +91,7 @@ impl ClientOptions {
             connect_timeout: Duration::from_secs(1),
             max_calls: 256,
             max_abandoned: 64,
+            security: None,
         }
     }
 }

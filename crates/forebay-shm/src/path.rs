@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::socket::our_user;
+use forebay_private::our_user;
 
 /// What the name of a socket ends with.
 pub(crate) const SOCKET: &str = ".sock";

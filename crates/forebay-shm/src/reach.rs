@@ -4,23 +4,28 @@
 //! directory of its user for the socket of that address, and for those of workers that listen on all addresses. The
 //! directory may be one that others made, so the process that listens must be of our user, or of root. And an address
 //! may be this host's and yet lead to another host, as that of a load-balanced service does. So what is found here is
-//! used only if the worker that is reached by the other way is the same one ([`Seen::instance`]).
+//! used only if the worker that is reached by the other way is the same one ([`Seen::instance`]). With identities, the process that
+//! listens has to prove that it is that worker, too ([`crate::security`]).
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay_identity::Unproved;
 use forebay_memory::Window;
+use forebay_private::{may_talk, our_user};
 use forebay_transport::wire::{Hello, WireError};
 use forebay_types::FailureKind;
 use tokio::net::lookup_host;
 
+use crate::handshake::{Handshake, HandshakeError};
 use crate::options::ClientOptions;
 use crate::path::socket_path;
-use crate::socket::{self, Received, Socket, may_talk, our_user};
-use crate::wire::{Answered, Greeting, MAX_ANSWERED, Malformed};
+use crate::security::ClientSecurity;
+use crate::socket::{self, Received, Socket, is_process, our_process};
+use crate::wire::{Answered, GREETING_LEN, Greeting, MAX_ANSWERED, Malformed};
 
 /// Why a worker's memory is not to be seen.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +62,12 @@ pub(crate) enum NotSeen {
     /// The worker went away.
     #[error("{0}")]
     Gone(String),
+    /// One of the two did not prove to the other that it is who it has to be.
+    #[error("identities do not fit: {0}")]
+    Unproved(#[from] Unproved),
+    /// What is proved is proved by another process than the one that listens.
+    #[error("another process than the worker has its socket; see which one listens there (`ss -xlp`)")]
+    Relayed,
     /// The worker is not one that we may talk to.
     #[error("{0}")]
     Unfit(#[from] WireError),
@@ -74,6 +85,22 @@ pub(crate) enum NotSeen {
 impl From<Malformed> for NotSeen {
     fn from(malformed: Malformed) -> Self {
         Self::Broken(malformed.to_string())
+    }
+}
+
+impl From<HandshakeError> for NotSeen {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Closed => closed(),
+            HandshakeError::Left => {
+                Unproved::new("it left when it had seen the certificate of this process; its log says why").into()
+            }
+            HandshakeError::Foreign(packet) => goodbye(&packet).unwrap_or_else(|| {
+                Unproved::new("it does not speak TLS; set `security.mode` there as it is set here").into()
+            }),
+            HandshakeError::Tls(error) => Unproved::of_tls(&error).into(),
+            HandshakeError::Io(error) => error.into(),
+        }
     }
 }
 
@@ -107,7 +134,7 @@ pub(crate) struct Seen {
 pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen, NotSeen> {
     let attempt = async {
         let socket = find(worker, &options.directory).await?;
-        greet(socket, &Hello::ours(&options.cluster, options.block_size)).await
+        greet(socket, worker, options).await
     };
     match tokio::time::timeout(options.connect_timeout, attempt).await {
         Ok(seen) => seen,
@@ -117,7 +144,7 @@ pub(crate) async fn reach(worker: &str, options: &ClientOptions) -> Result<Seen,
 
 /// Connects to the first of the worker's sockets at which a process listens that we may talk to.
 async fn find(worker: &str, directory: &Path) -> Result<Socket, NotSeen> {
-    let (ours, nobody) = (our_user(), socket::nobody());
+    let (ours, nobody) = (our_user(), forebay_private::nobody());
     let mut none = NotSeen::Elsewhere;
     for address in lookup_host(worker).await?.filter(is_ours) {
         if matches!(none, NotSeen::Elsewhere) {
@@ -156,30 +183,13 @@ fn paths(directory: &Path, address: SocketAddr) -> impl Iterator<Item = PathBuf>
     addresses.into_iter().flatten().map(|address| socket_path(directory, address))
 }
 
-/// Hears the worker's hello, maps its memory, and says ours.
-async fn greet(socket: Socket, ours: &Hello) -> Result<Seen, NotSeen> {
-    let mut buffer = [0; MAX_ANSWERED];
-    let (received, memory) = loop {
-        socket.readable().await?;
-        match socket.receive_with_descriptor(&mut buffer) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            received => break received?,
-        }
+/// Exchanges hellos, within a proof of who both are if there must be one, and maps the worker's memory.
+async fn greet(socket: Socket, worker: &str, options: &ClientOptions) -> Result<Seen, NotSeen> {
+    let ours = Hello::ours(&options.cluster, options.block_size);
+    let (greeting, memory) = match &options.security {
+        Some(security) => prove(&socket, worker, security, &ours).await?,
+        None => plain(&socket, &ours).await?,
     };
-    let Received::Packet(length) = received else {
-        return Err(NotSeen::Gone("it closed the session before it said hello".to_owned()));
-    };
-    let packet = buffer.get(..length).ok_or(Malformed::Size(length))?;
-    if let Ok(goodbye) = Answered::decode(packet)
-        && let Some(why) = goodbye.header.failure(goodbye.body)
-    {
-        let reason = why.message().to_owned();
-        return Err(match why.kind() {
-            FailureKind::Unavailable => NotSeen::Gone(reason),
-            _ => NotSeen::Refused(reason),
-        });
-    }
-    let greeting = Greeting::decode(packet)?;
     ours.check(&greeting.hello)?;
     let memory = memory.ok_or_else(|| NotSeen::Broken("it sent no descriptor of its memory".to_owned()))?;
     let unmapped = |error: io::Error| match error.kind() {
@@ -187,9 +197,60 @@ async fn greet(socket: Socket, ours: &Hello) -> Result<Seen, NotSeen> {
         _ => NotSeen::Io(error),
     };
     let window = Window::map(memory.as_fd(), greeting.length).map_err(unmapped)?;
-    socket.send(&[IoSlice::new(&ours.encode())])?;
     let Greeting { max_requests, instance, .. } = greeting;
     Ok(Seen { socket, window, max_requests: max_requests as usize, instance })
+}
+
+/// Says hello, and hears the worker's.
+async fn plain(socket: &Socket, ours: &Hello) -> Result<(Greeting, Option<OwnedFd>), NotSeen> {
+    match socket.send(&[IoSlice::new(&ours.encode())]) {
+        // It may have said why it left.
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+        sent => sent?,
+    }
+    let mut buffer = [0; MAX_ANSWERED];
+    let (received, memory) = socket.next_with_descriptor(&mut buffer).await?;
+    let Received::Packet(length) = received else { return Err(closed()) };
+    let packet = buffer.get(..length).ok_or(Malformed::Size(length))?;
+    match goodbye(packet) {
+        Some(why) => Err(why),
+        None => Ok((Greeting::decode(packet)?, memory)),
+    }
+}
+
+/// Proves to the worker who this process is, and has it do the same; the hellos go within that.
+async fn prove(
+    socket: &Socket,
+    worker: &str,
+    security: &ClientSecurity,
+    ours: &Hello,
+) -> Result<(Greeting, Option<OwnedFd>), NotSeen> {
+    let mut handshake = Handshake::new(socket, security.begin(worker)?);
+    handshake.shake().await?;
+    security.recognise(handshake.state())?;
+    let hello = [&ours.encode()[..], &our_process().to_le_bytes()].concat();
+    handshake.say(&hello, None).await?;
+    let greeting: [u8; GREETING_LEN] = handshake.hear().await?;
+    let process = u64::from_le_bytes(handshake.hear().await?);
+    if !is_process(socket.peer_process(), process) {
+        return Err(NotSeen::Relayed);
+    }
+    Ok((Greeting::decode(&greeting)?, handshake.into_descriptor()))
+}
+
+/// Why the worker ends the session, if that is what it says.
+fn goodbye(packet: &[u8]) -> Option<NotSeen> {
+    let said = Answered::decode(packet).ok()?;
+    let why = said.header.failure(said.body)?;
+    let reason = why.message().to_owned();
+    Some(match why.kind() {
+        FailureKind::Unavailable => NotSeen::Gone(reason),
+        _ => NotSeen::Refused(reason),
+    })
+}
+
+fn closed() -> NotSeen {
+    NotSeen::Gone("it closed the session before it said hello".to_owned())
 }
 
 #[cfg(test)]

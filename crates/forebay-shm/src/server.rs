@@ -4,26 +4,31 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use forebay_memory::Pool;
+use forebay_private::{may_talk, nobody, our_user};
 use forebay_transport::Service;
 use forebay_transport::wire::Hello;
 use forebay_types::{ByteSize, FailureKind};
 use parking_lot::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::WindowError;
+use crate::known::Known;
 use crate::listener::Listener;
 use crate::options::ServerOptions;
 use crate::session::serve;
-use crate::sessions::{Line, SessionsShared};
-use crate::socket::{Socket, may_talk, nobody, our_user};
+use crate::sessions::{Counted, Line, SessionsShared};
+use crate::socket::Socket;
 use crate::wire;
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How often those who proved who they are are looked over: whoever is denied is gone within five seconds.
+const LOOK_OVER: Duration = Duration::from_secs(2);
 /// Half of the pool is what clients may look at, unless it is said: the rest is for what is read next.
 const SHOWN: u64 = 2;
 
@@ -55,6 +60,8 @@ impl WindowServer {
             stop: stop.clone(),
             sessions: AtomicU64::new(0),
             line: Mutex::new(Line::new(options.max_pinned.map_or(pool.capacity().as_u64() / SHOWN, ByteSize::as_u64))),
+            greeting: Arc::default(),
+            known: Known::default(),
             options,
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared), Arc::clone(&connections)));
@@ -76,6 +83,13 @@ impl WindowServer {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
+    }
+
+    /// How many of them had to prove nothing.
+    #[must_use]
+    pub fn unproved(&self) -> usize {
+        let others = self.shared.greeting.load(Ordering::Relaxed) + self.shared.known.count();
+        self.connections().saturating_sub(others)
     }
 
     /// Bytes of the pool that clients look at, in whole frames.
@@ -104,22 +118,19 @@ impl Drop for WindowServer {
     }
 }
 
-/// Counts a client for as long as it is there.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Arc<AtomicUsize>) {
     let mut sessions = JoinSet::new();
     let mut strangers = false;
+    let mut look = tokio::time::interval(LOOK_OVER);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             () = shared.stop.cancelled() => break,
             accepted = listener.accept() => accepted,
+            _ = look.tick(), if shared.options.security.is_some() => {
+                shared.look_over(SystemTime::now());
+                continue;
+            }
             Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "a session failed; what its client was shown is not used again");
@@ -137,14 +148,14 @@ async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Ar
         };
         if let Err(refusal) = admit(&client, &shared, connections.load(Ordering::Relaxed), &mut strangers) {
             // A courtesy: one try.
-            let _ = client.send(&[IoSlice::new(&wire::goodbye(FailureKind::InvalidArgument, &refusal))]);
+            let _ = client.send(&[IoSlice::new(&wire::goodbye(refusal.kind(), &refusal))]);
             continue;
         }
-        connections.fetch_add(1, Ordering::Relaxed);
-        let (counted, shared) = (Counted(Arc::clone(&connections)), Arc::clone(&shared));
+        let (counted, greeting) = (Counted::new(&connections), Counted::new(&shared.greeting));
+        let shared = Arc::clone(&shared);
         let number = shared.sessions.fetch_add(1, Ordering::Relaxed);
         sessions.spawn(async move {
-            serve(client, number, shared).await;
+            serve(client, number, shared, greeting).await;
             drop(counted);
         });
     }
@@ -159,8 +170,20 @@ enum Refusal {
     OtherUser { ours: u32 },
     #[error("it has its {0} sessions; raise its limit")]
     Full(usize),
+    #[error("{0} clients have not said hello yet")]
+    Crowded(usize),
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+impl Refusal {
+    /// What it is to the client: whether it may try again soon.
+    fn kind(&self) -> FailureKind {
+        match self {
+            Self::Crowded(_) => FailureKind::Unavailable,
+            Self::OtherUser { .. } | Self::Full(_) | Self::Io(_) => FailureKind::InvalidArgument,
+        }
+    }
 }
 
 /// Whether a client may look. `strangers`: whether one of another user has been spoken of.
@@ -176,6 +199,9 @@ fn admit(client: &Socket, shared: &SessionsShared, connections: usize, strangers
         }
         return Err(Refusal::OtherUser { ours });
     }
-    let limit = shared.options.max_connections;
-    if connections >= limit { Err(Refusal::Full(limit)) } else { Ok(()) }
+    let (limit, greeting) = (shared.options.max_connections, shared.options.max_greeting);
+    if connections >= limit {
+        return Err(Refusal::Full(limit));
+    }
+    if shared.greeting.load(Ordering::Relaxed) >= greeting { Err(Refusal::Crowded(greeting)) } else { Ok(()) }
 }

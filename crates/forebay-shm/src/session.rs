@@ -4,6 +4,8 @@
 //! session owns. While a reply waits for others to be released ([`crate::pins`]), the service is asked for no more: what it would
 //! answer would only be held. Neither waits for long: then the client is sent another way.
 //!
+//! Who proved who it is, is looked over every few seconds ([`crate::known`]); one that is denied is served no more.
+//!
 //! A session that serves no more, whatever the reason, says so by closing its direction of the socket, and goes on to
 //! hear what its client releases, until the client has closed its end. Only the end of the server ends that, and what a
 //! client still sees then is never handed out again.
@@ -16,28 +18,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use forebay_identity::{Peer, Standing};
 use forebay_memory::Spans;
-use forebay_transport::wire::{CONNECTION_ID, HELLO_LEN, MAX_BODY_BESIDE_PAYLOAD, RequestHeader};
-use forebay_transport::{Op, Response, ResponsePayload, answer};
+use forebay_transport::wire::{CONNECTION_ID, MAX_BODY_BESIDE_PAYLOAD, RequestHeader};
+use forebay_transport::{Caller, Op, Response, ResponsePayload, answer};
 use forebay_types::{Failure, FailureKind};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
 
+use crate::greeting::greet;
 use crate::pins::{Expired, Mistaken, Pin, Pins};
-use crate::sessions::{End, SessionsShared, places_of};
+use crate::sessions::{Counted, End, SessionsShared, places_of};
 use crate::socket::{Received, Socket};
-use crate::wire::{self, Asked, Greeting, MAX_ASKED, Malformed};
+use crate::wire::{self, Asked, MAX_ASKED, Malformed};
 
 /// Packets that are read before others have their turn.
 const BURST: usize = 32;
 /// How often a client that only closed its direction is looked at, whether it is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Serves the client at the other end of `socket` until both are done with each other. `number`: the session's.
-pub(crate) async fn serve(socket: Socket, number: u64, shared: Arc<SessionsShared>) {
+/// Serves the client at the other end of `socket` until both are done with each other. `number`: the session's. `greeting`: until the
+/// hellos are exchanged.
+pub(crate) async fn serve(socket: Socket, number: u64, shared: Arc<SessionsShared>, greeting: Counted) {
     let mut session = Session::new(socket, number, shared);
-    let end = match session.run().await {
+    let end = match session.run(greeting).await {
         Ok(never) => match never {},
         Err(end) => end,
     };
@@ -66,6 +72,10 @@ struct Session {
     socket: Socket,
     number: u64,
     shared: Arc<SessionsShared>,
+    /// Cancelled when it is to end, or the server closes.
+    told: CancellationToken,
+    /// What its client proved to be, if it had to.
+    caller: Caller,
     pins: Pins<Spans>,
     /// It may be its turn to show what is parked.
     turn: Arc<Notify>,
@@ -83,10 +93,13 @@ impl Session {
     fn new(socket: Socket, number: u64, shared: Arc<SessionsShared>) -> Self {
         let turn = Arc::new(Notify::new());
         shared.line.lock().enter(number, &turn);
+        let told = shared.stop.child_token();
         Self {
             socket,
             number,
             shared,
+            told,
+            caller: Caller::default(),
             pins: Pins::new(number),
             turn,
             waiting: VecDeque::new(),
@@ -97,12 +110,14 @@ impl Session {
         }
     }
 
-    async fn run(&mut self) -> Result<Infallible, End> {
-        let stop = self.shared.stop.clone();
-        tokio::select! {
-            () = stop.cancelled() => return Err(End::Stopped),
-            greeted = self.greet() => greeted?,
-        }
+    async fn run(&mut self, greeting: Counted) -> Result<Infallible, End> {
+        let told = self.told.clone();
+        let peer = tokio::select! {
+            () = told.cancelled() => return Err(End::Stopped),
+            greeted = greet(&self.socket, &self.shared) => greeted?,
+        };
+        self.admit(peer);
+        drop(greeting);
         let mut buffer = vec![0; MAX_ASKED];
         loop {
             // A client that sends without a pause must not keep its answers waiting.
@@ -115,7 +130,7 @@ impl Session {
             let expires = self.expires();
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return Err(End::Stopped),
+                () = told.cancelled() => return Err(self.why_told()),
                 ready = self.socket.readable() => {
                     ready?;
                     if !self.receive(&mut buffer)? {
@@ -130,32 +145,22 @@ impl Session {
         }
     }
 
-    /// Says hello, passes the memory, and hears the client's hello.
-    async fn greet(&mut self) -> Result<(), End> {
-        let SessionsShared { options, pool, hello, .. } = &*self.shared;
-        let Some(memory) = pool.descriptor() else { return Err(End::Stopped) };
-        let max_requests = u32::try_from(options.max_requests_per_connection).unwrap_or(u32::MAX);
-        let length = pool.mapping().1 as u64;
-        let greeting = Greeting { hello: hello.encode(), length, max_requests, instance: options.instance };
-        // Nothing was sent before, so there is room.
-        self.socket.send_with_descriptor(&greeting.encode(), memory)?;
-        let mut theirs = [0; HELLO_LEN];
-        let hears = async {
-            loop {
-                self.socket.readable().await?;
-                match self.socket.receive(&mut theirs, |_| false) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    received => return received,
-                }
-            }
-        };
-        match tokio::time::timeout(options.hello_timeout, hears).await {
-            Err(_) => Err(End::Late(options.hello_timeout)),
-            Ok(received) => match received? {
-                Received::End => Err(End::Closed),
-                Received::Packet(HELLO_LEN) => Ok(hello.check(&theirs).map(drop)?),
-                Received::Packet(length) => Err(Malformed::Size(length).into()),
-            },
+    /// The client may ask: as `peer`, if it had to prove who it is.
+    fn admit(&mut self, peer: Option<Peer>) {
+        if let Some(peer) = peer {
+            let identity = &peer.identity;
+            self.caller = Caller::proved(identity.role(), identity.name(), &identity.to_string());
+            tracing::info!(identity = %peer.identity, "a client on this host sees this worker's memory");
+            self.shared.known.enter(self.number, peer, &self.told);
+        }
+    }
+
+    /// Why it was told to end.
+    fn why_told(&self) -> End {
+        match self.shared.known.standing(self.number) {
+            Some((Standing::Denied, identity)) => End::Denied(Box::new(identity)),
+            Some((Standing::Expired, _)) => End::Expired,
+            _ => End::Stopped,
         }
     }
 
@@ -227,11 +232,14 @@ impl Session {
     /// Has the service answer: at once, or in a task.
     fn ask(&mut self, header: RequestHeader, body: Bytes) -> Result<(), End> {
         let (id, op) = (header.id, header.op);
+        if let Some(refused) = self.caller.role().and_then(|role| op.refusal(role)) {
+            return self.fail(id, &refused);
+        }
         if !wire::is_served(op) {
             let message = format!("a {} is not for a session of this kind, which serves reads", op.name());
             return self.fail(id, &Failure::new(FailureKind::InvalidArgument, message));
         }
-        let request = header.with_body(body);
+        let request = header.with_body(body).by(self.caller.clone());
         let service = &self.shared.service;
         // A panic would otherwise be the end of the session, and of all that it has shown.
         match catch_unwind(AssertUnwindSafe(|| service.try_handle(&request))) {
@@ -452,6 +460,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.shared.known.leave(self.number);
         self.shared.line.lock().leave(self.number);
         self.leave_line();
     }

@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
+use forebay_identity::{Identity, Unproved};
 use forebay_memory::{FRAME_SIZE, Place, Pool, Spans};
 use forebay_transport::Service;
 use forebay_transport::wire::{Hello, WireError};
-use forebay_types::FailureKind;
+use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::known::Known;
 use crate::options::ServerOptions;
 use crate::pins::{Bound, Frame, Frames, Mistaken};
 use crate::wire::{self, MAX_PLACES, Malformed};
@@ -29,6 +31,35 @@ pub(crate) struct SessionsShared {
     /// How many there were, which is the number of the next.
     pub(crate) sessions: AtomicU64,
     pub(crate) line: Mutex<Line>,
+    /// How many have not exchanged hellos yet.
+    pub(crate) greeting: Arc<AtomicUsize>,
+    pub(crate) known: Known,
+}
+
+impl SessionsShared {
+    /// Tells sessions to end whose clients are denied, or have to prove anew who they are.
+    pub(crate) fn look_over(&self, now: SystemTime) {
+        if let Some(security) = &self.options.security {
+            self.known.look_over(|peer| security.standing(peer, now));
+        }
+    }
+}
+
+/// Counts something for as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(crate) fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What all sessions show, and how to wake those that wait to.
@@ -82,6 +113,27 @@ pub(crate) enum End {
     /// Nor this one.
     #[error("it had more than the {0} requests under way that it may have")]
     TooMany(usize),
+    /// The client proves nothing.
+    #[error("clients prove to this worker who they are; set `security.mode` alike on both sides")]
+    ProvesNothing,
+    /// The client wants a proof.
+    #[error("this worker takes no proofs; set `security.mode` alike on both sides")]
+    TakesNoProof,
+    /// The client did not prove who it is.
+    #[error("{0}")]
+    Unproved(#[from] Unproved),
+    /// What is proved is proved by another process than the one that has the socket.
+    #[error("another process than the one that proves who it is has this socket; see which one is between the two")]
+    Relayed,
+    /// The client's role may not read.
+    #[error("{}", .0.message())]
+    Forbidden(Failure),
+    /// The client was admitted, and may not be here any more.
+    #[error("`{0}` is denied; take it out of the worker's `security.denied_file` if it may come back")]
+    Denied(Box<Identity>),
+    /// The client has to come again, with a certificate that is valid.
+    #[error("its certificate has expired")]
+    Expired,
     /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -96,13 +148,24 @@ impl From<WireError> for End {
 impl End {
     /// Whether an operator should know.
     pub(crate) fn is_remarkable(&self) -> bool {
-        !matches!(self, Self::Closed | Self::Stopped)
+        !matches!(self, Self::Closed | Self::Stopped | Self::Expired)
     }
 
     /// What the client is told.
     pub(crate) fn goodbye(&self) -> Vec<u8> {
-        let is_its_fault = matches!(self, Self::Late(_) | Self::Malformed(_) | Self::Mistaken(_) | Self::TooMany(_));
-        wire::goodbye(if is_its_fault { FailureKind::InvalidArgument } else { FailureKind::Unavailable }, self)
+        let kind = match self {
+            Self::Closed | Self::Stopped | Self::Expired | Self::Io(_) => FailureKind::Unavailable,
+            Self::Late(_) | Self::Malformed(_) | Self::Mistaken(_) | Self::TooMany(_) => FailureKind::InvalidArgument,
+            Self::ProvesNothing | Self::TakesNoProof | Self::Relayed | Self::Forbidden(_) | Self::Denied(_) => {
+                FailureKind::PermissionDenied
+            }
+            // TLS has told it, in its own words.
+            Self::Unproved(_) => {
+                let reason = "the worker does not believe who this client is; the worker's log says why";
+                return wire::goodbye(FailureKind::PermissionDenied, &reason);
+            }
+        };
+        wire::goodbye(kind, self)
     }
 }
 

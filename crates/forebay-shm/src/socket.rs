@@ -9,20 +9,24 @@
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
+use rustix::process::PidfdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Sessions that the kernel opens before we accept them; one more finds the socket full and tries again later.
 const BACKLOG: i32 = 128;
+/// `SO_PEERPIDFD`, of `asm-generic/socket.h`.
+const PEER_PIDFD: libc::c_int = 77;
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
 /// A socket of packets.
@@ -80,6 +84,30 @@ impl Socket {
         Ok(rustix::net::sockopt::socket_peercred(self.fd.get_ref())?.uid.as_raw())
     }
 
+    /// Which process connected, or listened, as [`our_process`] is for that one; zero if that is gone, though another has its end of the
+    /// socket. `None`: this kernel does not say (it does since Linux 6.5).
+    pub(crate) fn peer_process(&self) -> Option<u64> {
+        let mut process: libc::c_int = -1;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the kernel writes one descriptor to `process`, which has the room that `length` says, and keeps neither.
+        let outcome = unsafe {
+            libc::getsockopt(
+                self.fd.get_ref().as_raw_fd(),
+                libc::SOL_SOCKET,
+                PEER_PIDFD,
+                (&raw mut process).cast(),
+                &raw mut length,
+            )
+        };
+        if outcome != 0 || process < 0 {
+            let is_unknown = io::Error::last_os_error().raw_os_error() == Some(libc::ENOPROTOOPT);
+            return (!is_unknown).then_some(0);
+        }
+        // SAFETY: the kernel has just opened it for us, and nobody else knows of it.
+        let process = unsafe { OwnedFd::from_raw_fd(process) };
+        Some(number_of(&process).unwrap_or(0))
+    }
+
     /// Has the kernel keep no more than about `bytes` that the peer has not taken.
     #[cfg(test)]
     pub(crate) fn narrow(&self, bytes: usize) {
@@ -95,6 +123,28 @@ impl Socket {
     pub(crate) async fn writable(&self) -> io::Result<()> {
         let second = rustix::io::fcntl_dupfd_cloexec(self.fd.get_ref(), 0)?;
         watch(second, Interest::WRITABLE)?.writable().await.map(drop)
+    }
+
+    /// The next packet.
+    pub(crate) async fn next(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        loop {
+            self.readable().await?;
+            match self.receive(buffer, |_| false) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
+    }
+
+    /// The next packet, and the descriptor that came with it.
+    pub(crate) async fn next_with_descriptor(&self, buffer: &mut [u8]) -> io::Result<(Received, Option<OwnedFd>)> {
+        loop {
+            self.readable().await?;
+            match self.receive_with_descriptor(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
     }
 
     /// Receives one packet, without waiting. `is_last`: asked once there was one, whether another is not to be expected before
@@ -128,7 +178,12 @@ impl Socket {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
-            let received = rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+            let mut receive = || rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut control, flags);
+            let received = match receive() {
+                // The peer closed its end before it had received everything. What it said before is there, after this.
+                Err(Errno::CONNRESET) => receive()?,
+                received => received?,
+            };
             let mut descriptors = control.drain().filter_map(|message| match message {
                 RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
                 _ => None,
@@ -158,6 +213,20 @@ impl Socket {
             return Err(ErrorKind::InvalidInput.into());
         }
         self.send_by(&[IoSlice::new(packet)], &mut control)
+    }
+
+    /// Sends a packet, and a descriptor with it if there is one, as soon as there is room.
+    pub(crate) async fn send_when_writable(&self, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        loop {
+            let sent = match descriptor {
+                Some(descriptor) => self.send_with_descriptor(packet, descriptor),
+                None => self.send(&[IoSlice::new(packet)]),
+            };
+            match sent {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.writable().await?,
+                sent => return sent,
+            }
+        }
     }
 
     fn send_by(&self, slices: &[IoSlice<'_>], control: &mut SendAncillaryBuffer<'_, '_, '_>) -> io::Result<()> {
@@ -194,26 +263,26 @@ fn hangs_up(fd: &OwnedFd, also: PollFlags) -> io::Result<bool> {
     Ok(polled[0].revents().intersects(PollFlags::HUP.union(also)))
 }
 
-/// Whether the two sides trust each other with their memory: a process of the same user, or of root.
-/// `nobody`: the id under which the kernel shows every user that our user namespace does not know.
-pub(crate) fn may_talk(peer: u32, ours: u32, nobody: u32) -> bool {
-    peer != nobody && (peer == ours || peer == 0)
+/// A number that this process has and no other one while it lives, whatever namespaces either is in; zero where there is none. Before
+/// Linux 6.9 all processes have the same.
+pub(crate) fn our_process() -> u64 {
+    let process = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+    process.ok().and_then(|process| number_of(&process)).unwrap_or(0)
 }
 
-/// The id under which the kernel shows users that have no number in a namespace.
-pub(crate) fn nobody() -> u32 {
-    const USUAL: u32 = 65_534;
-    let set = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
-    set.ok().and_then(|set| set.trim().parse().ok()).unwrap_or(USUAL)
+fn number_of(process: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(process).ok().map(|file| file.st_ino)
 }
 
-/// The user that we run as.
-pub(crate) fn our_user() -> u32 {
-    rustix::process::geteuid().as_raw()
+/// Whether a process that says that it is `said` is the one that the kernel has `seen` at its socket, as far as both are known.
+pub(crate) fn is_process(seen: Option<u64>, said: u64) -> bool {
+    said == 0 || seen.is_none_or(|seen| seen == said)
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_private::our_user;
+
     use super::*;
 
     async fn pair() -> (Socket, Socket) {
@@ -234,19 +303,38 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_the_same_user_and_root_are_trusted() {
-        let may_talk = |peer, ours| may_talk(peer, ours, 65_534);
-        assert!(may_talk(1000, 1000) && may_talk(0, 1000) && may_talk(0, 0));
-        assert!(!may_talk(1001, 1000) && !may_talk(1000, 0) && !may_talk(65_534, 1000));
-        // Every user that has no number here looks like that one.
-        assert!(!may_talk(65_534, 65_534) && nobody() > 0);
-    }
-
     #[tokio::test]
     async fn the_kernel_says_who_is_there() {
         let (client, server) = pair().await;
         assert_eq!((client.peer_user().unwrap(), server.peer_user().unwrap()), (our_user(), our_user()));
+    }
+
+    #[tokio::test]
+    async fn a_process_is_the_one_that_it_says_and_another_is_not() {
+        let (client, server) = pair().await;
+        let ours = our_process();
+        assert!(is_process(client.peer_process(), ours) && is_process(server.peer_process(), ours));
+        assert!(is_process(Some(1), 1) && is_process(None, 1) && is_process(Some(1), 0) && !is_process(Some(1), 2));
+        assert!(!is_process(Some(0), 1), "it is gone");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let theirs = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().and_then(|it| number_of(&it));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // A kernel that is too old does not tell them apart, or does not say.
+        let is_told_apart = theirs.is_some_and(|theirs| theirs != ours) && client.peer_process().is_some();
+        assert_eq!(is_process(client.peer_process(), theirs.unwrap_or(0)), !is_told_apart);
+    }
+
+    #[tokio::test]
+    async fn what_a_peer_said_is_heard_though_it_left_with_something_unread() {
+        let (client, server) = pair().await;
+        client.send(&[IoSlice::new(b"unread")]).unwrap();
+        server.send(&[IoSlice::new(b"bye")]).unwrap();
+        drop(server);
+        let mut buffer = [0; 8];
+        assert_eq!(client.next_with_descriptor(&mut buffer).await.unwrap().0, Received::Packet(3));
+        assert_eq!(client.next_with_descriptor(&mut buffer).await.unwrap().0, Received::End);
     }
 
     #[tokio::test]

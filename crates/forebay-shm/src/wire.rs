@@ -1,6 +1,7 @@
 //! The layout of packets. Pure. Little-endian throughout; the headers of requests and replies are [`forebay_transport::wire`]'s.
 //!
-//! The worker speaks first: its hello, and with it the descriptor of its memory. The client answers with its own. Then a
+//! The client speaks first: its hello. The worker answers with its own, and with it the descriptor of its memory. With identities both
+//! hellos go within TLS ([`crate::handshake`]), and behind each the number of the process that says it. Then a
 //! packet of the client is a request, or releases, or releases with a request behind them, so that a reader that goes on costs one
 //! packet for each read and no more; a packet of the worker is a reply, whose payload is not sent but pointed at.
 //!
@@ -10,6 +11,7 @@
 //! releases  0 magic u16 │ 2 count u16 │ 4 zero u32 │ 8 request ids u64 × count
 //! request   0 header [64] │ 64 body
 //! reply     0 header [64] │ 64 body │ places × (0 offset u64 │ 8 length u32 │ 12 zero u32)
+//! process   0 number u64, or zero: only within TLS
 //! ```
 //!
 //! The lengths of a reply's places add up to its payload's. A payload without any place *lies elsewhere*: not in the memory that

@@ -1,4 +1,5 @@
-//! The suite that every transport passes, over the window where that can be, and over loopback.
+//! The suite that every transport passes, over the window where that can be, and over loopback: as it is, and between two ends that
+//! prove who they are.
 
 mod common;
 
@@ -6,16 +7,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::identities::{Cluster, demanding, options_of};
 use common::*;
+use forebay_identity::Live;
 use forebay_memory::Pool;
-use forebay_shm::WindowServer;
+use forebay_shm::{ServerOptions, WindowServer};
 use forebay_tcp::TcpServer;
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{PeerMemory as _, Service, Transport};
+use forebay_types::Role;
 use tokio::sync::Mutex;
 
-struct Near {
+struct Near<const PROVES: bool> {
     service: Arc<dyn Service>,
+    /// Those of the worker and of the client, if they prove any.
+    identities: Option<[Arc<Live>; 2]>,
     pool: Pool,
     address: SocketAddr,
     servers: Mutex<Option<(TcpServer, WindowServer)>>,
@@ -23,19 +29,30 @@ struct Near {
     was_dead: AtomicBool,
 }
 
+fn demands(options: ServerOptions, identities: Option<&[Arc<Live>; 2]>) -> ServerOptions {
+    ServerOptions { security: identities.map(|[worker, _]| demanding(worker)), ..options }
+}
+
 #[async_trait::async_trait]
-impl Fixture for Near {
+impl<const PROVES: bool> Fixture for Near<PROVES> {
     async fn start(service: Arc<dyn Service>) -> Self {
+        let identities = PROVES.then(|| {
+            let cluster = Cluster::new();
+            [cluster.live(Role::Worker, "node1"), cluster.live(Role::Reader, "suite")]
+        });
         let pool = shared_pool(16);
         let service: Arc<dyn Service> = Arc::new(Copied { service, pool: pool.clone() });
-        let Worker { tcp, window, .. } = Worker::start(&pool, Arc::clone(&service));
+        let Worker { tcp, window, .. } =
+            Worker::start_with(&pool, Arc::clone(&service), |options| demands(options, identities.as_ref()));
         let address = tcp.local_addr();
-        let client = AsClient::new(near(address));
+        let options = identities.as_ref().map_or_else(client_options, |[_, client]| options_of(client));
+        let client = AsClient::new(near_with(address, options));
         // Nothing is asked of the service that the suite counts.
         let _ = client.near.call(read(0, 0, 1, LONG), None).await;
         forebay_transport::conformance::until("the window is open", || client.near.is_open()).await;
         Self {
             service,
+            identities,
             pool,
             address,
             servers: Mutex::new(Some((tcp, window))),
@@ -58,13 +75,13 @@ impl Fixture for Near {
 
     async fn revive(&self) {
         let tcp = tcp_server(self.address, Arc::clone(&self.service));
-        let options = server_options(socket_of(self.address));
+        let options = demands(server_options(socket_of(self.address)), self.identities.as_ref());
         let window = WindowServer::bind(options, &self.pool, Arc::clone(&self.service)).unwrap();
         *self.servers.lock().await = Some((tcp, window));
     }
 }
 
-impl Drop for Near {
+impl<const PROVES: bool> Drop for Near<PROVES> {
     fn drop(&mut self) {
         let (answered, seen) = (self.client.answered.load(Ordering::Relaxed), self.client.near.report().reads);
         if !std::thread::panicking() {
@@ -76,4 +93,10 @@ impl Drop for Near {
     }
 }
 
-forebay_transport::transport_conformance!(Near);
+mod as_it_is {
+    forebay_transport::transport_conformance!(super::Near<false>);
+}
+
+mod with_proof {
+    forebay_transport::transport_conformance!(super::Near<true>);
+}

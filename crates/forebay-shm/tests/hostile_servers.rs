@@ -106,6 +106,7 @@ async fn a_hello_that_is_wrong_in_any_way_is_not_believed() {
         let why = why(&near).await;
         let session = within("the server", speaking).await.unwrap();
         assert!(why.contains(words), "{why} for {words}");
+        assert_eq!(session.receive().map(|hello| hello.len()), Some(HELLO_LEN));
         assert_eq!(session.receive(), None);
         drop(session);
         let used = uses(&memory_name);
@@ -123,7 +124,9 @@ async fn a_server_that_says_nothing_is_not_waited_for_and_one_that_closes_is_not
     let options = forebay_shm::ClientOptions { connect_timeout, ..client_options() };
     let near = NearTransport::new(address.to_string(), other, options);
     assert!(why(&near).await.contains("no answer within"));
-    assert_eq!(server.accept().receive(), None);
+    let session = server.accept();
+    assert_eq!(session.receive().map(|hello| hello.len()), Some(HELLO_LEN));
+    assert_eq!(session.receive(), None);
 
     let (_held, address, path) = held();
     let (server, near) = (Raw::listen(&path), common::near(address));

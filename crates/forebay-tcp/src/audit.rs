@@ -59,7 +59,7 @@ pub enum AuditOutcome<'a> {
 /// Whether `op` is recorded where it is permitted. Where it is refused, it always is.
 pub(crate) fn is_recorded(events: AuditEvents, op: Op) -> bool {
     match op {
-        Op::Change | Op::Upload | Op::Free | Op::Refresh => true,
+        Op::Change | Op::Upload | Op::Free | Op::Refresh | Op::Admit => true,
         Op::Stat | Op::StatRead | Op::List => events == AuditEvents::All,
         // Of single blocks, of which there are too many; and what names nothing.
         Op::Read | Op::Fill | Op::Coverage | Op::Adopt | Op::Ping | Op::Paths | Op::Stats => false,
@@ -75,8 +75,8 @@ mod tests {
         let recorded = |events| -> Vec<_> {
             (0..=u8::MAX).filter_map(Op::from_wire).filter(|op| is_recorded(events, *op)).map(Op::name).collect()
         };
-        assert_eq!(recorded(AuditEvents::Changes), ["free", "change", "upload", "refresh"]);
-        let all = ["stat", "list", "free", "change", "upload", "refresh", "stat-read"];
+        assert_eq!(recorded(AuditEvents::Changes), ["free", "change", "upload", "refresh", "admit"]);
+        let all = ["stat", "list", "free", "change", "upload", "refresh", "stat-read", "admit"];
         assert_eq!(recorded(AuditEvents::All), all);
     }
 }

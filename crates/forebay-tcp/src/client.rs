@@ -118,7 +118,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl TcpTransport {
-    /// A link to the worker at `address`, written `HOST:PORT`. Nothing is connected before the first call.
+    /// A link to the worker at `address`, written `HOST:PORT`, or `unix:PATH` for a socket of this user. Nothing is connected
+    /// before the first call.
     #[must_use]
     pub fn new(address: impl Into<Arc<str>>, options: ClientOptions) -> Self {
         let slot = || Slot {

@@ -64,7 +64,7 @@ impl Drop for EndsWithTask<'_> {
 }
 
 impl Connection {
-    /// Connects to `peer`, a host and a port, and exchanges hellos.
+    /// Connects to `peer`, a host and a port or a Unix socket, and exchanges hellos.
     ///
     /// # Errors
     /// [`LinkError::Connect`], and [`LinkError::Refused`] or [`LinkError::Unproved`] when the other side is not one that we may
@@ -401,8 +401,11 @@ async fn hear_pong(stream: &mut (impl AsyncRead + Unpin), peer: &Arc<str>) -> Re
     }
 }
 
-/// A connection to the first of the host's addresses that answers.
+/// A connection to the first of the host's addresses that answers, or to the Unix socket that `peer` names.
 async fn open(peer: &str, bind: Option<IpAddr>) -> io::Result<TcpStream> {
+    if let Some(path) = forebay_private::socket_of(peer) {
+        return socket::connect_unix(path).await;
+    }
     let mut last = io::Error::new(ErrorKind::NotFound, "its name has no address");
     for address in lookup_host(peer).await? {
         if bind.is_some_and(|bind| bind.is_ipv4() != address.is_ipv4()) {

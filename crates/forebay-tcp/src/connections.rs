@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_identity::{Identity, Peer};
+use forebay_identity::{Identity, Peer, Standing};
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use crate::closings::{CloseReason, Closings};
 use crate::end::End;
 use crate::options::ServerOptions;
-use crate::security::Standing;
 
 /// All connections of a server.
 #[derive(Debug)]
@@ -170,6 +169,11 @@ impl Place {
     pub(crate) fn denied(&self) -> Option<Box<Identity>> {
         let known = self.connections.known.lock();
         known.get(&self.number).filter(|known| known.is_denied).map(|known| Box::new(known.peer.identity.clone()))
+    }
+
+    /// Who its peer proved to be. `None`: it had to prove nothing, or has not greeted yet.
+    pub(crate) fn proved(&self) -> Option<Peer> {
+        self.connections.known.lock().get(&self.number).map(|known| known.peer.clone())
     }
 
     /// It is idle since then; `None`: it is being answered. Costs no lock.

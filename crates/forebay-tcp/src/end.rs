@@ -3,14 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use forebay_identity::Identity;
+use forebay_identity::{Identity, Unproved};
 use forebay_transport::connection::Refusal;
 use forebay_transport::wire::WireError;
 use forebay_types::{Failure, FailureKind};
 
 use crate::closings::CloseReason;
 use crate::options::ServerOptions;
-use crate::security::Unproved;
 
 /// How long a connection that the server ends may take for what it has sent already, if that must not change before it
 /// has arrived.

@@ -18,6 +18,7 @@
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
+mod admit;
 mod audit;
 mod channel;
 mod choice;

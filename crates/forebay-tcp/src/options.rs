@@ -1,10 +1,13 @@
 //! What can be set, with the defaults.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_identity::Passes;
 use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
+use parking_lot::Mutex;
 
 use crate::audit::Auditing;
 use crate::security::{ClientSecurity, ServerSecurity};
@@ -15,7 +18,7 @@ pub(crate) const LARGE_BODY: usize = MAX_REQUEST_BODY as usize;
 /// How a worker's side listens and what it allows.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Where to listen; port 0 takes a free one. It does not matter to a server at a Unix socket.
     pub address: SocketAddr,
     /// The cluster that clients must name.
     pub cluster: String,
@@ -63,6 +66,9 @@ pub struct ServerOptions {
     pub zero_copy: TcpZeroCopy,
     /// What those who connect have to prove. `None`: nothing, and all may do everything.
     pub security: Option<ServerSecurity>,
+    /// Where the passes wait that it gives to those who proved who they are, for connections that prove nothing themselves
+    /// ([`forebay_transport::Op::Admit`]). `None`: it gives none.
+    pub passes: Option<Arc<Mutex<Passes>>>,
     /// What is recorded of those who connect, and where. `None`: nothing.
     pub audit: Option<Auditing>,
 }
@@ -93,6 +99,7 @@ impl ServerOptions {
             io_threads: None,
             zero_copy: TcpZeroCopy::Auto,
             security: None,
+            passes: None,
             audit: None,
         }
     }

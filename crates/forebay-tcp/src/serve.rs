@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, PollSemaphore};
 
+use crate::admit::admit;
 use crate::channel::Channel;
 use crate::connections::{Connections, Place};
 use crate::end::End;
@@ -40,10 +41,9 @@ use crate::options::ServerOptions;
 use crate::outbox::{Outbox, Outgoing};
 use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
-use crate::security::refusal;
 use crate::socket;
 use crate::witness::{Witness, answered};
-use forebay_types::TcpZeroCopy;
+use forebay_types::{Failure, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
@@ -420,7 +420,7 @@ impl Serving {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
             if let Some(op) = self.requests.awaited_op()
-                && let Some(refused) = refusal(self.caller.role(), op)
+                && let Some(refused) = self.refusal(op)
             {
                 self.witness.iter().for_each(|witness| witness.refused(op, &Subject::default(), &refused));
                 // To hear its body out would take as long as to take it in.
@@ -438,10 +438,15 @@ impl Serving {
         self.body_time = Some(BodyTime::new(length, &self.shared.options, Instant::now()));
     }
 
-    /// Has the service answer: at once, or in a task.
+    /// Why its peer may not ask for `op`, if that is so. Who had to prove nothing may ask for everything.
+    fn refusal(&self, op: Op) -> Option<Failure> {
+        op.refusal(self.caller.role()?)
+    }
+
+    /// Has the service answer: at once, or in a task. Who is to be admitted elsewhere, it answers itself.
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
-        if let Some(refused) = refusal(self.caller.role(), request.op) {
+        if let Some(refused) = self.refusal(request.op) {
             let record = |witness: &Arc<Witness>| witness.refused(request.op, &Subject::of(&request), &refused);
             self.witness.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));
@@ -449,6 +454,12 @@ impl Serving {
         }
         let pending = self.witness.as_ref().and_then(|witness| witness.begin(&request));
         let shared = &self.shared;
+        if request.op == Op::Admit {
+            let answer = admit(shared.options.passes.as_deref(), self.place.proved(), &request.body);
+            answered(pending, &answer);
+            self.outbox.push(Outgoing::answer(id, answer));
+            return;
+        }
         if let Some(response) = shared.service.try_handle(&request) {
             let answer = response.fitting(&request);
             answered(pending, &answer);

@@ -2,12 +2,16 @@
 //!
 //! It accepts on the runtime of its caller. Connections are served there, too, or on I/O threads ([`crate::io_threads`]).
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use forebay_identity::Standing;
+use forebay_private::PrivateListener;
 use forebay_transport::Service;
 use forebay_transport::wire::{Hello, MAX_UPLOAD_BODY};
+use forebay_types::TcpZeroCopy;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -21,7 +25,6 @@ use crate::connections::{Connections, Place};
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
-use crate::security::Standing;
 use crate::serve::{ServerShared, serve};
 use crate::{TcpError, socket};
 
@@ -43,9 +46,28 @@ fn body_memory(options: &ServerOptions) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS)
 }
 
+/// As whom those are counted who come over a Unix socket: they are on this host, and of one user.
+const THIS_HOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// What connections come to.
+enum Listener {
+    Tcp(TcpListener),
+    Private(PrivateListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await,
+            Self::Private(listener) => Ok((socket::of_unix(listener.accept().await?)?, THIS_HOST)),
+        }
+    }
+}
+
 /// A listening server. Dropping it ends its tasks without waiting for them.
 pub struct TcpServer {
-    address: SocketAddr,
+    /// `None`: a Unix socket.
+    address: Option<SocketAddr>,
     stop: CancellationToken,
     connections: Arc<Connections>,
     /// One permit for each byte of a large body, and how many permits there are.
@@ -66,6 +88,29 @@ impl TcpServer {
         let listener = socket::listen(options.address)?;
         let listener = TcpListener::from_std(listener).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
+        Self::serve(Listener::Tcp(listener), Some(address), options, service)
+    }
+
+    /// The same for processes of this user and of root alone, who come to a Unix socket. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`TcpError::Threads`].
+    pub fn private(
+        listener: PrivateListener,
+        options: ServerOptions,
+        service: Arc<dyn Service>,
+    ) -> Result<Self, TcpError> {
+        // The kernel copies what goes over such a socket.
+        let options = ServerOptions { zero_copy: TcpZeroCopy::Off, ..options };
+        Self::serve(Listener::Private(listener), None, options, service)
+    }
+
+    fn serve(
+        listener: Listener,
+        address: Option<SocketAddr>,
+        options: ServerOptions,
+        service: Arc<dyn Service>,
+    ) -> Result<Self, TcpError> {
         let (io_threads, handles) = IoThreads::start(options.io_threads).map_err(TcpError::Threads)?;
         let stop = CancellationToken::new();
         let connections = Connections::new(&options);
@@ -87,10 +132,10 @@ impl TcpServer {
         Ok(Self { address, stop, connections, memory: (memory, body_memory), accepting, handles, zero_copy })
     }
 
-    /// Where it listens.
+    /// Where it listens; nowhere that has an address (`0.0.0.0:0`) if that is a Unix socket.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.address
+        self.address.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0))
     }
 
     /// How many connections there are now that have said hello.
@@ -166,7 +211,7 @@ async fn serve_elsewhere(stream: std::net::TcpStream, place: Place, shared: Arc<
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<ServerShared>, io_threads: IoThreads) {
+async fn accept(listener: Listener, shared: Arc<ServerShared>, io_threads: IoThreads) {
     // However this task ends, also when its runtime goes away under it: I/O threads do not serve on.
     let _ends = shared.stop.clone().drop_guard();
     let mut tasks = JoinSet::new();

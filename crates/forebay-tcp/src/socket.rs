@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::{size_of, zeroed};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::Interest;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::TcpError;
 use crate::zero_copy::Completion;
@@ -47,12 +48,27 @@ pub(crate) fn listen(address: SocketAddr) -> Result<std::net::TcpListener, TcpEr
     })
 }
 
+/// A connection to the Unix socket at `path`.
+pub(crate) async fn connect_unix(path: &Path) -> io::Result<TcpStream> {
+    of_unix(UnixStream::connect(path).await?)
+}
+
+/// A connection over a Unix socket, in the type that all connections have here. What is done with one is the same for every
+/// stream socket: waiting for it, and system calls on its descriptor. It has no addresses, and no options of TCP.
+pub(crate) fn of_unix(stream: UnixStream) -> io::Result<TcpStream> {
+    TcpStream::from_std(OwnedFd::from(stream.into_std()?).into())
+}
+
 /// Sets what every connection wants. `dead_after`: how long a peer's host may acknowledge nothing.
 ///
 /// Buffer sizes stay the kernel's, which grows them with the bandwidth-delay product: on loopback none of 256 KiB to
 /// 2 MiB measured better than the noise of the machine, and a fixed size would limit a long or fast path.
 pub(crate) fn tune(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
+    if socket.domain()? == Domain::UNIX {
+        // What is sent is there, and the kernel closes what a dead peer had.
+        return Ok(());
+    }
     socket.set_tcp_nodelay(true)?;
     // The kernel counts these in whole seconds.
     let second = Duration::from_secs(1);

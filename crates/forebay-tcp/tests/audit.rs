@@ -75,7 +75,10 @@ async fn a_readers_refused_change_is_one_event_with_its_identity() {
     let reader = cluster.link(&server, Role::Reader);
     assert!(call(&reader, remove("/secret")).await.is_err());
     let identity = Some("spiffe://example.org/forebay/prod/reader/team-a".to_owned());
-    let outcome = "a reader may not write, which `change` asks for".to_owned();
+    let outcome =
+        "a reader may not write, which `change` asks for; `forebay key issue --role` makes a certificate for \
+                   another role"
+            .to_owned();
     let path = Some(b"/secret".to_vec());
     let expected = Recorded { identity: identity.clone(), operation: "change", path, outcome };
     assert_eq!(record.of("change"), [expected]);

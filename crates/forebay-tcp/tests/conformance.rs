@@ -1,5 +1,6 @@
 //! The suite that every transport passes, over loopback: with a server on I/O threads, with one on a runtime, with one
-//! that sends large payloads without a copy, and between two ends that prove who they are, and may encrypt everything.
+//! that sends large payloads without a copy, and between two ends that prove who they are, and may encrypt everything; and
+//! over a Unix socket.
 
 mod common;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use common::identities::{Cluster, proving, server_security};
 use forebay_identity::Live;
+use forebay_private::{PrivateListener, socket_address};
 use forebay_tcp::{ClientOptions, ServerOptions, TcpSecurity, TcpServer, TcpTransport, TcpZeroCopy};
 use forebay_transport::conformance::Fixture;
 use forebay_transport::{Service, Transport};
@@ -72,6 +74,51 @@ impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Fixture
         let options = ServerOptions { address: self.address, ..Self::options(self.identities.as_ref()) };
         *self.server.lock().await = Some(common::serve(options, self.service.clone()));
     }
+}
+
+/// Over a Unix socket of this user alone.
+struct Private {
+    service: Arc<dyn Service>,
+    directory: tempfile::TempDir,
+    server: Mutex<Option<TcpServer>>,
+    transport: Arc<TcpTransport>,
+}
+
+impl Private {
+    fn serve(directory: &tempfile::TempDir, service: Arc<dyn Service>) -> TcpServer {
+        let listener = PrivateListener::bind(&directory.path().join("worker.sock")).unwrap();
+        TcpServer::private(listener, common::server_options(), service).unwrap()
+    }
+}
+
+#[async_trait::async_trait]
+impl Fixture for Private {
+    async fn start(service: Arc<dyn Service>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let server = Self::serve(&directory, service.clone());
+        let address = socket_address(&directory.path().join("worker.sock"));
+        let transport = Arc::new(TcpTransport::new(address, common::client_options()));
+        Self { service, directory, server: Mutex::new(Some(server)), transport }
+    }
+
+    fn transport(&self) -> Arc<dyn Transport> {
+        self.transport.clone()
+    }
+
+    async fn kill(&self) -> bool {
+        if let Some(server) = self.server.lock().await.take() {
+            server.close().await;
+        }
+        true
+    }
+
+    async fn revive(&self) {
+        *self.server.lock().await = Some(Self::serve(&self.directory, self.service.clone()));
+    }
+}
+
+mod over_a_unix_socket {
+    forebay_transport::transport_conformance!(super::Private);
 }
 
 mod on_io_threads {

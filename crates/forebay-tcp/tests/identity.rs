@@ -3,16 +3,17 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use common::identities::{Cluster, HOUR, options_of, proving, server_security};
 use common::{BLOCK_SIZE, LONG, assert_serves, call, client_options, closed, link, serve, server_options};
-use forebay_identity::Live;
+use forebay_identity::{Live, Pass, Passes};
 use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
 use forebay_transport::{CallError, Caller, LinkError, Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId, Role};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -146,6 +147,30 @@ async fn nothing_but_identities_is_taken_for_a_denial() {
     let result = call(&away, a_read()).await;
     assert!(matches!(&result, Err(CallError::Link(LinkError::Connect { .. }))), "{result:?}");
     closes.abort();
+}
+
+/// For one connection over UCX, which proves nothing itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pass_goes_to_who_proved_who_it_is_and_may_read() {
+    let cluster = Cluster::new();
+    let passes = Arc::<Mutex<Passes>>::default();
+    let security = Some(server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt));
+    let options = ServerOptions { security, passes: Some(Arc::clone(&passes)), ..server_options() };
+    let server = serve(options, Scripted::new());
+    let admit = || Request::on_path(Op::Admit, Bytes::copy_from_slice(&7_u64.to_le_bytes()), LONG);
+    let reply = call(&cluster.link(&server, Role::Reader), admit()).await.unwrap();
+    let pass = Pass::decode(&reply.body).unwrap();
+    let (_, peer) = passes.lock().redeem(7, pass.client, Instant::now()).unwrap();
+    assert_eq!((peer.identity.role(), peer.identity.name()), (Role::Reader, "team-a"));
+    let refused = call(&cluster.link(&server, Role::Metrics), admit()).await;
+    let Err(CallError::Service(refused)) = refused else { panic!("{refused:?}") };
+    assert_eq!(refused.kind(), FailureKind::PermissionDenied);
+    server.close().await;
+    let without = cluster.worker();
+    let none = call(&cluster.link(&without, Role::Reader), admit()).await;
+    let Err(CallError::Service(none)) = none else { panic!("{none:?}") };
+    assert_eq!(none.kind(), FailureKind::Unsupported);
+    without.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

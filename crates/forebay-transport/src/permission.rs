@@ -1,6 +1,6 @@
 //! What each operation asks of whoever wants it. This is the whole table: an operation that is not in it does not compile.
 
-use forebay_types::Permission;
+use forebay_types::{Failure, FailureKind, Permission, Role};
 
 use crate::traits::Op;
 
@@ -14,18 +14,29 @@ impl Op {
             Self::Read | Self::Fill | Self::Stat | Self::List | Self::Coverage | Self::Refresh | Self::StatRead => {
                 Some(Permission::Read)
             }
+            // Who may not read has nothing to ask over such a connection.
+            Self::Admit => Some(Permission::Read),
             Self::Change | Self::Upload => Some(Permission::Write),
             Self::Free => Some(Permission::Manage),
             Self::Adopt => Some(Permission::Replicate),
             Self::Stats => Some(Permission::Observe),
         }
     }
+
+    /// Why somebody of this role may not ask for it, if that is so.
+    #[must_use]
+    pub fn refusal(self, role: Role) -> Option<Failure> {
+        let permission = self.permission().filter(|permission| !role.may(*permission))?;
+        let message = format!(
+            "a {role} may not {permission}, which `{}` asks for; `forebay key issue --role` makes a certificate for another role",
+            self.name()
+        );
+        Some(Failure::new(FailureKind::PermissionDenied, message))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use forebay_types::Role;
-
     use super::*;
 
     #[test]
@@ -55,5 +66,6 @@ mod tests {
         assert!(may(Role::Writer, Op::Upload) && !may(Role::Worker, Op::Upload));
         assert!(may(Role::Worker, Op::Adopt) && !may(Role::Admin, Op::Adopt));
         assert!(may(Role::Coordinator, Op::Free) && !may(Role::Metrics, Op::Read));
+        assert!(may(Role::Reader, Op::Admit) && !may(Role::Metrics, Op::Admit));
     }
 }

@@ -37,7 +37,7 @@ impl Subject {
             Op::Read | Op::Fill | Op::Coverage | Op::Adopt => {
                 Self { file: Some(request.block.file), files: 1, ..Self::default() }
             }
-            Op::Ping | Op::Stats | Op::Paths => Self::default(),
+            Op::Ping | Op::Stats | Op::Paths | Op::Admit => Self::default(),
         }
     }
 

@@ -49,6 +49,9 @@ pub enum Op {
     /// has room for; with [`Flags::CACHED`], it wants none that would have to be fetched. Body of the reply:
     /// [`crate::message::StatReadReply`]; payload: the whole file, or nothing.
     StatRead = 14,
+    /// Let the caller make one connection that proves nothing itself, over UCX. Body: the client id that it connects with, a `u64`.
+    /// Body of the reply: the pass that it shows then, of 16 bytes. The server over TCP answers it: it knows who asks.
+    Admit = 15,
 }
 
 impl Op {
@@ -56,8 +59,9 @@ impl Op {
     #[must_use]
     pub fn from_wire(number: u8) -> Option<Self> {
         use Op::*;
-        const OPS: [Op; 14] =
-            [Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh, StatRead];
+        const OPS: [Op; 15] = [
+            Ping, Read, Fill, Stat, List, Coverage, Stats, Paths, Free, Adopt, Change, Upload, Refresh, StatRead, Admit,
+        ];
         OPS.into_iter().find(|op| *op as u8 == number)
     }
 
@@ -79,6 +83,7 @@ impl Op {
             Self::Upload => "upload",
             Self::Refresh => "refresh",
             Self::StatRead => "stat-read",
+            Self::Admit => "admit",
         }
     }
 

@@ -12,12 +12,15 @@
 //!
 //! ```text
 //! request  0 magic u16 │ 2 op u8 │ 3 flags u8 │ 4 body length u32 │ 8 request id u64 │ 16 file id [16]
-//!          32 block index u64 │ 40 offset u32 │ 44 length u32 │ 48 deadline ms u32 │ 52 zero [8] │ 60 crc u32
+//!          32 block index u64 │ 40 offset u32 │ 44 length u32 │ 48 deadline ms u32 │ 52 tag u64 │ 60 crc u32
 //! reply    0 magic u16 │ 2 status u16 │ 4 body length u32 │ 8 request id u64 │ 16 payload length u32
-//!          20 from memory u32 │ 24 from disk u32 │ 28 from origin u32 │ 32 zero [28] │ 60 crc u32
+//!          20 from memory u32 │ 24 from disk u32 │ 28 from origin u32 │ 32 zero [20] │ 52 tag u64 │ 60 crc u32
 //! hello    0 magic [8] │ 8 protocol u16 │ 10 zero [6] │ 16 cluster [48] │ 64 version [32] │ 96 block size u32
 //!          100 zero [24] │ 124 crc u32
 //! ```
+//!
+//! The tag is zero but where whatever carries a message lets its sender say which connection it belongs to, as UCX does: then
+//! it shows that the sender knows that connection's secret ([`set_tag`]).
 
 use std::time::Duration;
 
@@ -36,7 +39,7 @@ pub const HELLO_LEN: usize = 128;
 /// The request id of messages about the connection itself; calls count from 1.
 pub const CONNECTION_ID: u64 = 0;
 /// What both sides must speak. Raised when the layout or the meaning of a field changes.
-pub const PROTOCOL: u16 = 6;
+pub const PROTOCOL: u16 = 7;
 
 const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"FQ");
 const REPLY_MAGIC: u16 = u16::from_le_bytes(*b"FA");
@@ -44,6 +47,8 @@ const HELLO_MAGIC: [u8; 8] = *b"FOREBAY\0";
 /// Bytes of a cluster's name in a hello.
 const CLUSTER_LEN: usize = 48;
 const VERSION_LEN: usize = 32;
+/// Where the tag is in the header of a request, and of a reply.
+const TAG_AT: usize = 52;
 
 /// Why bytes were not a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -303,6 +308,18 @@ impl ReplyHeader {
     }
 }
 
+/// Writes `tag` into the header of a request or a reply.
+pub fn set_tag(header: &mut [u8; HEADER_LEN], tag: u64) {
+    header[TAG_AT..TAG_AT + 8].copy_from_slice(&tag.to_le_bytes());
+    seal(header);
+}
+
+/// The tag of a header, which may be of anybody and anything else.
+#[must_use]
+pub fn tag(header: &[u8; HEADER_LEN]) -> u64 {
+    u64_at(header, TAG_AT)
+}
+
 fn check_magic(bytes: &[u8; HEADER_LEN], magic: u16) -> Result<(), WireError> {
     if u16_at(bytes, 0) != magic {
         return Err(WireError::Magic(bytes[..8].to_vec()));
@@ -378,6 +395,18 @@ mod tests {
             provenance: Provenance { memory: 1, disk: 2, origin: 3 },
         };
         assert_eq!(ReplyHeader::decode(&reply.encode()), Ok(reply));
+    }
+
+    #[test]
+    fn a_tag_goes_with_a_header_and_changes_nothing_else_of_it() {
+        let mut request = header().encode();
+        assert_eq!(tag(&request), 0);
+        set_tag(&mut request, u64::MAX - 1);
+        assert_eq!((tag(&request), RequestHeader::decode(&request)), (u64::MAX - 1, Ok(header())));
+        let of = ReplyHeader { id: 1, failure: None, body_len: 2, payload_len: 3, provenance: Provenance::default() };
+        let mut reply = of.encode();
+        set_tag(&mut reply, 9);
+        assert_eq!((tag(&reply), ReplyHeader::decode(&reply)), (9, Ok(of)));
     }
 
     #[test]

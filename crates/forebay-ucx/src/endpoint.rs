@@ -83,12 +83,31 @@ impl Worker {
     /// # Errors
     /// [`Error::Connect`] when no device of the context leads there.
     pub fn connect(&self, address: SocketAddr, from: Option<IpAddr>) -> Result<Endpoint, Error> {
+        self.connect_as(address, from, sys::UCP_EP_PARAMS_FLAGS_CLIENT_SERVER)
+    }
+
+    /// The same, and sends the worker's client id ([`Worker::with_client_id`]), which the listener sees before it accepts
+    /// ([`crate::ConnectionRequest::client_id`]).
+    ///
+    /// # Errors
+    /// As [`Worker::connect`].
+    pub fn connect_with_id(&self, address: SocketAddr, from: Option<IpAddr>) -> Result<Endpoint, Error> {
+        let flags = sys::UCP_EP_PARAMS_FLAGS_CLIENT_SERVER | sys::UCP_EP_PARAMS_FLAGS_SEND_CLIENT_ID;
+        self.connect_as(address, from, flags)
+    }
+
+    fn connect_as(
+        &self,
+        address: SocketAddr,
+        from: Option<IpAddr>,
+        flags: sys::ucp_ep_params_flags_field,
+    ) -> Result<Endpoint, Error> {
         let peer = Raw::new(address);
         let local = from.map(|from| Raw::new(SocketAddr::new(from, 0)));
         // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
         let mut params: sys::ucp_ep_params_t = unsafe { std::mem::zeroed() };
         params.field_mask = (sys::UCP_EP_PARAM_FIELD_FLAGS | sys::UCP_EP_PARAM_FIELD_SOCK_ADDR).into();
-        params.flags = sys::UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+        params.flags = flags;
         params.sockaddr = peer.as_ucs();
         if let Some(local) = &local {
             params.field_mask |= u64::from(sys::UCP_EP_PARAM_FIELD_LOCAL_SOCK_ADDR);

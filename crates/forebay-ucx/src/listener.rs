@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -36,8 +37,15 @@ pub(crate) struct ListenerState {
     /// Outlives this: what holds a state is a part of the core, or holds the worker.
     core: NonNull<Core>,
     handle: Cell<sys::ucp_listener_h>,
-    requests: RefCell<VecDeque<(sys::ucp_conn_request_h, Option<SocketAddr>)>>,
+    requests: RefCell<VecDeque<Requested>>,
     waiting: RefCell<Option<Waker>>,
+}
+
+/// What UCX says of a peer that wants to connect.
+struct Requested {
+    handle: sys::ucp_conn_request_h,
+    peer: Option<SocketAddr>,
+    client_id: Option<NonZeroU64>,
 }
 
 /// A peer that wants to connect. Dropping it refuses.
@@ -47,6 +55,7 @@ pub struct ConnectionRequest {
     /// Null once it is accepted or refused.
     handle: sys::ucp_conn_request_h,
     peer: Option<SocketAddr>,
+    client_id: Option<NonZeroU64>,
 }
 
 impl Worker {
@@ -100,15 +109,16 @@ impl Listener {
     /// The next peer that wants to connect. For one task at a time.
     pub async fn accept(&self) -> ConnectionRequest {
         let state = &self.owner.state;
-        let (handle, peer) = std::future::poll_fn(|cx| match state.requests.borrow_mut().pop_front() {
-            Some(request) => Poll::Ready(request),
-            None => {
-                *state.waiting.borrow_mut() = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await;
-        ConnectionRequest { owner: Rc::clone(&self.owner), handle, peer }
+        let Requested { handle, peer, client_id } =
+            std::future::poll_fn(|cx| match state.requests.borrow_mut().pop_front() {
+                Some(request) => Poll::Ready(request),
+                None => {
+                    *state.waiting.borrow_mut() = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            })
+            .await;
+        ConnectionRequest { owner: Rc::clone(&self.owner), handle, peer, client_id }
     }
 }
 
@@ -117,6 +127,12 @@ impl ConnectionRequest {
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer
+    }
+
+    /// The client id that the peer sent ([`Worker::connect_with_id`]), if it sent one. It is what the peer says, and no more.
+    #[must_use]
+    pub fn client_id(&self) -> Option<NonZeroU64> {
+        self.client_id
     }
 
     /// Accepts, on the listener's worker.
@@ -169,8 +185,8 @@ impl ListenerState {
     pub(crate) fn destroy(&self) {
         loop {
             let request = self.requests.borrow_mut().pop_front();
-            let Some((request, _)) = request else { break };
-            self.reject(request);
+            let Some(request) = request else { break };
+            self.reject(request.handle);
         }
         let handle = self.handle.replace(std::ptr::null_mut());
         if !handle.is_null() {
@@ -187,18 +203,31 @@ impl ListenerState {
         self.core().kick();
     }
 
+    /// What UCX knows of a request; `None` when it does not know this.
+    fn query(
+        &self,
+        request: sys::ucp_conn_request_h,
+        field: sys::ucp_conn_request_attr_field,
+    ) -> Option<sys::ucp_conn_request_attr_t> {
+        // SAFETY: integers and a socket address, for which zero is a value; the mask says what is asked for.
+        let mut attributes: sys::ucp_conn_request_attr_t = unsafe { std::mem::zeroed() };
+        attributes.field_mask = field.into();
+        // SAFETY: a live request and a place for the answer.
+        let status = unsafe { (self.core().ucp().ucp_conn_request_query)(request, &mut attributes) };
+        (status == sys::UCS_OK).then_some(attributes)
+    }
+
     fn requested(&self, request: sys::ucp_conn_request_h) {
         if self.requests.borrow().len() >= BACKLOG {
             self.reject(request);
             return;
         }
-        // SAFETY: integers and a socket address, for which zero is a value; the mask says what is asked for.
-        let mut attributes: sys::ucp_conn_request_attr_t = unsafe { std::mem::zeroed() };
-        attributes.field_mask = sys::UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR.into();
-        // SAFETY: a live request and a place for the answer.
-        let status = unsafe { (self.core().ucp().ucp_conn_request_query)(request, &mut attributes) };
-        let peer = (status == sys::UCS_OK).then(|| from_storage(&attributes.client_address)).flatten();
-        self.requests.borrow_mut().push_back((request, peer));
+        let address = self.query(request, sys::UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR);
+        let peer = address.and_then(|attributes| from_storage(&attributes.client_address));
+        // Asked for apart: where UCX knows no address, it says nothing at all. An id that was not sent is zero.
+        let id = self.query(request, sys::UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ID);
+        let client_id = id.and_then(|attributes| NonZeroU64::new(attributes.client_id));
+        self.requests.borrow_mut().push_back(Requested { handle: request, peer, client_id });
         self.core().woke.set(true);
         let waiting = self.waiting.take();
         if let Some(waker) = waiting {

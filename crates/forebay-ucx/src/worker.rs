@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
@@ -76,11 +77,24 @@ impl Worker {
     /// # Errors
     /// [`Error::Worker`].
     pub fn new(context: &Context) -> Result<Self, Error> {
+        Self::with_client_id(context, None)
+    }
+
+    /// The same, with what its connections tell listeners of it, if they are told to ([`Worker::connect_with_id`]). UCX has one
+    /// for each worker.
+    ///
+    /// # Errors
+    /// [`Error::Worker`].
+    pub fn with_client_id(context: &Context, client_id: Option<NonZeroU64>) -> Result<Self, Error> {
         let ucp = context.shared.library.ucp();
         // SAFETY: integers and nullable pointers, for which zero is a value; the mask says which of them count.
         let mut params: sys::ucp_worker_params_t = unsafe { std::mem::zeroed() };
         params.field_mask = sys::UCP_WORKER_PARAM_FIELD_THREAD_MODE.into();
         params.thread_mode = sys::UCS_THREAD_MODE_SINGLE;
+        if let Some(client_id) = client_id {
+            params.field_mask |= u64::from(sys::UCP_WORKER_PARAM_FIELD_CLIENT_ID);
+            params.client_id = client_id.get();
+        }
         let mut handle = std::ptr::null_mut();
         // SAFETY: a live context, valid parameters, and a place for the answer.
         let status = unsafe { (ucp.ucp_worker_create)(context.shared.handle, &params, &mut handle) };

@@ -383,22 +383,28 @@ impl Changing<'_> {
     /// The name was made, or replaced, and has these attributes now; gives them back as this worker tells them.
     pub(crate) async fn made(self, attr: Attr) -> Attr {
         let (metadata, scope, path) = (self.metadata, Arc::clone(&self.scope), self.path.clone());
-        let rules = scope.of_name(&path);
-        let attr = Attr { replicas: rules.replicas, writable: scope.is_writable(&path), ..attr };
         // Of two changes at once, this worker does not know which one the origin took last.
         let is_alone = metadata.invalidations.believes_name(&path, self.began, Instant::now());
         let began = self.began;
-        drop(self);
+        let attr = self.completed(attr).await;
         let asked = Instant::now();
         let answer = Ok(attr.clone());
         // It was so at some time since the change began, and another writer may have changed it after that.
-        let ttl = rules.believed(&answer).saturating_sub(asked.saturating_duration_since(began));
+        let ttl = scope.of_name(&path).believed(&answer).saturating_sub(asked.saturating_duration_since(began));
         if is_alone && !ttl.is_zero() {
             let known = Known { answer, asked, ttl, scope: scope.number };
-            metadata.attrs.insert(path.clone(), known).await;
+            metadata.attrs.insert(path, known).await;
         }
-        metadata.made_ancestors(&path, asked).await;
         attr
+    }
+
+    /// The name was made, or replaced, now or by an earlier try whose answer was lost: nobody knows what it is now. Gives the
+    /// attributes that it was made with back as this worker tells them.
+    pub(crate) async fn completed(self, attr: Attr) -> Attr {
+        let (metadata, scope, path) = (self.metadata, Arc::clone(&self.scope), self.path.clone());
+        drop(self);
+        metadata.made_ancestors(&path, Instant::now()).await;
+        Attr { replicas: scope.of_name(&path).replicas, writable: scope.is_writable(&path), ..attr }
     }
 }
 

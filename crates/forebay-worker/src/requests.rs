@@ -230,6 +230,8 @@ impl Worker {
             Op::Upload => self.upload(request).await?,
             Op::Refresh => self.refresh(request)?,
             Op::StatRead => return self.stat_read(request).await,
+            // The server answers it that knows who asks: nobody is asked to prove anything where it gets here.
+            Op::Admit => return Err(Failure::new(FailureKind::Unsupported, "this worker asks nobody for a pass")),
         };
         Ok((response, Served::default()))
     }

@@ -93,7 +93,7 @@ impl Counters {
             Op::Change => 3,
             Op::Upload => 4,
             Op::Refresh => 5,
-            Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt => return,
+            Op::Ping | Op::Coverage | Op::Stats | Op::Paths | Op::Free | Op::Adopt | Op::Admit => return,
         };
         self.ops[at].fetch_add(1, Ordering::Relaxed);
     }

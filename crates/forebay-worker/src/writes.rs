@@ -130,8 +130,9 @@ impl Worker {
     ) -> Result<ChangeReply, Failure> {
         let Target { scope, path, origin, below } = target;
         let changing = self.metadata.changing(&scope, &path, false);
+        // Who asks again after a lost answer hears what was made then, and somebody may have replaced it since.
         let attr = origin.complete_upload(&below, upload, size, parts).await?;
-        Ok(made(changing, attr).await)
+        Ok(ChangeReply { attr: Some(changing.completed(attr).await), token: String::new() })
     }
 
     async fn copy(&self, caller: &Caller, from: &[u8], to: &[u8]) -> Result<ChangeReply, Failure> {

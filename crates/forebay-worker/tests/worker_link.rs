@@ -41,7 +41,7 @@ impl Fakes {
 }
 
 impl PathMaker for Fakes {
-    fn paths(&self, _worker: &str, offered: &PathsReply) -> WorkerPaths {
+    fn paths(&self, _tcp: &Arc<dyn Transport>, offered: &PathsReply) -> WorkerPaths {
         let data = offered.data.iter().map(|address| self.path(address)).collect();
         WorkerPaths { data: Ok(data), metadata: offered.metadata.iter().map(|address| self.path(address)).collect() }
     }

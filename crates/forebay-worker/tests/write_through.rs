@@ -139,6 +139,12 @@ async fn a_file_in_parts_appears_when_it_is_complete_and_not_before() {
         let length = (whole.len() - start).min(BLOCK as usize);
         assert!(read(&worker, version, index as u64, 0, length as u32).await.unwrap() == whole[start..start + length]);
     }
+
+    // Who lost the answer completes it again, after another writer, of whom this worker heard nothing.
+    origin.put("big", pattern(7, 4));
+    assert_eq!(change(&worker, complete(size, tags)).await.unwrap().attr.unwrap(), attr);
+    assert_eq!(stat(&worker, "/s3/big").await.unwrap().attr.size(), 7);
+
     let other = change(&worker, begin).await.unwrap().token;
     let abort = Change::Abort { path: b"/s3/big".to_vec(), upload: other.clone() };
     change(&worker, abort.clone()).await.unwrap();

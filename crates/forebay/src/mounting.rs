@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use forebay_config::{Config, SecurityMode};
+use forebay_config::Config;
 use forebay_node::{MountSummary, NodeBuilder, mountpoint, state};
 use tracing::{info, warn};
 
@@ -59,12 +59,11 @@ pub(crate) fn begin(stay: &StayArgs, config: &Config, at: &Path, doing: &str) ->
     }
     let summary: MountSummary = daemon::start(&log, doing)?;
     summary.notes.iter().for_each(|note| output::say(note));
-    let scheme = if config.security_mode == SecurityMode::Off { "http" } else { "https" };
-    print(&summary, scheme, stay.json.json)?;
+    print(&summary, stay.json.json)?;
     Ok(Begun::Done)
 }
 
-fn print(summary: &MountSummary, scheme: &str, json: bool) -> anyhow::Result<()> {
+fn print(summary: &MountSummary, json: bool) -> anyhow::Result<()> {
     let mut out = output::stdout();
     if json {
         output::json_line(&mut out, &serde_json::to_value(summary)?)?;
@@ -80,8 +79,8 @@ fn print(summary: &MountSummary, scheme: &str, json: bool) -> anyhow::Result<()>
         if let Some(log) = &summary.log {
             writeln!(out, "  log      {}", log.display())?;
         }
-        if let Some(coordinator) = &summary.coordinator {
-            writeln!(out, "  web page {scheme}://{coordinator}/")?;
+        if let Some(page) = &summary.page {
+            writeln!(out, "  web page {page}")?;
         }
         writeln!(out, "  unmount  forebay umount {}", summary.mountpoint)?;
     }
@@ -102,6 +101,9 @@ pub(crate) async fn serve(node: NodeBuilder, stay: &StayArgs) -> anyhow::Result<
             let _ = node.shutdown().await;
             return Err(error);
         }
+    }
+    if let Some(page) = node.addresses().page.filter(|_| !stay.background_child) {
+        output::say(&format!("web page {page}"));
     }
     tokio::select! {
         () = node.ended() => info!("unmounted from outside"),

@@ -194,17 +194,21 @@ fn get(address: &str, page: &str) -> String {
 #[test]
 fn a_mount_tells_prometheus_and_stats_over_http() {
     let mut fixture = Fixture::new();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (host, port) = (format!("client.web.bind.host={}", free.ip()), format!("client.web.port={}", free.port()));
-    fixture.must_up(&["-o", &host, "-o", &port]);
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (of_mount, of_worker) = (free(), free());
+    let (_, worker) = fixture.worker(&["-o", &format!("worker.web.port={}", of_worker.port())]);
+    let (host, port) =
+        (format!("client.web.bind.host={}", of_mount.ip()), format!("client.web.port={}", of_mount.port()));
+    fixture.must_mount_with(&worker, &["-o", &host, "-o", &port]);
     fixture.assert_mounted_files_are_right();
-    let address = free.to_string();
+    let (address, worker) = (of_mount.to_string(), of_worker.to_string());
     assert!(get(&address, "/readyz").starts_with("HTTP/1.1 200"));
-    let metrics = get(&address, "/metrics");
+    let metrics = get(&address, "/metrics") + &get(&worker, "/metrics");
     for name in ["forebay_fuse_read_bytes_total", "forebay_worker_served_bytes_total", "forebay_origin_requests_total"]
     {
         assert!(metrics.lines().any(|line| line.starts_with(name) && !line.ends_with(" 0.0")), "{name}: {metrics}");
     }
+    let address = worker;
     let row = lines(&succeed(["stats", &address, "--json", "--count", "1"])).remove(0);
     assert!(row["usage"]["mem"].as_f64().unwrap() > 0.0 && row["object"]["get"].is_f64(), "{row}");
 }

@@ -34,8 +34,8 @@ pub struct WorkerPaths {
 
 /// Makes the paths over RDMA of what a worker says of itself.
 pub trait PathMaker: Send + Sync + 'static {
-    /// The paths to `worker`, `HOST:PORT` over TCP, which offers `paths`; none when they are of no use here.
-    fn paths(&self, worker: &str, paths: &PathsReply) -> WorkerPaths;
+    /// The paths to the worker that `tcp` leads to, and which offers `paths`; none when they are of no use here.
+    fn paths(&self, tcp: &Arc<dyn Transport>, paths: &PathsReply) -> WorkerPaths;
 }
 
 /// The link.
@@ -188,7 +188,7 @@ impl WorkerLinkShared {
     /// What to make of an offer. What is offered as before stays as it is; what takes the place of paths that are all down
     /// is probed first.
     fn made(&self, offered: PathsReply, old: Option<&Found>) -> Found {
-        let WorkerPaths { data, metadata } = self.maker.paths(self.tcp.peer(), &offered);
+        let WorkerPaths { data, metadata } = self.maker.paths(&self.tcp, &offered);
         let has_rdma = data.as_ref().is_ok_and(|paths| !paths.is_empty()) || !metadata.is_empty();
         let same_ucx = old.filter(|old| old.offered.ucx == offered.ucx);
         let data = match same_ucx.filter(|old| old.offered.data == offered.data) {

@@ -40,9 +40,9 @@ impl Cluster {
     }
 
     pub(crate) async fn coordinator(&self, name: &str) -> (Coordinator, ApiClient) {
-        let options = CoordinatorOptions::new(name, "127.0.0.1:0".parse().unwrap(), "9.9.9");
-        let coordinator = self.start(options).await;
-        let client = ApiClient::new(&coordinator.address().to_string()).unwrap();
+        let loopback: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let coordinator = self.start(CoordinatorOptions::new(name, loopback, "9.9.9")).await;
+        let client = ApiClient::new(&coordinator.address().unwrap().to_string()).unwrap();
         (coordinator, client)
     }
 
@@ -102,7 +102,7 @@ pub(crate) async fn bare(
 ) -> (u16, String) {
     let method: reqwest::Method = method.parse().unwrap();
     let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
-    let mut request = http.request(method, format!("http://{}{at}", coordinator.address())).timeout(PATIENCE);
+    let mut request = http.request(method, format!("http://{}{at}", coordinator.address().unwrap())).timeout(PATIENCE);
     if let Some((media_type, body)) = body {
         request = request.header("content-type", media_type).body(body);
     }

@@ -38,7 +38,7 @@ pub(super) fn of(cause: &(dyn Error + 'static)) -> Option<ErrorClass> {
         let separator = if matches!(error, StateError::NotOurs(_)) { "; " } else { ": " };
         return Some(ErrorClass { exit: of_state(error), separator });
     }
-    if cause.is::<CoordinatorError>() {
+    if let Some(CoordinatorError::Listen { .. }) = cause.downcast_ref::<CoordinatorError>() {
         return Some(ErrorClass { exit: Exit::Busy, separator: ": " });
     }
     if let Some(error) = cause.downcast_ref() {
@@ -96,7 +96,7 @@ fn of_api(error: &ApiError) -> ErrorClass {
         error if error.is_unavailable() => Exit::Unavailable,
         error if error.is_not_found() => Exit::NotFound,
         ApiError::Refused { status: 409, .. } => Exit::Busy,
-        ApiError::Refused { status: 401 | 403, .. } => Exit::Denied,
+        ApiError::Denied { .. } | ApiError::Refused { status: 401 | 403, .. } => Exit::Denied,
         ApiError::Address(_) | ApiError::Refused { status: 400..500, .. } => Exit::Usage,
         _ => Exit::Failed,
     };

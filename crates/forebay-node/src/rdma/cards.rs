@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use forebay_config::Config;
+use forebay_config::{Config, SecurityMode};
 use forebay_doctor::Root;
 use forebay_doctor::facts::{Address, Port, Rdma};
 use forebay_memory::Pool;
@@ -189,6 +189,7 @@ impl Card {
             devices: self.device.iter().cloned().collect(),
             transports: config.network_rdma_data_transports.clone(),
             fabric: self.fabric,
+            only_connected: is_only_connected(config),
             spin: config.network_rdma_data_spin,
             trace: trace.cloned(),
             given_up: given_up.clone(),
@@ -198,8 +199,14 @@ impl Card {
         let is_rdma = io_thread.resources().iter().any(Resource::is_rdma);
         if !is_rdma && config.network_rdma_data_transports.is_empty() {
             let found: Vec<_> = io_thread.resources().iter().map(ToString::to_string).collect();
+            let left_out = match is_only_connected(config) {
+                true => {
+                    " (with `security.mode`, its tcp, ud, dc and EFA's srd are left out: anybody reaches it by these)"
+                }
+                false => "",
+            };
             anyhow::bail!(
-                "UCX {} ({}) offers no RDMA on card {}: it found {}; `ucx_info -d` lists what it sees",
+                "UCX {} ({}) offers no RDMA on card {}{left_out}: it found {}; `ucx_info -d` lists what it sees",
                 library.version(),
                 library.path().display(),
                 self.name,
@@ -208,6 +215,11 @@ impl Card {
         }
         Ok(Arc::new(io_thread))
     }
+}
+
+/// Whether nobody is to reach UCX here who was not admitted.
+fn is_only_connected(config: &Config) -> bool {
+    config.security_mode != SecurityMode::Off
 }
 
 /// What is asked of the fabric for data; negative numbers leave it to UCX.
@@ -229,6 +241,8 @@ pub(super) fn report(io_thread: &IoThread) -> serde_json::Value {
         operations_in_flight,
         caller_memory,
         fetched_into_caller_memory,
+        unadmitted,
+        forged,
         ..
     } = io_thread.stats();
     serde_json::json!({
@@ -239,6 +253,8 @@ pub(super) fn report(io_thread: &IoThread) -> serde_json::Value {
         "registration_failures": registration_failures,
         "connections": connections,
         "operations_in_flight": operations_in_flight,
+        "unadmitted_connections": unadmitted,
+        "forged_messages": forged,
     })
 }
 

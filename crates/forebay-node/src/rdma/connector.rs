@@ -13,7 +13,7 @@ use forebay_cluster::Member;
 use forebay_config::{Config, RdmaFallback};
 use forebay_doctor::Root;
 use forebay_memory::Pool;
-use forebay_rdma::{IoThread, RdmaTransport, Trace};
+use forebay_rdma::{ClientSecurity, IoThread, RdmaTransport, Trace};
 use forebay_tcp::TcpTransport;
 use forebay_transport::Transport;
 use forebay_transport::message::{PathAddress, PathsReply};
@@ -73,6 +73,8 @@ struct Maker {
     /// The version of UCX here.
     ucx: String,
     options: forebay_rdma::ClientOptions,
+    /// Whether workers admit a connection over TCP first.
+    is_admitted: bool,
 }
 
 impl RdmaConnector {
@@ -123,7 +125,7 @@ impl RdmaConnector {
             _ => Fallback::Auto,
         };
         Ok(Self {
-            maker: Arc::new(Maker { data, metadata, ucx, options }),
+            maker: Arc::new(Maker { data, metadata, ucx, options, is_admitted: tcp.security.is_some() }),
             tcp: tcp.clone(),
             options: PathOptions {
                 policy: PathPolicy {
@@ -245,12 +247,14 @@ impl Connector for RdmaConnector {
 }
 
 impl Maker {
-    /// The path from `here` to the listener `there` of a worker known as `known`.
-    fn path(&self, here: &Outlet, there: &PathAddress, known: &str) -> Path {
+    /// The path from `here` to the listener `there` of the worker that `tcp` leads to.
+    fn path(&self, here: &Outlet, there: &PathAddress, tcp: &Arc<dyn Transport>) -> Path {
+        let known = tcp.peer().rsplit_once(':').map_or(tcp.peer(), |(host, _)| host);
         let host = if there.host.is_empty() { known } else { &there.host };
         let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host.into() };
-        let options =
-            forebay_rdma::ClientOptions { bind: here.bind, trace: here.trace.clone(), ..self.options.clone() };
+        let security = self.is_admitted.then(|| ClientSecurity::over(Arc::clone(tcp)));
+        let (bind, trace) = (here.bind, here.trace.clone());
+        let options = forebay_rdma::ClientOptions { bind, security, trace, ..self.options.clone() };
         let link = RdmaTransport::new(format!("{host}:{}", there.port), Arc::clone(&here.io_thread), options);
         let name = format!("{} to {}", here.io_thread.name(), there.card);
         Path { name, kind: PathKind::Rdma, link: Arc::new(link) }
@@ -258,7 +262,8 @@ impl Maker {
 }
 
 impl PathMaker for Maker {
-    fn paths(&self, worker: &str, offered: &PathsReply) -> WorkerPaths {
+    fn paths(&self, tcp: &Arc<dyn Transport>, offered: &PathsReply) -> WorkerPaths {
+        let worker = tcp.peer();
         let dialect = |version: &str| version.rsplit_once('.').map(|(dialect, _)| dialect.to_owned());
         let without = |reason: &str| WorkerPaths { data: Err(reason.to_owned()), metadata: Vec::new() };
         match &offered.ucx {
@@ -273,17 +278,16 @@ impl PathMaker for Maker {
             }
             Some(_) => {}
         }
-        let known = worker.rsplit_once(':').map_or(worker, |(host, _)| host);
         let rails: Vec<_> = self.data.iter().map(|outlet| outlet.rail).collect();
         let theirs: Vec<_> = offered.data.iter().map(|address| address.host.parse().ok()).collect();
         let pairs = rails::pair(&rails, &theirs).into_iter();
-        let data = pairs.map(|(here, there)| self.path(&self.data[here], &offered.data[there], known));
+        let data = pairs.map(|(here, there)| self.path(&self.data[here], &offered.data[there], tcp));
         if self.metadata.is_some() && offered.metadata.is_none() {
             let next = "set network.rdma.metadata.enabled = true on the worker, too";
             info!(worker, next, "worker offers no RDMA for metadata, TCP is used for it");
         }
         let metadata = self.metadata.as_ref().zip(offered.metadata.as_ref());
-        let metadata = metadata.map(|(here, there)| self.path(here, there, known));
+        let metadata = metadata.map(|(here, there)| self.path(here, there, tcp));
         let data = match (self.data.is_empty(), offered.data.is_empty()) {
             (true, _) => Err("there is no RDMA for data here".to_owned()),
             (_, true) => Err("the worker offers RDMA for metadata only".to_owned()),

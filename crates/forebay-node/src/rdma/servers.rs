@@ -9,7 +9,7 @@ use forebay_config::{Config, Host, Loaded};
 use forebay_doctor::Root;
 use forebay_doctor::facts::RdmaListener;
 use forebay_memory::Pool;
-use forebay_rdma::{IoThread, RdmaError, RdmaServer, ServerOptions, ServerStats, Trace, UcxError};
+use forebay_rdma::{IoThread, RdmaError, RdmaServer, ServerOptions, ServerSecurity, ServerStats, Trace, UcxError};
 use forebay_transport::Service;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_types::ByteSize;
@@ -33,6 +33,8 @@ pub struct Servers {
     tracing: Option<Tracing>,
     /// What clients are told of them.
     pub paths: PathsReply,
+    /// Whom they accept; `None`: everybody.
+    security: Option<ServerSecurity>,
 }
 
 /// A card, where to listen on it, and what is registered with it.
@@ -58,12 +60,14 @@ impl Servers {
         ports: Ports,
         pool: &Pool,
         service: Arc<dyn Service>,
+        security: Option<ServerSecurity>,
     ) -> anyhow::Result<Option<Self>> {
         let config = &loaded.config;
         if !is_wanted(config) {
             return Ok(None);
         }
-        let mut all = Self { servers: Vec::new(), tracing: Tracing::start(config), paths: PathsReply::default() };
+        let (servers, tracing, paths) = (Vec::new(), Tracing::start(config), PathsReply::default());
+        let mut all = Self { servers, tracing, paths, security };
         if config.network_rdma_data_enabled {
             let listening = match data_places(config, pool) {
                 Ok(places) => all.listen(loaded, ports, pool, places, &service).await,
@@ -129,6 +133,7 @@ impl Servers {
             let options = ServerOptions {
                 max_connections: config.worker_max_connections as usize,
                 max_connections_per_client: config.worker_max_connections_per_client as usize,
+                security: self.security.clone(),
                 trace,
                 ..ServerOptions::new(place.address, config.cluster_name.as_str(), block_size(config))
             };

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -43,18 +44,27 @@ pub(crate) struct Raw {
 
 /// A worker with the settings of the I/O threads.
 pub(crate) fn worker(library: &'static Library) -> Worker {
+    worker_with_id(library, None)
+}
+
+fn worker_with_id(library: &'static Library, client_id: Option<NonZeroU64>) -> Worker {
     let transports = setting("FOREBAY_TEST_UCX_TLS", "sysv,cma,tcp,self");
     let mut options = Options::tuned().transports(transports.iter().map(String::as_str));
     let devices = setting("FOREBAY_TEST_UCX_CLIENT", "");
     if !devices.is_empty() {
         options = options.devices(devices.iter().map(String::as_str));
     }
-    Worker::new(&Context::new(library, &options).unwrap()).unwrap()
+    Worker::with_client_id(&Context::new(library, &options).unwrap(), client_id).unwrap()
 }
 
 impl Raw {
     pub(crate) fn new(library: &'static Library, hears: &[u16]) -> Self {
-        let worker = worker(library);
+        Self::with_client_id(library, hears, None)
+    }
+
+    /// The same with a client id, for [`Worker::connect_with_id`].
+    pub(crate) fn with_client_id(library: &'static Library, hears: &[u16], client_id: Option<NonZeroU64>) -> Self {
+        let worker = worker_with_id(library, client_id);
         let heard: Rc<RefCell<Vec<Heard>>> = Rc::default();
         for &id in hears {
             let heard = Rc::clone(&heard);

@@ -4,6 +4,8 @@
 // Each test binary uses a part of it.
 #![allow(dead_code)]
 
+pub(crate) mod identities;
+
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,13 +29,15 @@ use forebay_transport::{
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
 use parking_lot::Mutex;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
 pub(crate) const CLUSTER: &str = "test";
 pub(crate) const BLOCK_SIZE: u32 = forebay_types::MAX_BLOCK_SIZE;
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Bytes of a worker's hello.
+pub(crate) const GREETING_LEN: usize = HELLO_LEN + 24;
 pub(crate) const FRAME: usize = forebay_memory::FRAME_SIZE;
 
 /// A pool of `frames` × 4 MiB that other processes can be shown.
@@ -72,9 +76,14 @@ pub(crate) fn loopback() -> SocketAddr {
 
 /// A client of the worker at `address`.
 pub(crate) fn near(address: SocketAddr) -> Arc<NearTransport> {
-    let options = forebay_tcp::ClientOptions::new(CLUSTER, BLOCK_SIZE);
-    let other = Arc::new(TcpTransport::new(address.to_string(), options));
-    Arc::new(NearTransport::new(address.to_string(), other, client_options()))
+    near_with(address, client_options())
+}
+
+/// As above, with other options.
+pub(crate) fn near_with(address: SocketAddr, options: ClientOptions) -> Arc<NearTransport> {
+    let over_tcp = forebay_tcp::ClientOptions::new(CLUSTER, BLOCK_SIZE);
+    let other = Arc::new(TcpTransport::new(address.to_string(), over_tcp));
+    Arc::new(NearTransport::new(address.to_string(), other, options))
 }
 
 /// A client that sees the memory.
@@ -348,8 +357,8 @@ impl Raw {
     /// A client that has exchanged hellos.
     pub(crate) fn greet(path: &Path) -> Self {
         let raw = Self::connect(path);
-        assert_eq!(raw.receive().unwrap().len(), HELLO_LEN + 24);
         raw.send(&Hello::ours(CLUSTER, BLOCK_SIZE).encode());
+        assert_eq!(raw.receive().unwrap().len(), GREETING_LEN);
         raw
     }
 
@@ -406,6 +415,27 @@ impl Raw {
         }
     }
 
+    /// The next packet, and how many descriptors came with it; `None` at the end. Nothing that was sent is missed.
+    pub(crate) fn receive_any(&self) -> Option<(Vec<u8>, usize)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let (mut buffer, mut control) = (vec![0; 70_000], RecvAncillaryBuffer::new(&mut space));
+        let mut receive = || {
+            rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        };
+        let received = match receive() {
+            Err(rustix::io::Errno::CONNRESET) => receive(),
+            received => received,
+        };
+        let length = received.unwrap().bytes;
+        let descriptors = control.drain().map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.count(),
+            _ => 0,
+        });
+        let descriptors: usize = descriptors.sum();
+        buffer.truncate(length);
+        Some((buffer, descriptors)).filter(|(packet, _)| !packet.is_empty())
+    }
+
     /// The next reply: its header and what follows.
     pub(crate) fn reply(&self) -> Option<(ReplyHeader, Vec<u8>)> {
         let packet = self.receive()?;
@@ -416,10 +446,16 @@ impl Raw {
     /// The words in which the peer ends the session, which it does then.
     pub(crate) fn goodbye(&self) -> String {
         loop {
-            let (header, body) = self.reply().expect("words before the end");
+            let packet = self.receive().expect("words before the end");
+            // To a client that does not fit, a worker says hello before it goes.
+            if packet.starts_with(b"FOREBAY") {
+                continue;
+            }
+            let (header, body) = packet.split_first_chunk::<HEADER_LEN>().unwrap();
+            let header = ReplyHeader::decode(header).unwrap();
             if header.id == 0 {
                 assert_eq!(self.receive(), None);
-                return header.failure(&body).unwrap().message().to_owned();
+                return header.failure(body).unwrap().message().to_owned();
             }
         }
     }

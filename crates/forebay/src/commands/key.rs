@@ -196,12 +196,14 @@ fn issue(
 
 /// The authorities that one of this role has to believe: those of whom it will meet, and those that vouch for itself.
 fn believed(keys: &ClusterKeys, scope: &Scope, role: Role) -> Result<String, IssueError> {
-    if !matches!(role, Role::Reader | Role::Writer) {
+    let mut roles = match role {
+        Role::Reader | Role::Writer => vec![Role::Worker, Role::Coordinator, role],
         // Everybody comes to those who listen, and admins and who collects metrics come to all pages.
-        return Ok(certificates_pem(&keys.authorities(scope)?));
-    }
-    let each =
-        [Role::Worker, Role::Coordinator, role].into_iter().flat_map(|role| keys.iter().map(move |key| (key, role)));
+        _ => Role::ALL.to_vec(),
+    };
+    // Some browsers take the first certificate of a file alone, and what they come to is a coordinator.
+    roles.sort_by_key(|role| *role != Role::Coordinator);
+    let each = roles.into_iter().flat_map(|role| keys.iter().map(move |key| (key, role)));
     let certificates = each.map(|(key, role)| Ok(key.authority(scope, role)?.certificate().clone()));
     Ok(certificates_pem(&certificates.collect::<Result<Vec<_>, IssueError>>()?))
 }
@@ -273,7 +275,7 @@ fn unusable(error: impl std::fmt::Display) -> Fault {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use forebay_identity::{Looked, Settings, Side, Source, Watch};
+    use forebay_identity::{Looked, Settings, Side, Source, Watch, described};
 
     use super::*;
 
@@ -343,6 +345,15 @@ mod tests {
         }
         let admin = issuer.issue(Role::Admin).chain().to_vec();
         assert!(trust(Role::Reader).verify(&admin, Side::Client, now).is_err());
+    }
+
+    #[test]
+    fn a_browser_that_takes_the_first_authority_takes_that_of_coordinators() {
+        let issuer = Issuer::new();
+        for role in Role::ALL {
+            let authorities = described(&issuer.write(role).join("ca.crt")).unwrap();
+            assert_eq!(authorities[0].name, issuer.scope.authority(Role::Coordinator), "{role}");
+        }
     }
 
     #[test]

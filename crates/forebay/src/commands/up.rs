@@ -1,7 +1,7 @@
 //! `forebay up`: a worker and a mount of it in one process.
 //!
-//! The mount reads from the worker's memory without a copy. The worker also listens on a free port of the loopback
-//! interface, for `forebay fs` and `forebay stats`; the run state says which.
+//! The mount reads from the worker's memory without a copy. `forebay fs`, `job` and `stats` reach the process over Unix sockets
+//! of its user alone; the run state says where. It listens at a port only with `--web`.
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,7 @@ use crate::runtime;
 Example:
   forebay up s3://bucket/prefix /mnt/data --memory 8GiB --disk /mnt/nvme0/forebay:500GiB
   forebay up /srv/datasets /mnt/data --foreground -o log.level=debug
+  forebay up s3://bucket/prefix /mnt/data --web
   forebay umount /mnt/data")]
 pub(crate) struct Args {
     /// What to mount: s3://…, gs://…, az://…, http(s)://…, file:///… or a directory
@@ -34,6 +35,10 @@ pub(crate) struct Args {
     /// A directory for cached blocks and how much it may hold; may be repeated
     #[arg(long, value_name = "PATH:SIZE")]
     disk: Vec<String>,
+    /// Serve the web page, REST and metrics on the loopback interface, for who has the printed URL, and so its token [default
+    /// port: coordinator.port, or a free one]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true)]
+    web: Option<Option<u16>>,
     #[command(flatten)]
     read_only: ReadOnlyArg,
     #[command(flatten)]
@@ -52,6 +57,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let loaded = args.config.load(memory.into_iter().chain(disks).chain(args.read_only.setting()))?;
     let (config, origin) = (loaded.config.clone(), origin_url(&args.origin)?);
     let mut node = Node::builder().config(loaded).standalone(&origin).mount(&args.mountpoint);
+    if let Some(port) = args.web {
+        node = node.web(port);
+    }
     node.check()?;
     let begun = mounting::begin(&args.stay, &config, &args.mountpoint, &format!("mounting {origin}"))?;
     let Begun::Stay { log } = begun else { return Ok(()) };

@@ -59,7 +59,7 @@ pub(super) mod hello {
             output.u16(hello.protocol).u32(hello.block_size)
         };
         let both = |theirs: &Hello| member(member(Output::default().u8(1), &ours), theirs).u16(1).u16(20);
-        let version = [1, 0, 20, 0];
+        let version = [1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let long = Hello { cluster: "é".repeat(30), ..ours.clone() };
         vec![
             ("same", both(&ours).bytes(ours.encode()).done()),

@@ -64,7 +64,7 @@ pub(super) mod worker_requests {
     /// A request as an input has it. Of blocks, half are those of the file.
     fn request(input: &mut Input<'_>, version: &FileVersion) -> Request {
         let (op, flags, what) = (input.u8(), input.u8(), input.u8());
-        let op = Op::from_wire(op % 15).unwrap_or(Op::Ping);
+        let op = Op::from_wire(op % 16).unwrap_or(Op::Ping);
         let file = if what & 1 == 0 { version.id() } else { FileId(input.array()) };
         let index = if what & 2 == 0 { 0 } else { input.u64() };
         let (offset, length) = (input.u32(), input.u32());
@@ -122,7 +122,7 @@ pub(super) mod worker_requests {
             Op::Free => FreeReply::decode(body).is_ok(),
             Op::Change | Op::Upload => ChangeReply::decode(body).is_ok(),
             Op::Stats => serde_json::from_slice::<serde_json::Value>(body).is_ok(),
-            Op::Ping | Op::Read | Op::Fill | Op::Adopt | Op::Refresh => true,
+            Op::Ping | Op::Read | Op::Fill | Op::Adopt | Op::Refresh | Op::Admit => true,
         };
         assert!(is_right, "{request:?}: {response:?}");
     }

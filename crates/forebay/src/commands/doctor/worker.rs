@@ -10,7 +10,7 @@ use forebay_config::Config;
 use forebay_doctor::Root;
 use forebay_doctor::facts::{PeerListener, PeerWorker, Rdma, micros};
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{IoThread, RdmaTransport};
+use forebay_rdma::{ClientSecurity, IoThread, RdmaTransport};
 use forebay_tcp::TcpTransport;
 use forebay_transport::message::{PathAddress, PathsReply};
 use forebay_transport::{Op, Request, Transport};
@@ -43,26 +43,28 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from:
         security: security.as_deref().and_then(Security::client),
         ..forebay_tcp::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
-    let link = TcpTransport::new(address.to_string(), options);
+    let proves = options.security.is_some();
+    let link: Arc<dyn Transport> = Arc::new(TcpTransport::new(address.to_string(), options));
     let worker = async {
         // The first one connects, and is let in or refused.
-        ping(&link).await?;
-        let ping_us = shortest(&link).await?;
+        ping(&*link).await?;
+        let ping_us = shortest(&*link).await?;
         let reply = link.call(Request::on_path(Op::Paths, Bytes::new(), ANSWER_WITHIN), None).await?;
         Ok::<_, anyhow::Error>((ping_us, PathsReply::decode(&reply.body)?))
     };
-    let answer = worker.await;
-    link.close().await;
-    match answer {
+    let answer = match worker.await {
         Ok((ping_us, offered)) => {
             // This machine's cards are tried even if the configuration does not ask for them: the question is whether
             // they would work.
             let tries = configured::is_wanted_for_data(config) || !rdma.devices.is_empty();
-            let listeners = connect_all(config, address, &offered, tries).await;
+            let security = proves.then(|| ClientSecurity::over(Arc::clone(&link)));
+            let listeners = connect_all(config, address, &offered, tries, security.as_ref()).await;
             PeerWorker { ping_us: Some(ping_us), ucx: offered.ucx, listeners, error: None }
         }
         Err(error) => PeerWorker { error: Some(words(&error)), ..PeerWorker::default() },
-    }
+    };
+    link.close().await;
+    answer
 }
 
 /// The error and its causes; those of links say in their own words what their cause does.
@@ -92,7 +94,13 @@ async fn shortest(link: &dyn Transport) -> anyhow::Result<u64> {
 }
 
 /// Connects to every listener for data, card by card as a mount does, if it is to be tried.
-async fn connect_all(config: &Config, worker: SocketAddr, offered: &PathsReply, tries: bool) -> Vec<PeerListener> {
+async fn connect_all(
+    config: &Config,
+    worker: SocketAddr,
+    offered: &PathsReply,
+    tries: bool,
+    security: Option<&ClientSecurity>,
+) -> Vec<PeerListener> {
     let mut listeners = Vec::new();
     let cards = match tries {
         true => Some(Machine::look(&Root::default()).and_then(|machine| machine.data_cards(config))),
@@ -114,18 +122,24 @@ async fn connect_all(config: &Config, worker: SocketAddr, offered: &PathsReply, 
             Some(Err(error)) => PeerListener { error: Some(words(error)), ..listener },
             Some(Ok(cards)) => {
                 let card = pairs.iter().find(|(_, listener)| *listener == index).and_then(|(card, _)| cards.get(*card));
-                connect(config, card, there, listener).await
+                connect(config, card, there, listener, security).await
             }
         });
     }
     listeners
 }
 
-async fn connect(config: &Config, card: Option<&Card>, there: &PathAddress, listener: PeerListener) -> PeerListener {
+async fn connect(
+    config: &Config,
+    card: Option<&Card>,
+    there: &PathAddress,
+    listener: PeerListener,
+    security: Option<&ClientSecurity>,
+) -> PeerListener {
     // None of ours is paired with it, so no mount would connect to it.
     let Some(card) = card else { return listener };
     let listener = PeerListener { from: card.name.clone(), ..listener };
-    match connected(config, card.clone(), listener.address.clone()).await {
+    match connected(config, card.clone(), listener.address.clone(), security.cloned()).await {
         Ok((connect, ping_us)) => {
             PeerListener { connect_us: Some(micros(connect)), ping_us: Some(ping_us), ..listener }
         }
@@ -137,11 +151,17 @@ async fn connect(config: &Config, card: Option<&Card>, there: &PathAddress, list
 }
 
 /// Connects from `card` to `address`: how long that took, and the shortest of a few questions in microseconds.
-async fn connected(config: &Config, card: Card, address: String) -> anyhow::Result<(Duration, u64)> {
+async fn connected(
+    config: &Config,
+    card: Card,
+    address: String,
+    security: Option<ClientSecurity>,
+) -> anyhow::Result<(Duration, u64)> {
     let options = forebay_rdma::ClientOptions {
         require_rdma: config.network_rdma_data_transports.is_empty(),
         connect_timeout: config.network_rdma_data_connect_timeout,
         bind: card.address,
+        security,
         ..forebay_rdma::ClientOptions::new(config.cluster_name.as_str(), block_size(config))
     };
     let io_thread = tokio::task::spawn_blocking({

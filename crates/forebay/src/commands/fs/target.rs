@@ -3,7 +3,7 @@
 //! A path below a live mount stands for the file that the mount shows there; its run state says where the workers are.
 //! With `--workers`, or with `cluster.workers` or `cluster.etcd.endpoints` in the configuration and no mount around the path,
 //! it is a path of the namespace; else, for a path that this machine does not have, a coordinator is looked for as `forebay job` does,
-//! and its workers are asked. Either way that is over TCP, not through the mount.
+//! and its workers are asked. Either way that is over TCP, or the Unix socket of a `forebay up`, not through the mount.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -302,10 +302,14 @@ async fn members_of(state: &state::RunState) -> Vec<Member> {
         .filter_map(|told| Some(member(told["name"].as_str()?, told["address"].as_str()?, told["weight"].as_f64()?)));
     let members: Vec<Member> = members.collect();
     // The worker in the mount's own process has no address there; the run state has.
-    if members.is_empty() || state.role == state::Role::Up {
-        return state.workers.iter().map(|address| member(address, address, 1.0)).collect();
+    match state.role {
+        // As the mount's own client names it.
+        state::Role::Up => state.workers.iter().map(|address| member(assembly::LOCAL, address, 1.0)).collect(),
+        state::Role::Mount if members.is_empty() => {
+            state.workers.iter().map(|address| member(address, address, 1.0)).collect()
+        }
+        state::Role::Mount => members,
     }
-    members
 }
 
 /// The state of the live process behind `mountpoint`.
