@@ -12,7 +12,7 @@ needs=(
     "fio|fio|fio|the benchmark command lines that the end-to-end tests run"
     "iperf3|iperf3|iperf3|the network figure that benchmarks compare with"
     "ucx_perftest|ucx-utils|ucx|the figure that benchmarks of RDMA compare with"
-    "setpriv|util-linux|util-linux|tests that mount as an ordinary user"
+    "setpriv|util-linux|util-linux|tests of ordinary users and of containers"
     "git|git|git|the test that clones a repository into a mount"
     "rsync|rsync|rsync|the test that copies a tree into a mount and back"
     "sqlite3|sqlite3|sqlite|the test that reads a database from a mount"

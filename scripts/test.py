@@ -4,8 +4,9 @@
 `cargo test` runs one program after the other, and half of the time its tests wait: for a mount, a lease, a process that is to
 end. Here `--jobs` programs run beside each other, each as cargo runs it (its package's directory, its own threads), those of the
 end-to-end tests first, because they take longest. With `--all` the tests of RDMA over real verbs run in a virtual machine at the
-same time, and a cluster is simulated for ten hours. Nothing is run a second time to be green. A program that hangs is ended, and
-named with what it had not finished. `--times` finds a test that fails once in a hundred runs before somebody else does.
+same time, and a cluster is simulated for ten hours. With FOREBAY_TEST_LONG=1 the end-to-end tests of faults run in each mode of
+security, too. Nothing is run a second time to be green. A program that hangs is ended, and named with what it had not finished.
+`--times` finds a test that fails once in a hundred runs before somebody else does.
 
 Prints a line for each program, and all that it said if it failed; then what failed, the reasons of skipped tests (they print
 `skipped: …`; ignored ones have theirs from libtest), and the counts last.
@@ -29,6 +30,25 @@ import time
 FEATURES = ["--workspace", "--all-features"]
 # How libtest ends, and how the virtual machine does.
 RESULT = re.compile(r"^(?:test result: \w+\. )?(\d+) passed[;,] (\d+) failed", re.M)
+# The end-to-end tests of what goes wrong, and the modes that they run in besides none (tests/src/security.rs).
+FAULTS = {
+    "cache_groups",
+    "cluster",
+    "cluster_etcd",
+    "cluster_members",
+    "coordinator",
+    "disk",
+    "faults",
+    "lifecycle",
+    "outage",
+    "policies",
+    "rdma",
+    "window",
+    "writing",
+    "writing_failures",
+    "writing_seed",
+}
+MODES = ["key", "auth"]
 # What other tests start as a process of their own is no test that was left out.
 NO_TEST = "a process of other tests"
 # Where `make setup` puts a UCX whose connections over sockets are sound, if the system's are not.
@@ -52,6 +72,7 @@ class Program:
     command: list[str]
     directory: pathlib.Path
     package: str = ""
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def rank(self) -> tuple:
@@ -122,10 +143,24 @@ def build(everything: bool) -> list[Program]:
     return sorted(programs, key=lambda program: program.rank)
 
 
+def in_modes(programs: list[Program]) -> list[Program]:
+    """Those of faults, in each mode of security. Bounds on time are tight, and runs long, without a mode only."""
+    faults = [program for program in programs if program.name.removeprefix("forebay-e2e::") in FAULTS]
+    return [
+        dataclasses.replace(
+            program,
+            name=f"{program.name}, security={mode}",
+            environment={"FOREBAY_TEST_SECURITY": mode, "FOREBAY_TEST_LONG": "0"},
+        )
+        for mode in MODES
+        for program in faults
+    ]
+
+
 def run(program: Program, arguments: list[str], within: float) -> Outcome:
     """Runs one, in a process group of its own so that all of it can be ended."""
     began, hung = time.monotonic(), False
-    environment = dict(os.environ)
+    environment = dict(os.environ) | program.environment
     # Where a test failed says enough, and the traces of panics on purpose would bury it.
     environment.setdefault("RUST_BACKTRACE", "0")
     if os.path.exists(UCX):
@@ -189,7 +224,8 @@ def tell_failure(outcome: Outcome, within: float) -> None:
         ended, slow = set(ENDED.findall(outcome.output)), SLOW.findall(outcome.output)
         unfinished = [name for name in slow if name not in ended] or ["it says nothing of it"]
         print(f"==> it had not ended after {within:.0f} s and was killed; not finished: {', '.join(unfinished)}")
-    print(f"==> alone: (cd {outcome.program.directory} && {' '.join(outcome.program.command)})")
+    variables = [f"{name}={value}" for name, value in outcome.program.environment.items()]
+    print(f"==> alone: (cd {outcome.program.directory} && {' '.join(variables + outcome.program.command)})")
 
 
 def main() -> int:
@@ -203,7 +239,10 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", help="for each program, after `--`")
     options = parser.parse_args()
 
-    programs = [program for program in build(options.all) if re.search(options.only, program.name)]
+    programs = build(options.all)
+    if os.environ.get("FOREBAY_TEST_LONG") == "1":
+        programs += in_modes(programs)
+    programs = [program for program in programs if re.search(options.only, program.name)]
     if options.list:
         print("\n".join(program.name for program in programs))
         return 0

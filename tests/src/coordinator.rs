@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Finished, Setup, eventually, finish, forebay, once, program};
+use crate::{Finished, Setup, eventually, finish, forebay, once, program, security};
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(30);
@@ -25,8 +25,8 @@ pub struct Coordinator {
     directory: TempDir,
     process: Option<Child>,
     address: SocketAddr,
-    /// What commands that ask it are told: who they are.
-    identity: Vec<String>,
+    /// What commands that ask it are told in their environment: who they are.
+    identity: Vec<(String, String)>,
 }
 
 impl Coordinator {
@@ -42,9 +42,8 @@ impl Coordinator {
             .stderr(log)
             .spawn();
         let process = Some(child.expect("starting a coordinator"));
-        let is_identity = |option: &&[String]| option[1].starts_with("security.");
-        let identity = setup.arguments.windows(2).filter(is_identity).flatten().cloned().collect();
-        let mut coordinator = Self { directory, process, address: SocketAddr::from(([127, 0, 0, 1], 0)), identity };
+        let (address, identity) = (SocketAddr::from(([127, 0, 0, 1], 0)), setup.identity());
+        let mut coordinator = Self { directory, process, address, identity };
         coordinator.address = once("the coordinator listens", START_WITHIN, || {
             let log = coordinator.log_text();
             assert!(!program::ended(coordinator.pid()), "the coordinator ended: {log}");
@@ -89,8 +88,9 @@ impl Coordinator {
     #[track_caller]
     pub fn ask<T: AsRef<std::ffi::OsStr>>(&self, command: &[T]) -> Finished {
         let mut asking = forebay(&[]);
-        asking.args(command).args(["--coordinator", &self.address()]).args(&self.identity);
-        finish(&mut asking, ANSWER_WITHIN)
+        // Not all of these commands take settings.
+        asking.envs(self.identity.iter().map(|(name, value)| (name, value)));
+        finish(asking.args(command).args(["--coordinator", &self.address()]), ANSWER_WITHIN)
     }
 
     /// `forebay cluster status --json`.
@@ -155,14 +155,17 @@ impl Coordinator {
         (answer.code.expect("an exit code"), report)
     }
 
-    /// The status and the body of the answer to `GET path`.
+    /// The status and the body of the answer to `GET path`: in plain text, unless `FOREBAY_TEST_SECURITY` names a mode and
+    /// the test none.
     ///
     /// # Panics
     /// When it does not answer.
     #[must_use]
     pub fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.address).expect("connecting to the coordinator");
-        stream.set_read_timeout(Some(END_WITHIN)).expect("a timeout");
+        let tcp = TcpStream::connect(self.address).expect("connecting to the coordinator");
+        tcp.set_read_timeout(Some(END_WITHIN)).expect("a timeout");
+        let plain = !self.identity.is_empty();
+        let mut stream: Box<dyn security::Stream> = if plain { Box::new(tcp) } else { security::to_http(tcp) };
         write!(stream, "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", self.address).expect("asking the coordinator");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("the coordinator answers");

@@ -162,16 +162,34 @@ impl Mount {
         stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
     }
 
-    /// The counters of the mount itself.
+    /// The counters of the mount itself. That its workers do not answer, or not whoever asks here, is said besides.
     ///
     /// # Panics
     /// When it does not answer.
     #[must_use]
     #[track_caller]
     pub fn own_stats(&self) -> Value {
-        let answer = self.ask(&["stats", "--all", "--json"]).succeeded();
-        let own = answer.text().lines().last().map(serde_json::from_str);
-        own.expect("a line").expect("the counters as JSON")
+        let answer = self.ask(&["stats", "--all", "--json"]);
+        let last: Option<Value> = answer.text().lines().last().and_then(|line| serde_json::from_str(line).ok());
+        let own = last.filter(|counters| counters["fuse"].is_object());
+        own.unwrap_or_else(|| panic!("no counters of the mount: {answer:?}"))
+    }
+
+    /// The sockets of a `forebay up`: for what is asked of the process, of its worker and of its coordinator.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[must_use]
+    #[track_caller]
+    pub fn sockets(&self) -> [PathBuf; 3] {
+        let state = std::fs::read(self.pid_file().with_extension("json")).expect("the run state");
+        let state: Value = serde_json::from_slice(&state).expect("the run state as JSON");
+        let unix = |address: &Value| -> PathBuf {
+            let path = address.as_str().and_then(|address| address.strip_prefix("unix:"));
+            path.unwrap_or_else(|| panic!("no socket: {state}")).into()
+        };
+        let control = state["control"].as_str().expect("a control socket").into();
+        [control, unix(&state["workers"][0]), unix(&state["coordinator"])]
     }
 
     /// Where it stages what is written to it.

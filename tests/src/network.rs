@@ -11,6 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, Tc
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::program::wrapped;
+
 /// A switch and the hosts on it. Dropping it takes them away.
 #[derive(Debug)]
 pub struct Network {
@@ -170,15 +172,9 @@ impl Host {
     /// The same command, run on this host. It keeps everything but the network.
     #[must_use]
     pub fn running(&self, command: &Command) -> Command {
-        let mut wrapped = Command::new("nsenter");
-        wrapped.arg(format!("--net=/run/netns/{}", self.namespace)).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => wrapped.env(name, value),
-                None => wrapped.env_remove(name),
-            };
-        }
-        wrapped
+        let mut enter = Command::new("nsenter");
+        enter.arg(format!("--net=/run/netns/{}", self.namespace));
+        wrapped(enter, command)
     }
 
     /// Runs `ip ARGUMENTS` for this host's network.

@@ -11,6 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::security;
+
 /// The binary under test: the one that was built beside this test, or the one that `FOREBAY_TEST_BINARY` names.
 fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("FOREBAY_TEST_BINARY") {
@@ -32,13 +34,29 @@ pub fn beside_tests(program: &str) -> PathBuf {
     binary
 }
 
-/// `forebay` with nothing of this machine's configuration and credentials, and with this environment instead.
+/// `forebay` with nothing of this machine's configuration and credentials, and with this environment instead, in the mode
+/// that `FOREBAY_TEST_SECURITY` names.
 #[must_use]
 pub fn forebay(environment: &[(&str, String)]) -> Command {
     let mut command = Command::new(binary());
     isolate(&mut command);
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    for (name, value) in security::variables().iter().chain(environment) {
+        command.env(name, value);
+    }
     command
+}
+
+/// `wrapper`, which runs the program that its last arguments name, around this command with its arguments and environment.
+#[must_use]
+pub(crate) fn wrapped(mut wrapper: Command, command: &Command) -> Command {
+    wrapper.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapper.env(name, value),
+            None => wrapper.env_remove(name),
+        };
+    }
+    wrapper
 }
 
 /// UCX over sockets is to use loopback, and not the devices that other tests make and remove meanwhile.

@@ -62,6 +62,14 @@ impl Setup {
         self.option(&format!("worker.disks={}:{size}", directory.display()))
     }
 
+    /// Variables of the environment with which a command proves who it is as what is started so does.
+    pub(crate) fn identity(&self) -> Vec<(String, String)> {
+        let settings = self.arguments.iter().filter_map(|argument| argument.split_once('='));
+        let of_security = settings.filter(|(key, _)| key.starts_with("security."));
+        let variable = |key: &str| format!("FOREBAY_{}", key.replace('.', "_").to_uppercase());
+        of_security.map(|(key, value)| (variable(key), value.to_owned())).collect()
+    }
+
     /// Changes a variable of the environment.
     #[must_use]
     pub fn variable(mut self, name: &'static str, value: &str) -> Self {

@@ -177,7 +177,8 @@ impl Worker {
         eventually(&format!("the worker shows {path}"), END_WITHIN, || self.ask(&["fs", "stat", path]).code == Some(0));
     }
 
-    /// Runs `forebay COMMAND --workers ADDRESS`, with the worker's block size: it answers no client that has another.
+    /// Runs `forebay COMMAND --workers ADDRESS`, with the worker's block size and the settings of its identity: it answers
+    /// no client that has another size, or proves less.
     ///
     /// # Panics
     /// When that takes too long.
@@ -185,7 +186,7 @@ impl Worker {
     #[track_caller]
     pub fn ask(&self, command: &[&str]) -> Finished {
         let mut asking = forebay(&[]);
-        asking.args(command).args(["--workers", &self.address.to_string()]);
+        asking.envs(self.setup.identity()).args(command).args(["--workers", &self.address.to_string()]);
         if let Some(setting) = self.setup.arguments.iter().rfind(|setting| setting.starts_with("block.size=")) {
             asking.args(["-o", setting]);
         }

@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use forebay_e2e::{BLOCK, Cluster, Coordinator, Finished, Setup, Tree, Worker, eventually, finish, forebay, once};
+use forebay_e2e::{
+    BLOCK, Cluster, Coordinator, Finished, Setup, Tree, Worker, eventually, finish, forebay, once, ruled_out_by_mode,
+};
 use forebay_identity::{ClusterKeys, Live, Material, Scope, Trust};
 use forebay_memory::{Pool, PoolOptions};
 use forebay_tcp::{ClientOptions, ClientSecurity, TcpSecurity, TcpTransport};
@@ -133,6 +135,9 @@ fn described(op: Op, version: &FileVersion) -> Request {
 
 #[test]
 fn a_reader_of_one_mount_never_reads_another_and_nobody_reads_one_that_was_removed() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
     use FailureKind::{NeedsDescription, NotCached, PermissionDenied, Unavailable};
     let Some(cluster) = Cluster::start(1) else { return };
     let (tree, secrets, disk) = (Tree::of_equal_files(2, 200 << 10), Secrets::new(), tempfile::tempdir().unwrap());

@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forebay_e2e::{
-    Finished, Host, Network, Relay, Traffic, eventually, finish, forebay, is_root, once, signal, skipped,
+    Finished, Host, Network, Relay, Traffic, eventually, finish, forebay, is_root, once, ruled_out_by_mode, signal,
+    skipped,
 };
 use forebay_testkit::{DataSet, Etcd, EtcdSetup};
 use rustix::process::Signal;
@@ -66,6 +67,9 @@ struct Scene {
 
 impl Scene {
     fn with_workers(count: usize) -> Option<Self> {
+        if ruled_out_by_mode("its processes listen without one") {
+            return None;
+        }
         if !is_root() {
             skipped("needs root for network namespaces");
             return None;

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay_e2e::{Bucket, Coordinator, Finished, Setup, Tree, Worker, browser, eventually, finish, forebay, page};
+use forebay_e2e::{
+    Bucket, Coordinator, Finished, Setup, Tree, Worker, browser, eventually, finish, forebay, page, ruled_out_by_mode,
+};
 use forebay_identity::{ClusterKeys, Live, Material, Scope, Trust, http_client_config};
 use forebay_testkit::ReservedPort;
 use forebay_types::Role;
@@ -157,6 +159,9 @@ fn run(arguments: &[&str], settings: &[String]) -> Finished {
 
 #[test]
 fn commands_prove_who_they_are_by_themselves_and_who_may_not_is_told() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
     let scene = Scene::start();
     let ours = scene.secrets.path("forebay.toml");
     let status = scene.command(&["cluster", "status", "--json"], &ours).succeeded().text();
@@ -188,6 +193,9 @@ fn commands_prove_who_they_are_by_themselves_and_who_may_not_is_told() {
 
 #[test]
 fn a_token_is_taken_from_authorization_alone_and_one_for_scrapes_opens_counters_alone() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
     let scene = Scene::start();
     let (coordinator, worker) = (scene.coordinator(), scene.worker_web.address());
     let worker = SocketAddr::from(([127, 0, 0, 1], worker.port()));
@@ -240,6 +248,9 @@ fn a_token_is_taken_from_authorization_alone_and_one_for_scrapes_opens_counters_
 /// With a kind of key that a browser does not take there would be no warning, and nothing to go on to.
 #[test]
 fn a_browser_goes_on_after_its_warning_and_shows_what_the_token_opens() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
     let Some(browser) = browser() else { return };
     let (scene, profile) = (Scene::start(), tempfile::tempdir().unwrap());
     let url = format!("https://{}/", scene.coordinator());
@@ -261,6 +272,9 @@ fn a_browser_goes_on_after_its_warning_and_shows_what_the_token_opens() {
 
 #[test]
 fn tokens_are_replaced_while_processes_run() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
     let scene = Scene::start();
     let of = |token: &str| scene.browse(scene.coordinator(), "/api/v1/mounts", &bearer(token)).0;
     let old = scene.secrets.token("token");
@@ -276,6 +290,9 @@ fn tokens_are_replaced_while_processes_run() {
 
 #[test]
 fn a_token_that_others_may_read_or_that_nobody_asks_for_stops_the_start() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
     let secrets = Secrets::new();
     let mut settings = secrets.settings();
     settings.push("coordinator.bind.host=127.0.0.1".to_owned());

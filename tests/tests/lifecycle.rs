@@ -10,7 +10,7 @@ use forebay_e2e::mapping::Mapping;
 use forebay_e2e::reading::{self, DirectFile};
 use forebay_e2e::{
     Bucket, Finished, Setup, Tree, ended, eventually, finish, forebay, is_long_run, is_mounted, is_root, once,
-    resident, resident_shared, signal, skipped,
+    resident, resident_shared, ruled_out_by_mode, signal, skipped,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -301,6 +301,9 @@ impl Drop for Namespace {
 
 #[test]
 fn an_ordinary_user_mounts_reads_writes_and_unmounts() {
+    if ruled_out_by_mode("another user may not read the key") {
+        return;
+    }
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,
         Err(reason) => return skipped(&format!("mounting as a user: {reason}")),

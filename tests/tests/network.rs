@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use forebay_e2e::reading::DirectFile;
 use forebay_e2e::{
-    Bucket, Finished, Host, Network, Relay, Tree, eventually, finish, forebay, is_long_run, is_root, once, signal,
-    skipped,
+    Bucket, Finished, Host, Network, Relay, Tree, eventually, finish, forebay, is_long_run, is_root, once,
+    ruled_out_by_mode, signal, skipped,
 };
 use forebay_testkit::{Etcd, EtcdSetup};
 use rand::rngs::SmallRng;
@@ -73,6 +73,9 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Option<Self> {
+        if ruled_out_by_mode("its processes listen without one") {
+            return None;
+        }
         if !is_root() {
             skipped("needs root for network namespaces");
             return None;

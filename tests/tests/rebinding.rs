@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Coordinator, Setup, Worker, eventually, skipped};
+use forebay_e2e::{Bucket, Coordinator, Setup, Worker, eventually, ruled_out_by_mode, skipped};
 use forebay_testkit::ReservedPort;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -111,6 +111,9 @@ fn answers_only_its_own_with(more: &[&str], address: SocketAddr, page: &str) {
 
 #[test]
 fn no_listener_answers_under_a_name_of_another_site_or_to_its_pages() {
+    if ruled_out_by_mode("it speaks plain text to pages") {
+        return;
+    }
     let scene = Scene::start();
     let at_coordinator = scene.coordinator();
     for page in ["/", "/api/v1/version", "/metrics", "/healthz"] {
@@ -145,6 +148,9 @@ fn no_listener_answers_under_a_name_of_another_site_or_to_its_pages() {
 
 #[test]
 fn the_listeners_of_a_mount_answer_only_under_their_own_names() {
+    if ruled_out_by_mode("it speaks plain text to pages") {
+        return;
+    }
     let bucket = Bucket::new();
     let mount = Setup::of(&bucket).flag("--web=0").up(&bucket);
     let url = mount.summary()["page"].as_str().expect("the page's URL");
@@ -168,6 +174,9 @@ fn may_open(descriptors: u64) -> bool {
 
 #[test]
 fn a_thousand_idle_connections_keep_nobody_from_the_coordinator_or_its_probes() {
+    if ruled_out_by_mode("it speaks plain text to pages") {
+        return;
+    }
     if !may_open(4096) {
         return skipped("this process may not have 4096 descriptors");
     }
@@ -192,6 +201,9 @@ fn a_thousand_idle_connections_keep_nobody_from_the_coordinator_or_its_probes() 
 
 #[test]
 fn a_client_that_reads_no_answer_or_sends_no_body_is_closed() {
+    if ruled_out_by_mode("it speaks plain text to pages") {
+        return;
+    }
     let scene = Scene::start();
     let address = scene.coordinator();
     let mut unread = TcpStream::connect(address).expect("connecting");

@@ -9,8 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_e2e::{Bucket, Mount, Setup, Tree, as_stranger, finish, forebay, is_root, skipped};
-use serde_json::Value;
+use forebay_e2e::{Bucket, Mount, Setup, Tree, as_stranger, finish, forebay, is_root, ruled_out_by_mode, skipped};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -18,16 +17,6 @@ const SOON: Duration = Duration::from_secs(30);
 fn run_state(mount: &Mount) -> String {
     let pid_file = mount.summary()["pid_file"].as_str().expect("a pid file");
     std::fs::read_to_string(Path::new(pid_file).with_extension("json")).expect("the run state")
-}
-
-/// The sockets for what is asked of the process, of its worker and of its coordinator.
-fn sockets(mount: &Mount) -> [PathBuf; 3] {
-    let state: Value = serde_json::from_str(&run_state(mount)).expect("JSON");
-    let unix = |address: &Value| -> PathBuf {
-        address.as_str().and_then(|address| address.strip_prefix("unix:")).unwrap_or_else(|| panic!("{state}")).into()
-    };
-    let control = state["control"].as_str().expect("a control socket").into();
-    [control, unix(&state["workers"][0]), unix(&state["coordinator"])]
 }
 
 /// The ports that the process listens at.
@@ -78,7 +67,7 @@ fn up_listens_at_no_port_and_commands_reach_it() {
 #[test]
 fn another_user_gets_nothing_of_what_up_has() {
     let (_bucket, _tree, mount) = mounted(|setup| setup);
-    let sockets = sockets(&mount);
+    let sockets = mount.sockets();
     let directory = sockets[0].parent().expect("a directory").to_owned();
     let mode = |path: &Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!(mode(&directory), 0o700);
@@ -100,7 +89,7 @@ fn another_user_who_gets_to_a_socket_of_up_all_the_same_is_sent_away() {
         return skipped("only root can open a way to the sockets");
     }
     let (_bucket, _tree, mount) = mounted(|setup| setup);
-    let sockets = sockets(&mount);
+    let sockets = mount.sockets();
     // A second name where every user gets to, on the same file system, and for every user.
     let run_directory = sockets[0].parent().and_then(Path::parent).and_then(Path::parent).expect("a directory");
     let open = tempfile::tempdir_in(run_directory).expect("a directory");
@@ -144,6 +133,9 @@ fn status(address: SocketAddr, page: &str, lines: &str) -> u16 {
 
 #[test]
 fn the_web_page_of_up_is_for_who_has_its_token() {
+    if ruled_out_by_mode("it speaks plain text to pages") {
+        return;
+    }
     let (_bucket, _tree, mount) = mounted(|setup| setup.flag("--web=0"));
     let url = mount.summary()["page"].as_str().expect("the page's URL");
     let (address, token) = url.trim_start_matches("http://").split_once("/#token=").expect("a token");
