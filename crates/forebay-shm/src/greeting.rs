@@ -10,7 +10,7 @@
 
 use forebay_identity::{Peer, Unproved};
 use forebay_transport::wire::HELLO_LEN;
-use forebay_transport::Op;
+use forebay_transport::{Flags, Op};
 
 use crate::handshake::{Handshake, HandshakeError, PIECE, is_tls};
 use crate::security::ServerSecurity;
@@ -74,7 +74,7 @@ async fn prove(socket: &Socket, shared: &SessionsShared, security: &ServerSecuri
     if !is_process(socket.peer_process(), process) {
         return Err(End::Relayed);
     }
-    if let Some(refused) = Op::Read.refusal(peer.identity.role()) {
+    if let Some(refused) = Op::Read.refusal(Flags::default(), peer.identity.role()) {
         return Err(End::Forbidden(refused));
     }
     let fits = shared.hello.check(&hello);

@@ -231,8 +231,8 @@ impl Session {
 
     /// Has the service answer: at once, or in a task.
     fn ask(&mut self, header: RequestHeader, body: Bytes) -> Result<(), End> {
-        let (id, op) = (header.id, header.op);
-        if let Some(refused) = self.caller.role().and_then(|role| op.refusal(role)) {
+        let (id, op, flags) = (header.id, header.op, header.flags);
+        if let Some(refused) = self.caller.role().and_then(|role| op.refusal(flags, role)) {
             return self.fail(id, &refused);
         }
         if !wire::is_served(op) {

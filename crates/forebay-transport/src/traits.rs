@@ -43,7 +43,7 @@ pub enum Op {
     /// the reply: [`crate::message::ChangeReply`].
     Upload = 12,
     /// Forget what is known of a path, and ask the origin when it is asked for next. Body: the path. With [`Flags::BELOW`] also of
-    /// everything below it.
+    /// everything below it. A worker has those wait who ask for it too often.
     Refresh = 13,
     /// Attributes of a path, and with them the bytes of a small file. Body: the path. The length is the most bytes that the caller
     /// has room for; with [`Flags::CACHED`], it wants none that would have to be fetched. Body of the reply:
@@ -131,7 +131,7 @@ impl Flags {
 
     /// Whether all bits of `other` are set.
     #[must_use]
-    pub fn contains(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }

@@ -46,6 +46,9 @@ impl Worker {
         if length == 0 {
             return Err(Failure::new(FailureKind::InvalidArgument, "a read of no bytes"));
         }
+        if request.flags.contains(Flags::SCRUB) && self.shows(&request.caller, &block) {
+            self.store().scrub(&block);
+        }
         if request.flags.contains(Flags::CACHED) {
             return self.read_cached(request).await.map(counted);
         }
@@ -228,7 +231,7 @@ impl Worker {
             Op::Adopt => self.adopt(request).await?,
             Op::Change => self.change(request).await?,
             Op::Upload => self.upload(request).await?,
-            Op::Refresh => self.refresh(request)?,
+            Op::Refresh => self.refresh(request).await?,
             Op::StatRead => return self.stat_read(request).await,
             // The server answers it that knows who asks: nobody is asked to prove anything where it gets here.
             Op::Admit => return Err(Failure::new(FailureKind::Unsupported, "this worker asks nobody for a pass")),
@@ -252,8 +255,9 @@ impl Service for Worker {
         if request.op != Op::Read || request.length == 0 || !self.shows(&request.caller, &request.block) {
             return None;
         }
+        // To check a whole block may have to wait for its turn.
         if request.flags.contains(Flags::SCRUB) {
-            self.store().scrub(&request.block);
+            return None;
         }
         let provenance = Provenance { memory: request.length, ..Provenance::default() };
         let checked = || {
@@ -291,6 +295,12 @@ impl Service for Worker {
     }
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
+        if let Err(refused) = self.rates.pace(&request).await {
+            // Counted, and not in the log, which whoever asks too often would fill.
+            self.counters.asked(request.op);
+            self.counters.failed();
+            return Err(refused);
+        }
         let answer = self.answer(&request, takes_files).await;
         match &answer {
             Ok((_, served)) => {
