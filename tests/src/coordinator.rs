@@ -25,8 +25,8 @@ pub struct Coordinator {
     directory: TempDir,
     process: Option<Child>,
     address: SocketAddr,
-    /// What commands that ask it are told: who they are.
-    identity: Vec<String>,
+    /// The variables that say to commands who they are.
+    identity: Vec<(String, String)>,
 }
 
 impl Coordinator {
@@ -42,8 +42,11 @@ impl Coordinator {
             .stderr(log)
             .spawn();
         let process = Some(child.expect("starting a coordinator"));
-        let is_identity = |option: &&[String]| option[1].starts_with("security.");
-        let identity = setup.arguments.windows(2).filter(is_identity).flatten().cloned().collect();
+        let security = |argument: &String| {
+            let (key, value) = argument.strip_prefix("security.")?.split_once('=')?;
+            Some((format!("FOREBAY_SECURITY_{}", key.to_uppercase().replace('.', "_")), value.to_owned()))
+        };
+        let identity = setup.arguments.iter().filter_map(security).collect();
         let mut coordinator = Self { directory, process, address: SocketAddr::from(([127, 0, 0, 1], 0)), identity };
         coordinator.address = once("the coordinator listens", START_WITHIN, || {
             let log = coordinator.log_text();
@@ -89,7 +92,7 @@ impl Coordinator {
     #[track_caller]
     pub fn ask<T: AsRef<std::ffi::OsStr>>(&self, command: &[T]) -> Finished {
         let mut asking = forebay(&[]);
-        asking.args(command).args(["--coordinator", &self.address()]).args(&self.identity);
+        asking.args(command).args(["--coordinator", &self.address()]).envs(self.identity.iter().cloned());
         finish(&mut asking, ANSWER_WITHIN)
     }
 

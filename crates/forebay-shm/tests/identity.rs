@@ -96,7 +96,8 @@ async fn the_descriptor_is_passed_to_nobody_who_did_not_prove_who_it_is() {
     let expired = cluster.credentials(Role::Reader, "late", now - HOUR);
     let foreign = Cluster::new().credentials(Role::Admin, "root", now + HOUR);
     let metrics = cluster.credentials(Role::Metrics, "scrapes", now + HOUR);
-    let cases: [(&str, Option<&Credentials>, &[&[u8]]); 6] = [
+    type Case<'a> = (&'a str, Option<&'a Credentials>, &'a [&'a [u8]]);
+    let cases: [Case<'_>; 6] = [
         ("no certificate", None, &[PROTOCOL]),
         ("another key", Some(&foreign), &[PROTOCOL]),
         ("an expired one", Some(&expired), &[PROTOCOL]),

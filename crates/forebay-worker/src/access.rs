@@ -131,7 +131,7 @@ mod tests {
     fn namespace(mounts: &[(&str, &str)], lists: &[(&str, &[&str])]) -> Namespace {
         let origin = |url: &str| Arc::new(FakeOrigin::new(url)) as Arc<dyn Origin>;
         let namespace = Namespace::new(mounts.iter().map(|(at, url)| (path(at), origin(url)))).unwrap();
-        namespace.with_access(lists.iter().map(|(at, read)| (path(at), AccessList::new(*read, &[]).unwrap())))
+        namespace.with_access(lists.iter().map(|(at, read)| (path(at), AccessList::new(read, &[]).unwrap())))
     }
 
     fn proved(role: Role, name: &str) -> Caller {
