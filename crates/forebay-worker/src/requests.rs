@@ -117,7 +117,8 @@ impl Worker {
         if !request.flags.contains(Flags::CHECKSUMS) {
             return None;
         }
-        let (span, checksums) = self.store().try_read_checksummed(&request.block, request.offset, request.length)?;
+        let shown = self.shown_to(&request.caller);
+        let (span, checksums) = shown.try_read_checksummed(&request.block, request.offset, request.length)?;
         let payload = ResponsePayload::Spans(Spans::from_iter([span]));
         Some(Response { provenance, body: checksums.as_bytes().clone(), payload })
     }
@@ -252,7 +253,7 @@ impl Service for Worker {
         if matches!(request.op, Op::Stat | Op::StatRead) {
             return self.try_name(request);
         }
-        if request.op != Op::Read || request.length == 0 || !self.shows(&request.caller, &request.block) {
+        if request.op != Op::Read || request.length == 0 {
             return None;
         }
         // To check a whole block may have to wait for its turn.
@@ -265,7 +266,8 @@ impl Service for Worker {
             if request.flags.contains(Flags::CACHED) {
                 return None;
             }
-            let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
+            let shown = self.shown_to(&request.caller);
+            let spans = shown.try_read(&request.block, request.offset, request.length)?;
             Some(Response::of_spans(spans, provenance))
         };
         let response = self.checksummed(request, provenance).or_else(checked)?;
@@ -274,16 +276,13 @@ impl Service for Worker {
     }
 
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        if !self.shows(&Caller::Local, block) {
-            return None;
-        }
-        let spans = self.engine.try_read(block, offset, length)?;
+        let spans = self.shown_to(&Caller::Local).try_read(block, offset, length)?;
         self.note_hit(block, length);
         Some(spans)
     }
 
     fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        let looked = self.shows(&Caller::Local, block) && self.engine.try_look(block, offset, length, look).is_some();
+        let looked = self.shown_to(&Caller::Local).try_look(block, offset, length, look).is_some();
         if looked {
             self.note_hit(block, length);
         }
@@ -291,7 +290,7 @@ impl Service for Worker {
     }
 
     fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
-        self.shows(&Caller::Local, block) && self.store().is_in_memory(block, offset, length)
+        self.shown_to(&Caller::Local).is_in_memory(block, offset, length)
     }
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
