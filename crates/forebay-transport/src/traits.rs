@@ -535,6 +535,11 @@ impl Response {
 /// What answers requests. Implementations check every field: a request may come from any process (invariant 7).
 #[async_trait::async_trait]
 pub trait Service: Send + Sync + 'static {
+    /// Whether `caller` may read all that is cached. Who is shown the memory itself sees all of it, whatever it asks for.
+    fn shows_all(&self, _caller: &Caller) -> bool {
+        true
+    }
+
     /// Answers at once, without waiting, or not at all: the hot path of a hit.
     fn try_handle(&self, _request: &Request) -> Option<Response> {
         None

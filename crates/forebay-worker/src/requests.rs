@@ -249,6 +249,10 @@ fn counted(response: Response) -> (Response, Served) {
 
 #[async_trait::async_trait]
 impl Service for Worker {
+    fn shows_all(&self, caller: &Caller) -> bool {
+        self.scopes.current().shows_all(caller)
+    }
+
     fn try_handle(&self, request: &Request) -> Option<Response> {
         if matches!(request.op, Op::Stat | Op::StatRead) {
             return self.try_name(request);
