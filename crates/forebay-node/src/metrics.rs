@@ -386,6 +386,13 @@ fn of_worker(worker: &Worker, families: &mut Families) {
         requests = requests.add([("operation", operation)], *count);
     }
     families.counter("forebay_worker_failed_requests_total", "Requests that failed").add([], worker.failures);
+    let mut limited = families.counter(
+        "forebay_worker_rate_limited_total",
+        "Requests that had to wait, or were refused, because their sender asked too often",
+    );
+    for (operation, count) in &worker.rate_limited {
+        limited = limited.add([("operation", operation)], *count);
+    }
     families
         .counter("forebay_worker_served_bytes_total", "Bytes that a worker served, by source")
         .add([("source", "memory")], worker.bytes_memory)

@@ -362,6 +362,7 @@ pub struct WindowWorker {
 pub struct Worker {
     pub requests: BTreeMap<String, u64>,
     pub failures: u64,
+    pub rate_limited: BTreeMap<String, u64>,
     pub bytes_memory: u64,
     pub bytes_disk: u64,
     pub bytes_origin: u64,
@@ -464,7 +465,8 @@ mod tests {
             "process": ProcessStats::now(),
         });
         let report = Report::of(&report).unwrap();
-        assert_eq!(report.worker.unwrap().bytes_disk, 5);
+        let worker = report.worker.unwrap();
+        assert_eq!((worker.bytes_disk, worker.rate_limited["refresh_below"]), (5, 0));
         assert_eq!(report.client.unwrap().data.latency.count(), 0);
         assert!(report.process.unwrap().threads > 0);
         assert!(report.rdma.unwrap().paths.is_some());

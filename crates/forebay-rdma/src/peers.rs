@@ -325,7 +325,7 @@ impl Peers {
         }
         let caller = proved.map_or_else(Caller::default, |proved| proved.caller.clone());
         let request = header.with_body(body).by(caller);
-        if let Some(refused) = proved.and_then(|proved| proved.refusal(request.op)) {
+        if let Some(refused) = proved.and_then(|proved| proved.refusal(request.op, request.flags)) {
             self.reply(peer, id, Err(refused));
             return Ok(());
         }

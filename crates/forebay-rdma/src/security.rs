@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use forebay_identity::{Identity, Live, Pass, Passes, Peer, Standing};
-use forebay_transport::{CallError, Caller, LinkError, Op, Request, Transport};
+use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Transport};
 use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -82,9 +82,9 @@ impl Proved {
         &self.peer.identity
     }
 
-    /// Why it may not ask for `op` here, if that is so.
-    pub(crate) fn refusal(&self, op: Op) -> Option<Failure> {
-        op.refusal(self.peer.identity.role()).or_else(|| {
+    /// Why it may not ask for `op` with `flags` here, if that is so.
+    pub(crate) fn refusal(&self, op: Op, flags: Flags) -> Option<Failure> {
+        op.refusal(flags, self.peer.identity.role()).or_else(|| {
             let message = || format!("nobody may ask for `{}` over RDMA; ask over TCP", op.name());
             (!only_reads(op)).then(|| Failure::new(FailureKind::PermissionDenied, message()))
         })
@@ -152,10 +152,11 @@ mod tests {
             let peer = Peer { identity, until: SystemTime::UNIX_EPOCH };
             let proved = Proved { pass: Pass { client: 1, server: 2 }, caller: Caller::default(), peer };
             for op in (0..=u8::MAX).filter_map(Op::from_wire) {
-                let is_allowed = proved.refusal(op).is_none();
-                let expected = only_reads(op) && op.permission().is_none_or(|permission| role.may(permission));
+                let permission = op.permission(Flags::default());
+                let is_allowed = proved.refusal(op, Flags::default()).is_none();
+                let expected = only_reads(op) && permission.is_none_or(|permission| role.may(permission));
                 assert_eq!(is_allowed, expected, "{role} {op:?}");
-                assert!(!is_allowed || op.permission().is_none_or(|it| it == Permission::Read), "{role} {op:?}");
+                assert!(!is_allowed || permission.is_none_or(|it| it == Permission::Read), "{role} {op:?}");
             }
         }
     }

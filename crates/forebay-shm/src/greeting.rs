@@ -10,11 +10,11 @@
 
 use forebay_identity::{Peer, Unproved};
 use forebay_transport::wire::HELLO_LEN;
-use forebay_transport::Op;
+use forebay_transport::{Caller, Flags, Op};
 
 use crate::handshake::{Handshake, HandshakeError, PIECE, is_tls};
 use crate::security::ServerSecurity;
-use crate::sessions::{End, SessionsShared};
+use crate::sessions::{End, SessionsShared, caller_of};
 use crate::socket::{Received, Socket, is_process, our_process};
 use crate::wire::{GREETING_LEN, Greeting, Malformed};
 
@@ -50,6 +50,9 @@ async fn hear(socket: &Socket, shared: &SessionsShared) -> Result<Option<Peer>, 
 /// A client that proves nothing, and need not.
 async fn plain(socket: &Socket, shared: &SessionsShared, hello: &[u8]) -> Result<(), End> {
     let theirs: &[u8; HELLO_LEN] = hello.try_into().map_err(|_| Malformed::Size(hello.len()))?;
+    if !shared.service.shows_all(&Caller::default()) {
+        return Err(End::Confined);
+    }
     let fits = shared.hello.check(theirs);
     // One that does not fit gets ours, too, and knows why from it.
     let memory = shared.pool.descriptor().filter(|_| fits.is_ok());
@@ -74,8 +77,11 @@ async fn prove(socket: &Socket, shared: &SessionsShared, security: &ServerSecuri
     if !is_process(socket.peer_process(), process) {
         return Err(End::Relayed);
     }
-    if let Some(refused) = Op::Read.refusal(peer.identity.role()) {
+    if let Some(refused) = Op::Read.refusal(Flags::default(), peer.identity.role()) {
         return Err(End::Forbidden(refused));
+    }
+    if !shared.service.shows_all(&caller_of(&peer)) {
+        return Err(End::Confined);
     }
     let fits = shared.hello.check(&hello);
     let memory = shared.pool.descriptor().filter(|_| fits.is_ok());

@@ -34,11 +34,11 @@ impl Known {
         self.0.lock().len()
     }
 
-    /// Tells those to end whose clients are not in good standing any more.
-    pub(crate) fn look_over(&self, standing: impl Fn(&Peer) -> Standing) {
+    /// Tells those to end whose clients are not in good standing any more, or may not see all of the memory.
+    pub(crate) fn look_over(&self, standing: impl Fn(&Peer) -> Standing, sees_all: impl Fn(&Peer) -> bool) {
         for known in self.0.lock().values_mut().filter(|known| !known.told.is_cancelled()) {
             known.standing = standing(&known.peer);
-            if known.standing != Standing::Good {
+            if known.standing != Standing::Good || !sees_all(&known.peer) {
                 known.told.cancel();
             }
         }

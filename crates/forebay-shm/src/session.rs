@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::greeting::greet;
 use crate::pins::{Expired, Mistaken, Pin, Pins};
-use crate::sessions::{Counted, End, SessionsShared, places_of};
+use crate::sessions::{Counted, End, SessionsShared, caller_of, places_of};
 use crate::socket::{Received, Socket};
 use crate::wire::{self, Asked, MAX_ASKED, Malformed};
 
@@ -148,8 +148,7 @@ impl Session {
     /// The client may ask: as `peer`, if it had to prove who it is.
     fn admit(&mut self, peer: Option<Peer>) {
         if let Some(peer) = peer {
-            let identity = &peer.identity;
-            self.caller = Caller::proved(identity.role(), identity.name(), &identity.to_string());
+            self.caller = caller_of(&peer);
             tracing::info!(identity = %peer.identity, "a client on this host sees this worker's memory");
             self.shared.known.enter(self.number, peer, &self.told);
         }
@@ -160,6 +159,7 @@ impl Session {
         match self.shared.known.standing(self.number) {
             Some((Standing::Denied, identity)) => End::Denied(Box::new(identity)),
             Some((Standing::Expired, _)) => End::Expired,
+            Some(_) if !self.shared.service.shows_all(&self.caller) => End::Confined,
             _ => End::Stopped,
         }
     }
@@ -231,8 +231,8 @@ impl Session {
 
     /// Has the service answer: at once, or in a task.
     fn ask(&mut self, header: RequestHeader, body: Bytes) -> Result<(), End> {
-        let (id, op) = (header.id, header.op);
-        if let Some(refused) = self.caller.role().and_then(|role| op.refusal(role)) {
+        let (id, op, flags) = (header.id, header.op, header.flags);
+        if let Some(refused) = self.caller.role().and_then(|role| op.refusal(flags, role)) {
             return self.fail(id, &refused);
         }
         if !wire::is_served(op) {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use forebay_identity::{Identity, Unproved};
+use forebay_identity::{Identity, Peer, Unproved};
 use forebay_memory::{FRAME_SIZE, Place, Pool, Spans};
-use forebay_transport::Service;
 use forebay_transport::wire::{Hello, WireError};
+use forebay_transport::{Caller, Service};
 use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -37,12 +37,19 @@ pub(crate) struct SessionsShared {
 }
 
 impl SessionsShared {
-    /// Tells sessions to end whose clients are denied, or have to prove anew who they are.
+    /// Tells sessions to end whose clients are denied, have to prove anew who they are, or are not on an access list that is new.
     pub(crate) fn look_over(&self, now: SystemTime) {
         if let Some(security) = &self.options.security {
-            self.known.look_over(|peer| security.standing(peer, now));
+            let sees_all = |peer: &Peer| self.service.shows_all(&caller_of(peer));
+            self.known.look_over(|peer| security.standing(peer, now), sees_all);
         }
     }
+}
+
+/// A client that proved to be `peer`, as its requests say it.
+pub(crate) fn caller_of(peer: &Peer) -> Caller {
+    let identity = &peer.identity;
+    Caller::proved(identity.role(), identity.name(), &identity.to_string())
 }
 
 /// Counts something for as long as it is there.
@@ -128,6 +135,11 @@ pub(crate) enum End {
     /// The client's role may not read.
     #[error("{}", .0.message())]
     Forbidden(Failure),
+    /// The client may read what is cached of some mounts only.
+    #[error(
+        "a mount has an access list that is not for this client, which reads over TCP: memory shows what is cached of all mounts"
+    )]
+    Confined,
     /// The client was admitted, and may not be here any more.
     #[error("`{0}` is denied; take it out of the worker's `security.denied_file` if it may come back")]
     Denied(Box<Identity>),
@@ -148,7 +160,7 @@ impl From<WireError> for End {
 impl End {
     /// Whether an operator should know.
     pub(crate) fn is_remarkable(&self) -> bool {
-        !matches!(self, Self::Closed | Self::Stopped | Self::Expired)
+        !matches!(self, Self::Closed | Self::Stopped | Self::Confined | Self::Expired)
     }
 
     /// What the client is told.
@@ -156,9 +168,12 @@ impl End {
         let kind = match self {
             Self::Closed | Self::Stopped | Self::Expired | Self::Io(_) => FailureKind::Unavailable,
             Self::Late(_) | Self::Malformed(_) | Self::Mistaken(_) | Self::TooMany(_) => FailureKind::InvalidArgument,
-            Self::ProvesNothing | Self::TakesNoProof | Self::Relayed | Self::Forbidden(_) | Self::Denied(_) => {
-                FailureKind::PermissionDenied
-            }
+            Self::ProvesNothing
+            | Self::TakesNoProof
+            | Self::Relayed
+            | Self::Forbidden(_)
+            | Self::Confined
+            | Self::Denied(_) => FailureKind::PermissionDenied,
             // TLS has told it, in its own words.
             Self::Unproved(_) => {
                 let reason = "the worker does not believe who this client is; the worker's log says why";

@@ -96,7 +96,8 @@ async fn the_descriptor_is_passed_to_nobody_who_did_not_prove_who_it_is() {
     let expired = cluster.credentials(Role::Reader, "late", now - HOUR);
     let foreign = Cluster::new().credentials(Role::Admin, "root", now + HOUR);
     let metrics = cluster.credentials(Role::Metrics, "scrapes", now + HOUR);
-    let cases: [(&str, Option<&Credentials>, &[&[u8]]); 6] = [
+    type Case<'a> = (&'a str, Option<&'a Credentials>, &'a [&'a [u8]]);
+    let cases: [Case<'_>; 6] = [
         ("no certificate", None, &[PROTOCOL]),
         ("another key", Some(&foreign), &[PROTOCOL]),
         ("an expired one", Some(&expired), &[PROTOCOL]),
@@ -190,6 +191,27 @@ async fn who_is_denied_is_gone_within_seconds_and_what_it_looked_at_stays_until_
     until("only the other is left", || worker.window.connections() == 1).await;
     service.put(&worker.pool, 1, FRAME);
     assert_sees(&good).await;
+}
+
+/// Access lists come and go while sessions last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_read_some_of_it_only_does_not_see_the_memory() {
+    let cluster = Cluster::new();
+    let (worker, service) = worker(&cluster);
+    let [team_a, team_b] = ["team-a", "team-b"].map(|name| client(&worker, cluster.options(Role::Reader, name)));
+    assert_sees(&team_a).await;
+    assert_sees(&team_b).await;
+    *service.confines.lock() = Some("reader/team-b");
+    until("its session ends", || !team_b.is_open()).await;
+    until_refused(&team_b, "a mount has an access list").await;
+    let now = SystemTime::now();
+    let credentials = cluster.credentials(Role::Reader, "team-b", now + HOUR);
+    let mut hostile = RawTls::begin(&socket_of(worker.tcp.local_addr()), Some(&credentials), &[PROTOCOL], 0);
+    assert!(hostile.hear(GREETING_LEN + 8).is_err());
+    assert_eq!(hostile.descriptors_in_all(), 0);
+    assert_sees(&team_a).await;
+    *service.confines.lock() = None;
+    assert_sees(&team_b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -213,7 +213,7 @@ fn what_was_removed_is_nowhere_whatever_eviction_and_the_writer_were_doing() {
         let remover = rig.thread(|core| {
             wait_a_while();
             core.remove(&KEY);
-            assert!(read::try_read(core, &KEY, 0, LENGTH).is_none());
+            assert!(read::try_read(core, &KEY, 0, LENGTH, |_| true).is_none());
         });
         [evictor, evictor_from_disk, remover].into_iter().for_each(|thread| thread.join().unwrap());
         block_on(rig.core.queue.flush());
@@ -229,7 +229,7 @@ fn a_read_from_disk_brings_nothing_back_that_was_removed_meanwhile() {
         rig.publish(KEY);
         block_on(rig.core.queue.flush());
         evict(&rig.core, false);
-        assert!(!read::is_in_memory(&rig.core, &KEY, 0, LENGTH));
+        assert!(!read::is_in_memory(&rig.core, &KEY, 0, LENGTH, |_| true));
         let readers = [0, 1].map(|_| {
             rig.thread(|core| {
                 let read = block_on(read::read(core, &KEY, 0, LENGTH, Patience::Waits)).unwrap();
@@ -252,14 +252,21 @@ fn bytes_with_a_reader_stay_as_they_are_while_their_run_is_evicted_and_others_wa
         rig.publish(key(0));
         let readers = [0, 1].map(|_| {
             rig.thread(|core| {
-                if let Some(spans) = read::try_read(core, &key(0), 0, LENGTH) {
+                if let Some(spans) = read::try_read(core, &key(0), 0, LENGTH, |_| true) {
                     thread::yield_now();
                     assert!(spans.iter().all(|span| is_of(key(0), span)), "it was given to somebody else");
                 }
-                let looked = read::try_look(core, &key(0), 0, LENGTH, |slices| {
-                    thread::yield_now();
-                    slices.iter().all(|slice| is_of(key(0), slice))
-                });
+                let looked = read::try_look(
+                    core,
+                    &key(0),
+                    0,
+                    LENGTH,
+                    |_| true,
+                    |slices| {
+                        thread::yield_now();
+                        slices.iter().all(|slice| is_of(key(0), slice))
+                    },
+                );
                 assert!(looked.unwrap_or(true), "it was given to somebody else");
             })
         });
@@ -276,7 +283,7 @@ fn bytes_with_a_reader_stay_as_they_are_while_their_run_is_evicted_and_others_wa
         }
         readers.into_iter().for_each(|thread| thread.join().unwrap());
         filler.join().unwrap();
-        assert!(read::try_read(&rig.core, &key(1), 0, LENGTH).is_some_and(|spans| is_of(key(1), &spans[0])));
+        assert!(read::try_read(&rig.core, &key(1), 0, LENGTH, |_| true).is_some_and(|spans| is_of(key(1), &spans[0])));
         rig.holds((1, 0));
     });
 }

@@ -65,9 +65,18 @@ fn pieces<'a>(
 }
 
 /// From memory alone: all bytes, or `None`. The hot path.
-pub(crate) fn try_read(core: &Core, key: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
+pub(crate) fn try_read(
+    core: &Core,
+    key: &BlockKey,
+    offset: u32,
+    length: u32,
+    admits: impl FnOnce(Option<u32>) -> bool,
+) -> Option<Spans> {
     let end = offset.checked_add(length)?;
     let found = core.index.look(key, |runs| {
+        if !admits(runs.label) {
+            return None;
+        }
         let mut spans = Spans::new();
         let found = pieces(runs, offset, end, &core.verify, |bytes, range| spans.push(bytes.slice(range)))?;
         Some(found.map(|()| spans))
@@ -82,10 +91,14 @@ pub(crate) fn try_look<R>(
     key: &BlockKey,
     offset: u32,
     length: u32,
+    admits: impl FnOnce(Option<u32>) -> bool,
     look: impl FnOnce(&[&[u8]]) -> R,
 ) -> Option<R> {
     let end = offset.checked_add(length)?;
     let found = core.index.look(key, |runs| {
+        if !admits(runs.label) {
+            return None;
+        }
         let mut slices: SmallVec<[&[u8]; 2]> = SmallVec::new();
         let found = pieces(runs, offset, end, &core.verify, |bytes, range| slices.push(&bytes[range]))?;
         Some(found.map(|()| look(&slices)))
@@ -94,9 +107,18 @@ pub(crate) fn try_look<R>(
 }
 
 /// Whether memory has all of these bytes. They are not checked.
-pub(crate) fn is_in_memory(core: &Core, key: &BlockKey, offset: u32, length: u32) -> bool {
+pub(crate) fn is_in_memory(
+    core: &Core,
+    key: &BlockKey,
+    offset: u32,
+    length: u32,
+    admits: impl FnOnce(Option<u32>) -> bool,
+) -> bool {
     let Some(end) = offset.checked_add(length) else { return false };
     let is_here = core.index.look(key, |runs| {
+        if !admits(runs.label) {
+            return false;
+        }
         let mut at = offset;
         while at < end {
             let Some(copy) = furthest(&runs.memory, at) else { return false };
@@ -113,9 +135,13 @@ pub(crate) fn try_read_checksummed(
     key: &BlockKey,
     offset: u32,
     length: u32,
+    admits: impl FnOnce(Option<u32>) -> bool,
 ) -> Option<(Span, SectorChecksums)> {
     let end = offset.checked_add(length)?;
     core.index.look(key, |runs| {
+        if !admits(runs.label) {
+            return None;
+        }
         let copy = furthest(&runs.memory, offset).filter(|copy| copy.run.end() >= end)?;
         let checksums = copy.run.checksums_of(offset, end)?;
         copy.marks.visit();

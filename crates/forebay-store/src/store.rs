@@ -18,8 +18,8 @@ use crate::read::Patience;
 use crate::run::{DiskRun, Run};
 use crate::stats::{AccountStats, DiskStats, MemoryStats, Removed};
 use crate::{
-    Account, DiskSlice, HeldBlock, Keep, StoreError, StoreOptions, StoreRead, StoreStats, evict, held, read, slice,
-    writer,
+    Account, DiskSlice, HeldBlock, Keep, Shown, StoreError, StoreOptions, StoreRead, StoreStats, evict, held, read,
+    slice, writer,
 };
 
 /// A block store. Clones are one store; when the last is dropped its tasks are stopped.
@@ -73,22 +73,28 @@ impl Store {
         Self { tasks, core }
     }
 
+    /// What of the store is shown to a reader: `admits` is asked with the label of a block ([`Store::label`]) whenever the block
+    /// is looked for, and a block that it does not admit is as good as not held.
+    pub fn shown<F: Fn(Option<u32>) -> bool>(&self, admits: F) -> Shown<'_, F> {
+        Shown { core: &self.core, admits }
+    }
+
     /// The bytes `offset..offset + length` of a block if memory has them all. Takes no lock and never waits.
     #[must_use]
     pub fn try_read(&self, key: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        read::try_read(&self.core, key, offset, length)
+        read::try_read(&self.core, key, offset, length, |_| true)
     }
 
     /// The same where they lie in memory: calls `look` with them, in order, and returns what it returns. For as long as it takes
     /// they stay as they are, whatever is evicted, and so does memory that others wait for: it is best short.
     pub fn try_look<R>(&self, key: &BlockKey, offset: u32, length: u32, look: impl FnOnce(&[&[u8]]) -> R) -> Option<R> {
-        read::try_look(&self.core, key, offset, length, look)
+        read::try_look(&self.core, key, offset, length, |_| true, look)
     }
 
     /// Whether memory has the bytes `offset..offset + length` of a block. Takes no lock, and counts for no hit.
     #[must_use]
     pub fn is_in_memory(&self, key: &BlockKey, offset: u32, length: u32) -> bool {
-        read::is_in_memory(&self.core, key, offset, length)
+        read::is_in_memory(&self.core, key, offset, length, |_| true)
     }
 
     /// The same as [`Store::try_read`] for whole sectors, which are not checked but come with their checksums. The
@@ -96,7 +102,7 @@ impl Store {
     /// also when they are not whole, or not in one run.
     #[must_use]
     pub fn try_read_checksummed(&self, key: &BlockKey, offset: u32, length: u32) -> Option<(Span, SectorChecksums)> {
-        read::try_read_checksummed(&self.core, key, offset, length)
+        read::try_read_checksummed(&self.core, key, offset, length, |_| true)
     }
 
     /// Checks what memory holds of a block, also when reads do not, and drops the runs that are corrupt.

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Caller, Op, Service, Subject, answer};
+use forebay_transport::{Caller, Flags, Op, Service, Subject, answer};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -420,7 +420,7 @@ impl Serving {
             let next = self.requests.next()?;
             let Some(length) = self.requests.awaits() else { return Ok(next) };
             if let Some(op) = self.requests.awaited_op()
-                && let Some(refused) = self.refusal(op)
+                && let Some(refused) = self.refusal(op, Flags::default())
             {
                 self.witness.iter().for_each(|witness| witness.refused(op, &Subject::default(), &refused));
                 // To hear its body out would take as long as to take it in.
@@ -438,15 +438,15 @@ impl Serving {
         self.body_time = Some(BodyTime::new(length, &self.shared.options, Instant::now()));
     }
 
-    /// Why its peer may not ask for `op`, if that is so. Who had to prove nothing may ask for everything.
-    fn refusal(&self, op: Op) -> Option<Failure> {
-        op.refusal(self.caller.role()?)
+    /// Why its peer may not ask for `op` with `flags`, if that is so. Who had to prove nothing may ask for everything.
+    fn refusal(&self, op: Op, flags: Flags) -> Option<Failure> {
+        op.refusal(flags, self.caller.role()?)
     }
 
     /// Has the service answer: at once, or in a task. Who is to be admitted elsewhere, it answers itself.
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
-        if let Some(refused) = self.refusal(request.op) {
+        if let Some(refused) = self.refusal(request.op, request.flags) {
             let record = |witness: &Arc<Witness>| witness.refused(request.op, &Subject::of(&request), &refused);
             self.witness.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));

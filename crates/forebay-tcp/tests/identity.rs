@@ -11,7 +11,7 @@ use common::{BLOCK_SIZE, LONG, assert_serves, call, client_options, closed, link
 use forebay_identity::{Live, Pass, Passes};
 use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
-use forebay_transport::{CallError, Caller, LinkError, Op, Request, Response, Service};
+use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Response, Service};
 use forebay_types::{BlockKey, Failure, FailureKind, FileId, Role};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -193,6 +193,15 @@ async fn a_reader_changes_frees_and_plants_nothing() {
         let Err(CallError::Service(why)) = call(&reader, asks(op, b"x")).await else { panic!("{op:?}") };
         assert_eq!(why.kind(), FailureKind::PermissionDenied, "{why:?}");
         assert!(why.message().contains(&format!("a reader may not {permission}")), "{why:?}");
+    }
+    // What has a worker ask for everything again, or check all that it has.
+    for (op, flags, permission) in [(Op::Refresh, Flags::BELOW, "write"), (Op::Coverage, Flags::SCRUB, "manage")] {
+        let Err(CallError::Service(why)) = call(&reader, asks(op, b"/").with_flags(flags)).await else {
+            panic!("{op:?}")
+        };
+        assert_eq!(why.kind(), FailureKind::PermissionDenied, "{why:?}");
+        assert!(why.message().contains(&format!("a reader may not {permission}")), "{why:?}");
+        assert!(call(&reader, asks(op, b"/")).await.is_ok(), "{op:?}");
     }
     assert_serves(&reader).await;
     let writer = cluster.link(&server, Role::Writer);

@@ -58,6 +58,15 @@ impl Caller {
         }
     }
 
+    /// The whole of the identity that it has proved to have.
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        match self {
+            Self::Proved(caller) => Some(&caller.identity),
+            Self::Unproved | Self::Local => None,
+        }
+    }
+
     /// Whether it is a worker, or in one: another cache of the same bytes.
     #[must_use]
     pub fn is_worker(&self) -> bool {
@@ -146,5 +155,7 @@ mod tests {
         }
         assert!(Caller::Local.is_worker() && !Caller::Unproved.is_of_cluster() && !of(Role::Admin).is_worker());
         assert_eq!(of(Role::Reader).to_string(), "`spiffe://d/forebay/c/x/x`");
+        assert_eq!(of(Role::Reader).identity(), Some("spiffe://d/forebay/c/x/x"));
+        assert_eq!((Caller::Local.identity(), Caller::Unproved.identity()), (None, None));
     }
 }

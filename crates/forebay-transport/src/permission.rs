@@ -2,14 +2,18 @@
 
 use forebay_types::{Failure, FailureKind, Permission, Role};
 
-use crate::traits::Op;
+use crate::traits::{Flags, Op};
 
 impl Op {
-    /// What a caller must be permitted; `None`: nothing but to be admitted.
+    /// What a caller must be permitted who asks for it with these `flags`; `None`: nothing but to be admitted.
     #[must_use]
-    pub const fn permission(self) -> Option<Permission> {
+    pub const fn permission(self, flags: Flags) -> Option<Permission> {
         match self {
             Self::Ping | Self::Paths => None,
+            // All names are asked for again, by everybody: a client needs it to see its own changes.
+            Self::Refresh if flags.contains(Flags::BELOW) => Some(Permission::Write),
+            // The worker reads and checks the whole block, which jobs ask for.
+            Self::Coverage if flags.contains(Flags::SCRUB) => Some(Permission::Manage),
             // What a fill brings, and a refresh looks at, the caller could have by reading.
             Self::Read | Self::Fill | Self::Stat | Self::List | Self::Coverage | Self::Refresh | Self::StatRead => {
                 Some(Permission::Read)
@@ -23,15 +27,24 @@ impl Op {
         }
     }
 
-    /// Why somebody of this role may not ask for it, if that is so.
+    /// Why somebody of this role may not ask for it with these `flags`, if that is so.
     #[must_use]
-    pub fn refusal(self, role: Role) -> Option<Failure> {
-        let permission = self.permission().filter(|permission| !role.may(*permission))?;
+    pub fn refusal(self, flags: Flags, role: Role) -> Option<Failure> {
+        let permission = self.permission(flags).filter(|permission| !role.may(*permission))?;
         let message = format!(
             "a {role} may not {permission}, which `{}` asks for; `forebay key issue --role` makes a certificate for another role",
-            self.name()
+            self.variant(flags)
         );
         Some(Failure::new(FailureKind::PermissionDenied, message))
+    }
+
+    /// Its name, or what it is called with those of `flags` that make it ask for another permission.
+    fn variant(self, flags: Flags) -> &'static str {
+        match self {
+            Self::Refresh if flags.contains(Flags::BELOW) => "refresh below",
+            Self::Coverage if flags.contains(Flags::SCRUB) => "coverage checked",
+            _ => self.name(),
+        }
     }
 }
 
@@ -44,19 +57,21 @@ mod tests {
         let page = include_str!("../../../docs/CLUSTER.md");
         let heads = Role::ALL.map(|role| format!(" {role} |")).concat();
         assert!(page.contains(&format!("| operation | asks for |{heads}")), "{heads}");
-        for op in (0..=u8::MAX).filter_map(Op::from_wire) {
-            let permission = op.permission();
+        let plain = (0..=u8::MAX).filter_map(Op::from_wire).map(|op| (op, Flags::default()));
+        for (op, flags) in plain.chain([(Op::Refresh, Flags::BELOW), (Op::Coverage, Flags::SCRUB)]) {
+            let permission = op.permission(flags);
             let asks_for = permission.map_or("admission", Permission::as_str);
             let may = |role: Role| permission.is_none_or(|permission| role.may(permission));
             let cells = Role::ALL.map(|role| if may(role) { " yes |" } else { " |" }).concat();
-            let row = format!("| `{}` | {asks_for} |{cells}", op.name());
+            let row = format!("| `{}` | {asks_for} |{cells}", op.variant(flags));
             assert!(page.contains(&row), "docs/CLUSTER.md lacks {row}");
         }
     }
 
     #[test]
     fn a_reader_changes_frees_and_plants_nothing() {
-        let may = |role: Role, op: Op| op.permission().is_none_or(|permission| role.may(permission));
+        let may_with = |role: Role, op: Op, flags| op.permission(flags).is_none_or(|permission| role.may(permission));
+        let may = |role, op| may_with(role, op, Flags::default());
         for op in [Op::Change, Op::Upload, Op::Free, Op::Adopt, Op::Stats] {
             assert!(!may(Role::Reader, op), "{op:?}");
         }
@@ -67,5 +82,11 @@ mod tests {
         assert!(may(Role::Worker, Op::Adopt) && !may(Role::Admin, Op::Adopt));
         assert!(may(Role::Coordinator, Op::Free) && !may(Role::Metrics, Op::Read));
         assert!(may(Role::Reader, Op::Admit) && !may(Role::Metrics, Op::Admit));
+        let (refresh, coverage) = ((Op::Refresh, Flags::BELOW), (Op::Coverage, Flags::SCRUB));
+        for (op, flags) in [refresh, coverage] {
+            assert!(may(Role::Reader, op) && !may_with(Role::Reader, op, flags), "{op:?}");
+            assert!(may_with(Role::Reader, op, Flags::REVALIDATE), "{op:?}");
+        }
+        assert!(may_with(Role::Writer, refresh.0, refresh.1) && may_with(Role::Coordinator, coverage.0, coverage.1));
     }
 }

@@ -43,7 +43,7 @@ pub enum Op {
     /// the reply: [`crate::message::ChangeReply`].
     Upload = 12,
     /// Forget what is known of a path, and ask the origin when it is asked for next. Body: the path. With [`Flags::BELOW`] also of
-    /// everything below it.
+    /// everything below it. A worker has those wait who ask for it too often.
     Refresh = 13,
     /// Attributes of a path, and with them the bytes of a small file. Body: the path. The length is the most bytes that the caller
     /// has room for; with [`Flags::CACHED`], it wants none that would have to be fetched. Body of the reply:
@@ -131,7 +131,7 @@ impl Flags {
 
     /// Whether all bits of `other` are set.
     #[must_use]
-    pub fn contains(self, other: Self) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
@@ -535,6 +535,11 @@ impl Response {
 /// What answers requests. Implementations check every field: a request may come from any process (invariant 7).
 #[async_trait::async_trait]
 pub trait Service: Send + Sync + 'static {
+    /// Whether `caller` may read all that is cached. Who is shown the memory itself sees all of it, whatever it asks for.
+    fn shows_all(&self, _caller: &Caller) -> bool {
+        true
+    }
+
     /// Answers at once, without waiting, or not at all: the hot path of a hit.
     fn try_handle(&self, _request: &Request) -> Option<Response> {
         None

@@ -72,6 +72,16 @@ impl Access {
         }
     }
 
+    /// Whether `caller` may read what is cached of every origin that is mounted.
+    pub(crate) fn shows_all(&self, caller: &Caller) -> bool {
+        let readable = match caller {
+            caller if caller.is_of_cluster() => return true,
+            Caller::Proved(caller) => self.readable_by(caller.name()),
+            Caller::Unproved | Caller::Local => self.open.clone(),
+        };
+        self.lists.iter().all(|(label, _)| readable.contains(*label))
+    }
+
     fn readable_by(&self, name: &str) -> BitSet {
         let mut readable = self.open.clone();
         let listed = self.lists.iter().filter(|(_, list)| list.may_read(name));
@@ -131,7 +141,7 @@ mod tests {
     fn namespace(mounts: &[(&str, &str)], lists: &[(&str, &[&str])]) -> Namespace {
         let origin = |url: &str| Arc::new(FakeOrigin::new(url)) as Arc<dyn Origin>;
         let namespace = Namespace::new(mounts.iter().map(|(at, url)| (path(at), origin(url)))).unwrap();
-        namespace.with_access(lists.iter().map(|(at, read)| (path(at), AccessList::new(*read, &[]).unwrap())))
+        namespace.with_access(lists.iter().map(|(at, read)| (path(at), AccessList::new(read, &[]).unwrap())))
     }
 
     fn proved(role: Role, name: &str) -> Caller {
@@ -173,6 +183,26 @@ mod tests {
         assert_eq!(urls.map(|url| removed.label(url)), urls.map(|url| listed.label(url)));
         assert!(urls.iter().all(|url| removed.label(url) != removed.label("fake://d")));
         assert_eq!(readable(&removed, 2, &Caller::Unproved, &urls), [""; 0]);
+    }
+
+    #[test]
+    fn all_is_shown_to_whom_no_list_leaves_out() {
+        let mounts = [("/a", "fake://a"), ("/b", "fake://b")];
+        let open = Access::of(&namespace(&mounts, &[]), &Access::default());
+        let listed = Access::of(&namespace(&mounts, &[("/b", &["team-b"])]), &open);
+        let (team, other) = (proved(Role::Reader, "team-b"), proved(Role::Writer, "team-a"));
+        for caller in [&team, &other, &Caller::Unproved, &Caller::Local] {
+            assert!(open.shows_all(caller), "{caller}");
+        }
+        for (caller, shown) in [
+            (&team, true),
+            (&other, false),
+            (&Caller::Unproved, false),
+            (&Caller::Local, true),
+            (&proved(Role::Worker, "w"), true),
+        ] {
+            assert_eq!(listed.shows_all(caller), shown, "{caller}");
+        }
     }
 
     #[test]

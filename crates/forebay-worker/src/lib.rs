@@ -13,6 +13,7 @@
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
 //! * `source.rs`: the origins as the engine's source, and `peers.rs`: the other workers before them;
 //! * `drain.rs`: handing over what is cached before the worker leaves;
+//! * `rates.rs`: how often each caller may ask for what costs everybody;
 //! * `small.rs`: the bytes of a small file beside its attributes;
 //! * `heat.rs`: which files and blocks are read most;
 //! * `worker.rs`: the worker; `requests.rs`: the requests; `moves.rs`: those by which blocks are freed and taken over;
@@ -33,6 +34,7 @@ mod moves;
 mod namespace;
 mod peers;
 mod permission;
+mod rates;
 mod requests;
 mod scope;
 mod small;
@@ -46,5 +48,6 @@ pub use drain::{AdoptOutcome, DrainOptions, DrainProgress, DrainTargets, DrainVe
 pub use metadata::MetadataOptions;
 pub use namespace::{Namespace, NamespaceError};
 pub use peers::{PEERS_DEADLINE, Peers};
+pub use rates::LimitedCounts;
 pub use stats::{OpCounts, WorkerCounts};
 pub use worker::{HotBlock, HotFile, Worker, WorkerOptions};

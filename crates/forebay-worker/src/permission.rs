@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use forebay_store::Shown;
 use forebay_transport::{Caller, Flags, Request};
 use forebay_types::{BlockKey, Failure, FailureKind, FileVersion, FsPath, Permission};
 
@@ -16,6 +17,12 @@ impl Worker {
     #[inline]
     pub(crate) fn shows(&self, caller: &Caller, key: &BlockKey) -> bool {
         self.scopes.shows(caller, self.store().label(key))
+    }
+
+    /// What is cached and may be shown to `caller` at once.
+    #[inline]
+    pub(crate) fn shown_to<'a>(&'a self, caller: &'a Caller) -> Shown<'a, impl Fn(Option<u32>) -> bool + 'a> {
+        self.store().shown(|label| self.scopes.shows(caller, label))
     }
 
     /// Whether who asks may read the block that a request is about. Returns the description of its file where that had

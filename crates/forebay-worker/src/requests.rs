@@ -46,6 +46,9 @@ impl Worker {
         if length == 0 {
             return Err(Failure::new(FailureKind::InvalidArgument, "a read of no bytes"));
         }
+        if request.flags.contains(Flags::SCRUB) && self.shows(&request.caller, &block) {
+            self.store().scrub(&block);
+        }
         if request.flags.contains(Flags::CACHED) {
             return self.read_cached(request).await.map(counted);
         }
@@ -114,7 +117,8 @@ impl Worker {
         if !request.flags.contains(Flags::CHECKSUMS) {
             return None;
         }
-        let (span, checksums) = self.store().try_read_checksummed(&request.block, request.offset, request.length)?;
+        let shown = self.shown_to(&request.caller);
+        let (span, checksums) = shown.try_read_checksummed(&request.block, request.offset, request.length)?;
         let payload = ResponsePayload::Spans(Spans::from_iter([span]));
         Some(Response { provenance, body: checksums.as_bytes().clone(), payload })
     }
@@ -228,7 +232,7 @@ impl Worker {
             Op::Adopt => self.adopt(request).await?,
             Op::Change => self.change(request).await?,
             Op::Upload => self.upload(request).await?,
-            Op::Refresh => self.refresh(request)?,
+            Op::Refresh => self.refresh(request).await?,
             Op::StatRead => return self.stat_read(request).await,
             // The server answers it that knows who asks: nobody is asked to prove anything where it gets here.
             Op::Admit => return Err(Failure::new(FailureKind::Unsupported, "this worker asks nobody for a pass")),
@@ -245,15 +249,20 @@ fn counted(response: Response) -> (Response, Served) {
 
 #[async_trait::async_trait]
 impl Service for Worker {
+    fn shows_all(&self, caller: &Caller) -> bool {
+        self.scopes.current().shows_all(caller)
+    }
+
     fn try_handle(&self, request: &Request) -> Option<Response> {
         if matches!(request.op, Op::Stat | Op::StatRead) {
             return self.try_name(request);
         }
-        if request.op != Op::Read || request.length == 0 || !self.shows(&request.caller, &request.block) {
+        if request.op != Op::Read || request.length == 0 {
             return None;
         }
+        // To check a whole block may have to wait for its turn.
         if request.flags.contains(Flags::SCRUB) {
-            self.store().scrub(&request.block);
+            return None;
         }
         let provenance = Provenance { memory: request.length, ..Provenance::default() };
         let checked = || {
@@ -261,7 +270,8 @@ impl Service for Worker {
             if request.flags.contains(Flags::CACHED) {
                 return None;
             }
-            let spans = self.engine.try_read(&request.block, request.offset, request.length)?;
+            let shown = self.shown_to(&request.caller);
+            let spans = shown.try_read(&request.block, request.offset, request.length)?;
             Some(Response::of_spans(spans, provenance))
         };
         let response = self.checksummed(request, provenance).or_else(checked)?;
@@ -270,16 +280,13 @@ impl Service for Worker {
     }
 
     fn try_read(&self, block: &BlockKey, offset: u32, length: u32) -> Option<Spans> {
-        if !self.shows(&Caller::Local, block) {
-            return None;
-        }
-        let spans = self.engine.try_read(block, offset, length)?;
+        let spans = self.shown_to(&Caller::Local).try_read(block, offset, length)?;
         self.note_hit(block, length);
         Some(spans)
     }
 
     fn try_look(&self, block: &BlockKey, offset: u32, length: u32, look: Look<'_>) -> bool {
-        let looked = self.shows(&Caller::Local, block) && self.engine.try_look(block, offset, length, look).is_some();
+        let looked = self.shown_to(&Caller::Local).try_look(block, offset, length, look).is_some();
         if looked {
             self.note_hit(block, length);
         }
@@ -287,10 +294,16 @@ impl Service for Worker {
     }
 
     fn holds(&self, block: &BlockKey, offset: u32, length: u32) -> bool {
-        self.shows(&Caller::Local, block) && self.store().is_in_memory(block, offset, length)
+        self.shown_to(&Caller::Local).is_in_memory(block, offset, length)
     }
 
     async fn handle(&self, request: Request, takes_files: bool) -> Result<Response, Failure> {
+        if let Err(refused) = self.rates.pace(&request).await {
+            // Counted, and not in the log, which whoever asks too often would fill.
+            self.counters.asked(request.op);
+            self.counters.failed();
+            return Err(refused);
+        }
         let answer = self.answer(&request, takes_files).await;
         match &answer {
             Ok((_, served)) => {

@@ -118,6 +118,11 @@ impl Scope {
         self.access.may_read(caller, label, self.number)
     }
 
+    /// Whether `caller` may read whatever is cached.
+    pub(crate) fn shows_all(&self, caller: &Caller) -> bool {
+        self.access.shows_all(caller)
+    }
+
     /// Whether `caller` may read `file`, of the origin with this URL.
     ///
     /// # Errors [`FailureKind::PermissionDenied`](forebay_types::FailureKind::PermissionDenied), and what a file fails

@@ -6,6 +6,8 @@ use forebay_metrics::ShardedCounter;
 use forebay_transport::{Op, Provenance};
 use serde::Serialize;
 
+use crate::rates::LimitedCounts;
+
 /// Requests, by what they asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OpCounts {
@@ -32,6 +34,8 @@ pub struct WorkerCounts {
     pub requests: OpCounts,
     /// Requests that failed.
     pub failures: u64,
+    /// Requests of those who asked too often.
+    pub rate_limited: LimitedCounts,
     /// Bytes served from memory.
     pub bytes_memory: u64,
     /// Bytes served from disk.
@@ -134,7 +138,7 @@ impl Counters {
         self.uploaded.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self, fetches: usize) -> WorkerCounts {
+    pub(crate) fn snapshot(&self, fetches: usize, rate_limited: LimitedCounts) -> WorkerCounts {
         let op = |at: usize| self.ops[at].load(Ordering::Relaxed);
         let requests = OpCounts {
             read: self.reads.get(),
@@ -148,6 +152,7 @@ impl Counters {
         WorkerCounts {
             requests,
             failures: self.failures.load(Ordering::Relaxed),
+            rate_limited,
             bytes_memory: self.memory.get(),
             bytes_disk: self.disk.load(Ordering::Relaxed),
             bytes_origin: self.origin.load(Ordering::Relaxed),

@@ -16,6 +16,7 @@ use crate::heat::{Heat, Rate};
 use crate::metadata::{Metadata, MetadataOptions};
 use crate::namespace::Namespace;
 use crate::peers::{Asked, Peers};
+use crate::rates::Rates;
 use crate::scope::{Scope, Scopes};
 use crate::source::Origins;
 use crate::stats::{Counters, WorkerCounts};
@@ -49,6 +50,7 @@ pub struct Worker {
     pub(crate) block_size: u32,
     pub(crate) deadline: Duration,
     pub(crate) counters: Counters,
+    pub(crate) rates: Rates,
     pub(crate) heat: Heat,
     pub(crate) paths: OnceLock<Offered>,
     pub(crate) instance: u64,
@@ -101,6 +103,7 @@ impl Worker {
             block_size: options.block_size,
             deadline: options.deadline,
             counters: Counters::default(),
+            rates: Rates::new(),
             heat: Heat::default(),
             paths: OnceLock::new(),
             // Seeded by the system, and never zero, which stands for none.
@@ -176,7 +179,7 @@ impl Worker {
     /// The worker's counters.
     #[must_use]
     pub fn counts(&self) -> WorkerCounts {
-        self.counters.snapshot(self.engine.fetches())
+        self.counters.snapshot(self.engine.fetches(), self.rates.limited())
     }
 
     /// Has the new owners of what is cached adopt it, until there is nothing left that they lack or no way to hand it over.

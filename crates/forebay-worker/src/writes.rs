@@ -93,10 +93,10 @@ impl Worker {
     }
 
     /// Has names asked for again.
-    pub(crate) fn refresh(&self, request: &Request) -> Result<Response, Failure> {
+    pub(crate) async fn refresh(&self, request: &Request) -> Result<Response, Failure> {
         let path = path_of(&request.body)?;
         match request.flags.contains(Flags::BELOW) {
-            true => self.metadata.forget_all(),
+            true => self.rates.forget_all(&request.caller, || self.metadata.forget_all()).await,
             false => self.metadata.forget(&path),
         }
         Ok(Response::of_body(Bytes::new()))

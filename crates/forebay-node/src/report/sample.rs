@@ -26,6 +26,7 @@ pub fn everything(scale: u64) -> Value {
         "fetches",
     ]);
     worker["requests"] = json!({ "read": scale, "stat": scale, "change": scale, "upload": scale });
+    worker["rate_limited"] = json!({ "refresh": scale, "refresh_below": scale, "free": scale, "scrub": scale });
     let node = json!({
         "worker": worker,
         "store": { "blocks": scale, "memory": memory, "disks": [{ "dir": "/d", "used": scale, "degraded": false }] },

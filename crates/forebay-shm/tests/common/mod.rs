@@ -23,7 +23,7 @@ use forebay_tcp::{TcpServer, TcpTransport};
 use forebay_transport::conformance::{pattern, until};
 use forebay_transport::wire::{HEADER_LEN, HELLO_LEN, Hello, ReplyHeader, RequestHeader};
 use forebay_transport::{
-    CallError, LinkError, Op, PeerMemory as _, Provenance, Reply, Request, Response, ResponsePayload, Service,
+    CallError, Caller, LinkError, Op, PeerMemory as _, Provenance, Reply, Request, Response, ResponsePayload, Service,
     Transport, TransportKind,
 };
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId};
@@ -108,11 +108,13 @@ pub(crate) struct BlockService {
     blocks: Mutex<HashMap<u64, Spans>>,
     /// Which worker it says that it is; zero to say nothing.
     pub(crate) instance: AtomicU64,
+    /// Those who may see some of it only: their identities have this in them.
+    pub(crate) confines: Mutex<Option<&'static str>>,
 }
 
 impl BlockService {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { blocks: Mutex::default(), instance: AtomicU64::new(0) })
+        Arc::new(Self { blocks: Mutex::default(), instance: AtomicU64::new(0), confines: Mutex::default() })
     }
 
     /// Puts `length` bytes of the pattern of block `index` there, in memory of `pool`.
@@ -136,6 +138,10 @@ impl BlockService {
 
 #[async_trait::async_trait]
 impl Service for BlockService {
+    fn shows_all(&self, caller: &Caller) -> bool {
+        !self.confines.lock().is_some_and(|confined| caller.to_string().contains(confined))
+    }
+
     fn try_handle(&self, request: &Request) -> Option<Response> {
         let blocks = self.blocks.lock();
         let spans = blocks.get(&request.block.index)?;
