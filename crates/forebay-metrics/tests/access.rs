@@ -130,7 +130,7 @@ impl Listener {
 
 /// The pages of a process, for those whom `access` allows it.
 async fn serving(access: Access) -> MetricsServer {
-    let site = Site::new(Registry::new(), Readiness::new(), || json!({ "answer": 42 }));
+    let site = Site::new(Registry::new(), Readiness::new(), || json!({ "answer": "the counters" }));
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
     serve(address, routes(site), access, HostNames::new()).await.unwrap()
 }
@@ -221,7 +221,7 @@ async fn who_is_denied_is_so_on_connections_that_are_open_too() {
     let mut stream = listener.connect(listener.cluster.client(Role::Admin)).await.unwrap();
     stream.write_all(b"GET /stats HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut seen = String::new();
-    while !seen.contains("42") {
+    while !seen.contains("the counters") {
         let mut part = [0; 1024];
         let read = tokio::time::timeout(WITHIN, stream.read(&mut part)).await.expect("an answer").unwrap();
         assert!(read > 0, "{seen}");
@@ -230,7 +230,7 @@ async fn who_is_denied_is_so_on_connections_that_are_open_too() {
     let denied = listener.cluster.identity(Role::Admin);
     listener.live.replace(listener.cluster.material(Role::Worker, Some(denied)));
     let answer = asked(stream, "/stats", "").await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("42"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("the counters"), "{answer}");
     assert!(listener.ask(listener.cluster.client(Role::Admin), "/stats", "").await.is_err());
     listener.close().await;
 }
@@ -250,7 +250,7 @@ async fn plain_text_is_told_to_speak_tls_unless_it_is_accepted_for_a_while() {
             assert!(bare.starts_with("HTTP/1.1 400 ") && bare.contains("TLS_ONLY"), "{bare}");
             // Not even a good token opens anything there, where anybody could have read it.
             let good = plain(&bearer(&listener.admin)).await;
-            assert!(good.starts_with("HTTP/1.1 400 ") && !good.contains("42"), "{good}");
+            assert!(good.starts_with("HTTP/1.1 400 ") && !good.contains("the counters"), "{good}");
         }
         let status = if accepts_plain { "200" } else { "401" };
         assert_eq!(listener.status(listener.cluster.browser(), "/stats", "").await, status);
