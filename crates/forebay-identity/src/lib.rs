@@ -47,7 +47,7 @@ pub use error::{IdentityError, IssueError, KeyError, LoadError, PassError, Token
 pub use live::{Live, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use pass::{PASS_LIFETIME, Pass, Passes, random_number};
-pub use proof::{ClientProof, ServerProof, Unproved, session_name};
+pub use proof::{ClientProof, ServerProof, Unproved};
 pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};

@@ -145,6 +145,18 @@ impl ClientProof {
         &self.config
     }
 
+    /// Under which name sessions with `address` are remembered, to be resumed. It is not sent. A session holds the certificate that
+    /// it began with, so those of an earlier certificate have other names.
+    #[must_use]
+    pub fn session_name(&self, address: &str) -> ServerName<'static> {
+        let mut hasher = DefaultHasher::new();
+        address.hash(&mut hasher);
+        self.live.material().certified().cert.first().map(|own| own.as_ref()).hash(&mut hasher);
+        let name = ServerName::try_from(format!("w{:016x}", hasher.finish()));
+        // Otherwise sessions of all share one name, and are not resumed.
+        name.unwrap_or(ServerName::IpAddress(Ipv4Addr::LOCALHOST.into()))
+    }
+
     /// Whether the one who is meant is at the other end of this handshake, which is done. To be asked before anything else is sent.
     ///
     /// # Errors
@@ -168,14 +180,4 @@ impl ClientProof {
 fn judge(live: &Live, tls: &CommonState, side: Side, now: SystemTime) -> Result<Peer, Unproved> {
     let judged = live.material().trust().verify(tls.peer_certificates().unwrap_or_default(), side, now);
     judged.map_err(|error| Unproved(format!("{error}; {LOOK}")))
-}
-
-/// Under which name a client remembers its sessions with `address`, to resume them. It is not sent.
-#[must_use]
-pub fn session_name(address: &str) -> ServerName<'static> {
-    let mut hasher = DefaultHasher::new();
-    address.hash(&mut hasher);
-    let name = ServerName::try_from(format!("w{:016x}", hasher.finish()));
-    // Otherwise sessions of all share one name, and are not resumed.
-    name.unwrap_or(ServerName::IpAddress(Ipv4Addr::LOCALHOST.into()))
 }

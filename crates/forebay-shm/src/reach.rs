@@ -107,7 +107,11 @@ impl From<HandshakeError> for NotSeen {
 impl NotSeen {
     /// Whether it stays so until a person changes something.
     pub(crate) fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Nobody(_) | Self::Gone(_) | Self::Silent(_) | Self::Late(_) | Self::Io(_))
+        // Certificates are renewed.
+        !matches!(
+            self,
+            Self::Nobody(_) | Self::Gone(_) | Self::Silent(_) | Self::Late(_) | Self::Unproved(_) | Self::Io(_)
+        )
     }
 
     /// Whether an operator should know.

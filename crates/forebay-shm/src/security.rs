@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use forebay_identity::{ClientProof, Live, Peer, ServerProof, Standing, Unproved, session_name};
+use forebay_identity::{ClientProof, Live, Peer, ServerProof, Standing, Unproved};
 use rustls::{ClientConnection, CommonState, Connection, ServerConnection};
 
 /// The name of the protocol.
@@ -75,7 +75,7 @@ impl ClientSecurity {
 
     /// The client's end of a handshake with the worker that is known as `worker`.
     pub(crate) fn begin(&self, worker: &str) -> Result<Connection, Unproved> {
-        let tls = ClientConnection::new(Arc::clone(self.0.config()), session_name(worker));
+        let tls = ClientConnection::new(Arc::clone(self.0.config()), self.0.session_name(worker));
         tls.map(Connection::from).map_err(|error| Unproved::of_tls(&error))
     }
 

@@ -211,7 +211,7 @@ async fn who_may_read_some_of_it_only_does_not_see_the_memory() {
     assert_eq!(hostile.descriptors_in_all(), 0);
     assert_sees(&team_a).await;
     *service.confines.lock() = None;
-    assert_sees(&team_b).await;
+    assert_sees(&client(&worker, cluster.options(Role::Reader, "team-b"))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use forebay_identity::{ClientProof, Live, Peer, ServerProof, Standing, Unproved, session_name};
+use forebay_identity::{ClientProof, Live, Peer, ServerProof, Standing, Unproved};
 use forebay_transport::LinkError;
 use forebay_types::TcpSecurity;
 use rustls::AlertDescription;
@@ -116,7 +116,8 @@ impl ClientSecurity {
         stream: &'s mut TcpStream,
         address: &str,
     ) -> Result<client::TlsStream<&'s mut TcpStream>, LinkError> {
-        let connecting = TlsConnector::from(Arc::clone(self.0.config())).connect(session_name(address), stream);
+        let connector = TlsConnector::from(Arc::clone(self.0.config()));
+        let connecting = connector.connect(self.0.session_name(address), stream);
         let tls = connecting.await.map_err(|error| link_error(address, &error))?;
         self.0.recognise(tls.get_ref().1, SystemTime::now()).map_err(|why| not_proved(address, &why))?;
         Ok(tls)
