@@ -70,7 +70,7 @@ async fn a_wrong_hello_is_refused() {
     let mut damaged = ours.encode();
     damaged[100] ^= 1;
     let stranger = [b' '; 128];
-    let newer = Hello { protocol: 9, ..ours.clone() }.encode();
+    let newer = Hello { protocol: 99, ..ours.clone() }.encode();
     let elsewhere = Hello { cluster: "elsewhere".into(), ..ours.clone() }.encode();
     let smaller_blocks = Hello { block_size: BLOCK_SIZE / 4, ..ours.clone() }.encode();
     let no_block_size = Hello { block_size: 0, ..ours }.encode();

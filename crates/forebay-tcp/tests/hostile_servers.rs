@@ -75,7 +75,7 @@ async fn a_slow_service_is_not_taken_for_a_dead_peer() {
 async fn a_server_that_is_not_one_of_ours_is_refused_by_name() {
     for (hello, words) in [
         (Hello { cluster: "elsewhere".into(), ..Hello::ours(CLUSTER, BLOCK_SIZE) }.encode(), "elsewhere"),
-        (Hello { protocol: 7, version: "7.7.7".into(), ..Hello::ours(CLUSTER, BLOCK_SIZE) }.encode(), "7.7.7"),
+        (Hello { protocol: 99, version: "7.7.7".into(), ..Hello::ours(CLUSTER, BLOCK_SIZE) }.encode(), "7.7.7"),
         (Hello::ours(CLUSTER, BLOCK_SIZE / 4).encode(), "`block.size` is 1MiB, ours is 4MiB"),
         (Hello::ours(CLUSTER, 0).encode(), "`block.size`"),
         ([b'H'; 128], "does not speak Forebay"),

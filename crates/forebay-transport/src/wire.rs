@@ -424,7 +424,7 @@ mod tests {
         let mut http = [b' '; HELLO_LEN];
         http[..8].copy_from_slice(b"GET / HT");
         assert!(matches!(ours.check(&http), Err(WireError::Magic(_))));
-        let other = Hello { protocol: 9, version: "9.9.9".into(), ..ours.clone() };
+        let other = Hello { protocol: 99, version: "9.9.9".into(), ..ours.clone() };
         let message = ours.check(&other.encode()).unwrap_err().to_string();
         assert!(message.contains("protocol 9") && message.contains("9.9.9"), "{message}");
         let other = Hello::ours("staging", MAX_BLOCK_SIZE);
