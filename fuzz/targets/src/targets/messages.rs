@@ -65,7 +65,7 @@ pub(super) mod hello {
             ("same", both(&ours).bytes(ours.encode()).done()),
             ("with_ucx", both(&ours).bytes(ours.encode()).bytes(version).done()),
             ("another_cluster", both(&Hello::ours("staging", BLOCK_SIZE)).bytes(long.encode()).bytes(version).done()),
-            ("another_protocol", both(&Hello { protocol: 9, ..ours.clone() }).bytes(b"GET / HTTP/1.1\r\n").done()),
+            ("another_protocol", both(&Hello { protocol: 99, ..ours.clone() }).bytes(b"GET / HTTP/1.1\r\n").done()),
         ]
     }
 }
