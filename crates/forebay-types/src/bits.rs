@@ -14,6 +14,12 @@ impl BitSet {
         self.0[word] |= 1 << (number % u64::BITS);
     }
 
+    /// The bits of the numbers `64 * index..64 * index + 64`, the first one's the lowest.
+    #[must_use]
+    pub fn word(&self, index: usize) -> u64 {
+        self.0.get(index).copied().unwrap_or(0)
+    }
+
     /// Whether the number is in.
     #[inline]
     #[must_use]

@@ -45,6 +45,16 @@ impl Access {
         Self { labels: Arc::new(labels), mounted, open, lists }
     }
 
+    /// The labels of the origins that are mounted.
+    pub(crate) fn mounted(&self) -> &BitSet {
+        &self.mounted
+    }
+
+    /// Those of them that are not only for the clients on a list.
+    pub(crate) fn open(&self) -> &BitSet {
+        &self.open
+    }
+
     /// The label of an origin that is mounted, or was.
     pub(crate) fn label(&self, url: &str) -> Option<u32> {
         self.labels.get(url).copied()

@@ -26,6 +26,7 @@
 
 mod access;
 mod drain;
+mod glance;
 mod heat;
 mod invalidation_log;
 mod list_ahead;

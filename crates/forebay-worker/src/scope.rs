@@ -15,8 +15,10 @@ use forebay_store::{Account, Keep};
 use forebay_transport::Caller;
 use forebay_types::{Attr, ByteSize, Failure, FileId, FileVersion, FsPath, MAX_REPLICAS, Permission, PolicyTable};
 use moka::sync::Cache;
+use parking_lot::Mutex;
 
 use crate::access::{self, Access};
+use crate::glance::Glance;
 use crate::namespace::{Namespace, Resolved};
 
 /// How long the attributes of an immutable file are believed: no cache entry lives as long.
@@ -174,6 +176,10 @@ fn account_of(path: &FsPath) -> Account {
 /// The scope of a worker. Requests share it.
 pub(crate) struct Scopes {
     current: ArcSwap<Scope>,
+    /// The same as the current one's access, as a hit looks at it.
+    glance: Glance,
+    /// Held by who changes the namespace.
+    changes: Mutex<()>,
     files: Cache<FileId, (u64, FileRules)>,
 }
 
@@ -181,7 +187,10 @@ impl Scopes {
     pub(crate) fn new(namespace: Namespace, metadata_ttl: Duration, takes_changes: bool) -> Self {
         let (access, policies) = (Access::of(&namespace, &Access::default()), PolicyTable::default());
         let scope = Scope { namespace, access, policies, has_policies: false, metadata_ttl, takes_changes, number: 0 };
-        Self { current: ArcSwap::from_pointee(scope), files: Cache::new(FILES) }
+        let glance = Glance::default();
+        glance.set(&scope.access, scope.namespace.is_guarded());
+        let (current, changes) = (ArcSwap::from_pointee(scope), Mutex::default());
+        Self { current, glance, changes, files: Cache::new(FILES) }
     }
 
     pub(crate) fn current(&self) -> Arc<Scope> {
@@ -190,12 +199,15 @@ impl Scopes {
 
     /// Returns the scope before.
     pub(crate) fn set_namespace(&self, namespace: Namespace) -> Arc<Scope> {
-        self.current.rcu(|scope| Scope {
+        let _alone = self.changes.lock();
+        let before = self.current.rcu(|scope| Scope {
             access: Access::of(&namespace, &scope.access),
             namespace: namespace.clone(),
             number: scope.number + 1,
             ..Scope::clone(scope)
-        })
+        });
+        self.glance.set(&self.current.load().access, namespace.is_guarded());
+        before
     }
 
     /// The same.
@@ -213,11 +225,12 @@ impl Scopes {
     /// origin it is of.
     #[inline]
     pub(crate) fn shows(&self, caller: &Caller, label: Option<u32>) -> bool {
-        let scope = self.current.load();
-        match label {
-            Some(label) => scope.may_read(caller, label),
-            None => !scope.namespace.is_guarded(),
-        }
+        self.glance.shows(caller, label).unwrap_or_else(|| self.shows_after_all(caller, label))
+    }
+
+    #[cold]
+    fn shows_after_all(&self, caller: &Caller, label: Option<u32>) -> bool {
+        label.is_some_and(|label| self.current.load().may_read(caller, label))
     }
 
     /// The label of what is cached of an origin, if it is mounted, or was.
