@@ -77,13 +77,19 @@ impl Secrets {
 
 impl Scene {
     fn start() -> Self {
+        Self::with(|_| Vec::new())
+    }
+
+    /// The same, with more settings of the coordinator.
+    fn with(more: impl FnOnce(&Secrets) -> Vec<String>) -> Self {
         let (secrets, bucket) = (Secrets::new(), Bucket::new());
         Tree::of_equal_files(2, 1 << 20).put_into(&bucket, "");
         let [worker_web, coordinator_health] = [(); 2].map(|()| ReservedPort::new().expect("a port"));
         let port = |key: &str, port: &ReservedPort| format!("{key}={}", port.address().port());
         let set = |setup: Setup| secrets.settings().iter().fold(setup, |setup, setting| setup.option(setting));
         let worker = set(Setup::of(&bucket)).option(&port("worker.web.port", &worker_web)).worker(&bucket);
-        let coordinator = set(Setup::default())
+        let of_coordinator = more(&secrets).iter().fold(Setup::default(), |setup, setting| setup.option(setting));
+        let coordinator = set(of_coordinator)
             .options(&[
                 &format!("cluster.workers={}", worker.address()),
                 &format!("coordinator.state_dir={}", secrets.path("state").display()),
@@ -243,6 +249,61 @@ fn a_token_is_taken_from_authorization_alone_and_one_for_scrapes_opens_counters_
     let settings = run(&["conf", "show"], &scene.secrets.settings()).succeeded().text();
     let logs = [scene.coordinator.log_text(), scene.worker.log_text(), counters, settings];
     assert!(logs.iter().all(|text| !text.contains(&admin) && !text.contains(&scrapes)), "{logs:?}");
+}
+
+/// As an auditor reads it: whoever asks for a change is named, with the reason of a refusal, and no token is there to be found.
+#[test]
+fn who_asked_a_coordinator_for_what_is_recorded_and_never_a_token() {
+    if ruled_out_by_mode("it is about modes itself") {
+        return;
+    }
+    let scene = Scene::with(|secrets| {
+        let file = format!("security.audit.file={}", secrets.path("audit.jsonl").display());
+        vec![file, "security.audit.events=all".to_owned()]
+    });
+    let ours = scene.secrets.path("forebay.toml");
+    let _ = scene.command(&["job", "load", "--path", "/", "--submit", "--watch"], &ours).succeeded();
+    let _ = scene.command(&["policy", "set", "/file00", "--pin"], &ours).succeeded();
+    let _ = scene.command(&["mounts", "add", "/more", "file:///srv/more"], &ours).succeeded();
+    let _ = scene.command(&["mounts", "remove", "/more"], &ours).succeeded();
+
+    let (coordinator, admin, scrapes) =
+        (scene.coordinator(), scene.secrets.token("token"), scene.secrets.token("metrics-token"));
+    let with_secret = format!("/api/v1/jobs/{admin}?token={admin}");
+    for (page, lines, status) in [
+        ("/api/v1/mounts", bearer(&admin), 200),
+        ("/api/v1/mounts", bearer(&scrapes), 403),
+        ("/api/v1/mounts", bearer(&admin[1..]), 401),
+        (with_secret.as_str(), String::new(), 401),
+        (with_secret.as_str(), bearer(&admin), 404),
+    ] {
+        assert_eq!(scene.browse(coordinator, page, &lines).0, status, "{page}");
+    }
+    let reader = client(&scene.secrets.path("cluster.key"), Role::Reader);
+    assert_eq!(ask(reader, coordinator, "/api/v1/jobs", "").0, 403);
+
+    let log = scene.secrets.path("audit.jsonl");
+    let text = || std::fs::read_to_string(&log).unwrap();
+    let has = |parts: &[&str]| text().lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    let by_us = r#""identity":"spiffe://forebay/forebay/forebay/admin/"#;
+    let (by_nobody, allowed) = (r#""identity":null"#, r#""outcome":"allowed""#);
+    for parts in [
+        &[by_us, r#""operation":"POST /api/v1/jobs","#, r#""change":"load","path":"/""#, allowed][..],
+        &[by_us, r#""operation":"PUT /api/v1/policies""#, r#""path":"/file00""#, allowed],
+        &[by_us, r#""operation":"POST /api/v1/mounts""#, r#""path":"/more","origin":"file:///srv/more""#, allowed],
+        &[by_us, r#""operation":"DELETE /api/v1/mounts""#, r#""path":"/more","origin":"file:///srv/more""#, allowed],
+        &[by_nobody, r#""token":"admin""#, r#""operation":"GET /api/v1/mounts""#, allowed],
+        &[by_nobody, r#""token":"metrics""#, r#""outcome":"refused","why":"a metrics may not manage"#],
+        &[by_nobody, r#""operation":"GET /api/v1/mounts","outcome":"refused","why":"neither a certificate"#],
+        &["/reader/one\"", r#""operation":"GET /api/v1/jobs","outcome":"refused","why":"a reader may not"#],
+        &[r#""peer":"127.0.0.1:"#],
+    ] {
+        eventually("it is recorded", SOON, || has(parts));
+    }
+    let text = text();
+    let is_free_of = |secret: &str| !text.contains(secret);
+    assert!(is_free_of(&admin[1..]) && is_free_of(&scrapes) && is_free_of("Bearer"), "{text}");
+    assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 /// With a kind of key that a browser does not take there would be no warning, and nothing to go on to.

@@ -179,7 +179,9 @@ fn a_mount_sees_the_memory_of_its_worker_until_it_is_denied() {
     let sharing = ["network.shared_memory=on", sockets.as_str()];
     let setup = Setup::of(&bucket).options(&sharing).option("worker.memory.prewarm=false");
     let denying = format!("security.denied_file={}", denied.display());
-    let worker = set(setup, &with_key(&key)).option(&denying).worker(&bucket);
+    let log = directory.path().join("audit.jsonl");
+    let audit = format!("security.audit.file={}", log.display());
+    let worker = set(setup, &with_key(&key)).options(&[&denying, &audit]).worker(&bucket);
     let mount = |settings: &[String]| {
         let setup = Setup::without_origin().option("client.memory.size=8MiB").options(&sharing);
         set(setup, settings).mount(std::slice::from_ref(&worker))
@@ -199,6 +201,17 @@ fn a_mount_sees_the_memory_of_its_worker_until_it_is_denied() {
     std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/team-a\n").unwrap();
     eventually("its session ends", SOON, || state(&theirs) != "open" && worker.counter("/window/connections") == 1);
     eventually("the log says who was denied", SOON, || worker.log_text().contains("reader/team-a` is denied"));
+    for outcome in ["allowed", "refused"] {
+        let is_it = |event: &serde_json::Value| {
+            let peer = event["peer"].as_str().unwrap_or_default();
+            event["operation"] == "see-memory"
+                && event["identity"] == "spiffe://forebay/forebay/forebay/reader/team-a"
+                && peer.starts_with("uid=")
+                && peer.contains(",pid=")
+                && event["outcome"] == outcome
+        };
+        eventually("who sees the memory is recorded", SOON, || audited(&log).iter().any(is_it));
+    }
     tree.verify(&ours.root());
     assert_eq!(state(&ours), "open");
 }

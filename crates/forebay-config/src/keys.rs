@@ -506,11 +506,13 @@ keys! {
             example "\"/etc/forebay/metrics-token\"";
         /// The SPIFFE trust domain of the cluster's identities, `spiffe://DOMAIN/forebay/CLUSTER/ROLE/NAME`.
         security_trust_domain "security.trust_domain": String = String::from("forebay");
-        /// A file in which a worker records who did what to which path over TCP, and who was admitted or refused: a JSON
-        /// object a line. Of mode 0600, and for one worker alone. Unset: none.
+        /// A file in which a worker or a coordinator records who did what to which path, and who was admitted or refused:
+        /// a JSON object a line. Of mode 0600, and for one process alone: a worker and a coordinator of one host each have
+        /// their own. Unset: none.
         security_audit_file "security.audit.file": Option<PathBuf> = None, example "\"/var/log/forebay/audit.jsonl\"";
-        /// What is recorded besides all that is refused: `changes` to files and to what is cached, and who is admitted;
-        /// or `all`, which is also lookups, listings and opens by path. Reads of blocks are never recorded.
+        /// What is recorded besides all that is refused: `changes` to files, to what is cached, and to mounts, policies,
+        /// drains and jobs, and who is admitted; or `all`, which is also lookups, listings and opens by path, and reads of
+        /// the REST interface. Reads of blocks are never recorded.
         security_audit_events "security.audit.events": AuditEvents = AuditEvents::Changes;
         /// A file that would outgrow this is renamed to `FILE.1`, that to `FILE.2`, and so on.
         security_audit_max_size "security.audit.max_size": ByteSize = ByteSize::mib(64), in ByteSize::mib(1)..=MAX_BYTES;

@@ -6,7 +6,8 @@
 //! send unasked.
 //!
 //! The routes are documented where they are handled, and the document is made of the routes, so neither can lack what
-//! the other has. It is checked in as `docs/openapi.json`. What each asks of who wants it is a table, `permissions`.
+//! the other has. It is checked in as `docs/openapi.json`. What each asks of who wants it is a table, `permissions`. What a request
+//! for a change is about, its handler notes for whoever keeps a record ([`forebay_metrics::About`]).
 
 mod cluster;
 mod extract;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_cluster::records::coordinators::{COORDINATORS, LEADER};
+use forebay_identity::Auditing;
 use forebay_metrics::{Access, HostNames, HttpLimits, HttpServer};
 use forebay_state::{Election, Leadership, StateError, StateStore, Transaction, encode_segment};
 use futures::future::BoxFuture;
@@ -54,6 +55,9 @@ pub struct CoordinatorOptions {
     pub hosts: HostNames,
     /// What it demands of those who come to its address.
     pub access: Access,
+    /// What is recorded of those who come, and where: all that is refused, what changes something, and what is read if that is wanted.
+    /// `None`: nothing.
+    pub audit: Option<Auditing>,
     /// The release that it says it is.
     pub version: String,
     /// How long its leadership outlives it.
@@ -90,6 +94,7 @@ impl CoordinatorOptions {
             advertise: None,
             hosts: HostNames::new(),
             access: Access::everybody(),
+            audit: None,
             version: version.into(),
             lease: Duration::from_secs(10),
             runner: RunnerOptions::default(),
@@ -131,7 +136,7 @@ impl Coordinator {
         let pages = api::router(Arc::clone(&service)).merge(options.pages.clone());
         // Other coordinators send their clients to it by this name.
         let hosts = options.hosts.clone().with_own(&advertised);
-        let servers = listeners.serve(&pages, &options.access, &hosts, LIMITS);
+        let servers = listeners.serve(&pages, &options.access, options.audit.as_ref(), &hosts, LIMITS);
         let record = LeaderRecord { name: options.name.clone(), address: advertised };
         // A struct of texts: its encoding cannot fail.
         let record = serde_json::to_vec(&record).unwrap_or_default();

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use axum::Router;
+use forebay_identity::Auditing;
 use forebay_metrics::{Access, HostNames, HttpLimits, HttpListener, HttpServer};
 use forebay_private::{PrivateError, PrivateListener, socket_address};
 use tokio::net::TcpListener;
@@ -74,15 +75,18 @@ impl Listeners {
         self.socket().map(socket_address).or_else(address).unwrap_or_default()
     }
 
-    /// Serves `pages`: at the address to those whom `access` allows what they ask for, at the socket to whoever gets there.
+    /// Serves `pages`: at the address to those whom `access` allows what they ask for, at the socket to whoever gets there. `audit`:
+    /// where that is recorded.
     pub(crate) fn serve(
         self,
         pages: &Router,
         access: &Access,
+        audit: Option<&Auditing>,
         hosts: &HostNames,
         limits: HttpLimits,
     ) -> Vec<HttpServer> {
         let serve = |listener: HttpListener, access: Access| {
+            let access = access.recorded(audit.cloned());
             HttpServer::start(listener, pages.clone(), &OPERATIONS, access, hosts.clone(), limits)
         };
         let at_address = self.at_address.map(|(listener, _)| serve(listener.into(), access.clone()));

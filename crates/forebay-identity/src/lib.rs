@@ -18,11 +18,13 @@
 //! | Who is at the other end of a connection, and is it who was meant? | `proof.rs` |
 //! | What does somebody show who has no certificate? | `token.rs` |
 //! | And on a connection that proves nothing itself, as over RDMA? | `pass.rs` |
+//! | Who asked for what, for whoever keeps a record of it? | `audit.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod audit;
 mod authority;
 mod cluster_key;
 mod credentials;
@@ -40,6 +42,7 @@ mod token;
 mod trust;
 mod validity;
 
+pub use audit::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing};
 pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};

@@ -1,4 +1,4 @@
-//! Who may ask an HTTP listener for what (ADR 0023).
+//! Who may ask an HTTP listener for what (ADR 0023), and who keeps a record of those who ask ([`crate::witness`]).
 //!
 //! ```text
 //!   certificate, if one is shown ─── the role in its name ────┐
@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use forebay_identity::{Live, LiveTokens, Peer, Side, http_server_config, reason};
+use forebay_identity::{Auditing, Live, LiveTokens, Peer, Side, http_server_config, reason};
 use forebay_types::{Permission, Role};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -30,9 +30,13 @@ const HANDSHAKE: u8 = 22;
 /// What is in no table, an admin may ask for.
 pub type Operation = (&'static str, &'static str, Option<Permission>);
 
-/// What a listener demands of those who ask.
+/// What a listener demands of those who ask, and where that is recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Access(Option<Arc<Demands>>);
+pub struct Access {
+    /// `None`: nothing.
+    demands: Option<Arc<Demands>>,
+    audit: Option<Auditing>,
+}
 
 struct Demands {
     /// `None`: plain text is spoken, and nobody shows a certificate.
@@ -69,6 +73,15 @@ pub(crate) enum Opened {
     NotSecure(TcpStream),
 }
 
+/// What is found of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    /// The role of the token that it shows, if its certificate was not enough and the token is one of ours.
+    pub(crate) by_token: Option<Role>,
+    /// Whether it is answered.
+    pub(crate) verdict: Result<(), Denial>,
+}
+
 /// Why a request is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denial {
@@ -93,19 +106,35 @@ impl Access {
     pub fn proved(live: &Arc<Live>, tokens: Arc<LiveTokens>, accepts_plain: bool) -> Result<Self, rustls::Error> {
         let acceptor = TlsAcceptor::from(Arc::new(http_server_config(live)?));
         let tls = Some(Tls { acceptor, live: Arc::clone(live) });
-        Ok(Self(Some(Arc::new(Demands { tls, tokens, accepts_plain }))))
+        Ok(Self::of(Demands { tls, tokens, accepts_plain }))
     }
 
     /// Those who show one of `tokens` may ask for what their roles may, in plain text: for a listener on loopback, where other users
     /// of the machine may ask, and none of them listens in.
     #[must_use]
     pub fn by_token(tokens: Arc<LiveTokens>) -> Self {
-        Self(Some(Arc::new(Demands { tls: None, tokens, accepts_plain: false })))
+        Self::of(Demands { tls: None, tokens, accepts_plain: false })
+    }
+
+    fn of(demands: Demands) -> Self {
+        Self { demands: Some(Arc::new(demands)), audit: None }
+    }
+
+    /// The same, and what is asked for is recorded: all that is refused, what changes something, and what is read beyond counters if
+    /// `audit` wants that. `None`: nothing is.
+    #[must_use]
+    pub fn recorded(self, audit: Option<Auditing>) -> Self {
+        Self { audit, ..self }
+    }
+
+    /// Where it is recorded, if it is.
+    pub(crate) fn audit(&self) -> Option<&Auditing> {
+        self.audit.as_ref()
     }
 
     /// Begins a connection. No deadline is kept here.
     pub(crate) async fn open(&self, stream: TcpStream) -> io::Result<Opened> {
-        let Some(Demands { tls: Some(tls), accepts_plain, .. }) = self.0.as_deref() else {
+        let Some(Demands { tls: Some(tls), accepts_plain, .. }) = self.demands.as_deref() else {
             return Ok(Opened::Plain(stream));
         };
         let mut first = [0];
@@ -125,20 +154,22 @@ impl Access {
         caller: &Caller,
         headers: &HeaderMap,
         now: SystemTime,
-    ) -> Result<(), Denial> {
-        let (Some(demands), Some(permission)) = (&self.0, permission) else { return Ok(()) };
+    ) -> Judgement {
+        let judged = |by_token, verdict| Judgement { by_token, verdict };
+        let (Some(demands), Some(permission)) = (&self.demands, permission) else { return judged(None, Ok(())) };
         let by_certificate = demands.tls.as_ref().and_then(|tls| tls.role_of(caller, now));
         if by_certificate.is_some_and(|role| role.may(permission)) {
-            return Ok(());
+            return judged(None, Ok(()));
         }
         let by_token = token(headers).and_then(|token| demands.tokens.role(token));
         let shows_nothing = caller.0.is_none() && !headers.contains_key(AUTHORIZATION);
-        match by_token.or(by_certificate) {
+        let verdict = match by_token.or(by_certificate) {
             Some(role) if role.may(permission) => Ok(()),
             Some(role) => Err(Denial::Role(role, permission)),
             None if shows_nothing && demands.accepts_plain => Ok(()),
             None => Err(Denial::Unproved),
-        }
+        };
+        judged(by_token, verdict)
     }
 }
 
@@ -217,7 +248,7 @@ mod tests {
     fn where_nobody_has_to_prove_anything_everything_may_be_asked_for() {
         let judged = |permission| {
             let shown = headers(&[("authorization", "Bearer abc")]);
-            Access::everybody().judge(permission, &Caller(None), &shown, SystemTime::now())
+            Access::everybody().judge(permission, &Caller(None), &shown, SystemTime::now()).verdict
         };
         assert_eq!((judged(None), judged(Some(Permission::Administer))), (Ok(()), Ok(())));
     }

@@ -1,5 +1,5 @@
 //! What every request passes before a page or an interface sees it: it asks one of our names ([`crate::hosts`]), and who asks may
-//! do so ([`crate::access`]).
+//! do so ([`crate::access`]). What becomes of it is recorded, where that is wanted ([`crate::witness`]).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,13 +10,14 @@ use axum::http::header::{CACHE_CONTROL, CONNECTION, WWW_AUTHENTICATE, X_CONTENT_
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
-use forebay_types::Permission;
+use forebay_types::{Permission, Role};
 use serde_json::json;
 use tracing::debug;
 
-use crate::access::{Access, Caller, Denial, Operation};
+use crate::access::{Access, Caller, Denial, Judgement, Operation};
 use crate::hosts::{HostNames, Refusal};
 use crate::refused::{self, Reason};
+use crate::witness::{Witness, answered, turned_away};
 
 /// What is asked of those who ask.
 pub(crate) struct Gate {
@@ -26,31 +27,49 @@ pub(crate) struct Gate {
 
 /// `router`, which answers to `hosts` alone, and to those whom `gate` lets in.
 pub(crate) fn guarded(router: Router, gate: Gate, hosts: HostNames) -> Router {
-    let router = router.layer(middleware::from_fn_with_state(Arc::new(gate), only_who_may));
-    router.layer(middleware::from_fn_with_state(Arc::new(hosts), only_ours))
+    let gate = Arc::new(gate);
+    let router = router.layer(middleware::from_fn_with_state(Arc::clone(&gate), only_who_may));
+    router.layer(middleware::from_fn_with_state((gate, Arc::new(hosts)), only_ours))
 }
 
 /// Answers those who speak no TLS where nothing else is spoken.
-pub(crate) fn tls_only() -> Router {
-    Router::new().fallback(|| async {
-        refused::count(Reason::Plain);
+pub(crate) fn tls_only(access: &Access) -> Router {
+    let access = access.clone();
+    Router::new().fallback(move |request: Request| {
+        let why = "this listener speaks TLS only";
         let remedy = "ask for https://, or, with `forebay`, set `security.mode` as it is set there";
-        let mut answer = told(StatusCode::BAD_REQUEST, "TLS_ONLY", "this listener speaks TLS only", remedy);
+        refused::count(Reason::Plain);
+        turned_away(&access, request.extensions().get().copied(), why);
+        let mut answer = told(StatusCode::BAD_REQUEST, "TLS_ONLY", why, remedy);
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        answer
+        std::future::ready(answer)
     })
 }
 
-async fn only_who_may(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    let nobody = Caller(None);
+async fn only_who_may(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
+    let (nobody, permission) = (Caller(None), gate.permission(&request));
     let caller = request.extensions().get().unwrap_or(&nobody);
-    match gate.access.judge(gate.permission(&request), caller, request.headers(), SystemTime::now()) {
-        Ok(()) => next.run(request).await,
-        Err(denial) => deny(denial),
+    let Judgement { by_token, verdict } = gate.access.judge(permission, caller, request.headers(), SystemTime::now());
+    let witness = gate.witness(&request, by_token);
+    if let Err(denial) = verdict {
+        witness.iter().for_each(|witness| witness.refused(&denial));
+        return deny(denial);
     }
+    let pending = witness.and_then(|witness| witness.begin(request.method(), permission));
+    if let Some(pending) = &pending {
+        request.extensions_mut().insert(pending.about());
+    }
+    let response = next.run(request).await;
+    answered(pending, response.status());
+    response
 }
 
 impl Gate {
+    /// Who records what becomes of a request that shows a token of this role.
+    fn witness(&self, request: &Request, by_token: Option<Role>) -> Option<Witness> {
+        self.access.audit().map(|auditing| Witness::of(auditing, request, by_token))
+    }
+
     /// What a request asks for.
     fn permission(&self, request: &Request) -> Option<Permission> {
         // Whoever answers GET answers HEAD.
@@ -83,10 +102,13 @@ fn deny(denial: Denial) -> Response {
     }
 }
 
-async fn only_ours(State(hosts): State<Arc<HostNames>>, request: Request, next: Next) -> Response {
+async fn only_ours(State((gate, hosts)): State<(Arc<Gate>, Arc<HostNames>)>, request: Request, next: Next) -> Response {
     match hosts.judge(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refuse(&refusal),
+        Err(refusal) => {
+            gate.witness(&request, None).iter().for_each(|witness| witness.refused(&refusal));
+            refuse(&refusal)
+        }
     }
 }
 

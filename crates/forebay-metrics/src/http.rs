@@ -7,12 +7,14 @@
 //! Every listener has names, and answers to no other ([`crate::hosts`]), and says who may ask it for what ([`crate::access`]): there
 //! is no way to start one without. It may be a port, or a Unix socket of this user alone.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use forebay_identity::AuditPeer;
 use forebay_private::PrivateListener;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -33,6 +35,7 @@ use crate::places::Source;
 use crate::refused::{self, Reason};
 use crate::seats::{Place, Seats};
 use crate::socket::{AnswerBody, RequestBody, Socket, Stream};
+use crate::witness::{process_of, turned_away};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -99,6 +102,13 @@ impl Accepted {
             Self::Private(_) => Source::Loopback,
         }
     }
+
+    fn peer(&self) -> AuditPeer {
+        match self {
+            Self::Tcp(_, from) => (*from).into(),
+            Self::Private(stream) => process_of(stream),
+        }
+    }
 }
 
 /// A listener, while it serves. Dropping it ends its tasks without waiting for them.
@@ -123,8 +133,9 @@ impl HttpServer {
     ) -> Self {
         let stop = CancellationToken::new();
         let seats = Seats::new(limits.connections, stop.clone());
-        let router = guarded(router, Gate { access: access.clone(), operations }, hosts);
-        let shared = HttpShared { limits, access, router, tls_only: tls_only(), seats };
+        let (tls_only, gate) = (tls_only(&access), Gate { access: access.clone(), operations });
+        let router = guarded(router, gate, hosts);
+        let shared = HttpShared { limits, access, router, tls_only, seats };
         let serving = tokio::spawn(serve(listener.into(), Arc::new(shared), stop.clone()));
         Self { stop, serving: Mutex::new(Some(serving)) }
     }
@@ -192,26 +203,26 @@ async fn next_connection(listener: &HttpListener, seats: &Arc<Seats>) -> std::io
 }
 
 async fn connection(accepted: Accepted, place: Place, shared: Arc<HttpShared>) {
+    let (nobody, peer) = (Caller(None), accepted.peer());
     let (stream, from) = match accepted {
         Accepted::Tcp(stream, from) => (stream, from),
-        Accepted::Private(stream) => return answer(stream, None, Caller(None), place, &shared, &shared.router).await,
+        Accepted::Private(stream) => return answer(stream, peer, nobody, place, &shared, &shared.router).await,
     };
     let opened = tokio::select! {
         opened = tokio::time::timeout(shared.limits.head_within, shared.access.open(stream)) => opened,
         // It has asked for nothing yet.
         () = place.told() => return,
     };
-    let (nobody, come_from) = (Caller(None), Some(from));
     match opened {
-        Ok(Ok(Opened::Plain(stream))) => answer(stream, come_from, nobody, place, &shared, &shared.router).await,
-        Ok(Ok(Opened::Secure(stream, caller))) => {
-            answer(*stream, come_from, caller, place, &shared, &shared.router).await;
-        }
-        Ok(Ok(Opened::NotSecure(stream))) => {
-            answer(stream, come_from, nobody, place, &shared, &shared.tls_only).await;
-        }
+        Ok(Ok(Opened::Plain(stream))) => answer(stream, peer, nobody, place, &shared, &shared.router).await,
+        Ok(Ok(Opened::Secure(stream, caller))) => answer(*stream, peer, caller, place, &shared, &shared.router).await,
+        Ok(Ok(Opened::NotSecure(stream))) => answer(stream, peer, nobody, place, &shared, &shared.tls_only).await,
         Ok(Err(error)) => {
             refused::count(Reason::Proof);
+            // Who only breaks off is not turned away.
+            if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::Other) {
+                turned_away(&shared.access, Some(peer), &error.to_string());
+            }
             debug!(%from, %error, "a connection is closed: it does not prove who it is");
         }
         Err(_) => debug!(%from, "a connection is closed: its handshake does not end"),
@@ -221,7 +232,7 @@ async fn connection(accepted: Accepted, place: Place, shared: Arc<HttpShared>) {
 /// Answers what comes over a connection until that ends.
 async fn answer<S: Stream>(
     stream: S,
-    from: Option<SocketAddr>,
+    peer: AuditPeer,
     caller: Caller,
     place: Place,
     shared: &HttpShared,
@@ -231,9 +242,10 @@ async fn answer<S: Stream>(
     let router = TowerToHyperService::new(router.clone());
     let answer = service_fn(|mut request: Request<Incoming>| {
         turn.asked();
-        if let Some(from) = from {
+        if let AuditPeer::Address(from) = peer {
             request.extensions_mut().insert(ConnectInfo(from));
         }
+        request.extensions_mut().insert(peer);
         request.extensions_mut().insert(caller.clone());
         let (asking, answering) = (Arc::clone(&turn), Arc::clone(&turn));
         let answer = router.call(request.map(|body| RequestBody::new(body, limits.body_within, asking)));

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_identity::{
-    ClusterKey, Credentials, Identity, Live, LiveTokens, Material, Scope, TokenFile, Trust, http_client_config,
-    new_token,
+    Audit, AuditEvent, Auditing, ClusterKey, Credentials, Identity, Live, LiveTokens, Material, Scope, TokenFile,
+    Trust, http_client_config, new_token,
 };
 use forebay_metrics::{Access, HostNames, MetricsServer, Readiness, Registry, Site, routes, serve};
-use forebay_types::Role;
+use forebay_types::{AuditEvents, Role};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -77,6 +78,17 @@ impl ResolvesClientCert for NoCertificate {
     }
 }
 
+/// What was recorded, as text.
+#[derive(Debug, Default)]
+struct Record(Mutex<Vec<String>>);
+
+impl Audit for Record {
+    fn record(&self, event: &AuditEvent<'_>) {
+        let identity = event.identity.map_or_else(|| "nobody".to_owned(), ToString::to_string);
+        self.0.lock().push(format!("{identity} {} {:?} {event:?}", event.operation, event.outcome));
+    }
+}
+
 /// A worker's pages, for those who prove who they are.
 struct Listener {
     cluster: Cluster,
@@ -85,6 +97,8 @@ struct Listener {
     /// Tokens of an admin and of a program that scrapes.
     admin: String,
     scrapes: String,
+    /// All that is refused.
+    record: Arc<Record>,
     _directory: tempfile::TempDir,
 }
 
@@ -100,9 +114,11 @@ impl Listener {
         let ((of_admin, admin), (of_scrapes, scrapes)) = (file(Role::Admin), file(Role::Metrics));
         let tokens = LiveTokens::open(vec![of_admin, of_scrapes]).unwrap();
         let live = Live::new(cluster.material(Role::Worker, None));
-        let access = Access::proved(&live, tokens, accepts_plain).unwrap();
+        let record = Arc::new(Record::default());
+        let auditing = Auditing { events: AuditEvents::All, audit: Arc::clone(&record) as Arc<dyn Audit> };
+        let access = Access::proved(&live, tokens, accepts_plain).unwrap().recorded(Some(auditing));
         let server = serving(access).await;
-        Self { cluster, server, live, admin, scrapes, _directory: directory }
+        Self { cluster, server, live, admin, scrapes, record, _directory: directory }
     }
 
     async fn connect(&self, config: ClientConfig) -> io::Result<TlsStream<TcpStream>> {
@@ -123,8 +139,25 @@ impl Listener {
         answer.split(' ').nth(1).unwrap().to_owned()
     }
 
+    /// Waits until something is recorded that begins so.
+    async fn recorded(&self, beginning: &str) {
+        let is_there = || self.record.0.lock().iter().any(|event| event.starts_with(beginning));
+        let waiting = async {
+            while !is_there() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let found = tokio::time::timeout(WITHIN, waiting).await;
+        assert!(found.is_ok(), "{beginning}: {:?}", self.record);
+    }
+
     async fn close(self) {
         tokio::time::timeout(WITHIN, self.server.close()).await.unwrap();
+        for event in self.record.0.lock().iter() {
+            // Counters are read all the time.
+            assert!(!event.contains("Allowed"), "{event}");
+            assert!(!event.contains(&self.admin) && !event.contains(&self.scrapes), "{event}");
+        }
     }
 }
 
@@ -173,6 +206,8 @@ async fn who_proves_nothing_sees_nothing() {
         assert!(answer.contains("UNAUTHENTICATED") && !answer.contains(&**admin), "{answer}");
     }
     assert_eq!(listener.status(browser(), "/stats", &bearer(admin)).await, "200");
+    listener.recorded("nobody GET /metrics Refused(\"neither a certificate").await;
+    listener.recorded("nobody GET Refused(\"neither a certificate").await;
     listener.close().await;
 }
 
@@ -201,6 +236,8 @@ async fn each_role_sees_what_it_may_and_a_token_for_scrapes_opens_nothing_else()
     assert_eq!(listener.status(reader(), "/stats", &bearer(&listener.admin)).await, "200");
     assert_eq!(listener.status(reader(), "/stats", &bearer("wrong")).await, "403");
     assert_eq!(listener.status(listener.cluster.client(Role::Admin), "/stats", &bearer("wrong")).await, "200");
+    let reader = listener.cluster.identity(Role::Reader);
+    listener.recorded(&format!("{reader} GET /stats Refused(\"a reader may not observe")).await;
     listener.close().await;
 }
 
@@ -212,6 +249,7 @@ async fn a_certificate_of_another_cluster_ends_the_handshake() {
     config.client_auth_cert_resolver = stranger.client_auth_cert_resolver;
     let answer = listener.ask(config, "/metrics", &bearer(&listener.admin)).await;
     assert!(answer.is_err(), "{answer:?}");
+    listener.recorded("nobody connect Refused(").await;
     listener.close().await;
 }
 

@@ -10,12 +10,13 @@ use forebay_cluster::{Backoff, Member, Membership, Reach, StaticMembership};
 use forebay_config::{Config, Loaded, Origin as Source, SecurityMode, WriteMode};
 use forebay_engine::FetchPolicy;
 use forebay_fuse::{MountOptions, WritingOptions, largest_read};
+use forebay_identity::Auditing;
 use forebay_memory::{Pool, PoolError, PoolOptions, Sharing};
 use forebay_origin::{ChosenBy, Origin, OriginOptions, S3Options};
 use forebay_private::PrivateListener;
 use forebay_staging::StagingOptions;
 use forebay_store::{DiskOptions, Eviction, ServeMode, Store, StoreOptions};
-use forebay_tcp::{Auditing, ServerOptions, TcpError, TcpServer, TcpTransport};
+use forebay_tcp::{ServerOptions, TcpError, TcpServer, TcpTransport};
 use forebay_transport::{LocalTransport, Service, Transport};
 use forebay_types::{ByteSize, FsPath};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
@@ -154,8 +155,7 @@ pub fn server(
     security: Option<&Security>,
     audit: Option<Auditing>,
 ) -> Result<TcpServer, TcpError> {
-    let passes = security.map(Security::passes);
-    let security = security.map(Security::server);
+    let (passes, security) = (security.map(Security::passes), security.map(Security::server));
     TcpServer::bind(ServerOptions { security, passes, audit, ..server_options(config, address, shared) }, service)
 }
 

@@ -1,11 +1,12 @@
-//! The audit log of a worker (`security.audit.*`): who did what to which path, as lines of JSON in a file that is rotated.
+//! The audit log (`security.audit.*`): who did what to which path, as lines of JSON in a file that is rotated. A process has one, for
+//! all of its parts: its worker over TCP and over shared memory, and its coordinator.
 //!
 //! What serves a connection makes the line ([`line`]) and queues it; one thread writes what is queued ([`file`]). No request
 //! waits for a disk: where the queue is full, or the disk, events are lost, and are counted. The next line that is written
 //! says how many were.
 //!
 //! Whoever proves nothing cannot push what others did out of the log by being refused again and again: of refusals without an
-//! identity, only some in each second are written, and the others are counted as lost, too.
+//! identity or a token, only some in each second are written, and the others are counted as lost, too.
 
 mod file;
 mod line;
@@ -18,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_config::Config;
-use forebay_tcp::{Audit, AuditEvent, AuditOutcome, Auditing};
+use forebay_identity::{Audit, AuditEvent, AuditOutcome, Auditing};
 use forebay_types::AuditEvents;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -37,7 +38,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// How long what is queued may take to be written at the end.
 const CLOSE_WITHIN: Duration = Duration::from_secs(20);
 
-/// The audit log of a worker. Dropping it ends its thread, too, which is not waited for then.
+/// The audit log of a process. Dropping it ends its thread, too, which is not waited for then.
 pub(crate) struct AuditLog {
     events: AuditEvents,
     /// The only one that keeps the queue open: those who record have a weak one.
@@ -71,12 +72,12 @@ impl AuditLog {
     /// Opens the file that the configuration names, if it names one.
     ///
     /// # Errors
-    /// When it cannot be had: a worker that should record what is done to it does not start without.
+    /// When it cannot be had: what should record what is done to it does not start without.
     pub(crate) fn open(config: &Config) -> anyhow::Result<Option<Self>> {
         let Some(path) = &config.security_audit_file else { return Ok(None) };
         let unusable = |error: &dyn Display| {
-            let next =
-                "name a file in a directory that the worker's user may write to, another one for each worker of a host";
+            let next = "name a file in a directory that this user may write to, another one for each worker and each \
+                        coordinator of a host";
             Fault::new(Exit::Usage, format!("security.audit.file: {error:#}"), next)
         };
         let max_size = config.security_audit_max_size.as_u64();
@@ -134,7 +135,8 @@ impl Audit for Recorder {
 
 impl Recorder {
     fn is_within_ration(&self, event: &AuditEvent<'_>) -> bool {
-        let is_rationed = event.identity.is_none() && matches!(event.outcome, AuditOutcome::Refused(_));
+        let is_unknown = event.identity.is_none() && event.token.is_none();
+        let is_rationed = is_unknown && matches!(event.outcome, AuditOutcome::Refused(_));
         !is_rationed || self.ration.lock().take(Instant::now())
     }
 

@@ -27,6 +27,7 @@ use forebay_transport::message::{FreeReply, ListReply};
 use forebay_types::{Attr, BlockKey, Failure, FailureKind, FileId, FileVersion, FsPath, Role};
 use serde_json::{Value, json};
 
+use crate::audit::AuditLog;
 use crate::cluster::{self, Cluster};
 use crate::elsewhere::Elsewhere;
 use crate::error::Fault;
@@ -130,7 +131,7 @@ pub(crate) struct Coordinating {
 }
 
 impl Coordinating {
-    /// Starts a coordinator that listens where `listening` says, and reads through `client`.
+    /// Starts a coordinator that listens where `listening` says, reads through `client`, and records who asks for what in `audit`.
     ///
     /// # Errors
     /// When it cannot listen, or cannot prove who it is though it should.
@@ -140,6 +141,7 @@ impl Coordinating {
         client: Client,
         known: Known,
         listening: Listening,
+        audit: Option<&AuditLog>,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
         let security = Security::open(config, Role::Coordinator, &security::machine())?;
@@ -169,6 +171,7 @@ impl Coordinating {
         let itself: Arc<OnceLock<Weak<Coordinator>>> = Arc::default();
         let (counted, client_of, members) = (Arc::clone(&itself), client.clone(), Arc::clone(cluster.members()));
         let certificates = cluster.certificates().cloned();
+        let audit_lost = audit.map(|audit| Box::new(audit.lost_count()) as Box<dyn Fn() -> u64 + Send + Sync>);
         let site = metrics::site(Readiness::new(), move || {
             let coordinator = counted.get().and_then(Weak::upgrade);
             json!({
@@ -177,6 +180,7 @@ impl Coordinating {
                 "cluster": cluster::report(&client_of.topology(), Some(&members)),
                 "etcd": certificates.as_deref().map(cluster::report_certificates),
                 "coordinator": coordinator.map(|coordinator| counted_of(&coordinator)),
+                "audit": audit_lost.as_ref().map(|lost| json!({ "lost": lost() })),
             })
         });
         let options = CoordinatorOptions {
@@ -185,6 +189,7 @@ impl Coordinating {
             advertise: listening.advertised(),
             hosts: terms.names,
             access: terms.access,
+            audit: audit.map(AuditLog::auditing),
             lease: config.cluster_lease_ttl,
             runner,
             mount_check: Some(Arc::new(check)),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use forebay_client::Client;
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::AuditLog;
 use crate::cluster::Cluster;
 use crate::coordinating::Coordinating;
 use crate::direct::Direct;
@@ -112,6 +113,8 @@ pub(crate) struct Parts {
     pub(crate) worker: Option<WorkerNode>,
     pub(crate) web: Option<Web>,
     pub(crate) cluster: Option<Cluster>,
+    /// Where its worker and its coordinator record what others ask of them.
+    pub(crate) audit: Option<AuditLog>,
     /// The claim of the mountpoint: another process can have it only after everything has ended.
     pub(crate) place: Option<Place>,
 }
@@ -139,6 +142,9 @@ impl Parts {
         }
         if let Some(cluster) = self.cluster {
             cluster.close().await;
+        }
+        if let Some(audit) = self.audit {
+            audit.close().await;
         }
         drop(self.place);
         unmounted

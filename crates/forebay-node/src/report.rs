@@ -55,7 +55,7 @@ pub struct Report {
     pub etcd: Option<Etcd>,
     /// What a worker proves to its clients.
     pub security: Option<Security>,
-    /// What a worker records.
+    /// What a worker or a coordinator records.
     pub audit: Option<Audit>,
     /// What a coordinator counts.
     pub coordinator: Option<Coordinator>,

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::assembly::{self, LinkReports, RemoteClient};
+use crate::audit::AuditLog;
 use crate::binding::{self, Ports, WorkerAddresses};
 use crate::cluster::{self, Cluster};
 use crate::coordinating::{Coordinating, Known, Listening};
@@ -104,6 +105,8 @@ impl Starting<'_> {
             Page::None => None,
             Page::AnyPort | Page::Port(_) => Some(PageToken::new()?),
         };
+        self.parts.audit = AuditLog::open(&loaded.config)?;
+        let audit = self.parts.audit.as_ref();
         let cluster = self.parts.cluster.insert(Cluster::in_files(&loaded.config, directory).await?);
         let options = WorkerNodeOptions {
             loaded,
@@ -112,6 +115,7 @@ impl Starting<'_> {
             mounts: vec![root(origin)],
             prewarm: self.plan.prewarms_alone,
             cluster: Some(cluster),
+            audit,
             ports: Ports::Stay,
             shared: false,
         };
@@ -123,7 +127,7 @@ impl Starting<'_> {
         let client = assembly::local_client(&loaded.config, Arc::clone(worker.worker()) as Arc<dyn Service>).await?;
         self.parts.client = Some(client.clone());
         let known = Known { mounts: vec![root(origin)], own: Some(worker.capacity()) };
-        let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref() };
+        let private = Private { sockets: sockets.as_ref(), page: self.plan.page, token: token.as_ref(), audit };
         self.parts.coordinating = private.coordinator(loaded, cluster, &client, known).await?;
         let coordinating = self.parts.coordinating.as_ref();
         let offer = Offer {
@@ -149,6 +153,9 @@ impl Starting<'_> {
         let plan = self.plan;
         let loaded = &plan.loaded;
         self.claim()?;
+        if plan.worker || plan.coordinator {
+            self.parts.audit = AuditLog::open(&loaded.config)?;
+        }
         let moves_data = plan.worker || plan.client || plan.mountpoint.is_some();
         let config = if moves_data { loaded.config.clone() } else { without_data(&loaded.config) };
         let reach = if moves_data { Reach::Data } else { Reach::Requests };
@@ -193,6 +200,7 @@ impl Starting<'_> {
             mounts: config.mounts.clone(),
             prewarm: config.worker_memory_prewarm,
             cluster,
+            audit: self.parts.audit.as_ref(),
             // Others find that of a mount by its record; a fixed list names its port.
             ports: if is_mounted && cluster.is_some() { Ports::Move } else { Ports::Stay },
             shared: true,
@@ -257,7 +265,8 @@ impl Starting<'_> {
         // It was opened: a coordinator without etcd keeps its state in files.
         let Some(cluster) = &self.parts.cluster else { return Ok(()) };
         let listening = Listening::ForCluster { address, advertised };
-        let started = Coordinating::start(loaded, cluster, client, known, listening).await?;
+        let audit = self.parts.audit.as_ref();
+        let started = Coordinating::start(loaded, cluster, client, known, listening, audit).await?;
         if let Some(address) = started.address() {
             info!(%address, state = cluster.store().describe(), "coordinator listening");
         }
@@ -336,6 +345,7 @@ struct Private<'a> {
     sockets: Option<&'a PrivateSockets>,
     page: Page,
     token: Option<&'a PageToken>,
+    audit: Option<&'a AuditLog>,
 }
 
 impl Private<'_> {
@@ -350,7 +360,7 @@ impl Private<'_> {
         let mut started = Err(anyhow::anyhow!("there is no port to try"));
         for port in self.ports(&loaded.config) {
             let listening = self.listening(port);
-            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening).await;
+            started = Coordinating::start(loaded, cluster, client.clone(), known.clone(), listening, self.audit).await;
             if started.is_ok() {
                 break;
             }

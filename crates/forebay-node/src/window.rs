@@ -16,6 +16,7 @@ use bytes::Bytes;
 use forebay_client::Connector;
 use forebay_cluster::Member;
 use forebay_config::{Config, SharedMemory};
+use forebay_identity::Auditing;
 use forebay_memory::{Pool, Sharing, SpanMut};
 use forebay_shm::{
     ClientOptions, NearTransport, ServerOptions, WindowReport, WindowServer, default_directory, socket_path,
@@ -54,7 +55,7 @@ pub struct Windows {
 
 impl Windows {
     /// A window beside each of the listeners at `addresses`, if `pool` is shared. `instance`: the worker's. `security`: what clients
-    /// have to prove.
+    /// have to prove. `audit`: where is recorded who looks through it.
     ///
     /// # Errors
     /// When there can be none and must be.
@@ -65,6 +66,7 @@ impl Windows {
         instance: u64,
         service: &Arc<dyn Service>,
         security: Option<&Security>,
+        audit: Option<&Auditing>,
     ) -> anyhow::Result<Self> {
         let must = config.network_shared_memory == SharedMemory::On;
         if pool.descriptor().is_none() {
@@ -82,8 +84,8 @@ impl Windows {
                 None => {
                     let defaults = ServerOptions::new(path.clone(), config.cluster_name.as_str(), block_size(config));
                     let max_connections = config.worker_max_connections as usize;
-                    let security = security.map(Security::window_server);
-                    let options = ServerOptions { instance, max_connections, security, ..defaults };
+                    let (security, audit) = (security.map(Security::window_server), audit.cloned());
+                    let options = ServerOptions { instance, max_connections, security, audit, ..defaults };
                     WindowServer::bind(options, pool, Arc::clone(service)).map(|server| windows.server = Some(server))
                 }
             };

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use forebay_cluster::records::members::{Addresses, Capacity, WorkerRecord};
 use forebay_cluster::{Backoff, Membership as _};
 use forebay_config::{Config, Host, Loaded};
+use forebay_identity::Auditing;
 use forebay_memory::Sharing;
 use forebay_peering::{JoinOptions, Joined};
 use forebay_state::membership::RegisteredOptions;
@@ -48,7 +49,7 @@ pub(crate) struct WorkerNode {
     /// Who it is, towards clients and other workers.
     security: Option<Arc<Security>>,
     /// Where it records what others do to it.
-    audit: Option<AuditLog>,
+    audit: Option<Auditing>,
     /// The worker, as servers ask it.
     measured: Arc<Measured>,
     servers: Vec<TcpServer>,
@@ -77,6 +78,8 @@ pub(crate) struct WorkerNodeOptions<'a> {
     pub(crate) prewarm: bool,
     /// The cluster whose mounts and policies it shows.
     pub(crate) cluster: Option<&'a Cluster>,
+    /// The audit log of the process, if it has one.
+    pub(crate) audit: Option<&'a AuditLog>,
     /// What becomes of default ports that are taken.
     pub(crate) ports: Ports,
     /// Whether other processes may use it: it listens for RDMA where that is asked for, shows its memory to those on this host, and
@@ -93,7 +96,6 @@ impl WorkerNode {
         let config = &options.loaded.config;
         let name = config.worker_name.clone().unwrap_or_else(security::machine);
         let security = Security::open(config, Role::Worker, &name)?;
-        let audit = AuditLog::open(config)?;
         let mounts = namespaces::configured(options.loaded, &options.mounts)?;
         let sharing = if options.shared { window::sharing(config) } else { Sharing::Private };
         let disks = disks::resolve(config)?;
@@ -109,13 +111,13 @@ impl WorkerNode {
                 return Err(error);
             }
         };
-        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone(), audit.as_ref());
+        let measured = Measured::new(Arc::clone(&worker) as Arc<dyn Service>, security.clone(), options.audit);
         let mut node = Self {
             capacity,
             store,
             worker,
             security,
-            audit,
+            audit: options.audit.map(AuditLog::auditing),
             measured,
             servers: Vec::new(),
             private: None,
@@ -149,7 +151,7 @@ impl WorkerNode {
             let reported = Arc::clone(rdma);
             self.worker.offer_paths(rdma.paths.clone(), move || reported.report());
         }
-        let audit = || self.audit.as_ref().map(AuditLog::auditing);
+        let audit = || self.audit.clone();
         if let Some(path) = &options.socket {
             let server = assembly::private_server(config, path, service(), self.security.as_deref(), audit())?;
             self.measured.served_by(&server);
@@ -178,7 +180,8 @@ impl WorkerNode {
         if options.shared {
             let instance = self.worker.instance();
             let security = self.security.as_deref();
-            let windows = Windows::open(config, self.store.pool(), self.addresses(), instance, &service(), security)?;
+            let (addresses, audit) = (self.addresses(), self.audit.as_ref());
+            let windows = Windows::open(config, self.store.pool(), addresses, instance, &service(), security, audit)?;
             self.windows = Arc::new(windows);
             self.measured.seen_through(&self.windows);
         }
@@ -339,9 +342,6 @@ impl WorkerNode {
         }
         drop(self.worker);
         self.store.close().await;
-        if let Some(audit) = self.audit {
-            audit.close().await;
-        }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::security::ServerSecurity;
 use crate::sessions::{End, SessionsShared, caller_of};
 use crate::socket::{Received, Socket, is_process, our_process};
 use crate::wire::{GREETING_LEN, Greeting, Malformed};
+use crate::witness::Witness;
 
 impl From<HandshakeError> for End {
     fn from(error: HandshakeError) -> Self {
@@ -29,18 +30,23 @@ impl From<HandshakeError> for End {
     }
 }
 
-/// Hears who the client is, says hello, and passes the memory, within the time for a hello. Who it proved to be, if it had to.
-pub(crate) async fn greet(socket: &Socket, shared: &SessionsShared) -> Result<Option<Peer>, End> {
+/// Hears who the client is, says hello, and passes the memory, within the time for a hello. Who it proved to be, if it had to:
+/// `witness` is told as soon as that is known.
+pub(crate) async fn greet(
+    socket: &Socket,
+    shared: &SessionsShared,
+    witness: Option<&mut Witness>,
+) -> Result<Option<Peer>, End> {
     let waited = shared.options.hello_timeout;
-    tokio::time::timeout(waited, hear(socket, shared)).await.unwrap_or(Err(End::Late(waited)))
+    tokio::time::timeout(waited, hear(socket, shared, witness)).await.unwrap_or(Err(End::Late(waited)))
 }
 
-async fn hear(socket: &Socket, shared: &SessionsShared) -> Result<Option<Peer>, End> {
+async fn hear(socket: &Socket, shared: &SessionsShared, witness: Option<&mut Witness>) -> Result<Option<Peer>, End> {
     let mut packet = vec![0; PIECE];
     let Received::Packet(length) = socket.next(&mut packet).await? else { return Err(End::Closed) };
     let first = packet.get(..length).ok_or(Malformed::Size(length))?;
     match &shared.options.security {
-        Some(security) if is_tls(first) => prove(socket, shared, security, first).await.map(Some),
+        Some(security) if is_tls(first) => prove(socket, shared, security, first, witness).await.map(Some),
         None if is_tls(first) => Err(End::TakesNoProof),
         Some(security) if !security.accepts_plain() => Err(End::ProvesNothing),
         _ => plain(socket, shared, first).await.map(|()| None),
@@ -62,7 +68,13 @@ async fn plain(socket: &Socket, shared: &SessionsShared, hello: &[u8]) -> Result
 }
 
 /// A client that proves who it is; `first` is what it said so far.
-async fn prove(socket: &Socket, shared: &SessionsShared, security: &ServerSecurity, first: &[u8]) -> Result<Peer, End> {
+async fn prove(
+    socket: &Socket,
+    shared: &SessionsShared,
+    security: &ServerSecurity,
+    first: &[u8],
+    witness: Option<&mut Witness>,
+) -> Result<Peer, End> {
     let mut handshake = Handshake::new(socket, security.begin()?);
     handshake.take(first).await?;
     handshake.shake().await?;
@@ -72,6 +84,7 @@ async fn prove(socket: &Socket, shared: &SessionsShared, security: &ServerSecuri
         handshake.leave().await;
     }
     let peer = peer?;
+    witness.into_iter().for_each(|witness| witness.proved(&peer.identity));
     let hello: [u8; HELLO_LEN] = handshake.hear().await?;
     let process = u64::from_le_bytes(handshake.hear().await?);
     if !is_process(socket.peer_process(), process) {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_identity::Auditing;
 use forebay_types::ByteSize;
 
 use crate::path::default_directory;
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub close_timeout: Duration,
     /// What clients have to prove. `None`: nothing.
     pub security: Option<ServerSecurity>,
+    /// Where is recorded who sees the memory, and who may not. `None`: nowhere.
+    pub audit: Option<Auditing>,
 }
 
 impl ServerOptions {
@@ -56,6 +59,7 @@ impl ServerOptions {
             hello_timeout: Duration::from_secs(5),
             close_timeout: Duration::from_secs(1),
             security: None,
+            audit: None,
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::session::serve;
 use crate::sessions::{Counted, Line, SessionsShared};
 use crate::socket::Socket;
 use crate::wire;
+use crate::witness::Witness;
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -146,7 +147,9 @@ async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Ar
                 continue;
             }
         };
+        let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, &client));
         if let Err(refusal) = admit(&client, &shared, connections.load(Ordering::Relaxed), &mut strangers) {
+            witness.iter().for_each(|witness| witness.refused(&refusal));
             // A courtesy: one try.
             let _ = client.send(&[IoSlice::new(&wire::goodbye(refusal.kind(), &refusal))]);
             continue;
@@ -155,7 +158,7 @@ async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Ar
         let shared = Arc::clone(&shared);
         let number = shared.sessions.fetch_add(1, Ordering::Relaxed);
         sessions.spawn(async move {
-            serve(client, number, shared, greeting).await;
+            serve(client, number, shared, greeting, witness).await;
             drop(counted);
         });
     }

@@ -33,6 +33,7 @@ use crate::pins::{Expired, Mistaken, Pin, Pins};
 use crate::sessions::{Counted, End, SessionsShared, caller_of, places_of};
 use crate::socket::{Received, Socket};
 use crate::wire::{self, Asked, MAX_ASKED, Malformed};
+use crate::witness::Witness;
 
 /// Packets that are read before others have their turn.
 const BURST: usize = 32;
@@ -40,9 +41,15 @@ const BURST: usize = 32;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves the client at the other end of `socket` until both are done with each other. `number`: the session's. `greeting`: until the
-/// hellos are exchanged.
-pub(crate) async fn serve(socket: Socket, number: u64, shared: Arc<SessionsShared>, greeting: Counted) {
-    let mut session = Session::new(socket, number, shared);
+/// hellos are exchanged. `witness` records who is let in.
+pub(crate) async fn serve(
+    socket: Socket,
+    number: u64,
+    shared: Arc<SessionsShared>,
+    greeting: Counted,
+    witness: Option<Witness>,
+) {
+    let mut session = Session::new(socket, number, shared, witness);
     let end = match session.run(greeting).await {
         Ok(never) => match never {},
         Err(end) => end,
@@ -54,6 +61,7 @@ pub(crate) async fn serve(socket: Socket, number: u64, shared: Arc<SessionsShare
     } else {
         tracing::debug!(reason = %end, "session ended");
     }
+    session.witness.iter().for_each(|witness| witness.ended(&end));
     session.part(&end).await;
 }
 
@@ -76,6 +84,8 @@ struct Session {
     told: CancellationToken,
     /// What its client proved to be, if it had to.
     caller: Caller,
+    /// Who records that it is let in, or not. `None`: nobody.
+    witness: Option<Witness>,
     pins: Pins<Spans>,
     /// It may be its turn to show what is parked.
     turn: Arc<Notify>,
@@ -90,7 +100,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(socket: Socket, number: u64, shared: Arc<SessionsShared>) -> Self {
+    fn new(socket: Socket, number: u64, shared: Arc<SessionsShared>, witness: Option<Witness>) -> Self {
         let turn = Arc::new(Notify::new());
         shared.line.lock().enter(number, &turn);
         let told = shared.stop.child_token();
@@ -100,6 +110,7 @@ impl Session {
             shared,
             told,
             caller: Caller::default(),
+            witness,
             pins: Pins::new(number),
             turn,
             waiting: VecDeque::new(),
@@ -114,7 +125,7 @@ impl Session {
         let told = self.told.clone();
         let peer = tokio::select! {
             () = told.cancelled() => return Err(End::Stopped),
-            greeted = greet(&self.socket, &self.shared) => greeted?,
+            greeted = greet(&self.socket, &self.shared, self.witness.as_mut()) => greeted?,
         };
         self.admit(peer);
         drop(greeting);
@@ -147,6 +158,7 @@ impl Session {
 
     /// The client may ask: as `peer`, if it had to prove who it is.
     fn admit(&mut self, peer: Option<Peer>) {
+        self.witness.iter().for_each(Witness::admitted);
         if let Some(peer) = peer {
             self.caller = caller_of(&peer);
             tracing::info!(identity = %peer.identity, "a client on this host sees this worker's memory");

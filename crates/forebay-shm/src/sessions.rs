@@ -163,6 +163,24 @@ impl End {
         !matches!(self, Self::Closed | Self::Stopped | Self::Confined | Self::Expired)
     }
 
+    /// Whether the worker would not have the client, or not any more, for what it is or does. Who only breaks off, or is slow, is not
+    /// turned away.
+    pub(crate) fn turns_away(&self) -> bool {
+        match self {
+            Self::Malformed(_)
+            | Self::Mistaken(_)
+            | Self::TooMany(_)
+            | Self::ProvesNothing
+            | Self::TakesNoProof
+            | Self::Unproved(_)
+            | Self::Relayed
+            | Self::Forbidden(_)
+            | Self::Confined
+            | Self::Denied(_) => true,
+            Self::Closed | Self::Stopped | Self::Late(_) | Self::Expired | Self::Io(_) => false,
+        }
+    }
+
     /// What the client is told.
     pub(crate) fn goodbye(&self) -> Vec<u8> {
         let kind = match self {

@@ -79,9 +79,26 @@ impl Socket {
         Self::new(self.fd.async_io(Interest::READABLE, accept).await?)
     }
 
-    /// The user of the process that connected, or listened.
+    /// The process that connected, or listened. Its number is 0 if our namespace knows it by none, for which `rustix` has no value.
+    pub(crate) fn peer(&self) -> io::Result<libc::ucred> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the kernel writes one `ucred` to `peer`, which has the room that `length` says, and keeps neither.
+        let outcome = unsafe {
+            libc::getsockopt(
+                self.fd.get_ref().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &raw mut length,
+            )
+        };
+        if outcome == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The user of that process.
     pub(crate) fn peer_user(&self) -> io::Result<u32> {
-        Ok(rustix::net::sockopt::socket_peercred(self.fd.get_ref())?.uid.as_raw())
+        Ok(self.peer()?.uid)
     }
 
     /// Which process connected, or listened, as [`our_process`] is for that one; zero if that is gone, though another has its end of the
@@ -307,6 +324,7 @@ mod tests {
     async fn the_kernel_says_who_is_there() {
         let (client, server) = pair().await;
         assert_eq!((client.peer_user().unwrap(), server.peer_user().unwrap()), (our_user(), our_user()));
+        assert_eq!(u32::try_from(server.peer().unwrap().pid), Ok(std::process::id()));
     }
 
     #[tokio::test]

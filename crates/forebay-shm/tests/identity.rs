@@ -11,11 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use common::identities::{Cluster, HOUR, PROTOCOL, RawTls, demanding, options_of, proving};
 use common::*;
-use forebay_identity::{Credentials, Live};
+use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, Credentials, Live};
 use forebay_shm::{ClientOptions, NearTransport, ServerOptions, socket_path};
 use forebay_transport::conformance::{until, within};
 use forebay_transport::{Op, PeerMemory as _, Request, Transport};
-use forebay_types::{FailureKind, Role};
+use forebay_types::{AuditEvents, FailureKind, Role};
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags};
 
 /// A worker with block 1, whose clients prove to `live` who they are.
@@ -70,6 +71,65 @@ async fn who_is_of_the_cluster_and_may_read_sees_the_memory() {
     };
     assert_sees(&named("node1")).await;
     until_refused(&named("node2"), "worker/node1` listens there, and not the worker `node2`").await;
+}
+
+/// Who wanted to see the memory, and what became of it.
+#[derive(Debug, Default)]
+struct Record(Mutex<Vec<(Option<String>, String)>>);
+
+impl Audit for Record {
+    fn record(&self, event: &AuditEvent<'_>) {
+        assert_eq!(event.operation, AuditEvent::SEE_MEMORY);
+        let (user, process) = (rustix::process::getuid().as_raw(), std::process::id());
+        assert_eq!(event.peer, AuditPeer::Process { user: Some(user), process: Some(process) });
+        let who = event.identity.map(|identity| format!("{}/{}", identity.role(), identity.name()));
+        let outcome = match event.outcome {
+            AuditOutcome::Refused(why) => format!("refused: {why}"),
+            outcome => format!("{outcome:?}"),
+        };
+        self.0.lock().push((who, outcome));
+    }
+}
+
+impl Record {
+    fn has(&self, who: Option<&str>, outcome: &str) -> bool {
+        self.0.lock().iter().any(|(of, found)| of.as_deref() == who && found.starts_with(outcome))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sees_the_memory_and_who_may_not_is_recorded() {
+    let (cluster, record) = (Cluster::new(), Arc::new(Record::default()));
+    let audit = Arc::clone(&record) as Arc<dyn Audit>;
+    let audit = Some(Auditing { events: AuditEvents::Changes, audit });
+    let live = cluster.live(Role::Worker, "node1");
+    let (worker, service) = worker_of(&live, |options| ServerOptions { audit, ..options });
+    let reader = client(&worker, cluster.options(Role::Reader, "team-a"));
+    assert_sees(&reader).await;
+    until("it is recorded", || record.has(Some("reader/team-a"), "Allowed")).await;
+    assert_sees(&reader).await;
+    assert_eq!(record.0.lock().len(), 1, "reads are no events");
+
+    let scrapes = client(&worker, cluster.options(Role::Metrics, "scrapes"));
+    until_refused(&scrapes, "a metrics may not read").await;
+    until_refused(&near(worker.tcp.local_addr()), "clients prove to this worker who they are").await;
+    let stranger = client(&worker, Cluster::new().options(Role::Admin, "root"));
+    until_refused(&stranger, "identities do not fit").await;
+    *service.confines.lock() = Some("reader/team-b");
+    until_refused(&client(&worker, cluster.options(Role::Reader, "team-b")), "a mount has an access list").await;
+    for (who, outcome) in [
+        (Some("metrics/scrapes"), "refused: a metrics may not read"),
+        (None, "refused: clients prove to this worker"),
+        (Some("reader/team-b"), "refused: a mount has an access list"),
+    ] {
+        until("it is recorded", || record.has(who, outcome)).await;
+    }
+    // It proves to be nobody whom the worker knows, whatever it is called elsewhere.
+    assert!(record.0.lock().iter().all(|(who, _)| who.as_deref() != Some("admin/root")));
+
+    let denied = Cluster::scope().identity(Role::Reader, "team-a").unwrap();
+    live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(denied)), HOUR));
+    until("it is recorded", || record.has(Some("reader/team-a"), "refused: ")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,7 +19,6 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
-mod audit;
 mod channel;
 mod choice;
 mod client;
@@ -49,7 +48,6 @@ mod zero_copy;
 
 use std::net::SocketAddr;
 
-pub use audit::{Audit, AuditEvent, AuditOutcome, Auditing};
 pub use client::TcpTransport;
 pub use closings::CloseReason;
 pub use forebay_types::{TcpSecurity, TcpZeroCopy};

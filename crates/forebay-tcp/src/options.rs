@@ -4,12 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_identity::Passes;
+use forebay_identity::{Auditing, Passes};
 use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
 use parking_lot::Mutex;
 
-use crate::audit::Auditing;
 use crate::security::{ClientSecurity, ServerSecurity};
 
 /// A request with a longer body waits for memory at the server.

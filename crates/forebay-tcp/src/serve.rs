@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Caller, Flags, Op, Service, Subject, answer};
+use forebay_transport::{Caller, Flags, Op, Service, answer, subject_of};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -43,7 +43,7 @@ use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
 use crate::socket;
 use crate::witness::{Witness, answered};
-use forebay_types::{Failure, TcpZeroCopy};
+use forebay_types::{Failure, Subject, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
 const TURN: usize = 4 << 20;
@@ -447,7 +447,7 @@ impl Serving {
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
         if let Some(refused) = self.refusal(request.op, request.flags) {
-            let record = |witness: &Arc<Witness>| witness.refused(request.op, &Subject::of(&request), &refused);
+            let record = |witness: &Arc<Witness>| witness.refused(request.op, &subject_of(&request), &refused);
             self.witness.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));
             return;

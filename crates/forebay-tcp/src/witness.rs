@@ -1,14 +1,13 @@
-//! What a connection tells whoever keeps a record ([`crate::Audit`]): who is at its other end, what that asked for, and what
-//! became of it.
+//! What a connection tells whoever keeps a record ([`forebay_identity::Audit`]): who is at its other end, what that asked for, and
+//! what became of it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forebay_identity::Identity;
-use forebay_transport::{Op, Request, Response, Subject};
-use forebay_types::Failure;
+use forebay_identity::{AuditEvent, AuditOutcome, Auditing, Identity};
+use forebay_transport::{Op, Request, Response, subject_of};
+use forebay_types::{AuditEvents, Failure, Subject};
 
-use crate::audit::{AuditEvent, AuditOutcome, Auditing, is_recorded};
 use crate::end::End;
 
 /// One connection, as it is recorded.
@@ -55,14 +54,14 @@ impl Witness {
     /// `request` is permitted. `None`: such ones are not recorded.
     pub(crate) fn begin(self: &Arc<Self>, request: &Request) -> Option<Box<Pending>> {
         is_recorded(self.auditing.events, request.op).then(|| {
-            let (witness, subject) = (Arc::clone(self), Subject::of(request));
+            let (witness, subject) = (Arc::clone(self), subject_of(request));
             Box::new(Pending { witness, op: request.op, subject, is_answered: false })
         })
     }
 
     fn record(&self, operation: &'static str, subject: &Subject, outcome: AuditOutcome<'_>) {
-        let (identity, peer) = (self.identity.as_ref(), self.peer);
-        self.auditing.audit.record(&AuditEvent { identity, peer, operation, subject, outcome });
+        let (identity, peer) = (self.identity.as_ref(), self.peer.into());
+        self.auditing.audit.record(&AuditEvent { identity, token: None, peer, operation, subject, outcome });
     }
 }
 
@@ -88,5 +87,30 @@ pub(crate) fn answered(pending: Option<Box<Pending>>, answer: &Result<Response, 
             Ok(_) => AuditOutcome::Allowed,
             Err(failure) => AuditOutcome::Failed(failure.kind()),
         });
+    }
+}
+
+/// Whether `op` is recorded where it is permitted. Where it is refused, it always is.
+fn is_recorded(events: AuditEvents, op: Op) -> bool {
+    match op {
+        Op::Change | Op::Upload | Op::Free | Op::Refresh | Op::Admit => true,
+        Op::Stat | Op::StatRead | Op::List => events == AuditEvents::All,
+        // Of single blocks, of which there are too many; and what names nothing.
+        Op::Read | Op::Fill | Op::Coverage | Op::Adopt | Op::Ping | Op::Paths | Op::Stats => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_recorded_and_lookups_if_that_is_wanted_and_reads_of_blocks_never() {
+        let recorded = |events| -> Vec<_> {
+            (0..=u8::MAX).filter_map(Op::from_wire).filter(|op| is_recorded(events, *op)).map(Op::name).collect()
+        };
+        assert_eq!(recorded(AuditEvents::Changes), ["free", "change", "upload", "refresh", "admit"]);
+        let all = ["stat", "list", "free", "change", "upload", "refresh", "stat-read", "admit"];
+        assert_eq!(recorded(AuditEvents::All), all);
     }
 }

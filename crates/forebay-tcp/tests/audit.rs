@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::identities::{Cluster, server_security};
 use common::{LONG, assert_serves, call, client_options, link, serve, server_options};
-use forebay_tcp::{Audit, AuditEvent, AuditOutcome, Auditing, ServerOptions, TcpSecurity, TcpServer};
+use forebay_identity::{Audit, AuditEvent, AuditOutcome, Auditing};
+use forebay_tcp::{ServerOptions, TcpSecurity, TcpServer};
 use forebay_transport::conformance::{Scripted, until};
 use forebay_transport::message::{Change, UploadRequest};
 use forebay_transport::{Op, Request, Response, Service};
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Recorded {
     identity: Option<String>,
-    operation: &'static str,
+    operation: String,
     path: Option<Vec<u8>>,
     outcome: String,
 }
@@ -32,7 +33,7 @@ impl Audit for Record {
     fn record(&self, event: &AuditEvent<'_>) {
         self.0.lock().push(Recorded {
             identity: event.identity.map(ToString::to_string),
-            operation: event.operation,
+            operation: event.operation.to_owned(),
             path: event.subject.path.clone(),
             outcome: match event.outcome {
                 AuditOutcome::Refused(why) => why.to_owned(),
@@ -80,7 +81,7 @@ async fn a_readers_refused_change_is_one_event_with_its_identity() {
                    another role"
             .to_owned();
     let path = Some(b"/secret".to_vec());
-    let expected = Recorded { identity: identity.clone(), operation: "change", path, outcome };
+    let expected = Recorded { identity: identity.clone(), operation: "change".to_owned(), path, outcome };
     assert_eq!(record.of("change"), [expected]);
     let connected = record.of("connect");
     assert!(!connected.is_empty());
@@ -106,8 +107,8 @@ async fn what_is_permitted_is_recorded_as_far_as_that_is_wanted() {
     assert_serves(&writer).await;
     let identity = Some("spiffe://example.org/forebay/prod/writer/team-a".to_owned());
     for (operation, path) in [("upload", "/large"), ("stat", "/a")] {
-        let (path, outcome) = (Some(path.into()), "Allowed".to_owned());
-        assert_eq!(record.of(operation), [Recorded { identity: identity.clone(), operation, path, outcome }]);
+        let (operation, path, outcome) = (operation.to_owned(), Some(path.into()), "Allowed".to_owned());
+        assert_eq!(record.of(&operation), [Recorded { identity: identity.clone(), operation, path, outcome }]);
     }
     assert!(record.of("read").is_empty());
     server.close().await;
@@ -151,7 +152,7 @@ async fn a_change_that_fails_or_is_left_unanswered_is_recorded() {
     assert!(call(&client, remove("/fails")).await.is_err());
     let of = |path: &str, outcome: &str| {
         let (path, outcome) = (Some(path.into()), outcome.to_owned());
-        Recorded { identity: None, operation: "change", path, outcome }
+        Recorded { identity: None, operation: "change".to_owned(), path, outcome }
     };
     assert_eq!(record.of("change"), [of("/fails", "Failed(ReadOnly)")]);
 

@@ -33,7 +33,7 @@ pub use caller::{Caller, ProvedCaller};
 pub use file_slice::FileSlice;
 pub use local::LocalTransport;
 pub use look::Look;
-pub use subject::{MAX_SUBJECT_PATH, Subject};
+pub use subject::subject_of;
 pub use traits::{
     CallError, Flags, LinkError, Op, Payload, PeerMemory, Provenance, Reply, Request, Response, ResponsePayload,
     Service, Transport, TransportKind,

@@ -1,71 +1,45 @@
 //! What a request is about, as far as it says so itself: for whoever keeps a record of requests. Pure.
 
-use forebay_types::FileId;
+use forebay_types::Subject;
 
 use crate::message::{Change, FreeRequest, ListRequest, UploadRequest};
 use crate::traits::{Op, Request};
 
-/// Longest path of a [`Subject`], in bytes: what a POSIX system takes (`PATH_MAX`). A longer one is cut there.
-pub const MAX_SUBJECT_PATH: usize = 4096;
-
-/// What a request is about. All of it is what the sender says, checked by nobody; empty where it makes no sense.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject {
-    /// Which change a [`Op::Change`] is: `remove`.
-    pub change: Option<&'static str>,
-    /// The path of the namespace that it names; of a copy, the new one.
-    pub path: Option<Vec<u8>>,
-    /// What is copied.
-    pub from: Option<Vec<u8>>,
-    /// The file version, where it names one; the first of several.
-    pub file: Option<FileId>,
-    /// How many file versions it names.
-    pub files: usize,
-}
-
-impl Subject {
-    /// What `request` is about.
-    #[must_use]
-    pub fn of(request: &Request) -> Self {
-        let body = &request.body;
-        match request.op {
-            Op::Stat | Op::StatRead | Op::Refresh => Self::of_path(body),
-            Op::List => ListRequest::decode(body).map(|list| Self::of_path(&list.path)).unwrap_or_default(),
-            Op::Upload => UploadRequest::path_of(request).map(|path| Self::of_path(&path)).unwrap_or_default(),
-            Op::Change => Change::decode(body).map(|change| Self::of_change(&change)).unwrap_or_default(),
-            Op::Free => FreeRequest::decode(body).map(|free| Self::of_free(&free)).unwrap_or_default(),
-            Op::Read | Op::Fill | Op::Coverage | Op::Adopt => {
-                Self { file: Some(request.block.file), files: 1, ..Self::default() }
-            }
-            Op::Ping | Op::Stats | Op::Paths | Op::Admit => Self::default(),
+/// What `request` is about.
+#[must_use]
+pub fn subject_of(request: &Request) -> Subject {
+    let body = &request.body;
+    match request.op {
+        Op::Stat | Op::StatRead | Op::Refresh => Subject::of_path(body),
+        Op::List => ListRequest::decode(body).map(|list| Subject::of_path(&list.path)).unwrap_or_default(),
+        Op::Upload => UploadRequest::path_of(request).map(|path| Subject::of_path(&path)).unwrap_or_default(),
+        Op::Change => Change::decode(body).map(|change| of_change(&change)).unwrap_or_default(),
+        Op::Free => FreeRequest::decode(body).map(|free| of_free(&free)).unwrap_or_default(),
+        Op::Read | Op::Fill | Op::Coverage | Op::Adopt => {
+            Subject { file: Some(request.block.file), files: 1, ..Subject::default() }
         }
-    }
-
-    fn of_path(path: &[u8]) -> Self {
-        Self { path: Some(cut(path)), ..Self::default() }
-    }
-
-    fn of_change(change: &Change) -> Self {
-        let (name, path, from) = match change {
-            Change::MakeDirectory { path } => ("make-directory", path, None),
-            Change::RemoveDirectory { path } => ("remove-directory", path, None),
-            Change::Remove { path } => ("remove", path, None),
-            Change::Copy { from, to } => ("copy", to, Some(cut(from))),
-            Change::Begin { path } => ("begin", path, None),
-            Change::Complete { path, .. } => ("complete", path, None),
-            Change::Abort { path, .. } => ("abort", path, None),
-        };
-        Self { change: Some(name), from, ..Self::of_path(path) }
-    }
-
-    fn of_free(free: &FreeRequest) -> Self {
-        let file = free.files.first().map(|(file, _)| *file);
-        Self { path: free.below.as_deref().map(cut), file, files: free.files.len(), ..Self::default() }
+        Op::Ping | Op::Stats | Op::Paths | Op::Admit => Subject::default(),
     }
 }
 
-fn cut(path: &[u8]) -> Vec<u8> {
-    path[..path.len().min(MAX_SUBJECT_PATH)].to_vec()
+fn of_change(change: &Change) -> Subject {
+    let (name, path, from) = match change {
+        Change::MakeDirectory { path } => ("make-directory", path, None),
+        Change::RemoveDirectory { path } => ("remove-directory", path, None),
+        Change::Remove { path } => ("remove", path, None),
+        Change::Copy { from, to } => ("copy", to, Some(from)),
+        Change::Begin { path } => ("begin", path, None),
+        Change::Complete { path, .. } => ("complete", path, None),
+        Change::Abort { path, .. } => ("abort", path, None),
+    };
+    let from = from.and_then(|from| Subject::of_path(from).path);
+    Subject { change: Some(name), from, ..Subject::of_path(path) }
+}
+
+fn of_free(free: &FreeRequest) -> Subject {
+    let file = free.files.first().map(|(file, _)| *file);
+    let below = free.below.as_deref().map(Subject::of_path).unwrap_or_default();
+    Subject { file, files: free.files.len(), ..below }
 }
 
 #[cfg(test)]
@@ -73,13 +47,13 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use forebay_types::BlockKey;
+    use forebay_types::{BlockKey, FileId, MAX_SUBJECT_PATH};
 
     use super::*;
     use crate::wire::RequestHeader;
 
     fn of(op: Op, body: Bytes) -> Subject {
-        Subject::of(&Request::on_path(op, body, Duration::ZERO))
+        subject_of(&Request::on_path(op, body, Duration::ZERO))
     }
 
     #[test]
@@ -102,14 +76,14 @@ mod tests {
         let request = upload.request(Duration::ZERO);
         // As a server gets it; and its checksum is not looked at.
         let body = [&request.body[..], b"other"].concat();
-        assert_eq!(Subject::of(&RequestHeader::of(1, &request).with_body(body.into())), named);
+        assert_eq!(subject_of(&RequestHeader::of(1, &request).with_body(body.into())), named);
     }
 
     #[test]
     fn what_names_no_path_is_about_a_file_and_what_makes_no_sense_about_nothing() {
         let block = BlockKey { file: FileId([7; 16]), index: 3 };
         let read = Request::on_block(Op::Read, block, 0, 1, Duration::ZERO);
-        assert_eq!(Subject::of(&read), Subject { file: Some(block.file), files: 1, ..Subject::default() });
+        assert_eq!(subject_of(&read), Subject { file: Some(block.file), files: 1, ..Subject::default() });
         for op in [Op::List, Op::Upload, Op::Change] {
             assert_eq!(of(op, Bytes::from_static(b"\xff\xff\xff\xff")), Subject::default(), "{op:?}");
         }

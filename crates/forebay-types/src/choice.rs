@@ -60,11 +60,11 @@ choices! {
         Auth = "auth",
     }
 
-    /// What a worker's audit log has of what was permitted. What was refused it always has.
+    /// What an audit log has of what was permitted. What was refused it always has.
     AuditEvents {
-        /// What changes something, at the origin or in the cache, and who was admitted.
+        /// What changes something, at the origin, in the cache or in the cluster, and who was admitted.
         Changes = "changes",
-        /// Also lookups, listings and opens by path.
+        /// Also lookups, listings and opens by path, and reads of the REST interface.
         All = "all",
     }
 

@@ -9,6 +9,7 @@
 //! * [`CachePolicy`]: how what lies below a path is cached;
 //! * [`Failure`]: what went wrong, in a form that crosses the wire and ends as an `errno`;
 //! * [`Role`] and [`Permission`]: what somebody is to the cluster, and what an operation asks of them;
+//! * [`Subject`]: what a request is about, as a record of requests tells it;
 //! * [`AccessList`]: which clients read what a mount shows, and which change it;
 //! * [`Tenure`]: until when something is held, by the holder's clock;
 //! * [`IoBackend`], [`ServeMode`], [`FuseIo`], [`TcpSecurity`], [`TcpZeroCopy`], [`AuditEvents`] and [`S3Checksum`]: choices of an operator
@@ -29,6 +30,7 @@ mod path;
 mod policy;
 mod quantity;
 mod role;
+mod subject;
 mod tenure;
 
 pub use acl::{AccessList, AccessListError, MAX_LISTED};
@@ -43,4 +45,5 @@ pub use path::{FsPath, MAX_NAME_LEN, PathError};
 pub use policy::{CachePolicy, MAX_REPLICAS, PolicyTable, Priority};
 pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
 pub use role::{Permission, Role, UnknownRole};
+pub use subject::{MAX_SUBJECT_PATH, Subject};
 pub use tenure::Tenure;

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use forebay_cluster::records::members::{DRAINS, WORKERS, WorkerRecord};
+use forebay_metrics::About;
 use forebay_state::{Transaction, encode_segment};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -129,6 +130,7 @@ pub(crate) async fn status(State(service): State<Arc<Service>>) -> Json<ClusterS
 )]
 pub(crate) async fn drain(
     State(service): State<Arc<Service>>,
+    about: About,
     Path(worker): Path<String>,
     Body(DrainRequest {}): Body<DrainRequest>,
 ) -> Result<Json<Drain>, Fault> {
@@ -138,6 +140,7 @@ pub(crate) async fn drain(
         let message = format!("no worker `{worker}` is in the cluster");
         return Err(Fault::not_found(message, "`forebay cluster status` lists the workers"));
     }
+    about.note(|subject| subject.worker = Some(worker.clone()));
     let drain = Drain { worker, asked_ms: wall_clock() };
     // A struct of a text and a number: its encoding cannot fail.
     let value = serde_json::to_vec(&drain).unwrap_or_default();
@@ -158,12 +161,16 @@ pub(crate) async fn drain(
 )]
 pub(crate) async fn undrain(
     State(service): State<Arc<Service>>,
+    about: About,
     Path(worker): Path<String>,
 ) -> Result<StatusCode, Fault> {
     let key = format!("{DRAINS}{}", encode_segment(&worker));
     let write = Transaction::new().if_present(&key).delete(&key);
     match service.store().commit(write).await?.revision() {
-        Some(_) => Ok(StatusCode::NO_CONTENT),
+        Some(_) => {
+            about.note(|subject| subject.worker = Some(worker));
+            Ok(StatusCode::NO_CONTENT)
+        }
         None => {
             let message = format!("nobody asked `{worker}` to leave");
             Err(Fault::not_found(message, "`forebay cluster status` shows who is draining"))

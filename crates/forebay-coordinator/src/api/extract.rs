@@ -21,22 +21,14 @@ pub(crate) struct Body<T>(pub(crate) T);
 impl<T: RequestBody, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Fault;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Fault> {
+    async fn from_request(request: Request, _state: &S) -> Result<Self, Fault> {
         let content_type = request.headers().get("content-type").and_then(|value| value.to_str().ok());
         let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
         if !media_type.eq_ignore_ascii_case("application/json") {
             let (status, code) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE");
             return Err(Fault::new(status, code, "the body is not JSON", "send `content-type: application/json`"));
         }
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
-            let remedy = "send less: no body of this interface is so large";
-            match rejection.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => {
-                    Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE", "the body is too large", remedy)
-                }
-                _ => Fault::invalid("the body did not arrive", "send it again"),
-            }
-        })?;
+        let bytes = whole(request).await?;
         let parsed = serde_json::from_slice(&bytes).map_err(|error| {
             let place = format!("line {} column {}", error.line(), error.column());
             let what = if T::MAY_BE_TOLD { error.to_string() } else { format!("it is malformed at {place}") };
@@ -44,6 +36,19 @@ impl<T: RequestBody, S: Send + Sync> FromRequest<S> for Body<T> {
         })?;
         Ok(Self(parsed))
     }
+}
+
+/// All bytes of a body, of which there are few.
+pub(super) async fn whole(request: Request) -> Result<Bytes, Fault> {
+    Bytes::from_request(request, &()).await.map_err(|rejection| {
+        let remedy = "send less: no body of this interface is so large";
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                Fault::new(StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE", "the body is too large", remedy)
+            }
+            _ => Fault::invalid("the body did not arrive", "send it again"),
+        }
+    })
 }
 
 /// The part of the URL after `?`.

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Body as HttpBody;
 use axum::extract::{FromRequest as _, OriginalUri, Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use forebay_metrics::About;
+use forebay_types::Subject;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::{Body, Params, RequestBody, path_of};
+use super::extract::{Body, Params, RequestBody, path_of, whole};
 use super::fault::{ErrorBody, Fault};
 use super::forward;
 use crate::jobs::{JobKind, JobReport, JobSpec, JobState};
@@ -70,13 +73,16 @@ impl RequestBody for StopRequest {}
 pub(crate) async fn submit(
     State(service): State<Arc<Service>>,
     OriginalUri(uri): OriginalUri,
+    about: About,
     request: Request,
 ) -> Result<Response, Fault> {
+    let request = looked_into(&about, request).await?;
     let (runner, spec): (_, JobSpec) = match leading(&service, &uri, request).await? {
         Leading::Here(runner, spec) => (runner, spec),
         Leading::Elsewhere(answer) => return Ok(answer),
     };
     let (job, created) = runner.submit(spec).await?;
+    note(&about, &job.spec, Some(&job.id));
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(Submitted { job, created })).into_response())
 }
@@ -133,12 +139,46 @@ pub(crate) async fn stop(
     State(service): State<Arc<Service>>,
     OriginalUri(uri): OriginalUri,
     Path(id): Path<String>,
+    about: About,
     request: Request,
 ) -> Result<Response, Fault> {
     match leading(&service, &uri, request).await? {
-        Leading::Here(runner, StopRequest {}) => Ok(Json(runner.stop(&id).await?).into_response()),
-        Leading::Elsewhere(answer) => Ok(answer),
+        Leading::Here(runner, StopRequest {}) => {
+            let job = runner.stop(&id).await?;
+            note(&about, &job.spec, Some(&job.id));
+            Ok(Json(job).into_response())
+        }
+        Leading::Elsewhere(answer) => {
+            // There is such a job, then.
+            if answer.status().is_success() {
+                about.note(|subject| subject.job = Some(id));
+            }
+            Ok(answer)
+        }
     }
+}
+
+/// What a request is about that submits or stops a job.
+fn note(about: &About, spec: &JobSpec, job: Option<&str>) {
+    about.note(|subject| {
+        let path = Subject::of_path(spec.path().as_bytes());
+        *subject = Subject { change: Some(spec.kind().as_str()), job: job.map(str::to_owned), ..path };
+    });
+}
+
+/// The request, of which is noted what job it wants if anybody is going to hear of that: the leader may be another one, and then the
+/// body is not for us.
+async fn looked_into(about: &About, request: Request) -> Result<Request, Fault> {
+    if !about.is_recorded() {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    let bytes = whole(Request::from_parts(parts.clone(), body)).await?;
+    // What makes no sense is refused by whom it is for.
+    if let Ok(spec) = serde_json::from_slice(&bytes) {
+        note(about, &spec, None);
+    }
+    Ok(Request::from_parts(parts, HttpBody::from(bytes)))
 }
 
 /// Where jobs run.

@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forebay_cluster::records::mounts::{LAST_ADDED, MOUNTS, MountRecord};
+use forebay_metrics::About;
 use forebay_state::{Condition, Entry, Transaction, encode_segment};
+use forebay_types::Subject;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -59,12 +61,14 @@ pub(crate) struct AtPath {
 )]
 pub(crate) async fn add(
     State(service): State<Arc<Service>>,
+    about: About,
     Body(mount): Body<Mount>,
 ) -> Result<(StatusCode, Json<Mount>), Fault> {
     let path = path_of(&mount.path)?;
     let Mount { origin, options, acl, .. } = mount;
     let record = MountRecord { path: path.to_string(), origin, options, acl: acl.map(Into::into) };
     record.check().map_err(|problem| Fault::invalid(problem, "correct the mount"))?;
+    note(&about, &record);
     let key = MountRecord::key(&encode_segment(path.as_bytes()));
     for _ in 0..MAX_TRIES {
         // Before the list: a mount that is added after this is noticed.
@@ -72,8 +76,12 @@ pub(crate) async fn add(
         let entries = service.store().list(MOUNTS).await?.entries;
         let others = decoded(&entries);
         if let Some(known) = entries.iter().find(|entry| entry.key == key) {
+            if is_there(known, &record)? {
+                return Ok((StatusCode::OK, Json(record.into())));
+            }
+            about.note(|subject| subject.change = Some("access-list"));
             let write = Transaction::new().if_unchanged(&key, known.revision).put(&key, record.encode());
-            if is_there(known, &record)? || service.store().commit(write).await?.revision().is_some() {
+            if service.store().commit(write).await?.revision().is_some() {
                 return Ok((StatusCode::OK, Json(record.into())));
             }
             continue;
@@ -119,10 +127,18 @@ pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Json<Mou
 )]
 pub(crate) async fn remove(
     State(service): State<Arc<Service>>,
+    about: About,
     Params(AtPath { path }): Params<AtPath>,
 ) -> Result<StatusCode, Fault> {
     let path = path_of(&path)?;
+    about.note(|subject| *subject = Subject::of_path(path.as_bytes()));
     let key = MountRecord::key(&encode_segment(path.as_bytes()));
+    if about.is_recorded()
+        && let Some(known) = service.store().get(&key).await?
+        && let Ok(known) = MountRecord::decode(&known.value)
+    {
+        note(&about, &known);
+    }
     let write = Transaction::new().if_present(&key).delete(&key);
     match service.store().commit(write).await?.revision() {
         Some(_) => Ok(StatusCode::NO_CONTENT),
@@ -132,6 +148,14 @@ pub(crate) async fn remove(
         }
         None => Err(Fault::not_found(format!("nothing is mounted at {path}"), "list the mounts")),
     }
+}
+
+/// What a request is about that adds or removes `record`, which was checked: its URL holds no credentials. Its options may refer to
+/// some, and are left out.
+fn note(about: &About, record: &MountRecord) {
+    about.note(|subject| {
+        *subject = Subject { origin: Some(record.origin.clone()), ..Subject::of_path(record.path.as_bytes()) };
+    });
 }
 
 /// Whether `record` is what is stored; `false`: it is but for its access list.

@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use forebay_cluster::records::policies::{POLICIES, PolicyRecord};
+use forebay_metrics::About;
 use forebay_state::{Transaction, encode_segment};
+use forebay_types::Subject;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -85,10 +87,12 @@ impl From<Policy> for PolicyRecord {
 )]
 pub(crate) async fn set(
     State(service): State<Arc<Service>>,
+    about: About,
     Body(policy): Body<Policy>,
 ) -> Result<Json<Policy>, Fault> {
     let checked = PolicyRecord::from(policy).policy();
     let (path, policy) = checked.map_err(|message| Fault::invalid(message, "correct this field"))?;
+    about.note(|subject| *subject = Subject::of_path(path.as_bytes()));
     let record = PolicyRecord::of(&path, &policy);
     let key = PolicyRecord::key(&encode_segment(path.as_bytes()));
     service.store().commit(Transaction::new().put(key, record.encode())).await?;
@@ -123,9 +127,11 @@ pub(crate) async fn list(State(service): State<Arc<Service>>) -> Result<Json<Pol
 )]
 pub(crate) async fn remove(
     State(service): State<Arc<Service>>,
+    about: About,
     Params(AtPath { path }): Params<AtPath>,
 ) -> Result<StatusCode, Fault> {
     let path = path_of(&path)?;
+    about.note(|subject| *subject = Subject::of_path(path.as_bytes()));
     let key = PolicyRecord::key(&encode_segment(path.as_bytes()));
     let write = Transaction::new().if_present(&key).delete(&key);
     match service.store().commit(write).await?.revision() {

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::time::SystemTime;
 
-use forebay_tcp::{AuditEvent, AuditOutcome};
+use forebay_identity::{AuditEvent, AuditOutcome};
+use forebay_types::Role;
 use serde::Serialize;
 
 /// Longest reason, in characters: it may quote what a peer sent.
@@ -16,8 +16,11 @@ const MAX_WHY: usize = 1000;
 struct Line<'a> {
     time: String,
     identity: Option<String>,
-    peer: SocketAddr,
-    operation: &'static str,
+    /// The role of a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'static str>,
+    peer: String,
+    operation: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,6 +37,12 @@ struct Line<'a> {
     /// How many, if `file` is one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     files: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<&'a str>,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -63,7 +72,8 @@ pub(super) fn of_event(event: &AuditEvent<'_>, now: SystemTime) -> Vec<u8> {
     line(&Line {
         time: time(now),
         identity: event.identity.map(ToString::to_string),
-        peer: event.peer,
+        token: event.token.map(Role::as_str),
+        peer: event.peer.to_string(),
         operation: event.operation,
         change: subject.change,
         path,
@@ -72,6 +82,9 @@ pub(super) fn of_event(event: &AuditEvent<'_>, now: SystemTime) -> Vec<u8> {
         from_hex,
         file: subject.file.map(|file| file.to_string()),
         files: Some(subject.files).filter(|files| *files > 1),
+        origin: subject.origin.as_deref(),
+        job: subject.job.as_deref(),
+        worker: subject.worker.as_deref(),
         outcome,
         why,
         failure,
@@ -115,19 +128,21 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use std::time::Duration;
 
-    use forebay_identity::Scope;
-    use forebay_transport::Subject;
-    use forebay_types::{FailureKind, FileId, Role};
+    use forebay_identity::{AuditPeer, Scope};
+    use forebay_types::{FailureKind, FileId, Subject};
     use serde_json::{Value, json};
 
     use super::*;
 
     const PEER: &str = "10.0.0.7:4711";
 
-    fn of(operation: &'static str, subject: &Subject, outcome: AuditOutcome<'_>) -> Value {
+    fn peer() -> AuditPeer {
+        AuditPeer::Address(PEER.parse().unwrap())
+    }
+
+    fn of(operation: &str, subject: &Subject, outcome: AuditOutcome<'_>) -> Value {
         let identity = Scope::new("example.org", "prod").unwrap().identity(Role::Reader, "team-a").unwrap();
-        let peer = PEER.parse().unwrap();
-        let event = AuditEvent { identity: Some(&identity), peer, operation, subject, outcome };
+        let event = AuditEvent { identity: Some(&identity), token: None, peer: peer(), operation, subject, outcome };
         let line = of_event(&event, SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
         let (end, json) = line.split_last().unwrap();
         assert!(*end == b'\n' && !json.contains(&b'\n'));
@@ -155,11 +170,33 @@ mod tests {
         assert_eq!(failed, expected);
         assert_eq!(of("upload", &path(b"/a"), AuditOutcome::Unanswered)["failure"], "Unanswered");
 
-        let subject = Subject::default();
-        let (peer, outcome) = (PEER.parse().unwrap(), AuditOutcome::Allowed);
-        let event = AuditEvent { identity: None, peer, operation: AuditEvent::CONNECT, subject: &subject, outcome };
+        let (subject, outcome) = (Subject::default(), AuditOutcome::Allowed);
+        let (peer, operation) = (peer(), AuditEvent::CONNECT);
+        let event = AuditEvent { identity: None, token: None, peer, operation, subject: &subject, outcome };
         let line = String::from_utf8(of_event(&event, SystemTime::UNIX_EPOCH)).unwrap();
         assert!(line.contains(r#""identity":null"#) && !line.contains("path"), "{line}");
+    }
+
+    #[test]
+    fn a_change_over_rest_is_told_with_the_role_of_the_token_and_the_origin() {
+        let subject = Subject { origin: Some("s3://bucket".to_owned()), ..Subject::of_path(b"/s3") };
+        let event = AuditEvent {
+            identity: None,
+            token: Some(Role::Admin),
+            peer: AuditPeer::Process { user: Some(1000), process: Some(42) },
+            operation: "POST /api/v1/mounts",
+            subject: &subject,
+            outcome: AuditOutcome::Allowed,
+        };
+        let line: Value = serde_json::from_slice(&of_event(&event, SystemTime::UNIX_EPOCH)).unwrap();
+        let expected = json!({
+            "time": "1970-01-01T00:00:00.000Z", "identity": null, "token": "admin", "peer": "uid=1000,pid=42",
+            "operation": "POST /api/v1/mounts", "path": "/s3", "origin": "s3://bucket", "outcome": "allowed",
+        });
+        assert_eq!(line, expected);
+        let subject = Subject { job: Some("j1".to_owned()), worker: Some("w1".to_owned()), ..Subject::default() };
+        let line: Value = of("POST /api/v1/jobs/{id}/stop", &subject, AuditOutcome::Allowed);
+        assert_eq!((&line["job"], &line["worker"], line.get("token")), (&json!("j1"), &json!("w1"), None));
     }
 
     /// What a peer writes into its paths makes no line of its own, and hides behind no other path.

@@ -1,12 +1,13 @@
 use std::path::Path;
 
-use forebay_transport::Subject;
+use forebay_identity::AuditPeer;
+use forebay_types::{Role, Subject};
 use serde_json::json;
 
 use super::*;
 
 fn event<'a>(subject: &'a Subject, outcome: AuditOutcome<'a>) -> AuditEvent<'a> {
-    AuditEvent { identity: None, peer: ([127, 0, 0, 1], 9).into(), operation: "change", subject, outcome }
+    AuditEvent { identity: None, token: None, peer: AuditPeer::UNKNOWN, operation: "change", subject, outcome }
 }
 
 fn lines(path: &Path) -> Vec<serde_json::Value> {
@@ -69,7 +70,9 @@ fn a_flood_of_refusals_leaves_room_for_those_who_are_known() {
     assert!(queued.len() <= 20 * seconds && queued.len() + lost.load(Ordering::Relaxed) as usize == 5000);
     let before = queued.len();
     recorder.record(&event(&subject, AuditOutcome::Allowed));
-    assert_eq!(queued.len(), before + 1);
+    let with_token = AuditEvent { token: Some(Role::Metrics), ..event(&subject, AuditOutcome::Refused("it may not")) };
+    (0..100).for_each(|_| recorder.record(&with_token));
+    assert_eq!(queued.len(), before + 101);
 }
 
 #[test]

@@ -54,6 +54,6 @@ pub(super) fn of_security(security: &Security, families: &mut Families) {
 }
 
 pub(super) fn of_audit(audit: &Audit, families: &mut Families) {
-    let help = "Events that are missing from the audit log of a worker";
-    families.counter("forebay_worker_audit_lost_total", help).add([], audit.lost);
+    let help = "Events that are missing from the audit log of a worker or a coordinator";
+    families.counter("forebay_audit_lost_total", help).add([], audit.lost);
 }

@@ -1,0 +1,64 @@
+//! What a session tells whoever keeps a record ([`forebay_identity::Audit`]): which process wants to see the memory, who it proved
+//! to be, and whether it does. What it reads then is in no record, as over TCP.
+
+use std::fmt::Display;
+
+use forebay_identity::{AuditEvent, AuditOutcome, AuditPeer, Auditing, Identity};
+use forebay_types::Subject;
+
+use crate::sessions::End;
+use crate::socket::Socket;
+
+/// One session, as it is recorded.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    auditing: Auditing,
+    peer: AuditPeer,
+    /// What its client proved to be. `None`: it had to prove nothing, or did not yet.
+    identity: Option<Identity>,
+}
+
+impl Witness {
+    /// Of the client at the other end of `socket`, of which is known only what the kernel says.
+    pub(crate) fn new(auditing: &Auditing, socket: &Socket) -> Self {
+        let peer = socket.peer().map_or(AuditPeer::UNKNOWN, |peer| {
+            // A process of another namespace has the number 0 in ours.
+            let process = u32::try_from(peer.pid).ok().filter(|process| *process > 0);
+            AuditPeer::Process { user: Some(peer.uid), process }
+        });
+        Self { auditing: auditing.clone(), peer, identity: None }
+    }
+
+    /// Its client has proved who it is; whether that may see the memory is another question.
+    pub(crate) fn proved(&mut self, identity: &Identity) {
+        self.identity = Some(identity.clone());
+    }
+
+    /// Its client sees the memory.
+    pub(crate) fn admitted(&self) {
+        self.record(AuditOutcome::Allowed);
+    }
+
+    /// Its client is not taken in.
+    pub(crate) fn refused(&self, why: &dyn Display) {
+        self.record(AuditOutcome::Refused(&why.to_string()));
+    }
+
+    /// The session ended: recorded if its client was turned away.
+    pub(crate) fn ended(&self, end: &End) {
+        if end.turns_away() {
+            self.refused(end);
+        }
+    }
+
+    fn record(&self, outcome: AuditOutcome<'_>) {
+        self.auditing.audit.record(&AuditEvent {
+            identity: self.identity.as_ref(),
+            token: None,
+            peer: self.peer,
+            operation: AuditEvent::SEE_MEMORY,
+            subject: &Subject::default(),
+            outcome,
+        });
+    }
+}
