@@ -242,7 +242,8 @@ async fn no_record_plants_bytes_of_another_server_at_a_mount_of_the_configuratio
     let ours = assembly::open_origin(&shown.loaded, "s3://bucket/data").unwrap();
     shown.configured = vec![(FsPath::new("/ours").unwrap(), ours)];
     let elsewhere = [("s3.endpoint", "https://theirs"), ("s3.anonymous", "true")];
-    let records: [(&str, &str, &[(&str, &str)]); 5] = [
+    type Record<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+    let records: [Record<'_>; 5] = [
         ("/planted", "s3://bucket/data", &elsewhere),
         ("/in-other-words", "S3://bucket/x/../data/", &elsewhere),
         ("/of-another-region", "s3://bucket/data", &[("s3.region", "cn-north-1")]),
