@@ -10,6 +10,8 @@ use crate::value::{Scalar, quoted};
 
 /// The longest name of a Linux network interface, in bytes (`IFNAMSIZ` less the NUL).
 const MAX_INTERFACE_LEN: usize = 15;
+/// The longest name of a worker, in bytes: that of an identity.
+const MAX_WORKER_NAME_LEN: usize = 64;
 
 /// A host name or an IP address, without a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -180,6 +182,58 @@ impl Scalar for HostPort {
     }
 }
 
+/// A worker of a fixed list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ListedWorker {
+    /// Its name in the certificate that it shows, if the list has it: who listens there is it, or gets no request.
+    pub name: Option<String>,
+    /// Where it is reached.
+    pub address: HostPort,
+}
+
+impl fmt::Display for ListedWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}=")?;
+        }
+        write!(f, "{}", self.address)
+    }
+}
+
+impl Scalar for ListedWorker {
+    fn form() -> String {
+        "[NAME=]HOST:PORT".to_owned()
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        // Neither hosts nor ports nor names have `=` in them.
+        let Some((name, address)) = text.split_once('=') else {
+            return Ok(Self { name: None, address: HostPort::parse(text)? });
+        };
+        let invalid = |why: String| format!("`{text}` is not NAME=HOST:PORT, as in `node1=10.0.0.1:29999`: {why}");
+        let name = name.trim();
+        if !is_worker_name(name) {
+            return Err(invalid(format!(
+                "`{name}` is no name of a worker's certificate, which has 1 to {MAX_WORKER_NAME_LEN} letters, digits, \
+                 `.`, `-` and `_`, and not only dots"
+            )));
+        }
+        let address = HostPort::parse(address.trim()).map_err(invalid)?;
+        Ok(Self { name: Some(name.to_owned()), address })
+    }
+
+    fn toml(&self) -> String {
+        quoted(&self.to_string())
+    }
+}
+
+/// Whether it can be the last part of an identity: `spiffe://DOMAIN/forebay/CLUSTER/worker/NAME`.
+fn is_worker_name(name: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    let is_only_dots = name.bytes().all(|byte| byte == b'.');
+    !is_only_dots && name.len() <= MAX_WORKER_NAME_LEN && name.bytes().all(is_of_name)
+}
+
 /// The name of a network interface: `eth0`, `ib0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Interface(String);
@@ -330,6 +384,33 @@ mod tests {
         for bad in ["node1", "node1:0", "node1:70000", ":1", "fd00::1:29999", "a b:1", "[node1:1"] {
             assert!(HostPort::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_worker_of_a_list_may_have_a_name_before_its_address() {
+        for (text, name) in [
+            ("node1:29999", None),
+            ("[fd00::1]:29999", None),
+            ("w1=node1:29999", Some("w1")),
+            ("Rack_2.node-1=[fd00::1]:29999", Some("Rack_2.node-1")),
+        ] {
+            let worker = ListedWorker::parse(text).unwrap();
+            assert_eq!((worker.name.as_deref(), worker.to_string().as_str()), (name, text));
+            assert_eq!(worker.address.to_string(), text.rsplit('=').next().unwrap());
+        }
+        assert_eq!(ListedWorker::parse("w1 = node1:29999"), ListedWorker::parse("w1=node1:29999"));
+        let long = format!("{}=node1:29999", "n".repeat(65));
+        let id = "spiffe://d/forebay/c/worker/w1=node1:29999";
+        for text in ["=node1:29999", "..=node1:29999", "w 1=node1:29999", "a=b=node1:29999", id, "é=node1:1", &long] {
+            let refused = ListedWorker::parse(text).unwrap_err();
+            assert!(refused.contains("is not NAME=HOST:PORT, as in `node1=10.0.0.1:29999`"), "{refused}");
+        }
+        let refused = ListedWorker::parse("w1=node1").unwrap_err();
+        assert!(
+            refused.contains("`w1=node1` is not NAME=HOST:PORT") && refused.contains("`node1` is not"),
+            "{refused}"
+        );
+        assert!(ListedWorker::parse("node1").unwrap_err().contains("`node1` is not HOST:PORT"));
     }
 
     #[test]

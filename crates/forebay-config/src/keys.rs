@@ -10,7 +10,7 @@ use forebay_types::{
     TcpSecurity, TcpZeroCopy,
 };
 
-use crate::endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount};
+use crate::endpoints::{ClusterName, Disk, GroupName, Host, Interface, ListedWorker, Mount};
 use crate::modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
 use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
@@ -54,8 +54,10 @@ keys! {
     section "Cluster: its members and where its state is kept" {
         /// The cluster's name. Workers and clients of clusters with other names refuse each other.
         cluster_name "cluster.name": ClusterName = ClusterName::forebay();
-        /// The workers of the cluster, if no membership service lists them.
-        cluster_workers "cluster.workers": Vec<HostPort> = vec![], example "[\"node1:29999\", \"node2:29999\"]";
+        /// The workers of the cluster, if no membership service lists them. With `NAME=` before the address, only the
+        /// worker whose certificate has this name gets requests; without, any worker of the cluster that listens there.
+        /// The certificates that workers make with the key have `worker.name`, or the name of the host.
+        cluster_workers "cluster.workers": Vec<ListedWorker> = vec![], example "[\"node1:29999\", \"node2:29999\"]";
         /// The cache group: workers of one group share a ring, and a mount reads from the workers of its group.
         cluster_cache_group "cluster.cache_group": GroupName = GroupName::default();
         /// The location of this machine, such as a rack or an availability zone. `forebay cluster status` shows it.

@@ -37,7 +37,7 @@ mod rules;
 mod table;
 mod value;
 
-pub use endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, Mount, Room};
+pub use endpoints::{ClusterName, Disk, GroupName, Host, HostPort, Interface, ListedWorker, Mount, Room};
 pub use error::{ConfigErrors, Problem};
 pub use example::example_toml;
 pub use keys::{Config, KEYS, Key};

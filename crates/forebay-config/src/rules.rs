@@ -72,7 +72,7 @@ const RULES: &[Rule] = &[
     Rule {
         why: "each worker may be given once",
         keys: &["cluster.workers"],
-        holds: |config| all_differ(&config.cluster_workers),
+        holds: |config| all_differ(config.cluster_workers.iter().map(|worker| &worker.address)),
     },
     Rule {
         why: "the name of an environment variable has letters, digits and `_`, and no digit first",

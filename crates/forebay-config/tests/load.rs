@@ -66,7 +66,7 @@ fn nested_tables_inline_tables_and_dotted_keys_mean_the_same() {
 fn values_are_read_in_every_type() {
     let loaded = load(
         "mounts = ['/=s3://bucket/prefix', '/local=file:///data']\n\
-         cluster.workers = 'node1:29999, node2:29999'\n\
+         cluster.workers = 'node1:29999, w2=node2:29999'\n\
          worker.disks = ['/mnt/a:1TiB']\n\
          metadata.ttl = 0\n\
          origin.request_timeout = '1.5m'\n\
@@ -80,7 +80,8 @@ fn values_are_read_in_every_type() {
     .unwrap();
     let config = &loaded.config;
     assert_eq!(config.mounts[1].origin, "file:///data");
-    assert_eq!(config.cluster_workers[1].to_string(), "node2:29999");
+    assert_eq!(config.cluster_workers[1].to_string(), "w2=node2:29999");
+    assert_eq!(config.cluster_workers[1].name.as_deref(), Some("w2"));
     assert_eq!(config.worker_disks[0].room, Room::Size(ByteSize::gib(1024)));
     assert_eq!(config.metadata_ttl, Duration::ZERO);
     assert_eq!(config.origin_request_timeout, Duration::from_secs(90));
@@ -174,6 +175,7 @@ fn settings_that_contradict_each_other_are_refused_with_both_names() {
         "worker.disks = ['/a:1GiB', '/a:2GiB']",
         "mounts = ['/a=s3://b', '/a/=s3://c']",
         "cluster.workers = ['a:1', 'a:1']",
+        "cluster.workers = ['w1=a:1', 'w2=a:1']",
         "[network.rdma]\nmetadata = { enabled = true, port = 1 }\ndata = { enabled = true, port = 1 }",
     ] {
         let errors = load(text).expect_err(text);

@@ -94,6 +94,19 @@ pub enum LoadError {
         /// Why.
         reason: IdentityError,
     },
+    /// The certificate is good, and of somebody else than this process has been so far.
+    #[error(
+        "{path} is for `{found}`, and this process is `{identity}` as long as it runs: restart it to be the other",
+        path = path.display()
+    )]
+    Renamed {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Whom the certificate names.
+        found: Box<Identity>,
+        /// Who the process is.
+        identity: Box<Identity>,
+    },
 }
 
 /// Why somebody is not believed.

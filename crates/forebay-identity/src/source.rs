@@ -46,6 +46,14 @@ pub enum Source {
     },
 }
 
+impl Source {
+    /// The file that says who the process is.
+    fn certificate(&self) -> &Path {
+        let (Self::Key { file: path, .. } | Self::Files { certificate: path, .. }) = self;
+        path
+    }
+}
+
 /// Authorities that are believed besides those of the source, while a cluster goes over from one kind to the other.
 #[derive(Clone, Debug)]
 pub enum Believed {
@@ -200,6 +208,8 @@ pub enum Looked {
 #[derive(Debug)]
 pub struct Watch {
     settings: Settings,
+    /// Who this process is. Others know it by that name, as by a worker's record, so it is the same as long as it runs.
+    identity: Identity,
     good: Digest,
     /// Why what is there now is of no use, as it was told.
     told: Option<String>,
@@ -215,14 +225,13 @@ impl Watch {
     pub fn begin(settings: Settings, now: SystemTime) -> Result<(Self, Material), LoadError> {
         // Nothing is known, so all of it is new.
         let Some((good, material)) = settings.changed(now, None)? else { unreachable!("nothing was known") };
-        let renewal = settings.renewal(now);
-        Ok((Self { settings, good, told: None, renewal }, material))
+        let (identity, renewal) = (material.identity().clone(), settings.renewal(now));
+        Ok((Self { settings, identity, good, told: None, renewal }, material))
     }
 
     /// Looks again. To be called every few seconds, from a thread that may wait for a disk.
     pub fn look(&mut self, now: SystemTime) -> Looked {
-        let is_due = self.renewal.is_some_and(|at| now >= at);
-        match self.settings.changed(now, (!is_due).then_some(self.good)) {
+        match self.changed(now) {
             Ok(None) => {
                 self.told = None;
                 Looked::Same
@@ -240,5 +249,67 @@ impl Watch {
                 Looked::Kept(error)
             }
         }
+    }
+
+    /// What the files say now, unless it is what they said before, or is not for this process.
+    fn changed(&self, now: SystemTime) -> Result<Option<(Digest, Material)>, LoadError> {
+        let is_due = self.renewal.is_some_and(|at| now >= at);
+        let changed = self.settings.changed(now, (!is_due).then_some(self.good))?;
+        match &changed {
+            Some((_, material)) if *material.identity() != self.identity => Err(LoadError::Renamed {
+                path: self.settings.source.certificate().to_owned(),
+                found: Box::new(material.identity().clone()),
+                identity: Box::new(self.identity.clone()),
+            }),
+            _ => Ok(changed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::cluster_key::ClusterKey;
+    use crate::credentials::certificates_pem;
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Others know a process by its name, as by the record of a worker, and would refuse it under another one.
+    #[test]
+    fn a_process_stays_who_it_is_whatever_its_certificate_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| -> PathBuf { directory.path().join(name) };
+        let (scope, key, now) = (Scope::new("d", "c").unwrap(), ClusterKey::generate().unwrap(), SystemTime::now());
+        let authority = |role| key.authority(&scope, role).unwrap();
+        let put = |role: Role, name: &str| {
+            let issued = authority(role).issue(name, now - CLOCK_SKEW, now + CLOCK_SKEW).unwrap();
+            write(&at("tls.crt"), &issued.chain_pem(), 0o644);
+            write(&at("tls.key"), &issued.key_pem(), 0o600);
+        };
+        let authorities = Role::ALL.map(|role| authority(role).certificate().clone());
+        write(&at("ca.crt"), &certificates_pem(&authorities), 0o644);
+        put(Role::Worker, "w1");
+        let source = Source::Files { certificate: at("tls.crt"), key: at("tls.key"), authorities: at("ca.crt") };
+        let settings = Settings { scope: scope.clone(), source, also: None, denied: None };
+        let (mut watch, _) = Watch::begin(settings.clone(), now).unwrap();
+
+        for (role, name) in [(Role::Worker, "w2"), (Role::Reader, "w1")] {
+            put(role, name);
+            let Looked::Kept(error) = watch.look(now) else { panic!("it became the {role} {name}") };
+            let (error, found) = (error.to_string(), format!("tls.crt is for `spiffe://d/forebay/c/{role}/{name}`"));
+            assert!(error.contains(&found) && error.contains("is `spiffe://d/forebay/c/worker/w1` as long"), "{error}");
+            assert!(matches!(watch.look(now), Looked::Same), "it is said once");
+        }
+        // One that begins is whoever its certificate names, and this one takes one of its own.
+        assert_eq!(Watch::begin(settings, now).unwrap().1.identity().role(), Role::Reader);
+        put(Role::Worker, "w1");
+        let Looked::New(material) = watch.look(now) else { panic!("not seen") };
+        assert_eq!(material.identity().name(), "w1");
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use forebay_cluster::{Freshness, Membership, Reach, StaticMembership, Topology};
-use forebay_config::Config;
+use forebay_cluster::{Freshness, Member, Membership, Reach, StaticMembership, Topology};
+use forebay_config::{Config, ListedWorker};
 use forebay_state::membership::{Members, MembersOptions};
 use forebay_state::{EtcdCertificates, EtcdOptions, EtcdStore, EtcdUser, FileOptions, FileStore, StateStore};
 use serde_json::{Value, json};
@@ -107,7 +107,18 @@ impl Cluster {
 
 /// The workers that the configuration names.
 pub fn static_members(config: &Config) -> StaticMembership {
-    StaticMembership::new(config.cluster_workers.iter().map(ToString::to_string))
+    StaticMembership::of(listed_members(config))
+}
+
+/// The same, as they stand in the list. Blocks are placed by addresses, also where the list has names: it gets these
+/// without a block moving.
+pub fn listed_members(config: &Config) -> Vec<Member> {
+    let member = |worker: &ListedWorker| {
+        let address: Arc<str> = worker.address.to_string().into();
+        let identity = worker.name.as_deref().map(Arc::from);
+        Member { name: Arc::clone(&address), address, weight: 1.0, identity }
+    };
+    config.cluster_workers.iter().map(member).collect()
 }
 
 /// Where a coordinator keeps its state without etcd.
@@ -158,7 +169,12 @@ pub fn report_certificates(certificates: &EtcdCertificates) -> Value {
 
 /// What is known of the members, for `forebay stats` and `forebay fs`.
 pub fn report(topology: &Topology, members: Option<&Members>) -> Value {
-    let member = |member: &forebay_cluster::Member| json!({"name": &*member.name, "address": &*member.address, "weight": member.weight});
+    let member = |member: &Member| {
+        json!({
+            "name": &*member.name, "address": &*member.address, "weight": member.weight,
+            "identity": member.identity.as_deref(),
+        })
+    };
     let last_known = members.and_then(|members| match members.knowledge().freshness {
         Freshness::Current => None,
         Freshness::LastKnown { since, reason } => Some(json!({"seconds": since.elapsed().as_secs(), "reason": reason})),
@@ -168,4 +184,32 @@ pub fn report(topology: &Topology, members: Option<&Members>) -> Value {
         "leaving": topology.leaving.iter().map(member).collect::<Vec<_>>(),
         "last_known": last_known,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_config::Sources;
+
+    use super::*;
+
+    #[test]
+    fn a_name_in_a_list_is_the_identity_and_moves_no_block() {
+        let topology = |workers: &str| {
+            let loaded = Config::load(&Sources::new().flags([format!("cluster.workers={workers}")])).unwrap();
+            static_members(&loaded.config).topology()
+        };
+        let (plain, named) = (topology("node1:1,node2:2"), topology("w1=node1:1,node2:2"));
+        let placed = |topology: &Topology| {
+            let members = topology.ring.members().iter();
+            members.map(|member| (member.name.to_string(), member.address.to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!(placed(&plain), placed(&named));
+        let identity = |topology: &Topology, address: &str| {
+            let member = topology.ring.members().iter().find(|member| *member.address == *address).unwrap();
+            member.identity.as_deref().map(str::to_owned)
+        };
+        assert_eq!(identity(&named, "node1:1").as_deref(), Some("w1"));
+        assert_eq!((identity(&named, "node2:2"), identity(&plain, "node1:1")), (None, None));
+        assert_eq!(report(&named, None)["members"][0]["identity"], "w1");
+    }
 }

@@ -1,5 +1,6 @@
 //! A mount in the life of its process: mounted, found by commands, and ended.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -37,6 +38,8 @@ pub(crate) struct Offer {
     pub(crate) source: String,
     /// Where others reach the workers.
     pub(crate) workers: Vec<String>,
+    /// Their names in the certificates that they show, by address, where these are known.
+    pub(crate) identities: BTreeMap<String, String>,
     /// The command that mounts.
     pub(crate) role: Role,
     /// The name of the worker in this process, in its cluster.
@@ -158,6 +161,7 @@ impl Mounted {
             mountpoint: mountpoint.clone(),
             source: source.clone(),
             workers,
+            identities: offer.identities.clone(),
             coordinator,
             web,
             control: self.control.is_some().then_some(socket),

@@ -269,12 +269,22 @@ impl Shown {
                 continue;
             }
             let known = before.get(&path);
+            let kept = known.filter(|(known, _)| known.shows_as(record)).map(|(_, origin)| Arc::clone(origin));
+            let opened = kept.map_or_else(|| opening::open(&self.loaded, record), Ok);
+            if let Some(configured) = opened.as_ref().ok().and_then(|origin| self.contradicted(record, &**origin)) {
+                error!(
+                    mount = record.path,
+                    origin = record.origin,
+                    %configured,
+                    "the configuration mounts this origin without the options of this mount, which is left out: \
+                     what is cached of one would pass for the other's; remove the options, or one of the mounts"
+                );
+                continue;
+            }
             if let Some(list) = record.access() {
                 self.check_list(record, known.map(|(known, _)| known));
                 lists.push((path.clone(), list));
             }
-            let kept = known.filter(|(known, _)| known.shows_as(record)).map(|(_, origin)| Arc::clone(origin));
-            let opened = kept.map_or_else(|| opening::open(&self.loaded, record), Ok);
             match opened {
                 Ok(origin) => drop(self.opened.insert(path, (record.clone(), origin))),
                 Err(error) => {
@@ -296,6 +306,16 @@ impl Shown {
             // Paths are unlike, so it is one.
             Err(error) => error!(%error, "the mounts stay as they were"),
         }
+    }
+
+    /// The mount of the configuration that reads the same origin in another way, as from another server: a file's
+    /// version names its origin by the URL alone. It is [`MountRecord::contradicts`], of URLs as versions have them.
+    fn contradicted(&self, record: &MountRecord, origin: &dyn Origin) -> Option<&FsPath> {
+        // Options that a record does not have are as in the configuration.
+        if record.options.is_empty() {
+            return None;
+        }
+        self.configured.iter().find(|(_, configured)| configured.url() == origin.url()).map(|(at, _)| at)
     }
 
     /// Says of a list that is new whether it lets anybody in.

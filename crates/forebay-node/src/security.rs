@@ -76,6 +76,14 @@ impl Modes {
             let next = "set `security.mode`, or remove `security.token_file` and `security.metrics_token_file`";
             return Err(Fault::new(Exit::Usage, what, next));
         }
+        let named = config.cluster_workers.iter().find(|worker| worker.name.is_some());
+        if let (None, Some(worker)) = (proves, named) {
+            let what = format!(
+                "`cluster.workers` has a name in `{worker}`, and with `security.mode=off` no worker proves its name"
+            );
+            let next = "set `security.mode`, or list the address alone";
+            return Err(Fault::new(Exit::Usage, what, next));
+        }
         Ok(proves.map(|proves| Self {
             proves,
             accepts_plain: accepts(SecurityMode::Off),
@@ -138,7 +146,7 @@ impl Security {
         Self::open(config, role_of_client(config, mounts), &machine())
     }
 
-    /// Its name among those of its role, now.
+    /// Its name among those of its role, which stays as long as the process does.
     pub(crate) fn name(&self) -> String {
         self.live.material().identity().name().to_owned()
     }
@@ -339,6 +347,8 @@ async fn look_after_tokens(tokens: Weak<LiveTokens>) {
 
 #[cfg(test)]
 mod tests {
+    use forebay_config::Sources;
+
     use super::*;
 
     #[test]
@@ -373,6 +383,18 @@ mod tests {
         assert!(Modes::of(&both).is_ok());
         let roles: Vec<_> = token_files(&both).iter().map(|file| file.role).collect();
         assert_eq!(roles, [Role::Admin, Role::Metrics]);
+    }
+
+    #[test]
+    fn a_name_of_a_worker_that_nobody_proves_is_refused() {
+        let of = |settings: &[&str]| {
+            let named = ["cluster.workers=node1:1,w2=node2:1"];
+            Modes::of(&Config::load(&Sources::new().flags([&named[..], settings].concat())).unwrap().config)
+        };
+        let refused = of(&["security.mode=off"]).unwrap_err().to_string();
+        assert!(refused.contains("`w2=node2:1`"), "{refused}");
+        assert!(of(&["security.mode=key"]).is_ok());
+        assert!(of(&["security.accept=off,key"]).is_ok(), "the list may be there before the mode is");
     }
 
     #[test]

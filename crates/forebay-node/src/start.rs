@@ -1,12 +1,13 @@
 //! From a plan to a node that runs: its parts are started from the lowest to the mount, and ended again where one cannot be.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_client::{Away, Client};
-use forebay_cluster::{Membership, Reach};
+use forebay_cluster::{Member, Membership, Reach};
 use forebay_config::{Config, Loaded, SharedMemory};
 use forebay_fuse::ReportSource;
 use forebay_metrics::ProcessStats;
@@ -134,6 +135,7 @@ impl Starting<'_> {
             client,
             source: origin.to_owned(),
             workers: sockets.iter().map(|sockets| socket_address(&sockets.worker)).collect(),
+            identities: BTreeMap::new(),
             role: Role::Up,
             node: None,
             members: None,
@@ -277,7 +279,9 @@ impl Starting<'_> {
     fn offer_of_cluster(&self, client: Client, links: LinkReports, own: Option<String>) -> Offer {
         let (config, cluster) = (&self.plan.loaded.config, self.parts.cluster.as_ref());
         let topology = client.topology();
-        let workers: Vec<String> = topology.ring.members().iter().map(|member| member.address.to_string()).collect();
+        let members = topology.ring.members();
+        let workers: Vec<String> = members.iter().map(|member| member.address.to_string()).collect();
+        let identity = |member: &Member| Some((member.address.to_string(), member.identity.as_ref()?.to_string()));
         let in_etcd = cluster.filter(|_| !config.cluster_etcd_endpoints.is_empty());
         let source = match in_etcd {
             Some(cluster) => format!("forebay://{}", cluster.describe(config)),
@@ -287,6 +291,7 @@ impl Starting<'_> {
             client,
             source,
             workers,
+            identities: members.iter().filter_map(identity).collect(),
             role: Role::Mount,
             node: own,
             members: in_etcd.map(|cluster| Arc::clone(cluster.members())),
@@ -413,7 +418,7 @@ fn advertised(config: &Config, address: SocketAddr) -> anyhow::Result<Option<Str
 
 /// The name of a node that is reached at `address` in a group that is a fixed list.
 fn listed(config: &Config, address: &str) -> anyhow::Result<String> {
-    if config.cluster_workers.iter().any(|worker| worker.to_string() == address) {
+    if config.cluster_workers.iter().any(|worker| worker.address.to_string() == address) {
         return Ok(address.to_owned());
     }
     let what = format!(

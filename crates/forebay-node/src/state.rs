@@ -8,6 +8,7 @@
 //!
 //! The lock decides which process serves a mountpoint. What a killed process leaves behind is replaced by the next one.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt;
@@ -46,6 +47,9 @@ pub struct RunState {
     pub source: String,
     /// Where the workers are reached, for `forebay fs` and `forebay stats`: `HOST:PORT`, or `unix:PATH`.
     pub workers: Vec<String>,
+    /// Their names in the certificates that they show, by address, where these are known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub identities: BTreeMap<String, String>,
     /// Where the process answers for itself, if it does.
     #[serde(default)]
     pub control: Option<PathBuf>,
@@ -370,6 +374,7 @@ mod tests {
             mountpoint: mountpoint.display().to_string(),
             source: "file:///data".to_owned(),
             workers: vec!["127.0.0.1:1".to_owned()],
+            identities: BTreeMap::from([("127.0.0.1:1".to_owned(), "w1".to_owned())]),
             control: None,
             coordinator: None,
             web: None,

@@ -88,7 +88,7 @@ impl PrivateListener {
         loop {
             let (stream, _) = self.listener.accept().await?;
             // If the kernel does not say which user it is, it is a stranger.
-            let peer = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.uid.as_raw());
+            let peer = stream.peer_cred().map(|peer| peer.uid());
             match peer {
                 Ok(peer) if may_talk(peer, our_user(), self.nobody) => return Ok(stream),
                 peer => tracing::warn!(path = %self.path.display(), ?peer, "another user is sent away"),

@@ -81,19 +81,8 @@ impl Socket {
 
     /// The process that connected, or listened. Its number is 0 if our namespace knows it by none, for which `rustix` has no value.
     pub(crate) fn peer(&self) -> io::Result<libc::ucred> {
-        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the kernel writes one `ucred` to `peer`, which has the room that `length` says, and keeps neither.
-        let outcome = unsafe {
-            libc::getsockopt(
-                self.fd.get_ref().as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERCRED,
-                (&raw mut peer).cast(),
-                &raw mut length,
-            )
-        };
-        if outcome == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+        let nobody = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+        self.about_peer(libc::SO_PEERCRED, nobody)
     }
 
     /// The user of that process.
@@ -104,25 +93,30 @@ impl Socket {
     /// Which process connected, or listened, as [`our_process`] is for that one; zero if that is gone, though another has its end of the
     /// socket. `None`: this kernel does not say (it does since Linux 6.5).
     pub(crate) fn peer_process(&self) -> Option<u64> {
-        let mut process: libc::c_int = -1;
-        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the kernel writes one descriptor to `process`, which has the room that `length` says, and keeps neither.
-        let outcome = unsafe {
-            libc::getsockopt(
-                self.fd.get_ref().as_raw_fd(),
-                libc::SOL_SOCKET,
-                PEER_PIDFD,
-                (&raw mut process).cast(),
-                &raw mut length,
-            )
-        };
-        if outcome != 0 || process < 0 {
-            let is_unknown = io::Error::last_os_error().raw_os_error() == Some(libc::ENOPROTOOPT);
-            return (!is_unknown).then_some(0);
+        match self.about_peer(PEER_PIDFD, -1 as libc::c_int) {
+            Ok(process) if process >= 0 => {
+                // SAFETY: the kernel has just opened it for us, and nobody else knows of it.
+                let process = unsafe { OwnedFd::from_raw_fd(process) };
+                Some(number_of(&process).unwrap_or(0))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => None,
+            _ => Some(0),
         }
-        // SAFETY: the kernel has just opened it for us, and nobody else knows of it.
-        let process = unsafe { OwnedFd::from_raw_fd(process) };
-        Some(number_of(&process).unwrap_or(0))
+    }
+
+    /// An option of the socket about its peer, in place of `value`.
+    fn about_peer<T: Copy>(&self, option: libc::c_int, mut value: T) -> io::Result<T> {
+        let room = size_of::<T>() as libc::socklen_t;
+        let (socket, mut length) = (self.fd.get_ref().as_raw_fd(), room);
+        // SAFETY: the kernel writes to `value`, no more than the room that `length` says, and keeps neither. Of the types that it is
+        // called with, numbers and structures of numbers, all bytes are values.
+        let outcome =
+            unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut length) };
+        match outcome {
+            0 if length == room => Ok(value),
+            0 => Err(ErrorKind::InvalidData.into()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Has the kernel keep no more than about `bytes` that the peer has not taken.

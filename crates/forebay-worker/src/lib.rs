@@ -26,7 +26,7 @@
 
 mod access;
 mod drain;
-mod glance;
+mod fast_access;
 mod heat;
 mod invalidation_log;
 mod list_ahead;

@@ -18,7 +18,7 @@ use moka::sync::Cache;
 use parking_lot::Mutex;
 
 use crate::access::{self, Access};
-use crate::glance::Glance;
+use crate::fast_access::FastAccess;
 use crate::namespace::{Namespace, Resolved};
 
 /// How long the attributes of an immutable file are believed: no cache entry lives as long.
@@ -177,7 +177,7 @@ fn account_of(path: &FsPath) -> Account {
 pub(crate) struct Scopes {
     current: ArcSwap<Scope>,
     /// The same as the current one's access, as a hit looks at it.
-    glance: Glance,
+    fast: FastAccess,
     /// Held by who changes the namespace.
     changes: Mutex<()>,
     files: Cache<FileId, (u64, FileRules)>,
@@ -187,10 +187,10 @@ impl Scopes {
     pub(crate) fn new(namespace: Namespace, metadata_ttl: Duration, takes_changes: bool) -> Self {
         let (access, policies) = (Access::of(&namespace, &Access::default()), PolicyTable::default());
         let scope = Scope { namespace, access, policies, has_policies: false, metadata_ttl, takes_changes, number: 0 };
-        let glance = Glance::default();
-        glance.set(&scope.access, scope.namespace.is_guarded());
+        let fast = FastAccess::default();
+        fast.set(&scope.access, scope.namespace.is_guarded());
         let (current, changes) = (ArcSwap::from_pointee(scope), Mutex::default());
-        Self { current, glance, changes, files: Cache::new(FILES) }
+        Self { current, fast, changes, files: Cache::new(FILES) }
     }
 
     pub(crate) fn current(&self) -> Arc<Scope> {
@@ -206,7 +206,7 @@ impl Scopes {
             number: scope.number + 1,
             ..Scope::clone(scope)
         });
-        self.glance.set(&self.current.load().access, namespace.is_guarded());
+        self.fast.set(&self.current.load().access, namespace.is_guarded());
         before
     }
 
@@ -225,7 +225,7 @@ impl Scopes {
     /// origin it is of.
     #[inline]
     pub(crate) fn shows(&self, caller: &Caller, label: Option<u32>) -> bool {
-        self.glance.shows(caller, label).unwrap_or_else(|| self.shows_after_all(caller, label))
+        self.fast.shows(caller, label).unwrap_or_else(|| self.shows_after_all(caller, label))
     }
 
     #[cold]

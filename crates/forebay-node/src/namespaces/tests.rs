@@ -232,6 +232,33 @@ async fn a_list_that_changes_counts_at_once_and_leaves_the_origin_as_it_is() {
     worker.close().await;
 }
 
+/// A file's version names its origin by the URL alone: bytes of the record's server would be read at the other mount.
+#[tokio::test]
+async fn no_record_plants_bytes_of_another_server_at_a_mount_of_the_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut shown = shown(directory.path()).await;
+    let worker = Arc::clone(&shown.worker);
+    shown.loaded = loaded(&["cluster.mounts.endpoints=https://theirs", "origin.s3.anonymous=true"]);
+    let ours = assembly::open_origin(&shown.loaded, "s3://bucket/data").unwrap();
+    shown.configured = vec![(FsPath::new("/ours").unwrap(), ours)];
+    let elsewhere = [("s3.endpoint", "https://theirs"), ("s3.anonymous", "true")];
+    type Record<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+    let records: [Record<'_>; 5] = [
+        ("/planted", "s3://bucket/data", &elsewhere),
+        ("/in-other-words", "S3://bucket/x/../data/", &elsewhere),
+        ("/of-another-region", "s3://bucket/data", &[("s3.region", "cn-north-1")]),
+        ("/the-same", "s3://bucket/data/", &[]),
+        ("/another", "s3://bucket/data/below", &elsewhere),
+    ];
+    let record = |(path, origin, options): (&str, &str, &[(&str, &str)])| {
+        (path.to_owned(), MountRecord { path: path.to_owned(), origin: origin.to_owned(), ..record(options) })
+    };
+    shown.show(&BTreeMap::from(records.map(record))).await;
+    let paths: Vec<_> = shown.opened.keys().map(ToString::to_string).collect();
+    assert_eq!((paths.as_slice(), shown.misses_any), (&["/another".to_owned(), "/the-same".to_owned()][..], false));
+    worker.close().await;
+}
+
 #[tokio::test]
 async fn what_is_told_is_shown_before_the_worker_says_so() {
     let directory = tempfile::tempdir().unwrap();

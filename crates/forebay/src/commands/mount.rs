@@ -19,14 +19,15 @@ use crate::runtime;
 #[command(after_help = "\
 Example:
   forebay mount /mnt/data --workers node1:29999,node2:29999
+  forebay mount /mnt/data --workers w1=node1:29999,w2=node2:29999
   forebay mount /mnt/data --etcd http://etcd1:2379
   forebay mount /mnt/data --etcd http://etcd1:2379 --cache-group training --memory 64GiB
   forebay umount /mnt/data")]
 pub(crate) struct Args {
     /// An existing directory
     mountpoint: PathBuf,
-    /// The workers [default: cluster.workers]
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    /// The workers; with a name, the one whose certificate has it and nobody else [default: cluster.workers]
+    #[arg(long, value_name = "[NAME=]HOST:PORT,...", value_delimiter = ',')]
     workers: Vec<String>,
     #[command(flatten)]
     cluster: ClusterArgs,

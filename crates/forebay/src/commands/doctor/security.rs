@@ -79,7 +79,10 @@ fn refusal(error: &LoadError) -> Refusal {
         LoadError::Content { path, reason } => (Some(path), Obstacle::Content(reason.clone())),
         LoadError::Pair { certificate, key } => (Some(certificate), Obstacle::Pair(key.display().to_string())),
         LoadError::Refused { path, reason } => (Some(path), Obstacle::Refused(reason.to_string())),
-        LoadError::Key(KeyError::Random) | LoadError::Issue(_) => (None, Obstacle::Other(error.to_string())),
+        // A look at files that begins, as here, takes any name.
+        LoadError::Key(KeyError::Random) | LoadError::Issue(_) | LoadError::Renamed { .. } => {
+            (None, Obstacle::Other(error.to_string()))
+        }
     };
     Refusal { file: file.map(|file| file.display().to_string()), obstacle }
 }

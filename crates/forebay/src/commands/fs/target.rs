@@ -17,12 +17,13 @@ use forebay_config::{ClusterName, Loaded, RdmaFallback, SharedMemory};
 use forebay_coordinator::ApiClient;
 use forebay_fuse::mount_table::{self, MountState};
 use forebay_types::{Attr, ByteSize, FileVersion, FsPath, Role};
+use serde_json::Value;
 
 use crate::config_args::ConfigArgs;
 use crate::coordinator_args::Known;
 use crate::exit::{Exit, Fault};
 use crate::logging;
-use forebay_node::cluster::Cluster;
+use forebay_node::cluster::{self, Cluster};
 use forebay_node::security::{self, Security};
 use forebay_node::{assembly, binding, control, state};
 
@@ -33,7 +34,7 @@ const REGISTERED: ByteSize = ByteSize::mib(64);
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct WorkersArgs {
     /// Workers to ask; PATH is then a path of the namespace, as in /dir/file
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    #[arg(long, value_name = "[NAME=]HOST:PORT,...", value_delimiter = ',')]
     pub(crate) workers: Vec<String>,
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -136,8 +137,8 @@ impl Targets {
             let client = self.client(members_of(&state).await, Reach::Data, Some(&state)).await?;
             return Ok(Target { client, path, shown, control: state.control });
         }
-        let workers: Vec<String> = self.loaded.config.cluster_workers.iter().map(ToString::to_string).collect();
-        if workers.is_empty()
+        let listed = cluster::listed_members(&self.loaded.config);
+        if listed.is_empty()
             && let Some(members) = self.members_of_cluster().await?
         {
             let path = FsPath::new(&shown)?;
@@ -148,7 +149,7 @@ impl Targets {
                 control: None,
             });
         }
-        if workers.is_empty() {
+        if listed.is_empty() {
             let client = match (path.is_absolute() && !path.exists()).then(|| Known::find(&self.loaded, Some(path))) {
                 Some(Ok(Known::Mount(state))) => self.client_of_mount(&state).await?,
                 Some(Ok(Known::Address(address))) => {
@@ -171,8 +172,7 @@ impl Targets {
             return Ok(Target { client, path: FsPath::new(&shown)?, shown, control: None });
         }
         let path = FsPath::new(&shown)?;
-        let members = workers.iter().map(|address| member(address, address, 1.0)).collect();
-        Ok(Target { client: self.client(members, Reach::Requests, None).await?, path, shown, control: None })
+        Ok(Target { client: self.client(listed, Reach::Requests, None).await?, path, shown, control: None })
     }
 
     /// A client of the workers that serve `place`: a mountpoint, or, without one, those of the configuration.
@@ -284,8 +284,14 @@ pub(crate) fn mount_of(path: &Path) -> anyhow::Result<(state::RunState, FsPath)>
     Ok((served_by(&mountpoint)?, path))
 }
 
-fn member(name: &str, address: &str, weight: f64) -> Member {
-    Member { name: name.into(), address: address.into(), weight, identity: None }
+fn member(name: &str, address: &str, weight: f64, identity: Option<&str>) -> Member {
+    Member { name: name.into(), address: address.into(), weight, identity: identity.map(Arc::from) }
+}
+
+/// A member as the process of a mount tells of it.
+fn told_member(told: &Value) -> Option<Member> {
+    let weight = told["weight"].as_f64()?;
+    Some(member(told["name"].as_str()?, told["address"].as_str()?, weight, told["identity"].as_str()))
 }
 
 /// The workers that a mount reads from, with their weights, as its process knows them now; as it knew them when it mounted, if
@@ -296,17 +302,14 @@ async fn members_of(state: &state::RunState) -> Vec<Member> {
         None => None,
     };
     let told = told.as_ref().and_then(|report| report["cluster"]["members"].as_array());
-    let members = told
-        .into_iter()
-        .flatten()
-        .filter_map(|told| Some(member(told["name"].as_str()?, told["address"].as_str()?, told["weight"].as_f64()?)));
-    let members: Vec<Member> = members.collect();
+    let members: Vec<Member> = told.into_iter().flatten().filter_map(told_member).collect();
+    let identity = |address: &String| state.identities.get(address).map(String::as_str);
     // The worker in the mount's own process has no address there; the run state has.
     match state.role {
         // As the mount's own client names it.
-        state::Role::Up => state.workers.iter().map(|address| member(assembly::LOCAL, address, 1.0)).collect(),
+        state::Role::Up => state.workers.iter().map(|address| member(assembly::LOCAL, address, 1.0, None)).collect(),
         state::Role::Mount if members.is_empty() => {
-            state.workers.iter().map(|address| member(address, address, 1.0)).collect()
+            state.workers.iter().map(|address| member(address, address, 1.0, identity(address))).collect()
         }
         state::Role::Mount => members,
     }
@@ -368,6 +371,24 @@ mod tests {
         let names = names_below(Path::new("/mnt/a/./b/../c d"), Path::new("/mnt"));
         assert_eq!(names, [b"a".to_vec(), b"c d".to_vec()]);
         assert!(names_below(Path::new("/mnt"), Path::new("/mnt")).is_empty());
+    }
+
+    /// A command below a mount asks whom the mount would ask, and nobody else who listens there.
+    #[tokio::test]
+    async fn the_names_of_a_mounts_workers_are_those_of_its_commands() {
+        let state = serde_json::json!({
+            "pid": 1, "process_started": 1, "role": "mount", "mountpoint": "/mnt/a", "source": "forebay://a:1,b:1",
+            "workers": ["a:1", "b:1"], "identities": { "a:1": "w1" }, "block_size": 1, "log": null, "since": "",
+            "version": "",
+        });
+        let members = members_of(&serde_json::from_value(state).unwrap()).await;
+        let identities: Vec<_> = members.iter().map(|member| (&*member.address, member.identity.as_deref())).collect();
+        assert_eq!(identities, [("a:1", Some("w1")), ("b:1", None)]);
+
+        let told = serde_json::json!({ "name": "w", "address": "a:1", "weight": 2.0, "identity": "w1" });
+        assert_eq!(told_member(&told), Some(member("w", "a:1", 2.0, Some("w1"))));
+        let of_an_older_release = serde_json::json!({ "name": "w", "address": "a:1", "weight": 2.0 });
+        assert_eq!(told_member(&of_an_older_release), Some(member("w", "a:1", 2.0, None)));
     }
 
     #[test]

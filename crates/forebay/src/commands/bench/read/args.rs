@@ -98,7 +98,7 @@ pub(super) struct MatrixArgs {
     #[arg(long, value_name = "URL", conflicts_with = "workers")]
     pub(super) origin: Option<String>,
     /// Read from these workers instead of starting one here
-    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    #[arg(long, value_name = "[NAME=]HOST:PORT,...", value_delimiter = ',')]
     pub(super) workers: Vec<String>,
     /// With --workers: the directory of their namespace to put the files into
     #[arg(long, value_name = "PATH", default_value = "/", requires = "workers")]

@@ -14,7 +14,7 @@ type Bits = [AtomicU64; WORDS];
 
 /// What the table says of most callers and origins.
 #[derive(Default)]
-pub(crate) struct Glance {
+pub(crate) struct FastAccess {
     /// Everybody may read what has a label below this one: in most clusters, all that is mounted.
     all_below: AtomicU32,
     /// The labels of origins that are mounted, which who is of the cluster may read.
@@ -27,7 +27,7 @@ pub(crate) struct Glance {
     is_guarded: AtomicBool,
 }
 
-impl Glance {
+impl FastAccess {
     /// As the table says from now on. Two callers must not be here at once.
     pub(crate) fn set(&self, access: &Access, is_guarded: bool) {
         // The rest of it changes while nobody is let in by this one.
@@ -85,15 +85,15 @@ mod tests {
             Access::of(&namespace().with_access((0..most).step_by(3).map(|number| (path(number), list()))), &open);
         let none = Access::of(&Namespace::new([]).unwrap(), &some);
         let of = |role, name: &str| Caller::proved(role, name, name);
-        let (glance, mut asked) = (Glance::default(), 0);
+        let (fast, mut asked) = (FastAccess::default(), 0);
         for (generation, (access, is_guarded)) in
             (0..).zip([(&open, false), (&some, true), (&none, false), (&open, true)])
         {
-            glance.set(access, is_guarded);
+            fast.set(access, is_guarded);
             for caller in [Caller::Unproved, Caller::Local, of(Role::Reader, "team-a"), of(Role::Admin, "root")] {
-                assert_eq!(glance.shows(&caller, None), Some(!is_guarded));
+                assert_eq!(fast.shows(&caller, None), Some(!is_guarded));
                 for label in 0..most {
-                    match glance.shows(&caller, Some(label)) {
+                    match fast.shows(&caller, Some(label)) {
                         Some(shown) => {
                             assert_eq!(shown, access.may_read(&caller, label, generation), "{caller} {label}")
                         }
