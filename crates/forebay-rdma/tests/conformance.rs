@@ -1,21 +1,27 @@
-//! The suite that every transport passes, over whatever UCX has: shared memory by default.
+//! The suite that every transport passes, over whatever UCX has: shared memory by default. As it is, and between two ends that prove
+//! who they are: then nothing is changed over it.
 
 mod common;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forebay_rdma::{IoThread, IoThreadStats, RdmaServer, RdmaTransport};
+use common::admission::{Admitting, HOUR, worker_of};
+use forebay_identity::{ClusterKey, Live};
+use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, IoThreadStats, RdmaServer, RdmaTransport, ServerSecurity};
 use forebay_transport::conformance::{self, Behaviour, Fixture, Scripted};
 use forebay_transport::{LocalTransport, Payload, Service, Transport};
-use forebay_types::ByteSize;
+use forebay_types::{ByteSize, Role};
 use tokio::sync::Mutex;
 
-/// A worker and a client over UCX; without UCX, what holds for every transport is shown of the local one.
-enum Ucx {
+/// A worker and a client over UCX, of which the client may have to be admitted; without UCX, what holds for every transport is shown
+/// of the local one.
+enum Ucx<const PROVES: bool> {
     Real {
         service: Arc<dyn Service>,
         address: SocketAddr,
+        /// Whom the server accepts, if anybody has to prove who they are.
+        security: Option<ServerSecurity>,
         server: Mutex<Option<RdmaServer>>,
         transport: Arc<RdmaTransport>,
         _io_thread: Arc<IoThread>,
@@ -23,14 +29,24 @@ enum Ucx {
     Absent(Arc<LocalTransport>),
 }
 
+/// What a server demands, and how a client is admitted there, as somebody whose role would allow changes.
+fn proofs() -> (ServerSecurity, ClientSecurity) {
+    let live = Live::new(worker_of(&ClusterKey::generate().unwrap(), None));
+    let passes = Arc::default();
+    let client = ClientSecurity::over(Admitting::new(&passes, Role::Admin, [HOUR; 2]));
+    (ServerSecurity { live, passes, accepts_plain: false }, client)
+}
+
 #[async_trait::async_trait]
-impl Fixture for Ucx {
+impl<const PROVES: bool> Fixture for Ucx<PROVES> {
     async fn start(service: Arc<dyn Service>) -> Self {
         let Some(library) = common::library() else { return Self::Absent(Arc::new(LocalTransport::new(service))) };
-        let server = common::serve(library, 0, service.clone()).await;
+        let (security, of_client) = PROVES.then(proofs).unzip();
+        let server = common::serve_with(library, 0, service.clone(), security.clone()).await;
         let address = server.local_addr();
-        let (io_thread, transport) = common::link(library, address);
-        Self::Real { service, address, server: Mutex::new(Some(server)), transport, _io_thread: io_thread }
+        let options = ClientOptions { security: of_client, ..common::client_options() };
+        let (io_thread, transport) = common::link_with(library, address, options);
+        Self::Real { service, address, security, server: Mutex::new(Some(server)), transport, _io_thread: io_thread }
     }
 
     fn transport(&self) -> Arc<dyn Transport> {
@@ -38,6 +54,10 @@ impl Fixture for Ucx {
             Self::Real { transport, .. } => transport.clone(),
             Self::Absent(local) => local.clone(),
         }
+    }
+
+    fn carries_changes(&self) -> bool {
+        matches!(self, Self::Real { security: None, .. } | Self::Absent(_))
     }
 
     async fn kill(&self) -> bool {
@@ -49,15 +69,22 @@ impl Fixture for Ucx {
     }
 
     async fn revive(&self) {
-        if let Self::Real { service, address, server, .. } = self
+        if let Self::Real { service, address, security, server, .. } = self
             && let Some(library) = common::library()
         {
-            *server.lock().await = Some(common::serve(library, address.port(), service.clone()).await);
+            let revived = common::serve_with(library, address.port(), service.clone(), security.clone()).await;
+            *server.lock().await = Some(revived);
         }
     }
 }
 
-forebay_transport::transport_conformance!(Ucx);
+mod as_it_is {
+    forebay_transport::transport_conformance!(super::Ucx<false>);
+}
+
+mod with_proof {
+    forebay_transport::transport_conformance!(super::Ucx<true>);
+}
 
 /// Of this transport alone, over the same fabric: in the virtual machine, over real verbs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,47 +5,25 @@ mod common;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use common::admission::{Admitting, HOUR, somebody, worker_of};
 use common::raw::{Heard, Raw, by_hand, noise, send};
 use common::*;
-use forebay_identity::{ClusterKey, Identity, Live, Material, PASS_LIFETIME, Pass, Passes, Peer, Scope, Trust};
-use forebay_memory::SpanMut;
-use forebay_rdma::{
-    ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerOptions, ServerSecurity, wire,
-};
+use forebay_identity::{ClusterKey, Live, PASS_LIFETIME, Pass, Passes, Peer};
+use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerSecurity, wire};
 use forebay_transport::conformance::{self, Behaviour, Scripted, payload_of, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag, tag};
-use forebay_transport::{CallError, LinkError, Op, Payload, Provenance, Reply, Request, Transport, TransportKind};
+use forebay_transport::{CallError, LinkError, Op, Provenance, Request, Transport};
 use forebay_types::{FailureKind, Role};
 use forebay_ucx::{Endpoint, Listener, Payload as Sent};
 use parking_lot::Mutex;
 
-const HOUR: Duration = Duration::from_secs(3600);
 /// No test waits for longer, however busy the machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ID: NonZeroU64 = NonZeroU64::new(0x1d).unwrap();
 const ANOTHER_ID: NonZeroU64 = NonZeroU64::new(0xa1d).unwrap();
-
-fn scope() -> Scope {
-    Scope::new("example.org", "prod").unwrap()
-}
-
-/// Somebody whose certificate lasts for so long.
-fn somebody(role: Role, lasts: Duration) -> Peer {
-    Peer { identity: scope().identity(role, "team-a").unwrap(), until: SystemTime::now() + lasts }
-}
-
-/// What a worker of the cluster with this key proves and believes.
-fn worker_of(key: &ClusterKey, denied: Option<Identity>) -> Material {
-    let (scope, now) = (scope(), SystemTime::now());
-    let authorities = Role::ALL.map(|role| key.authority(&scope, role).unwrap().certificate().clone());
-    let trust = Trust::new(scope.clone(), &authorities, denied).unwrap();
-    let authority = key.authority(&scope, Role::Worker).unwrap();
-    Material::new(authority.issue("node1", now - HOUR, now + HOUR).unwrap(), trust, now).unwrap()
-}
 
 /// A server whose clients have to be admitted.
 struct Scene {
@@ -68,10 +46,7 @@ impl Scene {
         let live = Live::new(worker_of(&key, None));
         let (passes, service) = (Arc::<Mutex<Passes>>::default(), Scripted::new());
         let security = ServerSecurity { live: Arc::clone(&live), passes: Arc::clone(&passes), accepts_plain };
-        let options = ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE);
-        let options = ServerOptions { security: Some(security), ..options };
-        let io_thread = io_thread_of(library, "server", pool(64));
-        let server = RdmaServer::bind(io_thread, options, service.clone()).await.unwrap();
+        let server = serve_with(library, 0, service.clone(), Some(security)).await;
         Some(Self { library, key, live, passes, service, server })
     }
 
@@ -261,48 +236,14 @@ fn who_is_denied_is_cut_within_seconds_and_does_not_come_again() {
     });
 }
 
-/// A link over TCP to a worker, as far as that admits: certificates last for so long, one after the other.
-struct Admitting {
-    passes: Arc<Mutex<Passes>>,
-    lasts: [Duration; 2],
-    asked: AtomicUsize,
-}
-
-#[async_trait::async_trait]
-impl Transport for Admitting {
-    async fn call(&self, request: Request, _into: Option<SpanMut>) -> Result<Reply, CallError> {
-        assert_eq!(request.op, Op::Admit);
-        let client_id = u64::from_le_bytes(request.body[..].try_into().unwrap());
-        let asked = self.asked.fetch_add(1, Ordering::SeqCst);
-        let pass = Pass::random().unwrap();
-        let peer = somebody(Role::Reader, self.lasts[asked.min(1)]);
-        self.passes.lock().issue(client_id, pass, peer, Instant::now()).unwrap();
-        let body = Bytes::copy_from_slice(&pass.encode());
-        Ok(Reply { provenance: Provenance::default(), body, payload: Payload::None })
-    }
-
-    fn kind(&self) -> TransportKind {
-        TransportKind::Tcp
-    }
-
-    fn peer(&self) -> &str {
-        "worker:29999"
-    }
-
-    async fn close(&self) {}
-}
-
 fn admitted_link(
     library: &'static Library,
     server: std::net::SocketAddr,
     tcp: Arc<dyn Transport>,
 ) -> (Arc<IoThread>, Arc<RdmaTransport>) {
-    let io_thread = io_thread_of(library, "client", pool(64));
     // A ping among the messages is nothing that a server by hand expects, however slow the machine.
     let patient = ClientOptions { keepalive: LONG, dead_after: 2 * LONG, ..client_options() };
-    let options = ClientOptions { security: Some(ClientSecurity::over(tcp)), ..patient };
-    let link = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&io_thread), options));
-    (io_thread, link)
+    link_with(library, server, ClientOptions { security: Some(ClientSecurity::over(tcp)), ..patient })
 }
 
 #[test]
@@ -310,7 +251,7 @@ fn whose_certificate_ends_comes_again_and_loses_no_answer() {
     by_hand(async {
         let Some(scene) = Scene::new().await else { return };
         let lasts = [Duration::from_secs(1), HOUR];
-        let tcp = Arc::new(Admitting { passes: Arc::clone(&scene.passes), lasts, asked: AtomicUsize::new(0) });
+        let tcp = Admitting::new(&scene.passes, Role::Reader, lasts);
         let (_io_thread, link) = admitted_link(scene.library, scene.server.local_addr(), tcp.clone());
         assert_serves(&link).await;
         let slow = read(Behaviour::Gated, 1, 0, 1000, LONG);
@@ -319,7 +260,7 @@ fn whose_certificate_ends_comes_again_and_loses_no_answer() {
             async move { call(&link, slow).await }
         });
         let start = Instant::now();
-        while tcp.asked.load(Ordering::SeqCst) < 2 {
+        while tcp.asked() < 2 {
             assert_serves(&link).await;
             assert!(start.elapsed() < PATIENCE, "it does not come again");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -339,8 +280,8 @@ fn who_need_prove_nothing_yet_is_served_beside_those_who_do() {
     by_hand(async {
         let Some(scene) = Scene::accepting_plain(true).await else { return };
         let (_of_plain, plain) = link(scene.library, scene.server.local_addr());
-        let tcp = Admitting { passes: Arc::clone(&scene.passes), lasts: [HOUR; 2], asked: AtomicUsize::new(0) };
-        let (_of_admitted, admitted) = admitted_link(scene.library, scene.server.local_addr(), Arc::new(tcp));
+        let tcp = Admitting::new(&scene.passes, Role::Reader, [HOUR; 2]);
+        let (_of_admitted, admitted) = admitted_link(scene.library, scene.server.local_addr(), tcp);
         assert_serves(&plain).await;
         assert_serves(&admitted).await;
         let raw = scene.raw();
@@ -366,8 +307,8 @@ impl Counterpart {
         let raw = Raw::new(library, &[wire::HELLO, wire::REQUEST]);
         let listener = raw.worker.listen(address(0)).unwrap();
         let passes = Arc::<Mutex<Passes>>::default();
-        let tcp = Admitting { passes: Arc::clone(&passes), lasts: [HOUR; 2], asked: AtomicUsize::new(0) };
-        let (io_thread, link) = admitted_link(library, listener.address(), Arc::new(tcp));
+        let tcp = Admitting::new(&passes, Role::Reader, [HOUR; 2]);
+        let (io_thread, link) = admitted_link(library, listener.address(), tcp);
         Some(Self { raw, listener, io_thread, link, passes })
     }
 

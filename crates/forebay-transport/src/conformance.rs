@@ -25,6 +25,12 @@ pub trait Fixture: Sized + Send + Sync + 'static {
     /// The link.
     fn transport(&self) -> Arc<dyn Transport>;
 
+    /// Whether requests that change something reach the service. Otherwise they are refused with
+    /// [`PermissionDenied`](forebay_types::FailureKind::PermissionDenied), whoever asks.
+    fn carries_changes(&self) -> bool {
+        true
+    }
+
     /// The peer dies without a word to its clients. False when it cannot, as in one process.
     async fn kill(&self) -> bool;
 
@@ -42,6 +48,7 @@ macro_rules! transport_conformance {
             bodies_go_both_ways
             a_question_about_a_small_file_brings_body_and_payload
             large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads
+            changes_reach_the_service_or_are_refused_and_cost_no_other_call
             failures_carry_their_kind_and_their_message
             a_reply_never_carries_more_than_was_asked_for
             a_thousand_calls_at_once_get_their_own_answers

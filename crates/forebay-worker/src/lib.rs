@@ -8,7 +8,8 @@
 //! * `access.rs`: which callers may read what is cached, and change what is mounted; `permission.rs`: who asks, looked
 //!   at by that;
 //! * `metadata.rs`: attributes and listings, believed for a time, asked for once for everyone; `invalidation_log.rs`: which of them
-//!   are not believed any more, `list_ahead.rs`: when a directory is listed instead of being asked about each of its names;
+//!   are not believed any more, `list_ahead.rs`: when a directory is listed instead of being asked about each of its names,
+//!   `coalescing.rs`: one request for all who want to know what the origin says now;
 //! * `writes.rs`: changes of the namespace and uploads, which go through to the origin;
 //! * `versions.rs`: the descriptions of file versions that clients attached to their requests;
 //! * `source.rs`: the origins as the engine's source, and `peers.rs`: the other workers before them;
@@ -25,6 +26,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod access;
+mod coalescing;
 mod drain;
 mod fast_access;
 mod heat;

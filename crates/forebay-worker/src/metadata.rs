@@ -10,6 +10,9 @@
 //! name has changed since ([`crate::invalidation_log`]). So an answer that was under way during a change is not believed after it
 //! either. What a change made of a name is remembered as if it had been asked for.
 //!
+//! Whoever insists is told what the origin says now, and so is everybody where nothing is believed: such questions share a request
+//! that begins after they came ([`crate::coalescing`]).
+//!
 //! Where many names of one directory are asked for, its pages are listed instead ([`ahead`]).
 
 mod ahead;
@@ -28,6 +31,7 @@ use moka::future::Cache;
 use moka::ops::compute::Op;
 
 use self::ahead::Ahead;
+use crate::coalescing::Coalescing;
 use crate::invalidation_log::InvalidationLog;
 use crate::namespace::Resolved;
 use crate::scope::{Scope, Scopes};
@@ -108,6 +112,9 @@ pub(crate) struct Metadata {
     invalidations: Arc<InvalidationLog>,
     attrs: Cache<FsPath, KnownAttr>,
     pages: Cache<PageKey, KnownPage>,
+    /// Requests that are made whatever is known.
+    attrs_now: Coalescing<FsPath, Result<KnownAttr, Failure>>,
+    pages_now: Coalescing<PageKey, Result<KnownPage, Failure>>,
     ahead: Ahead,
 }
 
@@ -116,7 +123,9 @@ impl Metadata {
         let attrs = Cache::builder().max_capacity(entries).expire_after(WhenStale).build();
         let weigh = |_: &PageKey, page: &KnownPage| u32::try_from(page.answer.entries.len()).unwrap_or(u32::MAX).max(1);
         let pages = Cache::builder().max_capacity(entries).weigher(weigh).expire_after(WhenStale).build();
-        Self { scopes, invalidations: Arc::new(InvalidationLog::new()), attrs, pages, ahead: Ahead::new() }
+        let (invalidations, ahead) = (Arc::new(InvalidationLog::new()), Ahead::new());
+        let (attrs_now, pages_now) = (Coalescing::new(), Coalescing::new());
+        Self { scopes, invalidations, attrs, pages, attrs_now, pages_now, ahead }
     }
 
     /// Ends what is listed ahead of questions, and waits until it has ended.
@@ -128,12 +137,9 @@ impl Metadata {
     pub(crate) async fn stat(&self, path: &FsPath, revalidate: bool) -> Result<StatReply, Failure> {
         let scope = self.scopes.current();
         let rules = scope.of_name(path);
-        let known = if rules.believes_nothing() {
-            self.ask(&scope, path).await?
-        } else if revalidate {
-            self.ask_again(&scope, path).await?
-        } else {
-            self.known(&scope, path).await?
+        let known = match revalidate || rules.believes_nothing() {
+            true => self.ask_now(path).await?,
+            false => self.known(&scope, path).await?,
         };
         let valid_for = known.valid_for();
         Ok(StatReply { attr: Attr { replicas: rules.replicas, ..known.answer? }, valid_for })
@@ -194,6 +200,20 @@ impl Metadata {
         Ok(later.unwrap_or(known))
     }
 
+    /// What the origin says of a name now.
+    async fn ask_now(&self, path: &FsPath) -> Result<KnownAttr, Failure> {
+        let (metadata, asked_for) = (self.clone(), path.clone());
+        let request = async move {
+            // As it is when the request begins: no question that shares it came later.
+            let scope = metadata.scopes.current();
+            match scope.of_name(&asked_for).believes_nothing() {
+                true => metadata.ask(&scope, &asked_for).await,
+                false => metadata.ask_again(&scope, &asked_for).await,
+            }
+        };
+        self.attrs_now.ask(path.clone(), request).await
+    }
+
     /// Asks the origin whatever is known. What turns out to have changed has changed in its directory's listing, too.
     async fn ask_again(&self, scope: &Scope, path: &FsPath) -> Result<KnownAttr, Failure> {
         let before = self.attrs.get(path).await;
@@ -251,17 +271,9 @@ impl Metadata {
         let scope = self.scopes.current();
         let rules = scope.of_name(path);
         let key = (path.clone(), token, max);
-        let known = if rules.believes_nothing() {
-            self.ask_page(&scope, &key).await?
-        } else if revalidate {
-            let known = self.ask_page(&scope, &key).await?;
-            if key.1.is_none() {
-                self.invalidations.listing_changed(path, known.asked);
-            }
-            self.pages.insert(key, Arc::clone(&known)).await;
-            known
-        } else {
-            self.known_page(&scope, &key).await?
+        let known = match revalidate || rules.believes_nothing() {
+            true => self.ask_page_now(key).await?,
+            false => self.known_page(&scope, &key).await?,
         };
         let ListPage { entries, next } = known.answer.clone();
         Ok(ListReply { entries, next, valid_for: known.valid_for() })
@@ -282,6 +294,27 @@ impl Metadata {
             self.pages.invalidate(key).await;
         }
         self.ask_page(scope, key).await
+    }
+
+    /// The page as the origin says now.
+    async fn ask_page_now(&self, key: PageKey) -> Result<KnownPage, Failure> {
+        let (metadata, asked_for) = (self.clone(), key.clone());
+        self.pages_now.ask(key, async move { metadata.ask_page_again(&asked_for).await }).await
+    }
+
+    /// Asks the origin whatever is known. The first page makes the others be asked for again, too.
+    async fn ask_page_again(&self, key: &PageKey) -> Result<KnownPage, Failure> {
+        let scope = self.scopes.current();
+        let known = self.ask_page(&scope, key).await?;
+        let (path, token, _) = key;
+        if scope.of_name(path).believes_nothing() {
+            return Ok(known);
+        }
+        if token.is_none() {
+            self.invalidations.listing_changed(path, known.asked);
+        }
+        self.pages.insert(key.clone(), Arc::clone(&known)).await;
+        Ok(known)
     }
 
     async fn ask_page(&self, scope: &Scope, (path, token, max): &PageKey) -> Result<KnownPage, Failure> {

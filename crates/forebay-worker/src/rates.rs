@@ -3,7 +3,8 @@
 //!
 //! Such a request is small, and dear to make up for. So each caller has a token bucket for each kind of them, by the
 //! identity that it has proved. All who proved none share theirs, and what is in the worker's own process has none.
-//! Reads have none either.
+//! Reads have none either. Neither have questions about names, for which an origin may be asked: those about one name share
+//! requests ([`crate::coalescing`]), and a store is sent `origin.max_concurrency` at once.
 //!
 //! Whoever is over its rate waits, and nobody waits for it: honest callers lose some time at most. Who would have to
 //! wait for long is refused, and may ask again. A client that is refused about one name has everything forgotten before
@@ -73,8 +74,7 @@ impl Limited {
     const fn rate(self) -> Rate {
         let (burst, millis) = match self {
             // One for each directory that is made or removed, and for each change while a worker is away. Without
-            // `security.mode` all mounts share this. A name costs a question or two to the origin, as a `stat` with
-            // `Flags::REVALIDATE` does.
+            // `security.mode` all mounts share this. A name costs a question or two to the origin.
             Self::Refresh => (2000, 1),
             // All names are asked for again. A client asks for it once in a while, before each of the questions that it
             // has just then.

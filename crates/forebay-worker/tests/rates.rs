@@ -10,7 +10,7 @@ use common::*;
 use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Member, StaticMembership};
 use forebay_transport::fake::FakeTransport;
-use forebay_transport::message::FreeRequest;
+use forebay_transport::message::{FreeRequest, ListRequest};
 use forebay_transport::{CallError, Caller, Flags, Op, Request, Response, Service, Transport};
 use forebay_types::{Failure, FailureKind, Role};
 use forebay_worker::{LimitedCounts, Worker};
@@ -163,6 +163,68 @@ async fn a_block_is_checked_on_demand_only_so_often() {
     let answer = ask(&worker, checked(&writer("team-a"))).await.unwrap();
     assert_eq!(bytes_of(&answer), bytes);
     assert_eq!(origin.counts().gets, fetched, "all of it came from the cache");
+}
+
+/// A question with which `caller` insists on what the origin says now.
+fn insisting(op: Op, name: &str, caller: &Caller) -> Request {
+    let name = path(name).as_bytes().to_vec();
+    let body = match op {
+        Op::List => ListRequest { path: name, token: None, max: 100 }.encode(),
+        _ => name.into(),
+    };
+    Request::on_path(op, body, 10 * SECOND).with_flags(Flags::REVALIDATE).by(caller.clone())
+}
+
+/// There is no rate for them: one name costs its origin one request at a time.
+#[tokio::test(start_paused = true)]
+async fn however_often_somebody_insists_on_a_name_its_origin_is_asked_twice_and_others_wait_for_two_answers() {
+    let (mallory, other, latency) = (writer("mallory"), writer("team-a"), SECOND / 10);
+    for op in [Op::Stat, Op::StatRead, Op::List] {
+        let origin = origin();
+        let worker = worker(&origin).await;
+        origin.put("d/f", pattern(1, 1));
+        origin.set_delay(latency);
+        let name = if op == Op::List { "/s3/d" } else { "/s3/d/f" };
+        let asked = || origin.counts().stats + origin.counts().lists;
+        let flooding = flood(&worker, &insisting(op, name, &mallory), FLOOD);
+        while asked() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let began = Instant::now();
+        ask(&worker, insisting(op, name, &other)).await.unwrap();
+        assert!(began.elapsed() >= latency, "{op:?}: the answer may be older than the question");
+        assert!(began.elapsed() <= 2 * latency + SECOND / 100, "{op:?}: {:?}", began.elapsed());
+        assert!(flooding.await.unwrap().iter().all(Result::is_ok), "{op:?}");
+        assert_eq!((asked(), worker.counts().rate_limited), (2, LimitedCounts::default()), "{op:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_insist_on_the_same_files_at_once_cost_their_origin_two_requests_for_each_file() {
+    const NODES: u64 = 20;
+    const FILES: u64 = 200;
+    let origin = origin();
+    let worker = worker(&origin).await;
+    for file in 0..FILES {
+        origin.put(format!("d/{file}"), pattern(1, 1));
+    }
+    origin.set_delay(SECOND / 50);
+    let began = Instant::now();
+    let nodes: Vec<_> = (0..NODES)
+        .map(|node| {
+            let (worker, caller) = (Arc::clone(&worker), writer(&format!("node{node}")));
+            tokio::spawn(async move {
+                let insist = |file: u64| ask(&worker, insisting(Op::Stat, &format!("/s3/d/{file}"), &caller));
+                let answers = futures::future::join_all((0..FILES).map(insist)).await;
+                assert!(answers.iter().all(Result::is_ok));
+            })
+        })
+        .collect();
+    for node in nodes {
+        node.await.unwrap();
+    }
+    assert!(began.elapsed() <= SECOND / 20, "{:?}", began.elapsed());
+    assert_eq!((origin.counts().stats, worker.counts().rate_limited), (2 * FILES, LimitedCounts::default()));
 }
 
 struct Links(HashMap<String, Arc<FakeTransport>>);

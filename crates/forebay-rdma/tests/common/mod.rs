@@ -1,6 +1,7 @@
 //! What the tests of this crate share: I/O threads over shared memory and TCP, which need no card.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod admission;
 pub(crate) mod raw;
 
 use std::io::Write as _;
@@ -9,7 +10,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_memory::{Pool, PoolOptions};
-use forebay_rdma::{ClientOptions, IoThread, IoThreadOptions, RdmaServer, RdmaTransport, ServerOptions, Trace};
+use forebay_rdma::{
+    ClientOptions, IoThread, IoThreadOptions, RdmaServer, RdmaTransport, ServerOptions, ServerSecurity, Trace,
+};
 use forebay_transport::wire::Hello;
 use forebay_transport::{CallError, Reply, Request, Service, Transport, conformance};
 use forebay_types::{ByteSize, MAX_BLOCK_SIZE};
@@ -102,13 +105,33 @@ pub(crate) fn client_options() -> ClientOptions {
 }
 
 pub(crate) async fn serve(library: &'static Library, port: u16, service: Arc<dyn Service>) -> RdmaServer {
+    serve_with(library, port, service, None).await
+}
+
+/// As above, to those whom `security` lets in.
+pub(crate) async fn serve_with(
+    library: &'static Library,
+    port: u16,
+    service: Arc<dyn Service>,
+    security: Option<ServerSecurity>,
+) -> RdmaServer {
     let io_thread = io_thread_of(library, "server", pool(64));
-    RdmaServer::bind(io_thread, ServerOptions::new(address(port), CLUSTER, BLOCK_SIZE), service).await.unwrap()
+    let options = ServerOptions { security, ..ServerOptions::new(address(port), CLUSTER, BLOCK_SIZE) };
+    RdmaServer::bind(io_thread, options, service).await.unwrap()
 }
 
 pub(crate) fn link(library: &'static Library, server: SocketAddr) -> (Arc<IoThread>, Arc<RdmaTransport>) {
+    link_with(library, server, client_options())
+}
+
+/// As above, with other options.
+pub(crate) fn link_with(
+    library: &'static Library,
+    server: SocketAddr,
+    options: ClientOptions,
+) -> (Arc<IoThread>, Arc<RdmaTransport>) {
     let io_thread = io_thread_of(library, "client", pool(64));
-    let transport = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&io_thread), client_options()));
+    let transport = Arc::new(RdmaTransport::new(server.to_string(), Arc::clone(&io_thread), options));
     (io_thread, transport)
 }
 

@@ -18,6 +18,8 @@ const LONG: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_millis(150);
 /// What "a little" later than a deadline means on a busy machine.
 const LITTLE: Duration = Duration::from_secs(3);
+/// What changes something, and what an admin may ask for.
+const CHANGES: [Op; 4] = [Op::Change, Op::Upload, Op::Free, Op::Refresh];
 
 async fn start<F: Fixture>() -> (Arc<Scripted>, F, Arc<dyn Transport>) {
     let service = Scripted::new();
@@ -29,6 +31,10 @@ async fn start<F: Fixture>() -> (Arc<Scripted>, F, Arc<dyn Transport>) {
 async fn answer(transport: &Arc<dyn Transport>, request: Request) -> Result<Reply, CallError> {
     let into = pool(1).try_alloc(request.length as usize);
     within("an answer", transport.call(request, into)).await
+}
+
+fn is_refused_as(result: &Result<Reply, CallError>, kind: FailureKind) -> bool {
+    matches!(result, Err(CallError::Service(failure)) if failure.kind() == kind)
 }
 
 fn timed_out(result: &Result<Reply, CallError>) -> bool {
@@ -90,8 +96,9 @@ pub async fn a_question_about_a_small_file_brings_body_and_payload<F: Fixture>()
 /// Bodies beyond those of ordinary requests, in one piece and in two. A transport that does not take them says so, and sends
 /// nothing.
 pub async fn large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads<F: Fixture>() {
-    let (service, _fixture, transport) = start::<F>().await;
+    let (service, fixture, transport) = start::<F>().await;
     let takes_them = transport.kind() != crate::TransportKind::Ucx;
+    let carries_changes = fixture.carries_changes();
     let upload = |head: usize, tail: usize| {
         let bytes = Bytes::from((0..head + tail).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect::<Vec<_>>());
         let mut request = Request::on_path(Op::Upload, bytes.slice(..head), LONG);
@@ -103,12 +110,12 @@ pub async fn large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads<F: Fi
         async move {
             let length = request.body_len();
             let result = within("an upload", transport.call(request, None)).await;
-            if takes_them || length <= MAX_REQUEST_BODY as usize {
+            if length > MAX_REQUEST_BODY as usize && !takes_them {
+                assert!(is_refused_as(&result, FailureKind::InvalidArgument), "{result:?}");
+            } else if carries_changes {
                 assert!(result.unwrap().body == expected, "{length} bytes arrived different");
             } else {
-                let refused =
-                    matches!(&result, Err(CallError::Service(why)) if why.kind() == FailureKind::InvalidArgument);
-                assert!(refused, "{result:?}");
+                assert!(is_refused_as(&result, FailureKind::PermissionDenied), "{result:?}");
             }
         }
     };
@@ -132,6 +139,32 @@ pub async fn large_bodies_arrive_whole_or_are_refused_and_hold_up_no_reads<F: Fi
     assert_eq!(service.started(), service.ended());
 }
 
+/// Where a transport carries reads alone, nothing of a change reaches the service. Its connection goes on: a read that is under
+/// way on it is answered.
+pub async fn changes_reach_the_service_or_are_refused_and_cost_no_other_call<F: Fixture>() {
+    let (service, fixture, transport) = start::<F>().await;
+    let slow = read(Behaviour::Gated, 1, 0, 5000, LONG);
+    let waiting = tokio::spawn({
+        let (transport, slow) = (Arc::clone(&transport), slow.clone());
+        async move { answer(&transport, slow).await }
+    });
+    until("the read reaches the service", || service.started() == 1).await;
+    for op in CHANGES {
+        let before = service.started();
+        let result = answer(&transport, Request::on_path(op, Bytes::from_static(b"/a/b"), LONG)).await;
+        let (is_right, reaches_it) = match fixture.carries_changes() {
+            true => (result.is_ok(), 1),
+            false => (is_refused_as(&result, FailureKind::PermissionDenied), 0),
+        };
+        assert!(is_right, "{op:?}: {result:?}");
+        assert_eq!(service.started() - before, reaches_it, "{op:?}");
+        let request = read(Behaviour::AtOnce, 2, 0, 100, LONG);
+        assert_bytes(&answer(&transport, request.clone()).await.unwrap(), &request, 100);
+    }
+    service.open(1);
+    assert_bytes(&within("the read that waited", waiting).await.unwrap().unwrap(), &slow, 5000);
+}
+
 /// A failure arrives as the service gave it, and the link lives on.
 pub async fn failures_carry_their_kind_and_their_message<F: Fixture>() {
     let (_, _fixture, transport) = start::<F>().await;
@@ -146,10 +179,7 @@ pub async fn failures_carry_their_kind_and_their_message<F: Fixture>() {
 pub async fn a_reply_never_carries_more_than_was_asked_for<F: Fixture>() {
     let (_, _fixture, transport) = start::<F>().await;
     let result = answer(&transport, read(Behaviour::TooMuch, 0, 0, 1000, LONG)).await;
-    assert!(
-        matches!(&result, Err(CallError::Service(failure)) if failure.kind() == FailureKind::Internal),
-        "{result:?}"
-    );
+    assert!(is_refused_as(&result, FailureKind::Internal), "{result:?}");
     let request = read(Behaviour::AtOnce, 1, 0, 1000, LONG);
     assert_bytes(&answer(&transport, request.clone()).await.unwrap(), &request, 1000);
 }

@@ -65,6 +65,46 @@ async fn who_comes_when_an_answer_under_way_is_too_old_for_him_has_his_own() {
     assert_eq!((origin.counts().stats, origin.counts().lists), (2, 2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn those_who_insist_while_the_origin_is_asked_share_the_question_after_it() {
+    // Where nothing is believed, everybody insists.
+    for (ttl, insists) in [(TTL, true), (Duration::ZERO, false)] {
+        let (origin, metadata) = metadata(ttl);
+        origin.put("d/a", b"abc".as_slice());
+        origin.set_delay(Duration::from_millis(100));
+        let asks = (0..50).map(|_| {
+            let metadata = metadata.clone();
+            tokio::spawn(async move {
+                let (name, directory) = (path("/data/s3/d/a"), path("/data/s3/d"));
+                let (stat, page) =
+                    tokio::join!(metadata.stat(&name, insists), metadata.list(&directory, None, 10, insists));
+                (stat.unwrap().attr.size(), page.unwrap().entries.len())
+            })
+        });
+        for ask in asks.collect::<Vec<_>>() {
+            assert_eq!(ask.await.unwrap(), (3, 1));
+        }
+        assert_eq!((origin.counts().stats, origin.counts().lists), (2, 2), "with a ttl of {ttl:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_to_all_who_share_the_question_and_to_nobody_after_them() {
+    let (origin, metadata) = metadata(TTL);
+    origin.put("a", b"abc".as_slice());
+    origin.set_delay(Duration::from_millis(100));
+    origin.fail_next(2, &Failure::new(FailureKind::Unavailable, "slow down"));
+    let stat = || {
+        let metadata = metadata.clone();
+        tokio::spawn(async move { metadata.stat(&path("/data/s3/a"), true).await })
+    };
+    for ask in (0..10).map(|_| stat()).collect::<Vec<_>>() {
+        assert_eq!(ask.await.unwrap().unwrap_err().kind(), FailureKind::Unavailable);
+    }
+    assert_eq!(stat().await.unwrap().unwrap().attr.size(), 3);
+    assert_eq!(origin.counts().stats, 3);
+}
+
 #[tokio::test]
 async fn absence_is_remembered_until_someone_insists() {
     let (origin, metadata) = metadata(TTL);
@@ -191,6 +231,31 @@ async fn an_answer_that_was_under_way_when_the_mounts_changed_is_not_believed() 
     assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 6);
     assert_eq!(metadata.stat(&path("/data/s3/a"), false).await.unwrap().attr.size(), 6);
     assert_eq!(new.counts().stats, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_insists_when_the_mounts_have_changed_is_told_of_the_new_ones() {
+    let (old, metadata) = metadata(TTL);
+    old.put("a", b"abc".as_slice());
+    old.set_delay(Duration::from_millis(100));
+    let insist = || {
+        let metadata = metadata.clone();
+        tokio::spawn(async move { metadata.stat(&path("/data/s3/a"), true).await.unwrap().attr.size() })
+    };
+    let before: Vec<_> = (0..2).map(|_| insist()).collect();
+    while old.counts().stats == 0 {
+        tokio::task::yield_now().await;
+    }
+    let new = Arc::new(FakeOrigin::new("fake://other"));
+    new.put("a", b"longer".as_slice());
+    metadata.scopes.set_namespace(Namespace::new([(path("/data/s3"), Arc::clone(&new) as Arc<dyn Origin>)]).unwrap());
+    metadata.forget_all();
+    assert_eq!(insist().await.unwrap(), 6);
+    let mut told = Vec::new();
+    for ask in before {
+        told.push(ask.await.unwrap());
+    }
+    assert_eq!((told, old.counts().stats, new.counts().stats), (vec![3, 6], 1, 1));
 }
 
 /// Names in an order that no listing has.
