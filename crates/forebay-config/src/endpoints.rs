@@ -359,6 +359,10 @@ impl Scalar for Mount {
         let scheme_end = text.find("://").ok_or_else(invalid)?;
         let equals = text[..scheme_end].rfind('=').ok_or_else(invalid)?;
         let (path, origin) = (text[..equals].trim(), text[equals + 1..].trim());
+        // As in `/a /`: shown without its last slash, it would be read as `/a`.
+        if path.strip_suffix('/').is_some_and(|path| path.ends_with(char::is_whitespace)) {
+            return Err(format!("{}: its path ends in white space", invalid()));
+        }
         let path = FsPath::new(path).map_err(|error| format!("{}: {error}", invalid()))?;
         let scheme = origin.split("://").next().unwrap_or_default();
         if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')) {
@@ -450,7 +454,7 @@ mod tests {
         let mount = Mount::parse("/day=1=s3://bucket/hour=2?a=b://c").unwrap();
         assert_eq!(mount.path, FsPath::new("/day=1").unwrap());
         assert_eq!(mount.origin, "s3://bucket/hour=2?a=b://c");
-        for bad in ["/", "/=bucket", "s3://bucket", "relative=s3://bucket", "/=://x", "/a//b=s3://c"] {
+        for bad in ["/", "/=bucket", "s3://bucket", "relative=s3://bucket", "/=://x", "/a//b=s3://c", "/a /=s3://c"] {
             assert!(Mount::parse(bad).is_err(), "{bad}");
         }
     }

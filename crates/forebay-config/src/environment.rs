@@ -5,6 +5,7 @@
 //! (`FOREBAY_WORKER_PORT_29999_TCP_ADDR` for one called `forebay-worker`).
 
 use std::ffi::OsString;
+use std::sync::LazyLock;
 
 use crate::assignment::Assignment;
 use crate::error::Problem;
@@ -16,6 +17,9 @@ use crate::value::Raw;
 
 /// Read by the program before there is a configuration: the file's name, a filter for the log, and where run state lies.
 const READ_ELSEWHERE: [&str; 3] = ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_RUN_DIR"];
+
+/// The variable of each key, in the order of the table.
+static VARIABLES: LazyLock<Vec<String>> = LazyLock::new(|| KEYS.iter().map(Key::variable).collect());
 
 pub(crate) fn assignments(
     variables: &[(OsString, OsString)],
@@ -33,9 +37,9 @@ pub(crate) fn assignments(
         {
             continue;
         }
-        let Some(key) = KEYS.iter().find(|key| key.variable() == variable) else {
-            let names: Vec<String> = KEYS.iter().map(Key::variable).collect();
-            let nearest = nearest(variable, names.iter().map(String::as_str)).map(str::to_owned);
+        let known = KEYS.iter().zip(VARIABLES.iter()).find(|(_, known)| *known == variable);
+        let Some((key, _)) = known else {
+            let nearest = nearest(variable, VARIABLES.iter().map(String::as_str)).map(str::to_owned);
             problems.push(Problem::UnknownVariable { variable: variable.to_owned(), nearest });
             continue;
         };

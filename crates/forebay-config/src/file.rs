@@ -14,7 +14,8 @@ use crate::value::Raw;
 pub(crate) fn assignments(name: &str, text: &str, assignments: &mut Vec<Assignment>, problems: &mut Vec<Problem>) {
     // Some editors on Windows start a file with this mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = Reader { name, text, assignments, problems };
+    let breaks = text.match_indices('\n').map(|(at, _)| at).collect();
+    let mut reader = Reader { name, breaks, assignments, problems };
     match Document::parse(text) {
         Ok(document) => reader.table(&mut Vec::new(), document.as_table()),
         Err(error) => {
@@ -26,7 +27,8 @@ pub(crate) fn assignments(name: &str, text: &str, assignments: &mut Vec<Assignme
 
 struct Reader<'a> {
     name: &'a str,
-    text: &'a str,
+    /// Where lines end: each setting is told with the number of its line.
+    breaks: Vec<usize>,
     assignments: &'a mut Vec<Assignment>,
     problems: &'a mut Vec<Problem>,
 }
@@ -56,8 +58,8 @@ impl Reader<'_> {
     }
 
     fn at(&self, span: Option<Range<usize>>) -> Origin {
-        let offset = span.map_or(0, |span| span.start).min(self.text.len());
-        let line = self.text.as_bytes()[..offset].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let offset = span.map_or(0, |span| span.start);
+        let line = self.breaks.partition_point(|end| *end < offset) + 1;
         Origin::File { name: self.name.to_owned(), line }
     }
 }

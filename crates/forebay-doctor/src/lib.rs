@@ -20,6 +20,8 @@
 pub mod checks;
 pub mod demand;
 pub mod facts;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod netlink;
 pub mod recording;
 mod report;

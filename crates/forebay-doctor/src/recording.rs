@@ -49,20 +49,25 @@ pub fn open(folder: &Path) -> io::Result<(Root, Outside)> {
     if !fs::metadata(folder)?.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory"));
     }
-    let root = Root::new(folder);
-    let recording = Recording { folder: folder.display().to_string(), ..Recording::default() };
     let place = folder.join(DOCUMENT);
     let text = match fs::metadata(&place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok((root, Outside { recording: Some(recording), ..Outside::default() }));
-        }
-        Ok(found) if found.is_file() && found.len() <= MAX_BYTES => fs::read_to_string(place)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Ok(found) if found.is_file() && found.len() <= MAX_BYTES => Some(fs::read_to_string(place)?),
         Ok(_) => return Err(invalid(format!("{DOCUMENT} is too long, or no file"))),
         Err(error) => return Err(error),
     };
+    read(Root::new(folder), folder.display().to_string(), text.as_deref())
+}
+
+/// The tree below `root`, which is of `folder`, and what was recorded besides files, as its document says, if there is one.
+pub(crate) fn read(root: Root, folder: String, document: Option<&str>) -> io::Result<(Root, Outside)> {
+    let recording = Recording { folder, ..Recording::default() };
+    let Some(text) = document else {
+        return Ok((root, Outside { recording: Some(recording), ..Outside::default() }));
+    };
     let wrong = |error: serde_json::Error| invalid(format!("{DOCUMENT} is not what `doctor --record` writes: {error}"));
     // Its form first: a newer one has other fields.
-    let document: serde_json::Value = serde_json::from_str(&text).map_err(wrong)?;
+    let document: serde_json::Value = serde_json::from_str(text).map_err(wrong)?;
     let format = document.get("format").and_then(serde_json::Value::as_u64);
     if format.is_some_and(|format| format > FORMAT.into()) {
         return Err(invalid(format!("{DOCUMENT} was made by a newer release of forebay")));

@@ -6,26 +6,23 @@
 
 mod answers;
 mod links;
+#[cfg(feature = "fuzzing")]
+mod memory;
 mod recorder;
+mod tree;
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use answers::{Access, Answers, Ownership};
 use recorder::Recorder;
-
-/// Most of one file that is read. `/proc/net/tcp` of a busy machine is the longest: 150 bytes a connection.
-const MAX_TEXT: u64 = 16 << 20;
-/// Most names of one directory that are looked at.
-const MAX_NAMES: usize = 65_536;
+use tree::{Found, Tree};
 
 /// Where the machine's files are: `/`, or the folder of a recorded tree. Paths are given without the leading `/`.
 #[derive(Clone, Debug)]
 pub struct Root {
-    prefix: PathBuf,
+    tree: Tree,
     /// What was recorded beside the files.
     answers: Arc<Answers>,
     recorder: Option<Arc<Recorder>>,
@@ -41,7 +38,17 @@ impl Root {
     /// The tree below `prefix`.
     #[must_use]
     pub fn new(prefix: impl Into<PathBuf>) -> Self {
-        Self { prefix: prefix.into(), answers: Arc::default(), recorder: None }
+        Self::of(Tree::Folder(prefix.into()))
+    }
+
+    /// A tree of these files, each with its path, for fuzzers.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn in_memory<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        Self::of(Tree::Memory(Arc::new(memory::MemoryTree::new(files))))
+    }
+
+    fn of(tree: Tree) -> Self {
+        Self { tree, answers: Arc::default(), recorder: None }
     }
 
     /// The same with answers that were recorded with it.
@@ -55,7 +62,7 @@ impl Root {
     /// # Errors
     /// When the folder cannot be made, or is not empty.
     pub fn recorded_to(self, folder: &Path) -> io::Result<Self> {
-        let recorder = Recorder::new(&self.prefix, folder)?;
+        let recorder = Recorder::new(self.tree.folder().ok_or(io::ErrorKind::Unsupported)?, folder)?;
         Ok(Self { recorder: Some(Arc::new(recorder)), ..self })
     }
 
@@ -74,17 +81,17 @@ impl Root {
 
     /// Whether anything is there; links are followed.
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.metadata(path).is_some()
+        self.found(path).is_some()
     }
 
     /// Whether a regular file is there.
     pub(crate) fn is_file(&self, path: impl AsRef<Path>) -> bool {
-        self.metadata(path).is_some_and(|found| found.is_file())
+        self.found(path).is_some_and(|found| found.is_file)
     }
 
     /// Whether a folder is there.
     pub(crate) fn is_folder(&self, path: impl AsRef<Path>) -> bool {
-        self.metadata(path).is_some_and(|found| found.is_dir())
+        self.found(path).is_some_and(|found| found.is_folder)
     }
 
     /// A regular file's text, without white space around it; `None` when it cannot be read. Many attributes of sysfs
@@ -106,7 +113,7 @@ impl Root {
         let path = relative(path.as_ref());
         let found = match self.answers.unreadable.contains(&key(path)) {
             true => None,
-            false => self.read(path).map(keep),
+            false => self.tree.read(path).map(keep),
         };
         if let Some(recorder) = &self.recorder {
             match &found {
@@ -135,11 +142,9 @@ impl Root {
     /// The names in a directory, numbers in their order; none when it cannot be read.
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let directory = relative(directory.as_ref());
-        let entries = self.place(directory, true).and_then(|place| fs::read_dir(place).ok());
-        let is_there = entries.is_some();
-        let names = entries.into_iter().flatten().take(MAX_NAMES);
-        let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let mut names: Vec<String> = names.collect();
+        let found = self.tree.names(directory);
+        let is_there = found.is_some();
+        let mut names = found.unwrap_or_default();
         names.sort_by_cached_key(|name| (name.parse::<u32>().unwrap_or(u32::MAX), name.clone()));
         if let Some(recorder) = self.recorder.as_ref().filter(|_| is_there) {
             recorder.entry(directory, true);
@@ -151,7 +156,7 @@ impl Root {
     /// What a symbolic link says, whether that is there or not.
     pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         let path = relative(path.as_ref());
-        let target = fs::read_link(self.place(path, false)?).ok()?;
+        let target = self.tree.link(path)?;
         if let Some(recorder) = &self.recorder {
             recorder.entry(path, false);
         }
@@ -166,7 +171,7 @@ impl Root {
     /// What a path leads to, all links followed: a path below the root.
     pub(crate) fn resolved(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         let path = relative(path.as_ref());
-        self.exists(path).then(|| links::follow(&self.prefix, path, true))?.map(|followed| followed.place)
+        self.exists(path).then(|| self.tree.resolved(path))?
     }
 
     /// Opens a device node and closes it again: permissions do not tell what a container's device rules refuse.
@@ -175,18 +180,7 @@ impl Root {
         if let Some(access) = self.answers.opened.get(&key(path)) {
             return access.clone();
         }
-        let opened = self
-            .place(path, true)
-            .ok_or_else(|| ErrorKind::NotFound.into())
-            .and_then(|place| File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(place));
-        let access = match opened {
-            Ok(_) => Access::Granted,
-            Err(error) if error.kind() == ErrorKind::NotFound => Access::Missing,
-            Err(error) => {
-                let words = error.to_string();
-                Access::Refused(words.split(" (os error").next().unwrap_or_default().to_owned())
-            }
-        };
+        let access = self.tree.access(path);
         self.note(|answers| answers.opened.insert(key(path), access.clone()));
         access
     }
@@ -197,7 +191,7 @@ impl Root {
         if let Some(may) = self.answers.writable.get(&key(path)) {
             return *may;
         }
-        let may = self.place(path, true).is_some_and(|place| OpenOptions::new().write(true).open(place).is_ok());
+        let may = self.tree.may_write(path);
         self.note(|answers| answers.writable.insert(key(path), may));
         may
     }
@@ -208,8 +202,7 @@ impl Root {
         if let Some(owned) = self.answers.owned.get(&key(path)) {
             return Some(*owned);
         }
-        let found = self.metadata(path)?;
-        let owned = Ownership { user: found.uid(), mode: found.mode() & 0o7777 };
+        let owned = self.found(path)?.owned;
         self.note(|answers| answers.owned.insert(key(path), owned));
         Some(owned)
     }
@@ -220,36 +213,18 @@ impl Root {
         if let Some(bytes) = self.answers.free_bytes.get(&key(folder)) {
             return Some(*bytes);
         }
-        let space = rustix::fs::statvfs(&self.place(folder, true)?).ok()?;
-        let bytes = space.f_bavail.saturating_mul(space.f_frsize);
+        let bytes = self.tree.free_bytes(folder)?;
         self.note(|answers| answers.free_bytes.insert(key(folder), bytes));
         Some(bytes)
     }
 
-    /// Where `path` is on this machine. Below `/` the kernel follows links by itself.
-    fn place(&self, path: &Path, is_end_followed: bool) -> Option<PathBuf> {
-        if self.prefix == Path::new("/") {
-            return Some(self.prefix.join(path));
-        }
-        Some(self.prefix.join(links::follow(&self.prefix, path, is_end_followed)?.place))
-    }
-
-    fn metadata(&self, path: impl AsRef<Path>) -> Option<Metadata> {
+    fn found(&self, path: impl AsRef<Path>) -> Option<Found> {
         let path = relative(path.as_ref());
-        let found = fs::metadata(self.place(path, true)?).ok()?;
+        let found = self.tree.found(path)?;
         if let Some(recorder) = &self.recorder {
             recorder.entry(path, true);
         }
         Some(found)
-    }
-
-    fn read(&self, path: &Path) -> Option<Vec<u8>> {
-        // A pipe in the place of a file must not keep us waiting.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(self.place(path, true)?).ok()?;
-        file.metadata().ok()?.is_file().then_some(())?;
-        let mut bytes = Vec::new();
-        file.take(MAX_TEXT).read_to_end(&mut bytes).ok()?;
-        Some(bytes)
     }
 
     fn note<T>(&self, note: impl FnOnce(&mut Answers) -> T) {
@@ -271,6 +246,9 @@ fn key(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
+    use super::tree::MAX_TEXT;
     use super::*;
 
     #[test]

@@ -29,6 +29,8 @@ mod authority;
 mod cluster_key;
 mod credentials;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod live;
 mod name;
 mod p256;

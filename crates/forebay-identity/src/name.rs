@@ -49,7 +49,7 @@ impl Scope {
     pub fn new(domain: &str, cluster: &str) -> Result<Self, NameError> {
         let is_of_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
         if domain.is_empty() || domain.len() > MAX_DOMAIN_LEN || !domain.bytes().all(is_of_domain) {
-            return Err(NameError::Domain(domain.to_owned()));
+            return Err(NameError::Domain(shortened(domain)));
         }
         Ok(Self { domain: domain.to_owned(), cluster: part(cluster)?.to_owned() })
     }
@@ -197,6 +197,23 @@ mod tests {
         }
         let long = format!("spiffe://a/forebay/c/worker/{}", "n".repeat(65));
         assert!(long.parse::<Identity>().is_err());
+    }
+
+    /// A stranger's certificate has whatever names, and what is wrong with them comes into a log.
+    #[test]
+    fn what_is_wrong_with_a_name_is_told_on_one_short_line() {
+        let long = "\n".repeat(1000);
+        for text in [
+            "spiffe://a\nb/forebay/c/worker/n",
+            "spiffe://a/forebay/\u{1b}[2J/worker/n",
+            "spiffe://a/forebay/c/wor\nker/n",
+            "spiffe://a/forebay/c/worker/\r",
+            &format!("spiffe://{long}/forebay/c/worker/n"),
+            &format!("spiffe://a/forebay/c/{long}/n"),
+        ] {
+            let told = text.parse::<Identity>().unwrap_err().to_string();
+            assert!(!told.contains(char::is_control) && told.len() < 400, "{told:?}");
+        }
     }
 
     proptest! {

@@ -187,7 +187,7 @@ fn usable(made: Result<Material, Unusable>, certificate: &Path, key: &Path) -> R
 }
 
 /// One identity a line; what follows a `#` is a remark.
-fn identities(text: &str) -> Result<Vec<Identity>, String> {
+pub(crate) fn identities(text: &str) -> Result<Vec<Identity>, String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     let identities = lines.filter(|line| !line.is_empty()).map(str::parse);
     identities.collect::<Result<_, NameError>>().map_err(|error| error.to_string())

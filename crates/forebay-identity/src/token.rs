@@ -52,7 +52,7 @@ pub fn new_token() -> Result<Zeroizing<String>, TokenError> {
 
 /// The tokens that are taken, as digests.
 #[derive(Clone, Default, PartialEq, Eq)]
-struct Tokens(Vec<(Digest, Role)>);
+pub(crate) struct Tokens(Vec<(Digest, Role)>);
 
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -72,7 +72,7 @@ impl Tokens {
     }
 
     /// Adds those of a file: one a line; a line that begins with `#` is a remark.
-    fn add(&mut self, text: &str, role: Role) -> Result<(), &'static str> {
+    pub(crate) fn add(&mut self, text: &str, role: Role) -> Result<(), &'static str> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut added = 0;
         for token in lines {
@@ -98,7 +98,7 @@ impl Tokens {
         }
     }
 
-    fn role(&self, shown: &str) -> Option<Role> {
+    pub(crate) fn role(&self, shown: &str) -> Option<Role> {
         let shown = digest_of(shown);
         let mut found = None;
         // All are looked at, whichever it is.

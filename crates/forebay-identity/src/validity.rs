@@ -34,7 +34,7 @@ pub fn described(path: &Path) -> Result<Vec<Described>, LoadError> {
 }
 
 impl Described {
-    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let parsed = parsed(certificate)?;
         let (from, until) = (&parsed.validity().not_before, &parsed.validity().not_after);
         let time = |seconds| since_1970(seconds).unwrap_or(SystemTime::UNIX_EPOCH);

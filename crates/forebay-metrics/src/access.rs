@@ -190,7 +190,7 @@ impl Tls {
 }
 
 /// The token that a request shows, if it shows one.
-fn token(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (Some(only), None) = (values.next(), values.next()) else { return None };
     let (scheme, token) = only.to_str().ok()?.split_once(' ')?;

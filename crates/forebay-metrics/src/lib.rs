@@ -23,6 +23,8 @@
 mod access;
 mod exposition;
 mod family;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod guard;
 mod hosts;
 mod http;

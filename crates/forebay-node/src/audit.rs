@@ -27,6 +27,8 @@ use tracing::{error, warn};
 
 use crate::error::{Exit, Fault};
 use file::AuditFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use line::of_event;
 use ration::Ration;
 
 /// Lines that wait to be written, at most: with the longest paths that there are, some 50 MiB.

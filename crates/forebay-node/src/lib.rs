@@ -33,6 +33,8 @@ mod disks;
 mod elsewhere;
 pub mod error;
 mod exposure;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod hot;
 mod http;
 pub mod local;

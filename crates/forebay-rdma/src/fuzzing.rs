@@ -1,7 +1,9 @@
 //! What a fuzzer feeds to the readers of active messages.
 
 use bytes::Bytes;
-use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, MAX_REQUEST_BODY};
+use forebay_transport::wire::{
+    CONNECTION_ID, HEADER_LEN, Hello, MAX_REQUEST_BODY, ReplyHeader, RequestHeader, set_tag, tag,
+};
 use forebay_ucx::Version;
 
 use crate::wire::{self, Packed, Received, UCX_HELLO_LEN, check_hello};
@@ -33,6 +35,25 @@ pub fn hello(ours: &Hello, major: u16, minor: u16, hello: &[u8]) {
     if let Ok(tag) = check_hello(ours, version, hello) {
         assert_eq!(hello.len(), UCX_HELLO_LEN);
         assert_eq!(check_hello(ours, version, &wire::hello_with(ours, version, tag)), Ok(tag));
+    }
+}
+
+/// A message with this header arrives on a connection whose peer shows `expected`.
+///
+/// # Panics
+/// When it is taken for a message of that connection and is of another, or the other way round; when a tag says anything else.
+pub fn shows(header: &[u8], expected: u64) {
+    let first = header.first_chunk::<HEADER_LEN>();
+    assert_eq!(wire::carries(header, expected), first.is_some_and(|header| tag(header) == expected));
+    let Some(first) = first else { return };
+    let mut tagged = *first;
+    set_tag(&mut tagged, expected);
+    assert!(wire::carries(&tagged, expected) && !wire::carries(&tagged, !expected));
+    if let Ok(request) = RequestHeader::decode(first) {
+        assert_eq!(RequestHeader::decode(&tagged), Ok(request));
+    }
+    if let Ok(reply) = ReplyHeader::decode(first) {
+        assert_eq!(ReplyHeader::decode(&tagged), Ok(reply));
     }
 }
 

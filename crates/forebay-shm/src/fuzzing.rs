@@ -1,4 +1,7 @@
-//! What a fuzzer feeds to the decoders of packets. What they take is written again, and must read as the same.
+//! What a fuzzer feeds to the decoders of packets. What they take is written again, and must read as the same. How a session begins is
+//! in [`handshake`].
+
+pub mod handshake;
 
 use forebay_memory::Place;
 use forebay_transport::wire::MAX_REQUEST_BODY;

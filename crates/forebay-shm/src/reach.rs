@@ -188,7 +188,7 @@ fn paths(directory: &Path, address: SocketAddr) -> impl Iterator<Item = PathBuf>
 }
 
 /// Exchanges hellos, within a proof of who both are if there must be one, and maps the worker's memory.
-async fn greet(socket: Socket, worker: &str, options: &ClientOptions) -> Result<Seen, NotSeen> {
+pub(crate) async fn greet(socket: Socket, worker: &str, options: &ClientOptions) -> Result<Seen, NotSeen> {
     let ours = Hello::ours(&options.cluster, options.block_size);
     let (greeting, memory) = match &options.security {
         Some(security) => prove(&socket, worker, security, &ours).await?,

@@ -64,6 +64,13 @@ pub(crate) fn connect(path: &Path) -> io::Result<Socket> {
     Socket::new(fd)
 }
 
+/// Two ends of one connection, for fuzzers.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn pair() -> io::Result<(Socket, Socket)> {
+    let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    Ok((Socket::new(one)?, Socket::new(other)?))
+}
+
 fn open() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?)
 }

@@ -4,14 +4,19 @@
 use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
+use forebay_identity::{Pass, Passes, Peer};
 use forebay_memory::Pool;
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, MAX_UPLOAD_BODY, ReplyHeader, RequestHeader, WireError};
 use forebay_transport::{CallError, Payload};
+use forebay_types::FailureKind;
+use parking_lot::Mutex;
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::admit;
 use crate::options::LARGE_BODY;
 use crate::replies::{Broken, Call, Ended, Replies};
 use crate::requests::Requests;
@@ -196,3 +201,27 @@ fn fill(buffers: &mut [IoSliceMut<'_>], bytes: &mut &[u8], most: usize) -> usize
 }
 
 const _: () = assert!(CONNECTION_ID == 0, "calls are told from the connection's own messages by their number");
+
+/// `peer`, who proved that it is, asks for a pass with `body`.
+///
+/// # Panics
+/// When it gets one that is not good for one connection of the client id that it named, or is refused one though it named one.
+pub fn admission(peer: &Peer, body: &[u8]) {
+    let passes = Mutex::new(Passes::default());
+    assert!(admit::admit(None, Some(peer.clone()), body).is_err(), "where nobody needs a pass there is none");
+    assert!(admit::admit(Some(&passes), None, body).is_err(), "who proves nothing gets none");
+    let client_id = body.try_into().map_or(0, u64::from_le_bytes);
+    let answer = admit::admit(Some(&passes), Some(peer.clone()), body);
+    match answer {
+        Err(failure) => assert!(client_id == 0 && failure.kind() == FailureKind::InvalidArgument, "{failure}"),
+        Ok(response) => {
+            let pass = Pass::decode(&response.body);
+            let (mut passes, now) = (passes.into_inner(), Instant::now());
+            assert!(client_id != 0 && !passes.arrive(client_id.wrapping_add(1), now));
+            assert!(passes.arrive(client_id, now) && !passes.arrive(client_id, now), "it is good for one connection");
+            let redeemed = pass.and_then(|pass| passes.redeem(client_id, pass.client, now));
+            assert_eq!(redeemed, pass.map(|pass| (pass, peer.clone())));
+            assert!(redeemed.is_some(), "what it got is a pass");
+        }
+    }
+}

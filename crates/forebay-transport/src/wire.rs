@@ -148,12 +148,12 @@ impl Hello {
             block_size: u32_at(bytes, 96),
         };
         if theirs.protocol != self.protocol {
-            return Err(WireError::Protocol { theirs: theirs.protocol, version: theirs.version });
+            return Err(WireError::Protocol { theirs: theirs.protocol, version: shown(&theirs.version) });
         }
         let mut ours = [0; CLUSTER_LEN];
         put_text(&mut ours, &self.cluster);
         if theirs.cluster != text_of(&ours) {
-            return Err(WireError::Cluster { theirs: theirs.cluster, ours: self.cluster.clone() });
+            return Err(WireError::Cluster { theirs: shown(&theirs.cluster), ours: self.cluster.clone() });
         }
         // No value stands for any size: a peer that does not say its block size cannot be asked for a block.
         if theirs.block_size != self.block_size {
@@ -365,6 +365,11 @@ fn text_of(field: &[u8]) -> String {
     String::from_utf8_lossy(&field[..end]).into_owned()
 }
 
+/// A peer's text on one line of a log, whatever is in it: whoever connects can say hello.
+fn shown(text: &str) -> String {
+    text.chars().flat_map(char::escape_debug).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,6 +459,17 @@ mod tests {
         }
 
         #[test]
+    fn a_stranger_writes_no_line_of_a_log() {
+        let ours = Hello::ours("prod", MAX_BLOCK_SIZE);
+        let other = Hello::ours("x\n\u{1b}[2J", MAX_BLOCK_SIZE);
+        let newer = Hello { protocol: PROTOCOL + 1, version: "1\n2".to_owned(), ..ours.clone() };
+        for theirs in [other, newer] {
+            let told = ours.check(&theirs.encode()).unwrap_err().to_string();
+            assert!(!told.contains(char::is_control), "{told:?}");
+        }
+    }
+
+    #[test]
         fn no_bytes_make_the_decoders_panic(bytes: [u8; 32], tail: [u8; 32]) {
             let mut all = [0; HEADER_LEN];
             all[..32].copy_from_slice(&bytes);

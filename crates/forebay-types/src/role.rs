@@ -101,7 +101,10 @@ impl fmt::Display for Role {
     }
 }
 
-/// A text that names no role.
+/// How much is shown of a text that names no role, in characters.
+const MAX_SHOWN: usize = 64;
+
+/// A text that names no role. It may be a stranger's, so what is shown of it is short and on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no role: reader, writer, admin, worker, coordinator, metrics")]
 pub struct UnknownRole(String);
@@ -110,7 +113,10 @@ impl FromStr for Role {
     type Err = UnknownRole;
 
     fn from_str(text: &str) -> Result<Self, UnknownRole> {
-        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or_else(|| UnknownRole(text.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|role| role.as_str() == text)
+            .ok_or_else(|| UnknownRole(text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect()))
     }
 }
 

@@ -1,10 +1,14 @@
 //! The targets.
 
+mod access;
+mod audit;
 mod benchmark;
 mod doctor;
 mod files;
 mod fuse;
+mod handshake;
 mod http;
+mod identity;
 mod messages;
 mod origin;
 mod records;
@@ -55,7 +59,14 @@ targets![
     messages::headers,
     messages::bodies,
     messages::window,
+    handshake::window_handshake,
     messages::ucx,
+    identity::identities,
+    identity::certificates,
+    identity::passes,
+    access::access_lists,
+    access::authorization,
+    audit::audit_lines,
     fuse::fuse_requests,
     fuse::fuse_session,
     slabs::slab_pages,
@@ -68,6 +79,7 @@ targets![
     records::jobs,
     settings::config,
     settings::quantities,
+    settings::listed_workers,
     settings::import_alluxio,
     settings::import_juicefs,
     http::rest,

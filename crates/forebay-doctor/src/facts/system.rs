@@ -133,11 +133,13 @@ pub(crate) fn program(root: &Root, folders: &[PathBuf], name: &str) -> Option<Pa
 pub(crate) fn numbers(list: &str) -> Option<BTreeSet<u32>> {
     /// More processors than any machine has.
     const MAX_CPUS: u32 = 65_536;
-    let mut numbers = BTreeSet::new();
+    let (mut numbers, mut room) = (BTreeSet::new(), MAX_CPUS);
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         (last < MAX_CPUS).then_some(())?;
+        // A list that names the same ones again and again is none of the kernel's.
+        room = room.checked_sub(last.saturating_sub(first) + 1)?;
         numbers.extend(first..=last);
     }
     Some(numbers)
@@ -162,6 +164,15 @@ mod tests {
         assert_eq!(listed("0-3,8,10-11"), Some(7));
         for bad in ["", "3-1", "a", "0-4294967295", "1-", "0-4294967294,0-4294967294"] {
             assert_eq!(listed(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_list_names_no_more_processors_than_a_machine_has_however_often() {
+        assert_eq!(numbers("0-2,8,2"), Some(BTreeSet::from([0, 1, 2, 8])));
+        assert_eq!(numbers(""), Some(BTreeSet::new()));
+        for bad in ["0-65536", "0-65535,0", "a", "1-"] {
+            assert_eq!(numbers(bad), None, "{bad}");
         }
     }
 

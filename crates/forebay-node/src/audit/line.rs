@@ -59,7 +59,7 @@ struct Lost {
 }
 
 /// The line of `event`, which happened at `now`.
-pub(super) fn of_event(event: &AuditEvent<'_>, now: SystemTime) -> Vec<u8> {
+pub(crate) fn of_event(event: &AuditEvent<'_>, now: SystemTime) -> Vec<u8> {
     let subject = event.subject;
     let (path, path_hex) = shown(subject.path.as_deref());
     let (from, from_hex) = shown(subject.from.as_deref());

@@ -1,8 +1,11 @@
 //! A machine in a folder: files of sysfs and procfs, and what was recorded beside them.
 
+use std::borrow::Cow;
 use std::fs;
+use std::sync::LazyLock;
 
 use forebay_config::Config;
+use forebay_doctor::fuzzing::recorded;
 use forebay_doctor::recording::{self, DOCUMENT};
 use forebay_doctor::{Facts, Outside, Report, Root};
 
@@ -12,6 +15,8 @@ use crate::targets::Seed;
 
 pub(super) mod doctor_recording {
     use super::*;
+
+    static CONFIG: LazyLock<Config> = LazyLock::new(Config::default);
 
     /// Most files of a tree.
     const FILES: usize = 24;
@@ -50,32 +55,18 @@ pub(super) mod doctor_recording {
 
     pub(crate) fn run(bytes: &[u8]) {
         let mut input = Input::new(bytes);
-        let dir = folder();
-        let document = input.piece();
-        if !document.is_empty() {
-            fs::write(dir.path().join(DOCUMENT), document).expect("it takes a file");
-        }
-        for _ in 0..FILES {
-            if input.is_empty() {
-                break;
-            }
-            let number = usize::from(input.u8());
-            let name = match NAMES.get(number) {
-                Some(name) => (*name).to_owned(),
-                None => String::from_utf8_lossy(input.piece()).into_owned(),
+        let document = Some(input.piece()).filter(|document| !document.is_empty());
+        let mut files = Vec::new();
+        while !input.is_empty() && files.len() < FILES {
+            let name = match NAMES.get(usize::from(input.u8())) {
+                Some(name) => Cow::Borrowed(*name),
+                None => String::from_utf8_lossy(input.piece()),
             };
-            let is_below = !name.starts_with('/') && !name.contains("..") && !name.contains('\0');
-            let path = dir.path().join(if is_below { &name } else { "odd" });
-            let content = input.piece();
-            // A name that is too long, or a folder by now, makes no file.
-            if let Some(folder) = path.parent()
-                && fs::create_dir_all(folder).is_ok()
-            {
-                let _ = fs::write(&path, content);
-            }
+            files.push((name, input.piece()));
         }
-        let Ok((root, outside)) = recording::open(dir.path()) else { return };
-        let report = Report::new(Facts::gather(&root, outside), &Config::default());
+        let files = files.iter().map(|(name, content)| (&**name, *content));
+        let Some((root, outside)) = recorded(files, document) else { return };
+        let report = Report::new(Facts::gather(&root, outside), &CONFIG);
         let mut told = Vec::new();
         report.print(&mut told).expect("memory takes it");
         let told = String::from_utf8(told).expect("what is printed is text");
@@ -110,12 +101,12 @@ pub(super) mod doctor_recording {
         let files = |output: Output| machine.iter().fold(output, |output, (name, content)| file(output, name, content));
         vec![
             ("by_hand", files(Output::default().piece("")).done()),
-            ("recorded", files(Output::default().piece(recorded())).done()),
+            ("recorded", files(Output::default().piece(document())).done()),
         ]
     }
 
     /// The document of a machine without files.
-    fn recorded() -> Vec<u8> {
+    fn document() -> Vec<u8> {
         let (from, to) = (folder(), folder());
         let root = Root::new(from.path()).recorded_to(to.path()).expect("the folder is empty");
         let _ = Facts::gather(&root, Outside::default());

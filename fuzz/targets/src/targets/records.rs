@@ -47,6 +47,9 @@ pub(super) mod cluster_records {
         for (name, value) in &record.options {
             assert!(!is_secret(name) || CredentialReference::parse(value).is_some(), "a credential is stored in clear");
         }
+        // A list that is not understood would let in nobody, and one that is passed over everybody.
+        let listed = record.acl.as_ref().map(|acl| acl.list().expect("a record that is taken has a list that holds"));
+        assert_eq!(record.access(), listed);
         assert_eq!(MountRecord::decode(&record.encode()), Ok(record));
     }
 
@@ -86,6 +89,10 @@ pub(super) mod cluster_records {
             (
                 "mount",
                 seed(1, r#"{"path":"/s3","origin":"s3://b/p","options":{"s3.access_key_id":"env:KEY","region":"eu"}}"#),
+            ),
+            (
+                "mount_with_an_access_list",
+                seed(1, r#"{"path":"/s3","origin":"s3://b","acl":{"read":["team-*"],"write":["loader"]}}"#),
             ),
             (
                 "policy",

@@ -1,23 +1,28 @@
 //! Configuration, from wherever it comes.
 
 use forebay_config::import::{Import, alluxio_properties, juicefs_mount};
-use forebay_config::{Config, ConfigErrors, Loaded, Sources, example_toml};
-use forebay_types::{ByteSize, format_duration, parse_duration};
+use forebay_config::{Config, ConfigErrors, KEYS, Loaded, Origin, Sources, example_toml};
+use forebay_identity::Scope;
+use forebay_types::{ByteSize, Role, format_duration, parse_duration};
 
 use crate::input::{Input, Output};
 use crate::targets::Seed;
 
-/// What is loaded, as a file.
+/// What is set, as a file: the lines of `conf show` that are not of defaults. Those say the same each time, and reading 200 of them
+/// takes a hundred times as long as most inputs.
 fn as_file(loaded: &Loaded) -> String {
-    let rows = loaded.show().into_iter();
-    rows.filter_map(|row| Some(format!("{} = {}\n", row.key, row.value?))).collect()
+    let set = KEYS.iter().filter(|key| loaded.origin(key.name) != Origin::Default);
+    set.filter_map(|key| Some(format!("{} = {}\n", key.name, key.value_toml(&loaded.config)?))).collect()
 }
 
 /// What is shown of a configuration is one that says the same.
 fn shows_itself(loaded: &Loaded) {
     let file = as_file(loaded);
     match Config::load(&Sources::new().text("shown.toml", file.clone())) {
-        Ok(again) => assert_eq!(as_file(&again), file),
+        Ok(again) => {
+            assert_eq!(as_file(&again), file);
+            assert!(again.config == loaded.config, "what is shown is not all that is set:\n{file}");
+        }
         Err(errors) => unreachable!("{errors}\n{file}"),
     }
 }
@@ -45,7 +50,7 @@ pub(super) mod config {
         match Config::load(&sources) {
             Ok(loaded) => {
                 let again = Config::load(&sources).expect("it loads again");
-                assert_eq!(again.show(), loaded.show(), "two readings are one");
+                assert_eq!(as_file(&again), as_file(&loaded), "two readings are one");
                 shows_itself(&loaded);
             }
             Err(errors) => are_told(&errors),
@@ -90,6 +95,47 @@ pub(super) mod quantities {
 
     pub(crate) fn seeds() -> Vec<Seed> {
         let texts = [("size", "1.5GiB"), ("bytes", "4096"), ("decimal", "2 kb"), ("time", "1.5h"), ("micro", "250µs")];
+        texts.into_iter().map(|(name, text)| (name, text.as_bytes().to_vec())).collect()
+    }
+}
+
+pub(super) mod listed_workers {
+    use super::*;
+
+    const KEY: &str = "cluster.workers";
+
+    fn workers(text: &str) -> Result<Loaded, ConfigErrors> {
+        Config::load(&Sources::new().flags([format!("{KEY}={text}")]))
+    }
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let Ok(text) = str::from_utf8(bytes) else { return };
+        let loaded = match workers(text) {
+            Ok(loaded) => loaded,
+            Err(errors) => return are_told(&errors),
+        };
+        shows_itself(&loaded);
+        let scope = Scope::new("forebay", "prod").expect("both are names");
+        let listed = &loaded.config.cluster_workers;
+        for (at, worker) in listed.iter().enumerate() {
+            assert!(worker.address.port > 0 && !worker.address.host.as_str().is_empty());
+            // A name that no certificate can show would be waited for in vain.
+            let fits = worker.name.as_ref().is_none_or(|name| scope.identity(Role::Worker, name).is_ok());
+            assert!(fits, "{worker} has a name that is none of an identity");
+            assert!(listed[..at].iter().all(|other| other.address != worker.address), "{worker} is listed twice");
+            let alone = workers(&worker.to_string()).expect("what is written of one is one");
+            assert_eq!(alone.config.cluster_workers, [worker.clone()]);
+        }
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let texts = [
+            ("plain", "node1:29999,10.0.0.2:29999"),
+            ("named", "w1=node1:29999, Rack_2.node-2 = [fd00::1]:29999"),
+            ("array", "[\"w1=node1:29999\", \"node2:1\"]"),
+            ("twice", "w1=node1:29999,w2=node1:29999"),
+            ("no_name", "..=node1:29999"),
+        ];
         texts.into_iter().map(|(name, text)| (name, text.as_bytes().to_vec())).collect()
     }
 }
