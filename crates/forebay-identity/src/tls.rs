@@ -31,6 +31,7 @@ const HTTP: &[u8] = b"http/1.1";
 const SESSIONS: usize = 4096;
 
 /// For who listens, and speaks these protocols (ALPN), the best one first. One who connects and names none is not refused here.
+/// The keys of a connection may be taken out of it, to protect records with them.
 ///
 /// # Errors
 /// When the system has no random numbers for the keys of tickets.
@@ -40,10 +41,12 @@ pub fn server_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ServerConf
     // A ticket holds the client's chain, encrypted: it is judged anew when it comes back (`Trust::verify`).
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
     config.send_tls13_tickets = 1;
+    config.enable_secret_extraction = true;
     Ok(config)
 }
 
 /// For who connects, to speak one of these protocols. Whom it reached, it has to compare with whom it meant, before it sends a byte.
+/// The keys of a connection may be taken out of it, too.
 ///
 /// # Errors
 /// None that a sound build has: versions and algorithms are constants.
@@ -51,6 +54,7 @@ pub fn client_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ClientConf
     let mut config = client(Current::of(live))?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
+    config.enable_secret_extraction = true;
     Ok(config)
 }
 

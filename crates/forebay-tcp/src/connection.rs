@@ -88,7 +88,8 @@ impl Connection {
                     if is_encrypted(tls.get_ref().1) {
                         sent(send_ping(&mut tls).await)?;
                         hear_pong(&mut tls, peer).await?;
-                        Some(Records::new(tls.into_inner().1.into()))
+                        let records = Records::new(tls.into_inner().1.into(), options.max_records);
+                        Some(records.map_err(|error| failed(error.to_string()))?)
                     } else {
                         drop(tls);
                         sent(send_ping(&mut stream).await)?;
@@ -254,8 +255,13 @@ impl Connection {
                         }
                         return self.broken(broken);
                     }
-                    if self.calls.lock().is_spent() {
-                        return self.lost("too many of its calls were given up");
+                    if self.channel.is_worn() {
+                        self.accepting.store(false, Ordering::Release);
+                        self.calls.lock().retire();
+                    }
+                    // One whose answer arrives is none of the calls any more, and its caller still waits.
+                    if !replies.is_partial() && self.calls.lock().is_spent() {
+                        return self.spent();
                     }
                 }
                 ready = self.channel.stream().writable(), if !all_sent => if let Err(error) = ready {
@@ -264,8 +270,8 @@ impl Connection {
                 () = self.wake.notified() => {
                     {
                         let mut calls = self.calls.lock();
-                        if calls.is_spent() {
-                            return self.lost("too many of its calls were given up");
+                        if !replies.is_partial() && calls.is_spent() {
+                            return self.spent();
                         }
                         if !watching && calls.watch() {
                             watching = true;
@@ -301,6 +307,12 @@ impl Connection {
     fn ping(&self) {
         let ping = Request::on_path(Op::Ping, Bytes::new(), self.dead_after);
         self.send(CONNECTION_ID, &ping, false);
+    }
+
+    /// Why it ends when it takes no more calls and nobody waits for those that it has.
+    fn spent(&self) -> LinkError {
+        let worn = self.channel.is_worn();
+        self.lost(if worn { "its keys have protected enough" } else { "too many of its calls were given up" })
     }
 
     fn lost(&self, reason: impl std::fmt::Display) -> LinkError {

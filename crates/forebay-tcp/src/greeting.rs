@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::end::{End, PARTING};
 use crate::options::ServerOptions;
+use crate::protection::MAX_RECORDS;
 use crate::records::Records;
 use crate::security::is_encrypted;
 use crate::socket;
@@ -46,7 +47,8 @@ pub(crate) async fn greet(stream: &mut TcpStream, ours: &Hello, options: &Server
         say(&mut tls, ours).await?;
         ours.check(&theirs)?;
         let (_, tls) = tls.into_inner();
-        let records = is_encrypted(&tls).then(|| Records::new(tls.into()));
+        // Its peer has it make way before the keys are worn, or else they are used up one day.
+        let records = is_encrypted(&tls).then(|| Records::new(tls.into(), MAX_RECORDS)).transpose()?;
         Ok(Greeted { peer: Some(peer), records })
     };
     tokio::time::timeout(waited, greeting).await.unwrap_or(Err(End::Late { what: "hello", waited }))

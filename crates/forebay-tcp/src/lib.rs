@@ -19,6 +19,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
+mod by_record;
 mod channel;
 mod choice;
 mod client;
@@ -34,6 +35,7 @@ mod io_threads;
 mod options;
 mod outbox;
 mod patience;
+mod protection;
 mod records;
 mod replies;
 mod requests;

@@ -9,6 +9,7 @@ use forebay_transport::wire::MAX_REQUEST_BODY;
 use forebay_types::{ByteSize, TcpZeroCopy};
 use parking_lot::Mutex;
 
+use crate::protection::MAX_RECORDS;
 use crate::security::{ClientSecurity, ServerSecurity};
 
 /// A request with a longer body waits for memory at the server.
@@ -124,6 +125,9 @@ pub struct ClientOptions {
     /// Calls without a caller that one connection may have under way; with more, it takes no new ones and ends with the
     /// last that has a caller.
     pub max_abandoned: usize,
+    /// Records that the keys of an encrypted connection protect in one direction before another takes its place, as the last one
+    /// is (RFC 8446, 5.5): at most 2^24, beyond which a connection is cut.
+    pub max_records: u64,
     /// The address, and so the network interface, to connect from.
     pub bind: Option<IpAddr>,
     /// What is proved to the peer, and whom it has to be. `None`: nothing is proved, and anybody is believed.
@@ -143,6 +147,7 @@ impl ClientOptions {
             dead_after: Duration::from_secs(6),
             max_outstanding: 4096,
             max_abandoned: 256,
+            max_records: MAX_RECORDS / 2,
             bind: None,
             security: None,
         }

@@ -23,6 +23,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
+use crate::by_record::ByRecord;
+
 /// The first byte of a TLS handshake (RFC 8446, 5.1). No hello of ours begins with it.
 const HANDSHAKE: u8 = 22;
 /// That of an alert.
@@ -70,8 +72,8 @@ impl ServerSecurity {
     pub(crate) async fn accept<'s>(
         &self,
         stream: &'s mut TcpStream,
-    ) -> Result<(server::TlsStream<&'s mut TcpStream>, Peer), Unproved> {
-        let accepted = TlsAcceptor::from(Arc::clone(self.0.config())).accept(stream).await;
+    ) -> Result<(server::TlsStream<ByRecord<'s>>, Peer), Unproved> {
+        let accepted = TlsAcceptor::from(Arc::clone(self.0.config())).accept(ByRecord::new(stream)).await;
         let why = |error: io::Error| tls_error(&error).map_or_else(|| Unproved::new(error.to_string()), unproved);
         let mut tls = accepted.map_err(why)?;
         let peer = self.0.client(tls.get_ref().1, SystemTime::now());
@@ -115,9 +117,9 @@ impl ClientSecurity {
         &self,
         stream: &'s mut TcpStream,
         address: &str,
-    ) -> Result<client::TlsStream<&'s mut TcpStream>, LinkError> {
+    ) -> Result<client::TlsStream<ByRecord<'s>>, LinkError> {
         let connector = TlsConnector::from(Arc::clone(self.0.config()));
-        let connecting = connector.connect(self.0.session_name(address), stream);
+        let connecting = connector.connect(self.0.session_name(address), ByRecord::new(stream));
         let tls = connecting.await.map_err(|error| link_error(address, &error))?;
         self.0.recognise(tls.get_ref().1, SystemTime::now()).map_err(|why| not_proved(address, &why))?;
         Ok(tls)

@@ -88,6 +88,11 @@ impl<C> Outstanding<C> {
         self.is_spent()
     }
 
+    /// No new calls are taken, and the connection ends with those that it has.
+    pub fn retire(&mut self) {
+        self.accepting = false;
+    }
+
     /// Whether the connection takes no new calls and no caller waits for the ones it has.
     #[must_use]
     pub fn is_spent(&self) -> bool {

@@ -124,7 +124,7 @@ pub(super) mod listed_workers {
             assert!(fits, "{worker} has a name that is none of an identity");
             assert!(listed[..at].iter().all(|other| other.address != worker.address), "{worker} is listed twice");
             let alone = workers(&worker.to_string()).expect("what is written of one is one");
-            assert_eq!(alone.config.cluster_workers, [worker.clone()]);
+            assert_eq!(alone.config.cluster_workers, std::slice::from_ref(worker));
         }
     }
 
