@@ -3,9 +3,12 @@
 //! `cargo bench -p forebay-tcp [-- SECONDS [CONNECTIONS [ROUNDS]] [WAY...]]`. Reads are measured in rounds, each of plain
 //! sockets, a server on the threads of a runtime, one on an I/O thread for each processor, and such a one whose ends
 //! prove who they are (`auth`) and encrypt everything (`encrypt`); what is printed is the median of each, and its throughput in
-//! percent of that on I/O threads; with the names of ways, of these alone. Then parts of files are sent the other way. The client has a thread and a runtime of its own.
-//! Each read gets a buffer from a pool, as in the product. `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream
-//! without requests.
+//! percent of that on I/O threads; with the names of ways, of these alone. Then parts of files are sent the other way.
+//! The client has a thread and a runtime of its own. Each read gets a buffer from a pool, as in the product.
+//! `iperf3 -s` and `iperf3 -c 127.0.0.1` give the figure of a stream without requests.
+//!
+//! It is for work on the transport: both ends are in one process, where a profiler sees them together. What security
+//! costs a real worker and its client, and whether targets are met, `make bench ARGS="--only security"` measures.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

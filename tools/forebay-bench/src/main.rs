@@ -13,7 +13,7 @@
 //! * `peer.rs`: file systems of others, started and ended; `far.rs`: a worker some time away; `materialised.rs`: files that the
 //!   kernel reads by itself;
 //! * `mount.rs`, `mount_rdma.rs`, `depth.rs`, `local.rs`, `remote.rs`, `shared.rs`, `small.rs`, `peers.rs`, `model.rs`, `client.rs`,
-//!   `transport.rs`, `rdma.rs`, `cold.rs`, `writing.rs`, `tuning.rs`: what is measured, a section each;
+//!   `transport.rs`, `security.rs`, `rdma.rs`, `cold.rs`, `writing.rs`, `tuning.rs`: what is measured, a section each;
 //! * `report.rs`: Markdown, JSON, and whether the targets are met.
 //!
 //! Tables go to standard output, progress to standard error.
@@ -49,6 +49,7 @@ mod reading;
 mod remote;
 mod report;
 mod rounds;
+mod security;
 mod server;
 mod settings;
 mod shared;
@@ -156,6 +157,8 @@ enum Section {
     Client,
     /// The TCP transport alone
     Transport,
+    /// What proofs and encryption cost over TCP, and how long many connections at once take
+    Security,
     /// The RDMA transport alone, on what UCX offers without a card
     Rdma,
     /// Cold reads
@@ -206,6 +209,7 @@ fn main() -> anyhow::Result<()> {
             Section::Model => model::measure(&fixture, &progress, &mut report)?,
             Section::Client => client::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Transport => transport::measure(&fixture, &runtime, &progress, &mut report)?,
+            Section::Security => security::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Rdma => rdma::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Cold => cold::measure(&fixture, &runtime, &progress, &mut report)?,
             Section::Amplification => amplification::measure(&fixture, &progress, &mut report)?,

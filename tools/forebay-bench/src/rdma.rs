@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use crate::report::{Report, Table, latency, number, percent, rate, seconds, times};
 use crate::rounds::{self, Case, Outcome, Sample};
 use crate::server::{CLUSTER, ServerProcess, io_thread_options};
-use crate::transport::{SIZES, call, calls};
+use crate::transport::{Blocks, SIZES, call, calls};
 
 /// What UCX may use, and what that comes to. Its listener needs `tcp` in any case.
 const FABRICS: [(&str, &str); 2] = [("shared memory", "sysv,cma,tcp,self"), ("UCX's TCP", "tcp,self")];
@@ -62,7 +62,7 @@ impl Link {
     fn reads(&self, runtime: &Runtime, pool: &Pool, size: u32, depth: usize, time: Duration) -> anyhow::Result<Sample> {
         let used = || anyhow::Ok([cpu_seconds(self.server.pid())?, cpu_seconds(std::process::id())?]);
         let before = used()?;
-        let sample = runtime.block_on(calls(&self.transport, pool, size, depth, time))?;
+        let sample = runtime.block_on(calls(&self.transport, pool, Blocks::ONE, size, depth, time))?;
         let gib = sample.rate * time.as_secs_f64() / f64::from(1 << 30);
         let [server, client] = used()?;
         Ok(Sample { cpu: (server - before[0]) / gib, extra: (client - before[1]) / gib, ..sample })
@@ -78,7 +78,7 @@ impl Link {
                 (None, false) => Arc::new(tcp_transport(&self.server)),
             };
             runtime.block_on(async {
-                drop(call(&*own, pool, SMALL_FILE).await?);
+                drop(call(&*own, pool, Blocks::ONE.of_read(0), SMALL_FILE).await?);
                 if !cached {
                     own.close().await;
                 }

@@ -112,12 +112,12 @@ impl Report {
 
     /// A target for a ratio that is to be at least `goal`.
     pub(crate) fn ratio_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
-        self.target(what, format!("≥ {} of {of_what}", percent(goal)), percent(measured), measured >= goal);
+        self.target(what, format!("≥ {} of {of_what}", percent(goal)), beside(goal, measured), measured >= goal);
     }
 
     /// A target for a ratio that is to be at most `goal`.
     pub(crate) fn max_target(&mut self, what: &str, of_what: &str, goal: f64, measured: f64) {
-        self.target(what, format!("≤ {} of {of_what}", percent(goal)), percent(measured), measured <= goal);
+        self.target(what, format!("≤ {} of {of_what}", percent(goal)), beside(goal, measured), measured <= goal);
     }
 
     /// A target for bytes a second.
@@ -134,6 +134,11 @@ impl Report {
     /// A target for a time in µs.
     pub(crate) fn time_target(&mut self, what: &str, goal: f64, measured: f64) {
         self.target(what, format!("≤ {goal:.0} µs"), number(measured, 1, " µs"), measured <= goal);
+    }
+
+    /// A target for how long something takes, in seconds.
+    pub(crate) fn seconds_target(&mut self, what: &str, goal: f64, measured: f64) {
+        self.target(what, format!("≤ {goal} s"), number(measured, 2, " s"), measured <= goal);
     }
 
     /// Memory over a section, and whether it was flat.
@@ -242,6 +247,25 @@ pub(crate) fn percent(ratio: f64) -> String {
     number(ratio * 100.0, 0, " %")
 }
 
+/// A ratio with the digit that small differences need.
+pub(crate) fn fine_percent(ratio: f64) -> String {
+    number(ratio * 100.0, 1, " %")
+}
+
+/// `98.7–100.2 %`: between which two ratios something lies.
+pub(crate) fn fine_percents(between: Option<(f64, f64)>) -> String {
+    between.map_or_else(
+        || NOTHING.to_owned(),
+        |(low, high)| format!("{}–{}", number(low * 100.0, 1, ""), fine_percent(high)),
+    )
+}
+
+/// A ratio beside its goal: in whole percent, unless they would look alike.
+fn beside(goal: f64, measured: f64) -> String {
+    let looks_alike = percent(goal) == percent(measured);
+    if looks_alike { fine_percent(measured) } else { percent(measured) }
+}
+
 fn mebibytes(bytes: u64) -> String {
     format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
 }
@@ -286,6 +310,16 @@ mod tests {
         let (text, json) = (report.markdown(), serde_json::to_value(&report).unwrap());
         assert!(text.contains("| nobody read | ≥ 75 % of tmpfs | — |  |") && !text.contains("NaN"), "{text}");
         assert!(json["samples"][0][1][0]["samples"][0]["p50"].is_null(), "{json}");
+    }
+
+    #[test]
+    fn a_ratio_that_looks_like_its_goal_has_another_digit() {
+        assert_eq!([beside(0.98, 0.976), beside(0.98, 0.9843), beside(0.98, 0.99)], ["97.6 %", "98.4 %", "99 %"]);
+        assert_eq!([beside(0.98, f64::NAN), fine_percents(None)], ["—"; 2]);
+        assert_eq!(fine_percents(Some((0.987, 1.0021))), "98.7–100.2 %");
+        let mut report = report(None);
+        report.seconds_target("connections", 2.0, 0.71);
+        assert!(report.markdown().contains("| connections | ≤ 2 s | 0.71 s | yes |"));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) struct Sample {
     pub(crate) p50: f64,
     /// The 99th percentile.
     pub(crate) p99: f64,
-    /// CPU time that the processes behind it used, in seconds for each GiB.
+    /// CPU time that the processes behind it used, in seconds for each GiB, and altogether where no bytes count.
     pub(crate) cpu: f64,
     /// CPU time that the program which read used, likewise.
     pub(crate) reader: f64,
@@ -90,7 +90,23 @@ impl Outcome {
 
     /// The median of the ratios to `other` in the same round.
     pub(crate) fn ratio(&self, other: &Self, of: impl Fn(&Sample) -> f64) -> f64 {
-        median(self.samples.iter().zip(&other.samples).map(|(ours, theirs)| of(ours) / of(theirs)))
+        median(self.ratios(other, of))
+    }
+
+    /// Between which two of the ratios to `other` in the same round their median lies ([`confidence`]).
+    pub(crate) fn ratio_within(&self, other: &Self, of: impl Fn(&Sample) -> f64) -> Option<(f64, f64)> {
+        confidence(self.ratios(other, of))
+    }
+
+    fn ratios(&self, other: &Self, of: impl Fn(&Sample) -> f64) -> impl Iterator<Item = f64> {
+        self.samples.iter().zip(&other.samples).map(move |(ours, theirs)| of(ours) / of(theirs))
+    }
+
+    /// What all samples together took for each GiB, of what `of` has for each GiB of one. It is for samples so short
+    /// that the ticks of the processor's clock are too coarse for a single one; all are taken to have lasted as long.
+    pub(crate) fn of_each_gib(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+        let taken: f64 = self.samples.iter().map(|sample| of(sample) * sample.rate).sum();
+        taken / self.samples.iter().map(|sample| sample.rate).sum::<f64>()
     }
 
     /// How far the samples lie apart: half of what lies between least and most, relative to the median.
@@ -114,6 +130,18 @@ pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
         odd if odd % 2 == 1 => values[middle],
         _ => f64::midpoint(values[middle - 1], values[middle]),
     }
+}
+
+/// Between which two of `values` the median lies of what they were drawn from, in 95 of 100 cases and whatever its
+/// distribution: their ranks are the normal approximation of the binomial distribution, rounded outwards. Of too few
+/// values there are no such two.
+fn confidence(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    // Below 1 it becomes 0.
+    let rank = (count / 2.0 - 0.98 * count.sqrt()).floor() as usize;
+    (rank > 0).then(|| (values[rank - 1], values[values.len() - rank]))
 }
 
 #[cfg(test)]
@@ -173,6 +201,29 @@ mod tests {
         assert_eq!(ours.ratio(&theirs, |sample| sample.rate), 0.5);
         assert_eq!(ours.median(|sample| sample.rate), 6.0);
         assert!((ours.spread(|sample| sample.rate) - 2.5 / 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_median_is_told_between_the_values_of_two_ranks_and_of_few_not_at_all() {
+        let first = |count: u32| (1..=count).rev().map(f64::from);
+        // As tables of these ranks have them; of ten they have the second and the ninth.
+        assert_eq!(confidence(first(50)), Some((18.0, 33.0)));
+        assert_eq!(confidence(first(100)), Some((40.0, 61.0)));
+        assert_eq!(confidence(first(10)), Some((1.0, 10.0)));
+        assert_eq!((confidence(first(5)), confidence([])), (None, None));
+        // The machine was faster in each round, and the ratio the same.
+        let ours: Vec<f64> = first(50).map(|rate| 0.9 * rate).collect();
+        let theirs: Vec<f64> = first(50).collect();
+        let (low, high) = outcome(&ours).ratio_within(&outcome(&theirs), |sample| sample.rate).unwrap();
+        assert!((low - 0.9).abs() < 1e-9 && (high - 0.9).abs() < 1e-9, "{low} to {high}");
+    }
+
+    #[test]
+    fn what_each_gib_took_counts_the_bytes_of_each_sample() {
+        let sample = |rate: f64, cpu: f64| Sample { rate, cpu, ..Sample::default() };
+        let both = Outcome { name: String::new(), samples: vec![sample(3.0, 1.0), sample(1.0, 2.0)] };
+        assert_eq!(both.of_each_gib(|sample| sample.cpu), 1.25);
+        assert!(outcome(&[]).of_each_gib(|sample| sample.cpu).is_nan());
     }
 
     #[test]

@@ -25,7 +25,26 @@ const DEPTHS: [(usize, u32); 2] = [(1, 1), (8, 4)];
 /// What the transport is to reach of iperf3 with 1 MiB.
 const TARGET: f64 = 0.8;
 /// Longer than any call takes.
-const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The blocks that reads go round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    /// The file version that they are of.
+    pub(crate) file: FileId,
+    /// How many: those from its start on.
+    pub(crate) count: u64,
+}
+
+impl Blocks {
+    /// For the server that has the same bytes for every read (`server.rs`).
+    pub(crate) const ONE: Self = Self { file: FileId([0; 16]), count: 1 };
+
+    /// The block of read `number`.
+    pub(crate) fn of_read(self, number: u64) -> BlockKey {
+        BlockKey { file: self.file, index: number % self.count.max(1) }
+    }
+}
 
 /// Measures it.
 ///
@@ -46,7 +65,7 @@ pub(crate) fn measure(
     let rows: Vec<_> = SIZES.iter().flat_map(|size| DEPTHS.iter().map(move |depth| (*size, *depth))).collect();
     let (iperf, transport, pool) = (&iperf, &transport, &pool);
     let cases = rows.iter().flat_map(|((size, name), (depth, streams))| {
-        let ours = move || runtime.block_on(calls(transport, pool, *size, *depth, time));
+        let ours = move || runtime.block_on(calls(transport, pool, Blocks::ONE, *size, *depth, time));
         let theirs = move || iperf.run(*streams, *size, time);
         [
             Case::new(format!("transport, {name}, {depth} at once"), ours),
@@ -76,33 +95,35 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// A read of `size` bytes.
-pub(crate) async fn call(transport: &dyn Transport, pool: &Pool, size: u32) -> anyhow::Result<Reply> {
+/// A read of the first `size` bytes of `block`.
+pub(crate) async fn call(transport: &dyn Transport, pool: &Pool, block: BlockKey, size: u32) -> anyhow::Result<Reply> {
     let into = pool.alloc(size as usize, DEADLINE).await?;
-    let block = BlockKey { file: FileId([0; 16]), index: 0 };
     let request = Request::on_block(Op::Read, block, 0, size, DEADLINE);
     Ok(transport.call(request, Some(into)).await?)
 }
 
-/// Reads of `size` bytes, `depth` at once, for `time`.
+/// Reads of `size` bytes of `blocks`, `depth` at once, for `time`.
 pub(crate) async fn calls(
     transport: &Arc<dyn Transport>,
     pool: &Pool,
+    blocks: Blocks,
     size: u32,
     depth: usize,
     time: Duration,
 ) -> anyhow::Result<Sample> {
     let started = Instant::now();
-    let tasks: Vec<_> = (0..depth)
-        .map(|_| {
+    let tasks: Vec<_> = (0..depth as u64)
+        .map(|first| {
             let (transport, pool) = (Arc::clone(transport), pool.clone());
             tokio::spawn(async move {
                 let mut latencies = Latencies::default();
+                let mut number = first;
                 // One at least: a busy machine may not have let this begin before the time was over.
                 while latencies.is_empty() || started.elapsed() < time {
                     let began = Instant::now();
-                    let reply = call(&*transport, &pool, size).await?;
+                    let reply = call(&*transport, &pool, blocks.of_read(number), size).await?;
                     latencies.add(began.elapsed());
+                    number += 1;
                     drop(reply);
                 }
                 anyhow::Ok(latencies)

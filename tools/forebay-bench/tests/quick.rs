@@ -20,7 +20,7 @@ fn missing() -> Option<&'static str> {
 }
 
 /// What needs nothing that another machine may lack.
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "mount",
     "worker",
     "depth",
@@ -30,6 +30,7 @@ const SECTIONS: [&str; 12] = [
     "small",
     "client",
     "transport",
+    "security",
     "cold",
     "amplification",
     "write",
@@ -79,6 +80,8 @@ fn a_quick_run_measures_every_section_and_leaves_nothing_behind() {
         "Client library, warm",
         "Integrity of reads from memory",
         "TCP transport",
+        "Security of TCP",
+        "Admissions",
         "Cold",
         "Read amplification, cold",
         "Read amplification, warm, over TCP",
