@@ -26,7 +26,7 @@ use crate::protection::{HEADER, MAX_PLAIN, MAX_RECORD, Opened, RecordKey, TRAILE
 use crate::socket;
 
 /// Bytes that are encrypted before the socket has taken those before them: full records.
-const UNFLUSHED: usize = 8 * MAX_PLAIN;
+const UNFLUSHED: usize = 16 * MAX_PLAIN;
 /// Bytes that are read at once, and that is room for [`UNFLUSHED`].
 const PIECE: usize = UNFLUSHED / MAX_PLAIN * MAX_RECORD;
 /// Pieces of memory that a thread keeps.
