@@ -15,6 +15,7 @@ use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Transp
 use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Whom a server accepts.
 #[derive(Clone, Debug)]
@@ -118,7 +119,7 @@ impl ClientSecurity {
         let request = Request::on_path(Op::Admit, body, deadline);
         let tcp = Arc::clone(&self.tcp);
         // A connection that is made for it serves others, too, and not on this thread.
-        let asked = self.runtime.spawn(async move { tcp.call(request, None).await });
+        let asked = AbortOnDropHandle::new(self.runtime.spawn(async move { tcp.call(request, None).await }));
         let refused = |reason: String| LinkError::Refused { peer: peer.to_owned(), reason };
         match asked.await {
             Ok(Ok(reply)) => {
