@@ -19,6 +19,7 @@
 //! | What does somebody show who has no certificate? | `token.rs` |
 //! | And on a connection that proves nothing itself, as over RDMA? | `pass.rs` |
 //! | Who asked for what, for whoever keeps a record of it? | `audit.rs` |
+//! | Who is who in tests? | `testing.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
 
@@ -39,6 +40,8 @@ mod proof;
 mod provider;
 mod secret_file;
 mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tls;
 mod token;
 mod trust;

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use forebay_identity::testing::{HOUR, hostile_client};
 use forebay_identity::{
     Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Scope, Settings, Side,
     Source, Trust, Watch, certificates_pem, client_config, http_client_config, http_server_config, reason,
@@ -12,8 +13,6 @@ use forebay_identity::{
 use forebay_types::Role;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 fn now() -> SystemTime {
     SystemTime::now()
@@ -94,76 +93,10 @@ fn meet(client: &Arc<Live>, server: &Arc<Live>) -> Ends {
     shake(client_config(client, &[b"x"]).unwrap(), client, server)
 }
 
-/// A client that a library would not make: it presents whatever it has, and believes everybody.
-#[derive(Debug)]
-struct Hostile(Option<Arc<rustls::sign::CertifiedKey>>);
-
-impl rustls::client::ResolvesClientCert for Hostile {
-    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
-        self.0.clone()
-    }
-
-    fn has_certs(&self) -> bool {
-        self.0.is_some()
-    }
-}
-
-#[derive(Debug)]
-struct Believes;
-
-impl rustls::client::danger::ServerCertVerifier for Believes {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-fn hostile(credentials: Option<&Credentials>) -> ClientConfig {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let presented = credentials.map(|it| {
-        use rustls::pki_types::pem::PemObject as _;
-        let key = rustls::pki_types::PrivateKeyDer::from_pem_slice(it.key_pem().as_bytes()).unwrap();
-        let key = provider.key_provider.load_private_key(key).unwrap();
-        Arc::new(rustls::sign::CertifiedKey::new(it.chain().to_vec(), key))
-    });
-    let config =
-        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
-    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Believes));
-    config.with_client_cert_resolver(Arc::new(Hostile(presented)))
-}
-
 /// How a worker in order answers somebody who presents these credentials.
 fn refusal(key: &ClusterKey, credentials: Option<&Credentials>) -> String {
     let worker = end(key, Role::Worker, "node1");
-    let (_, by_worker) = shake(hostile(credentials), &worker, &worker);
+    let (_, by_worker) = shake(hostile_client(credentials, &[]), &worker, &worker);
     by_worker.expect_err("believed")
 }
 
@@ -310,9 +243,12 @@ fn an_http_listener_goes_on_with_who_has_no_certificate_and_with_no_false_one() 
         let listens = http_server_config(&coordinator).unwrap();
         shake_with(client, &coordinator, listens, &coordinator).1
     };
-    assert!(asked_by(hostile(None)).unwrap_err().contains("no certificate"), "nobody is at the other end, by name");
+    assert!(
+        asked_by(hostile_client(None, &[])).unwrap_err().contains("no certificate"),
+        "nobody is at the other end, by name"
+    );
     let stranger = issue(&ClusterKey::generate().unwrap().authority(&scope(), Role::Admin).unwrap(), "mallory");
-    assert!(asked_by(hostile(Some(&stranger))).unwrap_err().contains("no authority"));
+    assert!(asked_by(hostile_client(Some(&stranger), &[])).unwrap_err().contains("no authority"));
     let admin = end(&key, Role::Admin, "alice");
     let seen = asked_by(http_client_config(&admin, Some(Role::Coordinator)).unwrap()).unwrap();
     assert_eq!((seen.identity.role(), seen.identity.name()), (Role::Admin, "alice"));

@@ -127,7 +127,7 @@ async fn who_sees_the_memory_and_who_may_not_is_recorded() {
     // It proves to be nobody whom the worker knows, whatever it is called elsewhere.
     assert!(record.0.lock().iter().all(|(who, _)| who.as_deref() != Some("admin/root")));
 
-    let denied = Cluster::scope().identity(Role::Reader, "team-a").unwrap();
+    let denied = cluster.identity(Role::Reader, "team-a");
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(denied)), HOUR));
     until("it is recorded", || record.has(Some("reader/team-a"), "refused: ")).await;
 }
@@ -238,7 +238,7 @@ async fn who_is_denied_is_gone_within_seconds_and_what_it_looked_at_stays_until_
     assert_sees(&good).await;
     until_open(&bad).await;
     let seen = view(&bad, 1, 0, FRAME as u32).await;
-    let mallory = Cluster::scope().identity(Role::Reader, "mallory").unwrap();
+    let mallory = cluster.identity(Role::Reader, "mallory");
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(mallory)), HOUR));
     until("its session ends", || !bad.is_open()).await;
     until("it knows why", || bad.report().why.is_some_and(|why| why.contains("reader/mallory` is denied; "))).await;

@@ -278,7 +278,7 @@ async fn who_is_denied_is_gone_within_seconds() {
         tokio::spawn(async move { call(&bad, read(Behaviour::Never, 1, 0, 10, 2 * LONG)).await })
     };
     until("the call is there", || service.started() == 3).await;
-    let mallory = Cluster::scope().identity(Role::Reader, "mallory").unwrap();
+    let mallory = cluster.identity(Role::Reader, "mallory");
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(mallory)), HOUR));
     let ended = within("its call ends", never).await.unwrap();
     let Err(CallError::Link(LinkError::Unproved { reason, .. })) = ended else { panic!("{ended:?}") };
