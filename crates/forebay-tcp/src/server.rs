@@ -25,7 +25,8 @@ use crate::connections::{Connections, Place};
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
-use crate::serve::{ServerShared, serve};
+use crate::serve::serve;
+use crate::shared::ServerShared;
 use crate::{TcpError, socket};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
