@@ -1,4 +1,4 @@
-//! Who may ask an HTTP listener for what (ADR 0023), and who keeps a record of those who ask ([`crate::witness`]).
+//! Who may ask an HTTP listener for what (ADR 0023), and who keeps a record of those who ask ([`crate::audit`]).
 //!
 //! ```text
 //!   certificate, if one is shown ─── the role in its name ────┐

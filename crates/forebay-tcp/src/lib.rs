@@ -19,6 +19,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
+mod audit;
 mod channel;
 mod choice;
 mod client;
@@ -45,7 +46,6 @@ mod shared;
 mod socket;
 mod staging;
 mod unsent;
-mod witness;
 mod zero_copy;
 
 use std::net::SocketAddr;

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::PollSemaphore;
 
 use crate::admit::admit;
+use crate::audit::{ConnectionAudit, answered};
 use crate::channel::Channel;
 use crate::connections::Place;
 use crate::end::End;
@@ -42,7 +43,6 @@ use crate::places::Places;
 use crate::requests::Requests;
 use crate::shared::ServerShared;
 use crate::socket;
-use crate::witness::{Witness, answered};
 use forebay_types::{Failure, Subject, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
@@ -62,7 +62,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     };
     let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
     let identity = peer.map(|peer| &peer.identity);
-    let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer(), identity));
+    let audit = shared.options.audit.as_ref().map(|auditing| ConnectionAudit::new(auditing, place.peer(), identity));
     let caller = identity.map_or_else(Caller::default, |identity| {
         Caller::proved(identity.role(), identity.name(), &identity.to_string())
     });
@@ -72,11 +72,11 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
         records = greeted.records;
         place.greeted(greeted.peer)
     });
-    let mut connection = Serving::new(Channel::new(stream, records), place, witness, shared);
+    let mut connection = Serving::new(Channel::new(stream, records), place, audit, shared);
     let outcome = match admitted {
         Ok(()) => {
             connection.caller = caller;
-            connection.witness.iter().for_each(|witness| witness.admitted());
+            connection.audit.iter().for_each(|audit| audit.admitted());
             connection.run().await
         }
         Err(refused) => Err(refused),
@@ -84,7 +84,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let Err(end) = outcome else { return };
     connection.handlers.shutdown().await;
     connection.place.ended(&end);
-    connection.witness.iter().for_each(|witness| witness.ended(&end));
+    connection.audit.iter().for_each(|audit| audit.ended(&end));
     if let Some(goodbye) = end.goodbye()
         && can_be_told
         && connection.outbox.is_empty()
@@ -118,7 +118,7 @@ struct Serving {
     /// Who its peer proved to be, if it had to.
     caller: Caller,
     /// Who records what it asks for. `None`: nobody.
-    witness: Option<Arc<Witness>>,
+    audit: Option<Arc<ConnectionAudit>>,
     /// Since when it is idle, as its place knows.
     idle_since: Option<Instant>,
     /// Since when it reads no more, for it was told to go.
@@ -147,7 +147,7 @@ struct Serving {
 }
 
 impl Serving {
-    fn new(channel: Channel, place: Place, witness: Option<Arc<Witness>>, shared: Arc<ServerShared>) -> Self {
+    fn new(channel: Channel, place: Place, audit: Option<Arc<ConnectionAudit>>, shared: Arc<ServerShared>) -> Self {
         // What is encrypted is a copy.
         let choice = if channel.is_encrypted() { TcpZeroCopy::Off } else { shared.options.zero_copy };
         let stays_here = choice == TcpZeroCopy::Auto && socket::is_here(channel.stream(), place.peer());
@@ -160,7 +160,7 @@ impl Serving {
             channel: Arc::clone(&channel),
             place,
             caller: Caller::default(),
-            witness,
+            audit,
             idle_since: None,
             leaving: None,
             shared,
@@ -371,7 +371,7 @@ impl Serving {
             if let Some(op) = self.requests.awaited_op()
                 && let Some(refused) = self.refusal(op, Flags::default())
             {
-                self.witness.iter().for_each(|witness| witness.refused(op, &Subject::default(), &refused));
+                self.audit.iter().for_each(|audit| audit.refused(op, &Subject::default(), &refused));
                 // To hear its body out would take as long as to take it in.
                 return Err(End::Forbidden(refused));
             }
@@ -396,12 +396,12 @@ impl Serving {
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
         if let Some(refused) = self.refusal(request.op, request.flags) {
-            let record = |witness: &Arc<Witness>| witness.refused(request.op, &subject_of(&request), &refused);
-            self.witness.iter().for_each(record);
+            let record = |audit: &Arc<ConnectionAudit>| audit.refused(request.op, &subject_of(&request), &refused);
+            self.audit.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));
             return;
         }
-        let pending = self.witness.as_ref().and_then(|witness| witness.begin(&request));
+        let pending = self.audit.as_ref().and_then(|audit| audit.begin(&request));
         let shared = &self.shared;
         if request.op == Op::Admit {
             let answer = admit(shared.options.passes.as_deref(), self.place.proved(), &request.body);
