@@ -10,7 +10,8 @@ use forebay_coordinator::{
     ApiClient, ApiError, Coordinator, CoordinatorOptions, Listen, PlainConnector, SecureConnector,
 };
 use forebay_identity::{
-    Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, Live, LiveTokens, http_client_config, new_token, testing,
+    Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, LiveIdentity, LiveTokens, http_client_config, new_token,
+    testing,
 };
 use forebay_metrics::Access;
 use forebay_private::socket_address;
@@ -32,7 +33,7 @@ impl Key {
         Self(testing::Cluster::new())
     }
 
-    fn live(&self, role: Role) -> Arc<Live> {
+    fn live(&self, role: Role) -> Arc<LiveIdentity> {
         self.0.live(role, "one")
     }
 

@@ -4,7 +4,7 @@
 //!   the cluster's key ──HKDF──► an authority for each role ──signs──► a certificate of this process, for hours
 //!   tls.crt, tls.key, ca.crt ──────────── read, checked as a pair ──► (ADR 0022)
 //!                                                                        │
-//!                    Watch: looks at the files ──► Material ──► Live ◄── TLS configurations, at each handshake
+//!              Watch: looks at the files ──► Material ──► LiveIdentity ◄── TLS configurations, at each handshake
 //! ```
 //!
 //! | question | file |
@@ -52,13 +52,13 @@ pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};
 pub use error::{IdentityError, IssueError, KeyError, LoadError, PassError, TokenError};
-pub use live::{Live, Material, Standing, Unusable};
+pub use live::{LiveIdentity, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use pass::{PASS_LIFETIME, Pass, Passes, random_number};
 pub use proof::{ClientProof, ServerProof, Unproved};
 pub use secret_file::FileError;
-pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
+pub use source::{AuthoritySource, CLOCK_SKEW, Reload, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};
 pub use token::{LiveTokens, TokenFile, new_token};
 pub use trust::{Peer, Side, Trust};
-pub use validity::{Described, described};
+pub use validity::{CertificateSummary, certificate_summaries};

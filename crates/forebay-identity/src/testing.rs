@@ -15,7 +15,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use crate::authority::Authority;
 use crate::cluster_key::ClusterKey;
 use crate::credentials::{Credentials, private_key};
-use crate::live::{Live, Material};
+use crate::live::{LiveIdentity, Material};
 use crate::name::{Identity, Scope};
 use crate::provider::provider;
 use crate::trust::Trust;
@@ -95,8 +95,8 @@ impl Cluster {
     /// # Panics
     /// As [`Self::credentials`].
     #[must_use]
-    pub fn live(&self, role: Role, name: &str) -> Arc<Live> {
-        Live::new(self.material(role, name, self.trust(None), HOUR))
+    pub fn live(&self, role: Role, name: &str) -> Arc<LiveIdentity> {
+        LiveIdentity::new(self.material(role, name, self.trust(None), HOUR))
     }
 
     fn authority(&self, role: Role) -> Authority {

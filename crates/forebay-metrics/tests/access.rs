@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_identity::{
-    Audit, AuditEvent, Auditing, Identity, Live, LiveTokens, Material, TokenFile, http_client_config, new_token,
-    testing,
+    Audit, AuditEvent, Auditing, Identity, LiveIdentity, LiveTokens, Material, TokenFile, http_client_config,
+    new_token, testing,
 };
 use forebay_metrics::{Access, HostNames, MetricsServer, Readiness, Registry, Site, routes, serve};
 use forebay_types::{AuditEvents, Role};
@@ -82,7 +82,7 @@ impl Audit for Record {
 struct Listener {
     cluster: Cluster,
     server: MetricsServer,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     /// Tokens of an admin and of a program that scrapes.
     admin: String,
     scrapes: String,
@@ -102,7 +102,7 @@ impl Listener {
         };
         let ((of_admin, admin), (of_scrapes, scrapes)) = (file(Role::Admin), file(Role::Metrics));
         let tokens = LiveTokens::open(vec![of_admin, of_scrapes]).unwrap();
-        let live = Live::new(cluster.material(Role::Worker, None));
+        let live = LiveIdentity::new(cluster.material(Role::Worker, None));
         let record = Arc::new(Record::default());
         let auditing = Auditing { events: AuditEvents::All, audit: Arc::clone(&record) as Arc<dyn Audit> };
         let access = Access::proved(&live, tokens, accepts_plain).unwrap().recorded(Some(auditing));

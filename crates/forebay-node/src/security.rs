@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 use forebay_cluster::Member;
 use forebay_config::{Config, Host, SecurityMode, WriteMode};
 use forebay_identity::{
-    Believed, Live, LiveTokens, Looked, Passes, Scope, Settings, Source, TokenFile, Watch, http_client_config,
+    AuthoritySource, LiveIdentity, LiveTokens, Passes, Reload, Scope, Settings, Source, TokenFile, Watch,
+    http_client_config,
 };
 use forebay_metrics::Access;
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
@@ -36,7 +37,7 @@ const MAX_ADDRESSES: usize = 32;
 
 /// The identity of a part of this process. What was made of it is renewed as long as it lives.
 pub struct Security {
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     server: ServerSecurity,
     /// `None`: it demands something of those who connect, and proves nothing to those that it connects to.
     client: Option<ClientSecurity>,
@@ -99,11 +100,11 @@ impl Modes {
         let (source, also) = if self.proves == SecurityMode::Mtls {
             let certificate = config.security_cert_file.clone();
             let key = config.security_cert_key_file.clone();
-            (Source::Files { certificate, key, authorities }, Believed::Key(key_file))
+            (Source::Files { certificate, key, authorities }, AuthoritySource::Key(key_file))
         } else {
             let (name, hosts) = (name_of(name), hosts(config));
             let source = Source::Key { file: key_file, role, name, hosts, lifetime: LIFETIME };
-            (source, Believed::Files(authorities))
+            (source, AuthoritySource::Files(authorities))
         };
         let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(|error| {
             let next =
@@ -125,8 +126,8 @@ impl Security {
         let Some(modes) = Modes::of(config)? else { return Ok(None) };
         let settings = modes.settings(config, role, name)?;
         let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(unusable)?;
-        info!(identity = %material.identity(), mode = config.security_mode.as_str(), "has an identity");
-        let live = Live::new(material);
+        info!(identity = %material.identity(), mode = config.security_mode.as_str(), "identity loaded");
+        let live = LiveIdentity::new(material);
         let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(unusable)?;
         let server = if modes.accepts_plain { server.accepting_plain() } else { server };
         let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(unusable)?;
@@ -309,7 +310,7 @@ fn name_of(text: &str) -> String {
 }
 
 /// Looks at the files of an identity until it is aborted.
-async fn look_after(mut watch: Watch, live: Arc<Live>) {
+async fn look_after(mut watch: Watch, live: Arc<LiveIdentity>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         // A disk, or a server of files, may be slow.
@@ -321,12 +322,14 @@ async fn look_after(mut watch: Watch, live: Arc<Live>) {
         let Ok((back, looked)) = looking.await else { return };
         watch = back;
         match looked {
-            Looked::Same => {}
-            Looked::New(material) => {
-                info!(identity = %material.identity(), "has a new certificate, or new ones to believe");
+            Reload::Unchanged => {}
+            Reload::New(material) => {
+                info!(identity = %material.identity(), "certificates or denied identities changed, and are in use");
                 live.replace(*material);
             }
-            Looked::Kept(reason) => error!(%reason, "what this process proves and believes stays as it was"),
+            Reload::Refused(reason) => {
+                error!(%reason, "certificates or denied identities cannot be reloaded: the previous ones stay in use")
+            }
         }
     }
 }
@@ -342,13 +345,13 @@ async fn look_after_tokens(tokens: Arc<LiveTokens>) {
             Ok(is_new) => {
                 told = None;
                 if is_new {
-                    info!("takes other tokens");
+                    info!("tokens reloaded");
                 }
             }
             // Said once for each change.
             Err(reason) if told.as_ref() == Some(&reason.to_string()) => {}
             Err(reason) => {
-                error!(%reason, "the tokens that this process takes stay as they were");
+                error!(%reason, "tokens cannot be reloaded: the previous ones stay in use");
                 told = Some(reason.to_string());
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use forebay_identity::{Identity, Live, Pass, Passes, Peer, Standing};
+use forebay_identity::{Identity, LiveIdentity, Pass, Passes, Peer, Standing};
 use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Transport};
 use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Clone, Debug)]
 pub struct ServerSecurity {
     /// Who is denied by now.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveIdentity>,
     /// Those who were admitted over TCP and have not come yet.
     pub passes: Arc<Mutex<Passes>>,
     /// Accept also those who show nothing, and let them do everything: for the time in which a cluster is being changed.

@@ -12,7 +12,7 @@ use common::admission::{Admitting, HOUR, somebody, worker_of};
 use common::raw::{Heard, Raw, by_hand, noise, send};
 use common::*;
 use forebay_identity::testing::Cluster;
-use forebay_identity::{Live, PASS_LIFETIME, Pass, Passes, Peer};
+use forebay_identity::{LiveIdentity, PASS_LIFETIME, Pass, Passes, Peer};
 use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerSecurity, wire};
 use forebay_transport::conformance::{self, Behaviour, Scripted, payload_of, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag, tag};
@@ -30,7 +30,7 @@ const ANOTHER_ID: NonZeroU64 = NonZeroU64::new(0xa1d).unwrap();
 struct Scene {
     library: &'static Library,
     cluster: Cluster,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     passes: Arc<Mutex<Passes>>,
     service: Arc<Scripted>,
     server: RdmaServer,
@@ -44,7 +44,7 @@ impl Scene {
     async fn accepting_plain(accepts_plain: bool) -> Option<Self> {
         let library = library()?;
         let cluster = Cluster::new();
-        let live = Live::new(worker_of(&cluster, None));
+        let live = LiveIdentity::new(worker_of(&cluster, None));
         let (passes, service) = (Arc::<Mutex<Passes>>::default(), Scripted::new());
         let security = ServerSecurity { live: Arc::clone(&live), passes: Arc::clone(&passes), accepts_plain };
         let server = serve_with(library, 0, service.clone(), Some(security)).await;

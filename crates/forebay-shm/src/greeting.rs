@@ -78,7 +78,7 @@ async fn prove(
     let mut handshake = Handshake::new(socket, security.begin()?);
     handshake.take(first).await?;
     handshake.shake().await?;
-    let peer = security.client(handshake.state());
+    let peer = security.verify_client(handshake.state());
     if peer.is_err() {
         // Its session was resumed, and TLS has no alert any more.
         handshake.leave().await;

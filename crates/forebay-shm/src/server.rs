@@ -88,7 +88,7 @@ impl WindowServer {
 
     /// How many of them had to prove nothing.
     #[must_use]
-    pub fn unproved(&self) -> usize {
+    pub fn unauthenticated(&self) -> usize {
         let others = self.shared.greeting.load(Ordering::Relaxed) + self.shared.known.count();
         self.connections().saturating_sub(others)
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_identity::{Live, testing};
+use forebay_identity::{LiveIdentity, testing};
 use forebay_memory::{Pool, PoolOptions, Span, Spans};
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpSecurity, TcpServer, TcpTransport};
 use forebay_transport::{Op, Provenance, Request, Response, Service, Transport};
@@ -97,8 +97,8 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// The identities of a worker and of a client.
 struct Cluster {
-    worker: Arc<Live>,
-    client: Arc<Live>,
+    worker: Arc<LiveIdentity>,
+    client: Arc<LiveIdentity>,
 }
 
 impl Cluster {

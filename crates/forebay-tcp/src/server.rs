@@ -158,9 +158,9 @@ impl TcpServer {
     }
 
     /// How many connections there are now whose peers had to prove nothing, as a gauge that may outlive the server.
-    pub fn unproved_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+    pub fn unauthenticated_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);
-        move || connections.unproved()
+        move || connections.unauthenticated()
     }
 
     /// How many connections it closed or refused, by reason, as a function that may outlive it.

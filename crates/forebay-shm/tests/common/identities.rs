@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_identity::testing::hostile_client;
-use forebay_identity::{Credentials, Live, testing};
+use forebay_identity::{Credentials, LiveIdentity, testing};
 use forebay_shm::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_transport::wire::Hello;
 use forebay_types::Role;
@@ -42,15 +42,15 @@ impl Cluster {
 }
 
 /// Of a client that proves what `live` has.
-pub(crate) fn options_of(live: &Arc<Live>) -> ClientOptions {
+pub(crate) fn options_of(live: &Arc<LiveIdentity>) -> ClientOptions {
     ClientOptions { security: Some(proving(live)), ..client_options() }
 }
 
-pub(crate) fn proving(live: &Arc<Live>) -> ClientSecurity {
+pub(crate) fn proving(live: &Arc<LiveIdentity>) -> ClientSecurity {
     ClientSecurity::to_worker(live).unwrap()
 }
 
-pub(crate) fn demanding(live: &Arc<Live>) -> ServerSecurity {
+pub(crate) fn demanding(live: &Arc<LiveIdentity>) -> ServerSecurity {
     ServerSecurity::new(live).unwrap()
 }
 

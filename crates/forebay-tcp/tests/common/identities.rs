@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_identity::{Live, testing};
+use forebay_identity::{LiveIdentity, testing};
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpSecurity, TcpServer, TcpTransport};
 use forebay_transport::conformance::Scripted;
 use forebay_types::Role;
@@ -29,7 +29,7 @@ impl Cluster {
         Self(testing::Cluster::new())
     }
 
-    pub(crate) fn server(&self, live: &Arc<Live>) -> TcpServer {
+    pub(crate) fn server(&self, live: &Arc<LiveIdentity>) -> TcpServer {
         let security = Some(server_security(live, TcpSecurity::Encrypt));
         serve(ServerOptions { security, ..server_options() }, Scripted::new())
     }
@@ -48,14 +48,14 @@ impl Cluster {
 }
 
 /// Of a client that proves what `live` has.
-pub(crate) fn options_of(live: &Arc<Live>) -> ClientOptions {
+pub(crate) fn options_of(live: &Arc<LiveIdentity>) -> ClientOptions {
     ClientOptions { security: Some(proving(live, TcpSecurity::Encrypt)), ..client_options() }
 }
 
-pub(crate) fn proving(live: &Arc<Live>, level: TcpSecurity) -> ClientSecurity {
+pub(crate) fn proving(live: &Arc<LiveIdentity>, level: TcpSecurity) -> ClientSecurity {
     ClientSecurity::to_worker(live, level).unwrap()
 }
 
-pub(crate) fn server_security(live: &Arc<Live>, level: TcpSecurity) -> ServerSecurity {
+pub(crate) fn server_security(live: &Arc<LiveIdentity>, level: TcpSecurity) -> ServerSecurity {
     ServerSecurity::new(live, level).unwrap()
 }
