@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use forebay_identity::{ClusterKey, ClusterKeys, Live, Material, Scope, Trust, http_client_config};
+use forebay_identity::{ClusterKey, ClusterKeys, LiveIdentity, Material, Scope, Trust, http_client_config};
 use forebay_types::Role;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -99,7 +99,7 @@ impl Chosen {
         let authorities = keys.authorities(&scope).expect("authorities");
         let trust = Trust::new(scope, &authorities, []).expect("authorities to believe");
         let material = Material::new(credentials, trust, now).expect("an identity");
-        http_client_config(&Live::new(material), None).expect("a configuration")
+        http_client_config(&LiveIdentity::new(material), None).expect("a configuration")
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use forebay_e2e::{
     BLOCK, Cluster, Coordinator, Finished, Setup, Tree, Worker, eventually, finish, forebay, once, ruled_out_by_mode,
 };
-use forebay_identity::{ClusterKeys, Live, Material, Scope, Trust};
+use forebay_identity::{ClusterKeys, LiveIdentity, Material, Scope, Trust};
 use forebay_memory::{Pool, PoolOptions};
 use forebay_tcp::{ClientOptions, ClientSecurity, TcpSecurity, TcpTransport};
 use forebay_transport::message::StatReply;
@@ -82,7 +82,7 @@ impl Client {
         let authority = keys.current().authority(&scope, role).unwrap();
         let credentials = authority.issue(name, now - HOUR, now + HOUR).unwrap();
         let trust = Trust::new(scope.clone(), &keys.authorities(&scope).unwrap(), []).unwrap();
-        let live = Live::new(Material::new(credentials, trust, now).unwrap());
+        let live = LiveIdentity::new(Material::new(credentials, trust, now).unwrap());
         let security = Some(ClientSecurity::to_worker(&live, TcpSecurity::Encrypt).unwrap());
         let options = ClientOptions { security, ..ClientOptions::new("forebay", BLOCK as u32) };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use forebay_e2e::{
     Bucket, Coordinator, Finished, Setup, Tree, Worker, browser, eventually, finish, forebay, page, ruled_out_by_mode,
 };
-use forebay_identity::{ClusterKeys, Live, Material, Scope, Trust, http_client_config};
+use forebay_identity::{ClusterKeys, LiveIdentity, Material, Scope, Trust, http_client_config};
 use forebay_testkit::ReservedPort;
 use forebay_types::Role;
 use tokio_rustls::rustls::client::ResolvesClientCert;
@@ -137,7 +137,7 @@ fn client(key: &Path, role: Role) -> ClientConfig {
     let now = SystemTime::now();
     let credentials = keys.current().authority(&scope, role).unwrap().issue("one", now - HOUR, now + HOUR).unwrap();
     let trust = Trust::new(scope.clone(), &keys.authorities(&scope).unwrap(), []).unwrap();
-    http_client_config(&Live::new(Material::new(credentials, trust, now).unwrap()), None).unwrap()
+    http_client_config(&LiveIdentity::new(Material::new(credentials, trust, now).unwrap()), None).unwrap()
 }
 
 /// The status and the body of the answer to a request whose head has these lines.

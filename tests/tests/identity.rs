@@ -196,7 +196,7 @@ fn a_mount_sees_the_memory_of_its_worker_until_it_is_denied() {
             state(mount) == "open"
         });
     }
-    assert_eq!((worker.counter("/window/connections"), worker.counter("/unproved_connections")), (2, 0));
+    assert_eq!((worker.counter("/window/connections"), worker.counter("/unauthenticated_connections")), (2, 0));
 
     std::fs::write(&denied, "spiffe://forebay/forebay/forebay/reader/team-a\n").unwrap();
     eventually("its session ends", SOON, || state(&theirs) != "open" && worker.counter("/window/connections") == 1);
@@ -306,7 +306,7 @@ fn a_running_cluster_goes_from_no_proof_to_proof() {
         }
         let mount = set(Setup::without_origin(), &off).mount(std::slice::from_ref(&worker));
         tree.verify(&mount.root());
-        assert!(worker.counter("/unproved_connections") > 0);
+        assert!(worker.counter("/unauthenticated_connections") > 0);
     }
     let worker = set(Setup::of(&bucket), &with_key(&key)).worker(&bucket);
     let _ = list(&worker, &proves).succeeded();

@@ -1,7 +1,8 @@
 //! What all sources come down to: a value for a key, or a name that is none.
 
 use crate::error::Problem;
-use crate::keys::{KEYS, Key};
+use crate::key::Key;
+use crate::keys::KEYS;
 use crate::nearest::nearest;
 use crate::origin::Origin;
 use crate::value::Raw;

@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 
 use crate::assignment::Assignment;
 use crate::error::Problem;
-use crate::keys::{KEYS, Key};
+use crate::key::Key;
+use crate::keys::KEYS;
 use crate::nearest::nearest;
 use crate::origin::Origin;
 use crate::table::PREFIX;

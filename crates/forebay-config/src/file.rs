@@ -6,7 +6,7 @@ use toml_edit::{Document, Item, TableLike};
 
 use crate::assignment::{Assignment, is_section, unknown_key};
 use crate::error::Problem;
-use crate::keys::Key;
+use crate::key::Key;
 use crate::origin::Origin;
 use crate::value::Raw;
 

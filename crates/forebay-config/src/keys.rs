@@ -5,50 +5,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forebay_types::{
-    AuditEvents, ByteSize, FuseIo, IoBackend, MAX_BLOCK_SIZE, MIN_BLOCK_SIZE, S3Checksum, SECTOR_SIZE, ServeMode,
-    TcpSecurity, TcpZeroCopy,
-};
+use forebay_types::{AuditEvents, ByteSize, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
 
 use crate::endpoints::{ClusterName, Disk, GroupName, Host, Interface, ListedWorker, Mount};
+use crate::limits::{BLOCK, DAY, HOUR, MAX_BYTES, SECTOR, SMALLEST_BLOCK, ms, secs, us};
 use crate::modes::{LogFormat, LogLevel, RdmaFallback, SecurityMode, SharedMemory, WriteMode};
 use crate::mount_endpoint::MountEndpoint;
 use crate::partition::PartitionKey;
 use crate::permissions::Permissions;
-use crate::table::{KeyOf, keys};
-use crate::value::{Setting, describe_limits, within};
-
-/// One key of the table.
-pub type Key = KeyOf<Config>;
-
-impl Key {
-    /// The key called `name`.
-    #[must_use]
-    pub fn find(name: &str) -> Option<&'static Self> {
-        KEYS.iter().find(|key| key.name == name)
-    }
-}
-
-const BLOCK: ByteSize = ByteSize::bytes(MAX_BLOCK_SIZE as u64);
-const SMALLEST_BLOCK: ByteSize = ByteSize::bytes(MIN_BLOCK_SIZE as u64);
-const SECTOR: ByteSize = ByteSize::bytes(SECTOR_SIZE as u64);
-/// More memory or disk than one machine has: a unit was mistyped.
-const MAX_BYTES: ByteSize = ByteSize::gib(1 << 20);
-
-const fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-const fn us(n: u64) -> Duration {
-    Duration::from_micros(n)
-}
-
-const fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-const HOUR: Duration = secs(3600);
-const DAY: Duration = secs(24 * 3600);
+use crate::table::keys;
 
 keys! {
     section "Cluster: its members and where its state is kept" {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::assignment::{Assignment, unknown_key};
 use crate::error::{ConfigErrors, Problem};
-use crate::keys::{Config, KEYS, Key};
+use crate::key::Key;
+use crate::keys::{Config, KEYS};
 use crate::origin::Origin;
 use crate::value::Raw;
 use crate::{defaults, environment, file, rules};

@@ -5,7 +5,8 @@ use std::hash::Hash;
 
 use crate::endpoints::Room;
 use crate::error::Problem;
-use crate::keys::{Config, Key};
+use crate::key::Key;
+use crate::keys::Config;
 use crate::origin::Origin;
 
 struct Rule {

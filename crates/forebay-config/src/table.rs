@@ -90,21 +90,21 @@ macro_rules! keys {
         }
 
         /// Every key there is, by section.
-        pub static KEYS: &[Key] = &[$($(
-            Key {
+        pub static KEYS: &[$crate::table::KeyOf<Config>] = &[$($(
+            $crate::table::KeyOf::<Config> {
                 name: $name,
                 section: $section,
                 doc: &[$($doc),+],
                 example: keys!(@first $($example)?),
-                form: <$type as Setting>::form,
+                form: <$type as $crate::value::Setting>::form,
                 limits: || keys!(@limits $type $(, $limits)?),
                 write: |config, raw| {
-                    let value = <$type as Setting>::read(raw)?;
-                    $(within(&value, &$limits)?;)?
+                    let value = <$type as $crate::value::Setting>::read(raw)?;
+                    $($crate::value::within(&value, &$limits)?;)?
                     config.$field = value;
                     Ok(())
                 },
-                toml: |config| Setting::toml(&config.$field),
+                toml: |config| $crate::value::Setting::toml(&config.$field),
                 #[cfg(test)]
                 field: stringify!($field),
             },
@@ -113,7 +113,7 @@ macro_rules! keys {
     (@first) => { None };
     (@first $example:literal) => { Some($example) };
     (@limits $type:ty) => { None };
-    (@limits $type:ty, $limits:expr) => { Some(describe_limits::<$type>(&$limits)) };
+    (@limits $type:ty, $limits:expr) => { Some($crate::value::describe_limits::<$type>(&$limits)) };
 }
 
 pub(crate) use keys;

@@ -4,15 +4,14 @@ mod support;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use forebay_coordinator::api::{Mount, Policy};
 use forebay_coordinator::{
     ApiClient, ApiError, Coordinator, CoordinatorOptions, Listen, PlainConnector, SecureConnector,
 };
 use forebay_identity::{
-    Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, ClusterKey, Live, LiveTokens, Material, Scope, Trust,
-    http_client_config, new_token,
+    Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, LiveIdentity, LiveTokens, http_client_config, new_token,
+    testing,
 };
 use forebay_metrics::Access;
 use forebay_private::socket_address;
@@ -23,25 +22,19 @@ use serde_json::json;
 
 use support::{Cluster, PATIENCE, bare, end, leads, load, path, refusal, until};
 
-const HOUR: Duration = Duration::from_secs(3600);
 /// A free port of this machine.
 const LOOPBACK: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
 /// A key, and all that whoever has it can be.
-struct Key(ClusterKey);
+struct Key(testing::Cluster);
 
 impl Key {
     fn new() -> Self {
-        Self(ClusterKey::generate().unwrap())
+        Self(testing::Cluster::new())
     }
 
-    fn live(&self, role: Role) -> Arc<Live> {
-        let (now, scope) = (SystemTime::now(), Scope::new("example.org", "prod").unwrap());
-        let authority = |role| self.0.authority(&scope, role).unwrap();
-        let authorities = Role::ALL.map(|role| authority(role).certificate().clone());
-        let trust = Trust::new(scope.clone(), &authorities, []).unwrap();
-        let credentials = authority(role).issue("one", now - HOUR, now + HOUR).unwrap();
-        Live::new(Material::new(credentials, trust, now).unwrap())
+    fn live(&self, role: Role) -> Arc<LiveIdentity> {
+        self.0.live(role, "one")
     }
 
     /// A coordinator that demands proof. It has the identity of `role`, which may be a wrong one.

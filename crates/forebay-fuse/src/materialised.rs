@@ -20,6 +20,7 @@ use forebay_types::{FileId, FileVersion, FsPath};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 use tracing::debug;
 
 use crate::materialise_requests::MaterialiseRequests;
@@ -38,6 +39,8 @@ const FREED_AT_ONCE: u64 = 1 << 20;
 pub(crate) struct Materialised {
     files: Local,
     runtime: Handle,
+    /// What frees files.
+    freeing: TaskTracker,
     on_writable: bool,
     /// Set when the kernel can be told of backings.
     backings: OnceLock<Backings>,
@@ -60,6 +63,7 @@ impl Materialised {
         Ok(Self {
             files: Local::open(options.files.clone(), Arc::new(client.clone()), runtime.clone())?,
             runtime,
+            freeing: TaskTracker::new(),
             on_writable: options.on_writable,
             backings: OnceLock::new(),
             passed: AtomicU64::new(0),
@@ -149,8 +153,15 @@ impl Materialised {
     /// the calling thread serves other requests, too. A small file is gone before another thread would have been woken.
     pub(crate) fn let_go(&self, pinned: Arc<Pinned>) {
         if pinned.size() > FREED_AT_ONCE {
-            drop(self.runtime.spawn_blocking(move || drop(pinned)));
+            drop(self.freeing.spawn_blocking_on(move || drop(pinned), &self.runtime));
         }
+    }
+
+    /// Ends what goes on with files, and waits for it.
+    pub(crate) async fn close(&self) {
+        self.freeing.close();
+        self.freeing.wait().await;
+        self.files.close().await;
     }
 
     /// Counts how a handle for reading is open.

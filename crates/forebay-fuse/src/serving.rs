@@ -128,7 +128,7 @@ impl MountShared {
             mountpoint = %mountpoint.display(), %error,
             "the mount cannot be served any more and is taken away; with fuse.io = \"device\" it does without io_uring"
         );
-        self.runtime.spawn_blocking(move || {
+        let take_away = move || {
             // First: what waits gets an error even where the mount cannot be taken away, or only lazily.
             if let Err(error) = abort(&mountpoint) {
                 debug!(mountpoint = %mountpoint.display(), %error, "the connection of a mount is not ended by itself");
@@ -136,7 +136,8 @@ impl MountShared {
             if let Err(error) = detach(&mountpoint, Detach::Forced) {
                 warn!(mountpoint = %mountpoint.display(), %error, "a mount that is not served is left behind");
             }
-        });
+        };
+        drop(self.tasks.spawn_blocking_on(take_away, &self.runtime));
     }
 
     /// What has been counted.

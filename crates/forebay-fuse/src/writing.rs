@@ -262,7 +262,7 @@ impl FileSystem {
     /// Ends staging: what could not be uploaded stays on disk. Ends what is being materialised.
     pub(crate) async fn close_staging(&self) {
         if let Some(materialised) = &self.materialised {
-            materialised.files().close().await;
+            materialised.close().await;
         }
         let Some(staging) = &self.staging else { return };
         staging.close().await;

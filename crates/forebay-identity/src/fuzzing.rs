@@ -14,7 +14,7 @@ use crate::name::{Identity, Scope};
 use crate::source::identities;
 use crate::token::Tokens;
 use crate::trust::{Peer, Side, Trust};
-use crate::validity::Described;
+use crate::validity::CertificateSummary;
 
 /// Characters of a message about what a stranger sent, at most.
 const MAX_TOLD: usize = 4096;
@@ -131,7 +131,7 @@ pub fn verify(trust: &Trust, chain: &[&[u8]], side: Side, now: SystemTime) -> Re
 
 /// Its time is one that can be shown.
 fn described(certificate: &CertificateDer<'_>) {
-    if let Some(Described { from, until, .. }) = Described::of(certificate) {
+    if let Some(CertificateSummary { from, until, .. }) = CertificateSummary::of(certificate) {
         assert!(from >= SystemTime::UNIX_EPOCH && until >= SystemTime::UNIX_EPOCH);
     }
 }

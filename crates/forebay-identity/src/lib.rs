@@ -4,7 +4,7 @@
 //!   the cluster's key ──HKDF──► an authority for each role ──signs──► a certificate of this process, for hours
 //!   tls.crt, tls.key, ca.crt ──────────── read, checked as a pair ──► (ADR 0022)
 //!                                                                        │
-//!                    Watch: looks at the files ──► Material ──► Live ◄── TLS configurations, at each handshake
+//!              Watch: looks at the files ──► Material ──► LiveIdentity ◄── TLS configurations, at each handshake
 //! ```
 //!
 //! | question | file |
@@ -19,6 +19,7 @@
 //! | What does somebody show who has no certificate? | `token.rs` |
 //! | And on a connection that proves nothing itself, as over RDMA? | `pass.rs` |
 //! | Who asked for what, for whoever keeps a record of it? | `audit.rs` |
+//! | Who is who in tests? | `testing.rs` |
 //!
 //! The crate does no network I/O and knows no clock: times are handed in.
 
@@ -39,6 +40,8 @@ mod proof;
 mod provider;
 mod secret_file;
 mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tls;
 mod token;
 mod trust;
@@ -49,13 +52,13 @@ pub use authority::Authority;
 pub use cluster_key::{ClusterKey, ClusterKeys};
 pub use credentials::{Credentials, certificates_pem};
 pub use error::{IdentityError, IssueError, KeyError, LoadError, PassError, TokenError};
-pub use live::{Live, Material, Standing, Unusable};
+pub use live::{LiveIdentity, Material, Standing, Unusable};
 pub use name::{Identity, NameError, Scope};
 pub use pass::{PASS_LIFETIME, Pass, Passes, random_number};
 pub use proof::{ClientProof, ServerProof, Unproved};
 pub use secret_file::FileError;
-pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
+pub use source::{AuthoritySource, CLOCK_SKEW, Reload, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};
 pub use token::{LiveTokens, TokenFile, new_token};
 pub use trust::{Peer, Side, Trust};
-pub use validity::{Described, described};
+pub use validity::{CertificateSummary, certificate_summaries};

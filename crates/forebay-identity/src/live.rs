@@ -83,9 +83,9 @@ pub enum Standing {
 
 /// The material of this moment, for everything in a process that listens or connects.
 #[derive(Debug)]
-pub struct Live(ArcSwap<Material>);
+pub struct LiveIdentity(ArcSwap<Material>);
 
-impl Live {
+impl LiveIdentity {
     /// Begins with this one.
     #[must_use]
     pub fn new(material: Material) -> Arc<Self> {

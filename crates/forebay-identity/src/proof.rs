@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, CommonState, ServerConfig};
 
-use crate::live::{Live, Standing};
+use crate::live::{LiveIdentity, Standing};
 use crate::tls::{client_config, reason, server_config};
 use crate::trust::{Peer, Side};
 use forebay_types::Role;
@@ -49,7 +49,7 @@ impl Unproved {
 #[derive(Clone)]
 pub struct ServerProof {
     config: Arc<ServerConfig>,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     accepts_plain: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct ServerProof {
 #[derive(Clone)]
 pub struct ClientProof {
     config: Arc<ClientConfig>,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     role: Role,
     /// `None`: any of that role.
     name: Option<String>,
@@ -80,7 +80,7 @@ impl ServerProof {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<Self, rustls::Error> {
+    pub fn new(live: &Arc<LiveIdentity>, protocols: &[&[u8]]) -> Result<Self, rustls::Error> {
         let config = Arc::new(server_config(live, protocols)?);
         Ok(Self { config, live: Arc::clone(live), accepts_plain: false })
     }
@@ -108,7 +108,7 @@ impl ServerProof {
     ///
     /// # Errors
     /// [`Unproved`]; what helps is behind `; `.
-    pub fn client(&self, tls: &CommonState, now: SystemTime) -> Result<Peer, Unproved> {
+    pub fn verify_client(&self, tls: &CommonState, now: SystemTime) -> Result<Peer, Unproved> {
         let peer = judge(&self.live, tls, Side::Client, now)?;
         match tls.alpn_protocol() {
             Some(_) => Ok(peer),
@@ -128,7 +128,7 @@ impl ClientProof {
     ///
     /// # Errors
     /// None that a sound build has.
-    pub fn to_worker(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<Self, rustls::Error> {
+    pub fn to_worker(live: &Arc<LiveIdentity>, protocols: &[&[u8]]) -> Result<Self, rustls::Error> {
         let config = Arc::new(client_config(live, protocols)?);
         Ok(Self { config, live: Arc::clone(live), role: Role::Worker, name: None })
     }
@@ -161,7 +161,7 @@ impl ClientProof {
     ///
     /// # Errors
     /// [`Unproved`].
-    pub fn recognise(&self, tls: &CommonState, now: SystemTime) -> Result<(), Unproved> {
+    pub fn verify_server(&self, tls: &CommonState, now: SystemTime) -> Result<(), Unproved> {
         if tls.alpn_protocol().is_none() {
             return Err(Unproved::new("it speaks another protocol over TLS; see which program listens there"));
         }
@@ -177,7 +177,7 @@ impl ClientProof {
     }
 }
 
-fn judge(live: &Live, tls: &CommonState, side: Side, now: SystemTime) -> Result<Peer, Unproved> {
+fn judge(live: &LiveIdentity, tls: &CommonState, side: Side, now: SystemTime) -> Result<Peer, Unproved> {
     let judged = live.material().trust().verify(tls.peer_certificates().unwrap_or_default(), side, now);
     judged.map_err(|error| Unproved(format!("{error}; {LOOK}")))
 }

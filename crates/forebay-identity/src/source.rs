@@ -56,14 +56,14 @@ impl Source {
 
 /// Authorities that are believed besides those of the source, while a cluster goes over from one kind to the other.
 #[derive(Clone, Debug)]
-pub enum Believed {
+pub enum AuthoritySource {
     /// Those of the cluster's key, in this file.
     Key(PathBuf),
     /// Those in this file.
     Files(PathBuf),
 }
 
-impl Believed {
+impl AuthoritySource {
     fn path(&self) -> &Path {
         let (Self::Key(path) | Self::Files(path)) = self;
         path
@@ -92,7 +92,7 @@ pub struct Settings {
     /// Where the identity is from.
     pub source: Source,
     /// Who is believed besides those whom the source names.
-    pub also: Option<Believed>,
+    pub also: Option<AuthoritySource>,
     /// A file with an identity on each line.
     pub denied: Option<PathBuf>,
 }
@@ -115,7 +115,7 @@ impl Settings {
     /// What the files say now, unless it is what they said when their digest was `known`.
     fn changed(&self, now: SystemTime, known: Option<Digest>) -> Result<Option<(Digest, Material)>, LoadError> {
         let denied = self.denied.as_deref().map(read_public).transpose()?.unwrap_or_default();
-        let also = self.also.as_ref().map(Believed::read).transpose()?.unwrap_or_default();
+        let also = self.also.as_ref().map(AuthoritySource::read).transpose()?.unwrap_or_default();
         match &self.source {
             Source::Key { file, role, name, hosts, lifetime } => {
                 let text = read_secret(file).map_err(KeyError::from)?;
@@ -195,7 +195,7 @@ pub(crate) fn identities(text: &str) -> Result<Vec<Identity>, String> {
 
 /// What a look at the files found.
 #[derive(Debug)]
-pub enum Looked {
+pub enum Reload {
     /// They are as they were.
     Same,
     /// There is new material.
@@ -230,23 +230,23 @@ impl Watch {
     }
 
     /// Looks again. To be called every few seconds, from a thread that may wait for a disk.
-    pub fn look(&mut self, now: SystemTime) -> Looked {
+    pub fn look(&mut self, now: SystemTime) -> Reload {
         match self.changed(now) {
             Ok(None) => {
                 self.told = None;
-                Looked::Same
+                Reload::Unchanged
             }
             Ok(Some((digest, material))) => {
                 (self.good, self.told, self.renewal) = (digest, None, self.settings.renewal(now));
-                Looked::New(Box::new(material))
+                Reload::New(Box::new(material))
             }
             Err(error) => {
                 let text = error.to_string();
                 if self.told.as_ref() == Some(&text) {
-                    return Looked::Same;
+                    return Reload::Unchanged;
                 }
                 self.told = Some(text);
-                Looked::Kept(error)
+                Reload::Refused(error)
             }
         }
     }
@@ -301,15 +301,15 @@ mod tests {
 
         for (role, name) in [(Role::Worker, "w2"), (Role::Reader, "w1")] {
             put(role, name);
-            let Looked::Kept(error) = watch.look(now) else { panic!("it became the {role} {name}") };
+            let Reload::Refused(error) = watch.look(now) else { panic!("it became the {role} {name}") };
             let (error, found) = (error.to_string(), format!("tls.crt is for `spiffe://d/forebay/c/{role}/{name}`"));
             assert!(error.contains(&found) && error.contains("is `spiffe://d/forebay/c/worker/w1` as long"), "{error}");
-            assert!(matches!(watch.look(now), Looked::Same), "it is said once");
+            assert!(matches!(watch.look(now), Reload::Unchanged), "it is said once");
         }
         // One that begins is whoever its certificate names, and this one takes one of its own.
         assert_eq!(Watch::begin(settings, now).unwrap().1.identity().role(), Role::Reader);
         put(Role::Worker, "w1");
-        let Looked::New(material) = watch.look(now) else { panic!("not seen") };
+        let Reload::New(material) = watch.look(now) else { panic!("not seen") };
         assert_eq!(material.identity().name(), "w1");
     }
 }

@@ -20,7 +20,7 @@ use rustls::{
 };
 
 use crate::error::IdentityError;
-use crate::live::Live;
+use crate::live::LiveIdentity;
 use crate::provider::provider;
 use crate::trust::{Peer, Side};
 use forebay_types::Role;
@@ -35,7 +35,7 @@ const SESSIONS: usize = 4096;
 ///
 /// # Errors
 /// When the system has no random numbers for the keys of tickets.
-pub fn server_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ServerConfig, rustls::Error> {
+pub fn server_config(live: &Arc<LiveIdentity>, protocols: &[&[u8]]) -> Result<ServerConfig, rustls::Error> {
     let mut config = server(Current { demands: true, ..Current::of(live) })?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     // A ticket holds the client's chain, encrypted: it is judged anew when it comes back (`Trust::verify`).
@@ -50,7 +50,7 @@ pub fn server_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ServerConf
 ///
 /// # Errors
 /// None that a sound build has: versions and algorithms are constants.
-pub fn client_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ClientConfig, rustls::Error> {
+pub fn client_config(live: &Arc<LiveIdentity>, protocols: &[&[u8]]) -> Result<ClientConfig, rustls::Error> {
     let mut config = client(Current::of(live))?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
@@ -63,7 +63,7 @@ pub fn client_config(live: &Arc<Live>, protocols: &[&[u8]]) -> Result<ClientConf
 ///
 /// # Errors
 /// None that a sound build has.
-pub fn http_server_config(live: &Arc<Live>) -> Result<ServerConfig, rustls::Error> {
+pub fn http_server_config(live: &Arc<LiveIdentity>) -> Result<ServerConfig, rustls::Error> {
     let mut config = server(Current::of(live))?;
     config.alpn_protocols = vec![HTTP.to_vec()];
     // Connections are few: each handshake is a whole one, and judged as such.
@@ -76,7 +76,7 @@ pub fn http_server_config(live: &Arc<Live>) -> Result<ServerConfig, rustls::Erro
 ///
 /// # Errors
 /// None that a sound build has.
-pub fn http_client_config(live: &Arc<Live>, expects: Option<Role>) -> Result<ClientConfig, rustls::Error> {
+pub fn http_client_config(live: &Arc<LiveIdentity>, expects: Option<Role>) -> Result<ClientConfig, rustls::Error> {
     let mut config = client(Current { expects, ..Current::of(live) })?;
     config.alpn_protocols = vec![HTTP.to_vec()];
     config.resumption = Resumption::disabled();
@@ -103,7 +103,7 @@ fn client(current: Current) -> Result<ClientConfig, rustls::Error> {
 
 /// What the certificates, authorities and denied of this moment say.
 struct Current {
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     /// Whether who connects must have a certificate.
     demands: bool,
     /// The role that is meant to listen; `None`: any, or somebody else compares.
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Current {
 }
 
 impl Current {
-    fn of(live: &Arc<Live>) -> Self {
+    fn of(live: &Arc<LiveIdentity>) -> Self {
         Self { live: Arc::clone(live), demands: false, expects: None }
     }
 

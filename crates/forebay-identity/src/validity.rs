@@ -13,7 +13,7 @@ use crate::secret_file::read_public;
 
 /// Whose a certificate is, and for which time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct CertificateSummary {
     /// Its URI, where it has a single one; else its subject.
     pub name: String,
     /// Since when it is valid. What began before 1970 began in 1970.
@@ -26,14 +26,14 @@ pub struct Described {
 ///
 /// # Errors
 /// [`LoadError`] when the file cannot be read, or holds something else.
-pub fn described(path: &Path) -> Result<Vec<Described>, LoadError> {
+pub fn certificate_summaries(path: &Path) -> Result<Vec<CertificateSummary>, LoadError> {
     let content = |reason| LoadError::Content { path: path.to_owned(), reason };
     let certificates = certificates(&read_public(path)?).map_err(content)?;
-    let each = certificates.iter().map(Described::of).collect::<Option<_>>();
+    let each = certificates.iter().map(CertificateSummary::of).collect::<Option<_>>();
     each.ok_or_else(|| content("a certificate of it cannot be read".to_owned()))
 }
 
-impl Described {
+impl CertificateSummary {
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let parsed = parsed(certificate)?;
         let (from, until) = (&parsed.validity().not_before, &parsed.validity().not_after);
@@ -84,7 +84,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tls.crt");
         std::fs::write(&path, certificates_pem(&both)).unwrap();
-        let described = described(&path).unwrap();
+        let described = certificate_summaries(&path).unwrap();
         let [leaf, signer] = &described[..] else { panic!("there are two: {described:?}") };
         assert_eq!(leaf.name, "spiffe://example.org/forebay/prod/reader/team-a");
         assert_eq!((leaf.from, leaf.until), (at(1_000_000_000), at(2_000_000_000)));
@@ -102,7 +102,7 @@ mod tests {
             ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "cannot be read"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let refused = described(&path).unwrap_err().to_string();
+            let refused = certificate_summaries(&path).unwrap_err().to_string();
             assert!(refused.contains(reason) && refused.contains("tls.crt"), "{refused}");
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use forebay_identity::{ClusterKey, Credentials, Live, Material, Scope, Trust, http_server_config};
+use forebay_identity::{ClusterKey, Credentials, LiveIdentity, Material, Scope, Trust, http_server_config};
 use forebay_types::Role;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -40,7 +40,7 @@ fn credentials(key: &ClusterKey) -> Credentials {
 fn listener(key: &ClusterKey) -> ServerConfig {
     let trust = Trust::new(scope(), &[authority(key)], []).unwrap();
     let material = Material::new(credentials(key), trust, SystemTime::now()).unwrap();
-    http_server_config(&Live::new(material)).unwrap()
+    http_server_config(&LiveIdentity::new(material)).unwrap()
 }
 
 /// A browser that somebody has told to believe this authority.

@@ -2,18 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use forebay_identity::testing::{HOUR, hostile_client};
 use forebay_identity::{
-    Authority, ClusterKey, Credentials, Identity, IdentityError, Live, Looked, Material, Peer, Scope, Settings, Side,
-    Source, Trust, Watch, certificates_pem, client_config, http_client_config, http_server_config, reason,
+    Authority, ClusterKey, Credentials, Identity, IdentityError, LiveIdentity, Material, Peer, Reload, Scope, Settings,
+    Side, Source, Trust, Watch, certificates_pem, client_config, http_client_config, http_server_config, reason,
     server_config,
 };
 use forebay_types::Role;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
-
-const HOUR: Duration = Duration::from_secs(3600);
 
 fn now() -> SystemTime {
     SystemTime::now()
@@ -36,20 +35,20 @@ fn issue(authority: &Authority, name: &str) -> Credentials {
 }
 
 /// An end that is in order.
-fn end(key: &ClusterKey, role: Role, name: &str) -> Arc<Live> {
+fn end(key: &ClusterKey, role: Role, name: &str) -> Arc<LiveIdentity> {
     let credentials = issue(&key.authority(&scope(), role).unwrap(), name);
-    Live::new(Material::new(credentials, trust(key, &scope()), now()).unwrap())
+    LiveIdentity::new(Material::new(credentials, trust(key, &scope()), now()).unwrap())
 }
 
 /// What each end knows of the other, or why it left.
 type Ends = (Result<Peer, String>, Result<Peer, String>);
 
 /// Carries the handshake through, and a byte in both directions.
-fn shake(client: ClientConfig, believes: &Live, server: &Arc<Live>) -> Ends {
+fn shake(client: ClientConfig, believes: &LiveIdentity, server: &Arc<LiveIdentity>) -> Ends {
     shake_with(client, believes, server_config(server, &[b"x"]).unwrap(), server)
 }
 
-fn shake_with(client: ClientConfig, believes: &Live, listens: ServerConfig, server: &Live) -> Ends {
+fn shake_with(client: ClientConfig, believes: &LiveIdentity, listens: ServerConfig, server: &LiveIdentity) -> Ends {
     let name = ServerName::try_from("worker").unwrap();
     let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
     let mut server_end = ServerConnection::new(Arc::new(listens)).unwrap();
@@ -74,7 +73,7 @@ fn shake_with(client: ClientConfig, believes: &Live, listens: ServerConfig, serv
             client_failed = client.process_new_packets().err().map(|error| reason(&error));
         }
     }
-    let seen = |chain: Option<&[CertificateDer<'_>]>, live: &Live, side| {
+    let seen = |chain: Option<&[CertificateDer<'_>]>, live: &LiveIdentity, side| {
         live.material().trust().verify(chain.unwrap_or_default(), side, now()).map_err(|error| error.to_string())
     };
     let by_client = match client_failed {
@@ -90,80 +89,14 @@ fn shake_with(client: ClientConfig, believes: &Live, listens: ServerConfig, serv
     (by_client, by_server)
 }
 
-fn meet(client: &Arc<Live>, server: &Arc<Live>) -> Ends {
+fn meet(client: &Arc<LiveIdentity>, server: &Arc<LiveIdentity>) -> Ends {
     shake(client_config(client, &[b"x"]).unwrap(), client, server)
-}
-
-/// A client that a library would not make: it presents whatever it has, and believes everybody.
-#[derive(Debug)]
-struct Hostile(Option<Arc<rustls::sign::CertifiedKey>>);
-
-impl rustls::client::ResolvesClientCert for Hostile {
-    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
-        self.0.clone()
-    }
-
-    fn has_certs(&self) -> bool {
-        self.0.is_some()
-    }
-}
-
-#[derive(Debug)]
-struct Believes;
-
-impl rustls::client::danger::ServerCertVerifier for Believes {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-fn hostile(credentials: Option<&Credentials>) -> ClientConfig {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let presented = credentials.map(|it| {
-        use rustls::pki_types::pem::PemObject as _;
-        let key = rustls::pki_types::PrivateKeyDer::from_pem_slice(it.key_pem().as_bytes()).unwrap();
-        let key = provider.key_provider.load_private_key(key).unwrap();
-        Arc::new(rustls::sign::CertifiedKey::new(it.chain().to_vec(), key))
-    });
-    let config =
-        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
-    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Believes));
-    config.with_client_cert_resolver(Arc::new(Hostile(presented)))
 }
 
 /// How a worker in order answers somebody who presents these credentials.
 fn refusal(key: &ClusterKey, credentials: Option<&Credentials>) -> String {
     let worker = end(key, Role::Worker, "node1");
-    let (_, by_worker) = shake(hostile(credentials), &worker, &worker);
+    let (_, by_worker) = shake(hostile_client(credentials, &[]), &worker, &worker);
     by_worker.expect_err("believed")
 }
 
@@ -310,9 +243,12 @@ fn an_http_listener_goes_on_with_who_has_no_certificate_and_with_no_false_one() 
         let listens = http_server_config(&coordinator).unwrap();
         shake_with(client, &coordinator, listens, &coordinator).1
     };
-    assert!(asked_by(hostile(None)).unwrap_err().contains("no certificate"), "nobody is at the other end, by name");
+    assert!(
+        asked_by(hostile_client(None, &[])).unwrap_err().contains("no certificate"),
+        "nobody is at the other end, by name"
+    );
     let stranger = issue(&ClusterKey::generate().unwrap().authority(&scope(), Role::Admin).unwrap(), "mallory");
-    assert!(asked_by(hostile(Some(&stranger))).unwrap_err().contains("no authority"));
+    assert!(asked_by(hostile_client(Some(&stranger), &[])).unwrap_err().contains("no authority"));
     let admin = end(&key, Role::Admin, "alice");
     let seen = asked_by(http_client_config(&admin, Some(Role::Coordinator)).unwrap()).unwrap();
     assert_eq!((seen.identity.role(), seen.identity.name()), (Role::Admin, "alice"));
@@ -352,8 +288,8 @@ fn a_key_is_replaced_without_a_pause() {
     let (old, new) = (ClusterKey::generate().unwrap(), ClusterKey::generate().unwrap());
     write(&path, &old.to_pem(), 0o600);
     let (mut watch, material) = Watch::begin(key_settings(path.clone()), now()).unwrap();
-    let live = Live::new(material);
-    assert!(matches!(watch.look(now()), Looked::Same));
+    let live = LiveIdentity::new(material);
+    assert!(matches!(watch.look(now()), Reload::Unchanged));
 
     // Nodes get the file one after the other: those of one step meet those of the next.
     let (of_old, of_new) = (old.to_pem(), new.to_pem());
@@ -362,12 +298,12 @@ fn a_key_is_replaced_without_a_pause() {
     let ahead = directory.path().join("ahead.key");
     let node = |file: &Path, text: &str| {
         write(file, text, 0o600);
-        Live::new(Watch::begin(key_settings(file.to_owned()), now()).unwrap().1)
+        LiveIdentity::new(Watch::begin(key_settings(file.to_owned()), now()).unwrap().1)
     };
     for pair in steps.windows(2) {
         if pair[0] != steps[0] {
             write(&path, &pair[0], 0o600);
-            let Looked::New(material) = watch.look(now()) else { panic!("not seen") };
+            let Reload::New(material) = watch.look(now()) else { panic!("not seen") };
             live.replace(*material);
         }
         let next = node(&ahead, &pair[1]);
@@ -388,15 +324,15 @@ fn what_was_good_stays_while_files_are_wrong_and_it_is_told_once() {
     write(&path, &key.to_pem(), 0o600);
     let (mut watch, _) = Watch::begin(key_settings(path.clone()), now()).unwrap();
     write(&path, &key.to_pem()[..40], 0o600);
-    assert!(matches!(watch.look(now()), Looked::Kept(_)));
-    assert!(matches!(watch.look(now()), Looked::Same));
+    assert!(matches!(watch.look(now()), Reload::Refused(_)));
+    assert!(matches!(watch.look(now()), Reload::Unchanged));
     write(&path, &key.to_pem(), 0o644);
-    let Looked::Kept(error) = watch.look(now()) else { panic!("not seen") };
+    let Reload::Refused(error) = watch.look(now()) else { panic!("not seen") };
     assert!(error.to_string().contains("chmod 600"), "{error}");
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(watch.look(now()), Looked::Kept(_)));
+    assert!(matches!(watch.look(now()), Reload::Refused(_)));
     write(&path, &key.to_pem(), 0o600);
-    assert!(matches!(watch.look(now()), Looked::Same));
+    assert!(matches!(watch.look(now()), Reload::Unchanged));
 }
 
 #[test]
@@ -407,10 +343,10 @@ fn a_certificate_of_our_own_is_renewed_when_half_of_its_time_is_over() {
     let began = now();
     let (mut watch, material) = Watch::begin(key_settings(path), began).unwrap();
     assert!(material.until() > began + 23 * HOUR);
-    assert!(matches!(watch.look(began + 11 * HOUR), Looked::Same));
-    let Looked::New(renewed) = watch.look(began + 12 * HOUR) else { panic!("not renewed") };
+    assert!(matches!(watch.look(began + 11 * HOUR), Reload::Unchanged));
+    let Reload::New(renewed) = watch.look(began + 12 * HOUR) else { panic!("not renewed") };
     assert!(renewed.until() > began + 35 * HOUR);
-    assert!(matches!(watch.look(began + 13 * HOUR), Looked::Same));
+    assert!(matches!(watch.look(began + 13 * HOUR), Reload::Unchanged));
 }
 
 #[test]
@@ -432,24 +368,24 @@ fn files_of_others_are_checked_as_a_pair() {
 
     // Half of the new pair is there.
     write(&at("tls.crt"), &second.chain_pem(), 0o644);
-    let Looked::Kept(error) = watch.look(now()) else { panic!("not seen") };
+    let Reload::Refused(error) = watch.look(now()) else { panic!("not seen") };
     assert!(error.to_string().contains("are no pair"), "{error}");
     write(&at("tls.key"), &second.key_pem(), 0o600);
-    assert!(matches!(watch.look(now()), Looked::New(_)));
+    assert!(matches!(watch.look(now()), Reload::New(_)));
 
     // Somebody is denied from now on.
     write(&at("denied"), "spiffe://example.org/forebay/prod/reader/team-a # left\n", 0o644);
-    let Looked::New(material) = watch.look(now()) else { panic!("not seen") };
+    let Reload::New(material) = watch.look(now()) else { panic!("not seen") };
     assert!(material.trust().denies(&scope().identity(Role::Reader, "team-a").unwrap()));
     write(&at("denied"), "team-b\n", 0o644);
-    let Looked::Kept(error) = watch.look(now()) else { panic!("not seen") };
+    let Reload::Refused(error) = watch.look(now()) else { panic!("not seen") };
     assert!(error.to_string().contains("`team-b` is no identity"), "{error}");
 
     // A certificate that others would not believe is of no use to its owner.
     write(&at("denied"), "", 0o644);
     let strangers = ClusterKey::generate().unwrap();
     write(&at("ca.crt"), &certificates_pem(&authorities(&strangers, &scope())), 0o644);
-    let Looked::Kept(error) = watch.look(now()) else { panic!("not seen") };
+    let Reload::Refused(error) = watch.look(now()) else { panic!("not seen") };
     assert!(error.to_string().contains("would be refused by others"), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! Who may ask an HTTP listener for what (ADR 0023), and who keeps a record of those who ask ([`crate::witness`]).
+//! Who may ask an HTTP listener for what (ADR 0023), and who keeps a record of those who ask ([`crate::audit`]).
 //!
 //! ```text
 //!   certificate, if one is shown ─── the role in its name ────┐
@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use forebay_identity::{Auditing, Live, LiveTokens, Peer, Side, http_server_config, reason};
+use forebay_identity::{Auditing, LiveIdentity, LiveTokens, Peer, Side, http_server_config, reason};
 use forebay_types::{Permission, Role};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -49,7 +49,7 @@ struct Demands {
 /// What TLS is spoken with, and whose certificates are believed.
 struct Tls {
     acceptor: TlsAcceptor,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
 }
 
 impl std::fmt::Debug for Demands {
@@ -103,7 +103,11 @@ impl Access {
     ///
     /// # Errors
     /// None that a sound build has.
-    pub fn proved(live: &Arc<Live>, tokens: Arc<LiveTokens>, accepts_plain: bool) -> Result<Self, rustls::Error> {
+    pub fn proved(
+        live: &Arc<LiveIdentity>,
+        tokens: Arc<LiveTokens>,
+        accepts_plain: bool,
+    ) -> Result<Self, rustls::Error> {
         let acceptor = TlsAcceptor::from(Arc::new(http_server_config(live)?));
         let tls = Some(Tls { acceptor, live: Arc::clone(live) });
         Ok(Self::of(Demands { tls, tokens, accepts_plain }))

@@ -1,5 +1,5 @@
 //! What every request passes before a page or an interface sees it: it asks one of our names ([`crate::hosts`]), and who asks may
-//! do so ([`crate::access`]). What becomes of it is recorded, where that is wanted ([`crate::witness`]).
+//! do so ([`crate::access`]). What becomes of it is recorded, where that is wanted ([`crate::audit`]).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,9 +15,9 @@ use serde_json::json;
 use tracing::debug;
 
 use crate::access::{Access, Caller, Denial, Judgement, Operation};
+use crate::audit::{RequestAudit, answered, turned_away};
 use crate::hosts::{HostNames, Refusal};
 use crate::refused::{self, Reason};
-use crate::witness::{Witness, answered, turned_away};
 
 /// What is asked of those who ask.
 pub(crate) struct Gate {
@@ -50,12 +50,12 @@ async fn only_who_may(State(gate): State<Arc<Gate>>, mut request: Request, next:
     let (nobody, permission) = (Caller(None), gate.permission(&request));
     let caller = request.extensions().get().unwrap_or(&nobody);
     let Judgement { by_token, verdict } = gate.access.judge(permission, caller, request.headers(), SystemTime::now());
-    let witness = gate.witness(&request, by_token);
+    let audit = gate.audit(&request, by_token);
     if let Err(denial) = verdict {
-        witness.iter().for_each(|witness| witness.refused(&denial));
+        audit.iter().for_each(|audit| audit.refused(&denial));
         return deny(denial);
     }
-    let pending = witness.and_then(|witness| witness.begin(request.method(), permission));
+    let pending = audit.and_then(|audit| audit.begin(request.method(), permission));
     if let Some(pending) = &pending {
         request.extensions_mut().insert(pending.about());
     }
@@ -66,8 +66,8 @@ async fn only_who_may(State(gate): State<Arc<Gate>>, mut request: Request, next:
 
 impl Gate {
     /// Who records what becomes of a request that shows a token of this role.
-    fn witness(&self, request: &Request, by_token: Option<Role>) -> Option<Witness> {
-        self.access.audit().map(|auditing| Witness::of(auditing, request, by_token))
+    fn audit(&self, request: &Request, by_token: Option<Role>) -> Option<RequestAudit> {
+        self.access.audit().map(|auditing| RequestAudit::of(auditing, request, by_token))
     }
 
     /// What a request asks for.
@@ -106,7 +106,7 @@ async fn only_ours(State((gate, hosts)): State<(Arc<Gate>, Arc<HostNames>)>, req
     match hosts.judge(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
-            gate.witness(&request, None).iter().for_each(|witness| witness.refused(&refusal));
+            gate.audit(&request, None).iter().for_each(|audit| audit.refused(&refusal));
             refuse(&refusal)
         }
     }

@@ -29,13 +29,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::access::{Access, Caller, Opened, Operation};
+use crate::audit::{process_of, turned_away};
 use crate::guard::{Gate, guarded, tls_only};
 use crate::hosts::HostNames;
 use crate::places::Source;
 use crate::refused::{self, Reason};
 use crate::seats::{Place, Seats};
 use crate::socket::{AnswerBody, RequestBody, Socket, Stream};
-use crate::witness::{process_of, turned_away};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);

@@ -15,12 +15,13 @@
 //! * `http`: a listener that no client can keep busy, also of others: `places` decides which connections stay, `seats`
 //!   sees to it, and in `socket` no client is waited for without end;
 //! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `access`: by whom, and for
-//!   what; `refused` counts what may not, and `witness` tells it to whoever keeps a record;
+//!   what; `refused` counts what may not, and `audit` tells it to whoever keeps a record;
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod access;
+mod audit;
 mod exposition;
 mod family;
 #[cfg(feature = "fuzzing")]
@@ -38,9 +39,9 @@ mod seats;
 mod server;
 mod sharded;
 mod socket;
-mod witness;
 
 pub use access::{Access, Operation};
+pub use audit::About;
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};
 pub use hosts::HostNames;
@@ -52,4 +53,3 @@ pub use refused::collect_refused;
 pub use report::lines;
 pub use server::{MetricsServer, Site, WebError, counters, routes, serve, serve_health};
 pub use sharded::ShardedCounter;
-pub use witness::About;

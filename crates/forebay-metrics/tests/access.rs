@@ -4,11 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use forebay_identity::{
-    Audit, AuditEvent, Auditing, ClusterKey, Credentials, Identity, Live, LiveTokens, Material, Scope, TokenFile,
-    Trust, http_client_config, new_token,
+    Audit, AuditEvent, Auditing, Identity, LiveIdentity, LiveTokens, Material, TokenFile, http_client_config,
+    new_token, testing,
 };
 use forebay_metrics::{Access, HostNames, MetricsServer, Readiness, Registry, Site, routes, serve};
 use forebay_types::{AuditEvents, Role};
@@ -23,38 +23,27 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{ClientConfig, SignatureScheme};
 
-const HOUR: Duration = Duration::from_secs(3600);
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// A cluster, as whoever has its key makes it.
-struct Cluster {
-    key: ClusterKey,
-    scope: Scope,
-}
+/// A cluster, of which everybody is called `one`.
+struct Cluster(testing::Cluster);
 
 impl Cluster {
     fn new() -> Self {
-        Self { key: ClusterKey::generate().unwrap(), scope: Scope::new("example.org", "prod").unwrap() }
-    }
-
-    fn credentials(&self, role: Role) -> Credentials {
-        let now = SystemTime::now();
-        self.key.authority(&self.scope, role).unwrap().issue("one", now - HOUR, now + HOUR).unwrap()
+        Self(testing::Cluster::new())
     }
 
     fn identity(&self, role: Role) -> Identity {
-        self.scope.identity(role, "one").unwrap()
+        self.0.identity(role, "one")
     }
 
     fn material(&self, role: Role, denied: Option<Identity>) -> Material {
-        let authorities = Role::ALL.map(|role| self.key.authority(&self.scope, role).unwrap().certificate().clone());
-        let trust = Trust::new(self.scope.clone(), &authorities, denied).unwrap();
-        Material::new(self.credentials(role), trust, SystemTime::now()).unwrap()
+        self.0.material(role, "one", self.0.trust(denied), testing::HOUR)
     }
 
     /// What somebody of this role asks with.
     fn client(&self, role: Role) -> ClientConfig {
-        http_client_config(&Live::new(self.material(role, None)), None).unwrap()
+        http_client_config(&self.0.live(role, "one"), None).unwrap()
     }
 
     /// What somebody asks with who has no certificate, as a browser does.
@@ -93,7 +82,7 @@ impl Audit for Record {
 struct Listener {
     cluster: Cluster,
     server: MetricsServer,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     /// Tokens of an admin and of a program that scrapes.
     admin: String,
     scrapes: String,
@@ -113,7 +102,7 @@ impl Listener {
         };
         let ((of_admin, admin), (of_scrapes, scrapes)) = (file(Role::Admin), file(Role::Metrics));
         let tokens = LiveTokens::open(vec![of_admin, of_scrapes]).unwrap();
-        let live = Live::new(cluster.material(Role::Worker, None));
+        let live = LiveIdentity::new(cluster.material(Role::Worker, None));
         let record = Arc::new(Record::default());
         let auditing = Auditing { events: AuditEvents::All, audit: Arc::clone(&record) as Arc<dyn Audit> };
         let access = Access::proved(&live, tokens, accepts_plain).unwrap().recorded(Some(auditing));

@@ -345,7 +345,7 @@ impl LinkReports {
 
 /// A client of the workers of `membership`, over TCP, RDMA and shared memory; of `own`, if it is one of them, directly. `reach` is which of their
 /// addresses those are, and decides what it connects from; `away` is what becomes of requests while none can be reached;
-/// `security` is what it proves to them, over TCP and for shared memory.
+/// `security` is what it proves to them, over TCP and for shared memory; it is to be kept for as long as the client.
 ///
 /// # Errors
 /// When its memory cannot be had or its interface has no address.
@@ -355,9 +355,9 @@ pub async fn remote_client(
     membership: Arc<dyn Membership>,
     own: Option<Own>,
     away: Away,
-    security: Option<Arc<Security>>,
+    security: Option<&Security>,
 ) -> anyhow::Result<RemoteClient> {
-    let options = proving(tcp_options(config, binding::source_for(config, reach)?), security.as_deref());
+    let options = proving(tcp_options(config, binding::source_for(config, reach)?), security);
     let buffers = match crate::rdma::is_wanted_for_data(config) {
         true => registered_buffers(config).await?,
         false => pool(config.client_memory_size, config.worker_memory_huge_pages, Sharing::Private)?,
@@ -370,7 +370,7 @@ pub async fn remote_client(
         }
         None => Arc::new(TcpConnector { options }),
     };
-    let near = NearConnector::over(Arc::clone(&connector), config, security.as_deref());
+    let near = NearConnector::over(Arc::clone(&connector), config, security);
     let connector: Arc<dyn Connector> = match near.map(Arc::new) {
         Some(near) => {
             links.near = Arc::downgrade(&near);

@@ -128,6 +128,8 @@ pub(crate) struct Coordinating {
     page: Option<String>,
     /// The listener for probes, if there is one.
     probes: Option<MetricsServer>,
+    /// Who it is, if it proves that.
+    security: Option<Arc<Security>>,
 }
 
 impl Coordinating {
@@ -218,7 +220,7 @@ impl Coordinating {
             // What demands a token is for a browser.
             Listening::ForOwner { .. } => socket,
         };
-        Ok(Self { coordinator, view, hot, reached_at, page, probes })
+        Ok(Self { coordinator, view, hot, reached_at, page, probes, security })
     }
 
     /// Where it listens, if that is an address.
@@ -265,6 +267,9 @@ impl Coordinating {
             coordinator.close().await;
         }
         self.view.close().await;
+        if let Some(security) = self.security {
+            security.close().await;
+        }
     }
 }
 

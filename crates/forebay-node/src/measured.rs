@@ -56,7 +56,7 @@ pub(crate) struct Measured {
 /// What a server over TCP counts.
 struct Server {
     connections: Box<dyn Fn() -> usize + Send + Sync>,
-    unproved: Box<dyn Fn() -> usize + Send + Sync>,
+    unauthenticated: Box<dyn Fn() -> usize + Send + Sync>,
     zero_copy: Box<dyn Fn() -> ZeroCopyCounts + Send + Sync>,
     closed: Box<dyn Fn() -> [(CloseReason, u64); CloseReason::ALL.len()] + Send + Sync>,
     upload_memory: Box<dyn Fn() -> usize + Send + Sync>,
@@ -79,7 +79,7 @@ impl Measured {
     pub(crate) fn served_by(&self, server: &TcpServer) {
         self.servers.lock().push(Server {
             connections: Box::new(server.connection_gauge()),
-            unproved: Box::new(server.unproved_gauge()),
+            unauthenticated: Box::new(server.unauthenticated_gauge()),
             zero_copy: Box::new(server.zero_copy_counts()),
             closed: Box::new(server.closed_counts()),
             upload_memory: Box::new(server.body_memory_gauge()),
@@ -124,8 +124,9 @@ impl Measured {
         let servers = self.servers.lock();
         report["connections"] = json!(servers.iter().map(|server| (server.connections)()).sum::<usize>());
         let windows = self.windows.lock().upgrade();
-        let unproved = servers.iter().map(|server| (server.unproved)()).sum::<usize>();
-        report["unproved_connections"] = json!(unproved + windows.as_ref().map_or(0, |windows| windows.unproved()));
+        let unauthenticated = servers.iter().map(|server| (server.unauthenticated)()).sum::<usize>();
+        let of_windows = windows.as_ref().map_or(0, |windows| windows.unauthenticated());
+        report["unauthenticated_connections"] = json!(unauthenticated + of_windows);
         report["upload_memory"] = json!(servers.iter().map(|server| (server.upload_memory)()).sum::<usize>());
         let mut closed = BTreeMap::from(CloseReason::ALL.map(|reason| (reason.name(), 0_u64)));
         for (reason, count) in servers.iter().flat_map(|server| (server.closed)()) {

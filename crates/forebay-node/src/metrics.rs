@@ -65,7 +65,9 @@ pub(crate) fn collect(report: &Report, families: &mut Families) {
         if let (Some(connections), Some(memory)) = (part.connections, part.upload_memory) {
             families.gauge("forebay_worker_connections", "Open TCP connections").add([], connections);
             let help = "Open connections over TCP and to shared memory whose clients proved no identity";
-            families.gauge("forebay_worker_unproved_connections", help).add([], part.unproved_connections);
+            families
+                .gauge("forebay_worker_unauthenticated_connections", help)
+                .add([], part.unauthenticated_connections);
             let help = "Memory of uploads that a worker receives or passes on";
             families.gauge("forebay_worker_upload_memory_bytes", help).add([], memory);
         }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_client::Client;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +14,7 @@ use crate::direct::Direct;
 use crate::error::UserError;
 use crate::mounted::{MountSummary, Mounted};
 use crate::mountpoint::Place;
+use crate::security::Security;
 use crate::web::Web;
 use crate::worker_node::WorkerNode;
 
@@ -109,6 +111,8 @@ pub(crate) struct Parts {
     pub(crate) mounted: Option<Mounted>,
     pub(crate) coordinating: Option<Coordinating>,
     pub(crate) client: Option<Client>,
+    /// Who its client is, if it proves that.
+    pub(crate) client_security: Option<Arc<Security>>,
     pub(crate) direct: Option<Direct>,
     pub(crate) worker: Option<WorkerNode>,
     pub(crate) web: Option<Web>,
@@ -130,6 +134,9 @@ impl Parts {
         }
         if let Some(client) = self.client {
             client.close().await;
+        }
+        if let Some(security) = self.client_security {
+            security.close().await;
         }
         if let Some(direct) = self.direct {
             direct.close().await;

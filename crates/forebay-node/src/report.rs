@@ -42,7 +42,7 @@ pub struct Report {
     /// Connections of a worker over TCP.
     pub connections: Option<u64>,
     /// Those of them, and to its shared memory, whose clients proved nothing.
-    pub unproved_connections: u64,
+    pub unauthenticated_connections: u64,
     /// Those that it closed or refused, by reason.
     pub closed_connections: BTreeMap<String, u64>,
     /// Bytes of memory that uploads to a worker have.

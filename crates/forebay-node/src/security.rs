@@ -2,17 +2,18 @@
 //!
 //! Each part of a process that listens or connects has an identity of its own: a worker is one towards its clients and towards
 //! other workers, and the mount beside it reads as a client does. The files are looked at every few seconds, for as long as
-//! somebody uses what they say.
+//! there is the [`Security`] that was made of them: whoever makes one keeps it while it listens or connects.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_cluster::Member;
 use forebay_config::{Config, Host, SecurityMode, WriteMode};
 use forebay_identity::{
-    Believed, Live, LiveTokens, Looked, Passes, Scope, Settings, Source, TokenFile, Watch, http_client_config,
+    AuthoritySource, LiveIdentity, LiveTokens, Passes, Reload, Scope, Settings, Source, TokenFile, Watch,
+    http_client_config,
 };
 use forebay_metrics::Access;
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerSecurity};
@@ -20,6 +21,7 @@ use forebay_types::Role;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use tracing::{error, info};
 
 use crate::error::{Exit, Fault};
@@ -33,9 +35,9 @@ const MAX_NAME: usize = 64;
 /// Addresses of this machine that a certificate names at most: it goes over the network in each handshake.
 const MAX_ADDRESSES: usize = 32;
 
-/// The identity of a part of this process.
+/// The identity of a part of this process. What was made of it is renewed as long as it lives.
 pub struct Security {
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     server: ServerSecurity,
     /// `None`: it demands something of those who connect, and proves nothing to those that it connects to.
     client: Option<ClientSecurity>,
@@ -45,6 +47,8 @@ pub struct Security {
     accepts_plain: bool,
     /// Whom it has admitted over TCP to come over RDMA.
     passes: Arc<Mutex<Passes>>,
+    /// The tasks that look at the files. They are aborted with it.
+    looking: Mutex<JoinSet<()>>,
 }
 
 /// What a cluster goes by: one mode, or several while it goes from one to another.
@@ -96,11 +100,11 @@ impl Modes {
         let (source, also) = if self.proves == SecurityMode::Mtls {
             let certificate = config.security_cert_file.clone();
             let key = config.security_cert_key_file.clone();
-            (Source::Files { certificate, key, authorities }, Believed::Key(key_file))
+            (Source::Files { certificate, key, authorities }, AuthoritySource::Key(key_file))
         } else {
             let (name, hosts) = (name_of(name), hosts(config));
             let source = Source::Key { file: key_file, role, name, hosts, lifetime: LIFETIME };
-            (source, Believed::Files(authorities))
+            (source, AuthoritySource::Files(authorities))
         };
         let scope = Scope::new(&config.security_trust_domain, config.cluster_name.as_str()).map_err(|error| {
             let next =
@@ -114,7 +118,7 @@ impl Modes {
 
 impl Security {
     /// The identity of a part with this role and name, if `security.mode` or `security.accept` want one. With certificates of
-    /// others, role and name are what these say.
+    /// others, role and name are what these say. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When it cannot be had: a process that should prove who it is does not start without.
@@ -122,8 +126,8 @@ impl Security {
         let Some(modes) = Modes::of(config)? else { return Ok(None) };
         let settings = modes.settings(config, role, name)?;
         let (watch, material) = Watch::begin(settings, SystemTime::now()).map_err(unusable)?;
-        info!(identity = %material.identity(), mode = config.security_mode.as_str(), "has an identity");
-        let live = Live::new(material);
+        info!(identity = %material.identity(), mode = config.security_mode.as_str(), "identity loaded");
+        let live = LiveIdentity::new(material);
         let server = ServerSecurity::new(&live, config.network_tcp_security).map_err(unusable)?;
         let server = if modes.accepts_plain { server.accepting_plain() } else { server };
         let client = ClientSecurity::to_worker(&live, config.network_tcp_security).map_err(unusable)?;
@@ -133,9 +137,18 @@ impl Security {
         let window_server = if modes.accepts_plain { window_server.accepting_plain() } else { window_server };
         let window_client = forebay_shm::ClientSecurity::to_worker(&live).map_err(unusable)?;
         let window_client = Some(window_client).filter(|_| proves);
-        tokio::spawn(look_after(watch, Arc::downgrade(&live)));
-        let (accepts_plain, passes) = (modes.accepts_plain, Arc::default());
-        Ok(Some(Arc::new(Self { live, server, client, window_server, window_client, accepts_plain, passes })))
+        let mut looking = JoinSet::new();
+        looking.spawn(look_after(watch, Arc::clone(&live)));
+        Ok(Some(Arc::new(Self {
+            live,
+            server,
+            client,
+            window_server,
+            window_client,
+            accepts_plain: modes.accepts_plain,
+            passes: Arc::default(),
+            looking: Mutex::new(looking),
+        })))
     }
 
     /// That of a client of the workers: of a mount, or of a command.
@@ -191,7 +204,10 @@ impl Security {
 
     /// What one proves who asks an HTTP listener of this cluster, and demands: one of the role `expects`, or, without, of any. `None`:
     /// plain text.
-    pub(crate) fn http_client(&self, expects: Option<Role>) -> Result<Option<ClientConfig>, Fault> {
+    ///
+    /// # Errors
+    /// None that a sound build has.
+    pub fn http_client(&self, expects: Option<Role>) -> Result<Option<ClientConfig>, Fault> {
         let config = self.client.is_some().then(|| http_client_config(&self.live, expects));
         config.transpose().map_err(unusable)
     }
@@ -200,8 +216,14 @@ impl Security {
     fn access(&self, config: &Config) -> Result<Access, Fault> {
         let tokens = LiveTokens::open(token_files(config)).map_err(unusable)?;
         let access = Access::proved(&self.live, Arc::clone(&tokens), self.accepts_plain).map_err(unusable)?;
-        tokio::spawn(look_after_tokens(Arc::downgrade(&tokens)));
+        self.looking.lock().spawn(look_after_tokens(tokens));
         Ok(access)
+    }
+
+    /// Ends the looking at its files: what they say stays as it is. A look that waits for a disk is not waited for.
+    pub async fn close(&self) {
+        let mut looking = std::mem::take(&mut *self.looking.lock());
+        looking.shutdown().await;
     }
 }
 
@@ -211,16 +233,6 @@ impl Security {
 /// When tokens are to be taken, and their files cannot be used.
 pub(crate) fn access(config: &Config, security: Option<&Security>) -> Result<Access, Fault> {
     security.map_or_else(|| Ok(Access::everybody()), |security| security.access(config))
-}
-
-/// What a command proves that asks an HTTP listener, and demands of it: one of the role `expects`, or, without, of any of the
-/// cluster. `None`: plain text.
-///
-/// # Errors
-/// As [`Security::open`].
-pub fn http_client(config: &Config, expects: Option<Role>) -> anyhow::Result<Option<ClientConfig>> {
-    let Some(security) = Security::of_client(config, false)? else { return Ok(None) };
-    Ok(security.http_client(expects)?)
 }
 
 fn token_files(config: &Config) -> Vec<TokenFile> {
@@ -297,48 +309,49 @@ fn name_of(text: &str) -> String {
     if name.chars().all(|letter| letter == '.') { "unnamed".to_owned() } else { name }
 }
 
-async fn look_after(watch: Watch, live: Weak<Live>) {
-    let mut watch = Some(watch);
-    while live.strong_count() > 0 {
+/// Looks at the files of an identity until it is aborted.
+async fn look_after(mut watch: Watch, live: Arc<LiveIdentity>) {
+    loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let Some(mut looking) = watch.take() else { return };
         // A disk, or a server of files, may be slow.
-        let looked = tokio::task::spawn_blocking(move || {
-            let looked = looking.look(SystemTime::now());
-            (looking, looked)
+        let looking = tokio::task::spawn_blocking(move || {
+            let looked = watch.look(SystemTime::now());
+            (watch, looked)
         });
-        let Ok((looking, looked)) = looked.await else { return };
-        watch = Some(looking);
+        // It ends without an answer only with its runtime, or when a look panicked, which has been told.
+        let Ok((back, looked)) = looking.await else { return };
+        watch = back;
         match looked {
-            Looked::Same => {}
-            Looked::New(material) => {
-                info!(identity = %material.identity(), "has a new certificate, or new ones to believe");
-                if let Some(live) = live.upgrade() {
-                    live.replace(*material);
-                }
+            Reload::Unchanged => {}
+            Reload::New(material) => {
+                info!(identity = %material.identity(), "certificates or denied identities changed, and are in use");
+                live.replace(*material);
             }
-            Looked::Kept(reason) => error!(%reason, "what this process proves and believes stays as it was"),
+            Reload::Refused(reason) => {
+                error!(%reason, "certificates or denied identities cannot be reloaded: the previous ones stay in use")
+            }
         }
     }
 }
 
-async fn look_after_tokens(tokens: Weak<LiveTokens>) {
+/// Looks at the files of tokens until it is aborted.
+async fn look_after_tokens(tokens: Arc<LiveTokens>) {
     let mut told = None;
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let Some(tokens) = tokens.upgrade() else { return };
-        let Ok(looked) = tokio::task::spawn_blocking(move || tokens.look()).await else { return };
+        let looking = Arc::clone(&tokens);
+        let Ok(looked) = tokio::task::spawn_blocking(move || looking.look()).await else { return };
         match looked {
             Ok(is_new) => {
                 told = None;
                 if is_new {
-                    info!("takes other tokens");
+                    info!("tokens reloaded");
                 }
             }
             // Said once for each change.
             Err(reason) if told.as_ref() == Some(&reason.to_string()) => {}
             Err(reason) => {
-                error!(%reason, "the tokens that this process takes stay as they were");
+                error!(%reason, "tokens cannot be reloaded: the previous ones stay in use");
                 told = Some(reason.to_string());
             }
         }
@@ -347,9 +360,29 @@ async fn look_after_tokens(tokens: Weak<LiveTokens>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use forebay_config::Sources;
+    use forebay_identity::ClusterKey;
 
     use super::*;
+
+    #[tokio::test]
+    async fn nothing_looks_at_its_files_any_more_once_it_is_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cluster.key");
+        std::fs::write(&file, &*ClusterKey::generate().unwrap().to_pem()).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        let config = Config { security_mode: SecurityMode::Key, security_key_file: file, ..Config::default() };
+        let security = Security::open(&config, Role::Worker, "node1").unwrap().unwrap();
+        drop(security.access(&config).unwrap());
+        assert_eq!(security.looking.lock().len(), 2, "that of the identity, and that of the tokens of a listener");
+        security.close().await;
+        let live = Arc::downgrade(&security.live);
+        drop(security);
+        assert_eq!(live.strong_count(), 0);
+    }
 
     #[test]
     fn a_cluster_goes_from_one_mode_to_another_in_steps() {

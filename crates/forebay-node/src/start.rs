@@ -252,8 +252,9 @@ impl Starting<'_> {
         let away = self.parts.direct.as_ref().map_or(otherwise, Direct::away);
         let worker = self.parts.worker.as_ref();
         let own = own.zip(worker).map(|(name, node)| (name.into(), Arc::clone(node.worker()) as Arc<dyn Service>));
+        self.parts.client_security = Security::of_client(config, plan.mountpoint.is_some())?;
+        let security = self.parts.client_security.as_deref();
         // It may take seconds to have the kernel back its memory.
-        let security = Security::of_client(config, plan.mountpoint.is_some())?;
         let client = assembly::remote_client(config, reach, membership, own, away, security);
         let RemoteClient { client, links } = Self::unless_cancelled(self.cancelled, client).await?;
         Ok((self.parts.client.insert(client).clone(), links))

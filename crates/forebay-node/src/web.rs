@@ -4,6 +4,7 @@
 //! an interface ends the process before: see `binding.rs`.)
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use forebay_config::{Config, Loaded, Origin as Source};
@@ -20,6 +21,8 @@ use crate::{binding, http, metrics};
 pub(crate) struct Web {
     servers: Vec<MetricsServer>,
     readiness: Readiness,
+    /// Who it is, where no other part of the process is that.
+    security: Option<Arc<Security>>,
     /// Where others reach it.
     pub(crate) advertised: String,
 }
@@ -46,19 +49,24 @@ impl Web {
         token: Option<&PageToken>,
     ) -> Option<Self> {
         let config = &loaded.config;
+        let mut security = None;
         let (addresses, terms) = match token {
             Some(token) => (Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]), Ok(Terms::by_token(config, token))),
             None => {
                 let address = binding::mount_web_address(config).map(|address| vec![address.ip()]);
-                let security = Security::of_client(config, true);
-                (address, security.and_then(|security| Ok(Terms::of(config, security.as_deref())?)))
+                let terms = Security::of_client(config, true).and_then(|own| {
+                    security = own;
+                    Ok(Terms::of(config, security.as_deref())?)
+                });
+                (address, terms)
             }
         };
         let may_move = loaded.origin("client.web.port") == Source::Default;
         let readiness = Readiness::new();
         let site = metrics::site(readiness.clone(), report);
         let web = Self::start(addresses, config.client_web_port, may_move, readiness, site, hostname_or(None), terms);
-        Some(web.await?.with_probes(config, "client.health.port", config.client_health_port).await)
+        let web = Self { security, ..web.await? };
+        Some(web.with_probes(config, "client.health.port", config.client_health_port).await)
     }
 
     /// `may_move`: to a free port, if `port` is taken.
@@ -95,7 +103,7 @@ impl Web {
                 true => binding::host_and_port(&host, bound.port()),
                 false => bound.to_string(),
             };
-            anyhow::Ok(Self { servers, readiness, advertised })
+            anyhow::Ok(Self { servers, readiness, security: None, advertised })
         };
         match started.await {
             Ok(web) => Some(web),
@@ -122,5 +130,8 @@ impl Web {
     /// Ends it.
     pub(crate) async fn close(self) {
         futures::future::join_all(self.servers.iter().map(MetricsServer::close)).await;
+        if let Some(security) = self.security {
+            security.close().await;
+        }
     }
 }

@@ -105,8 +105,8 @@ impl Windows {
     }
 
     /// How many of the clients had to prove nothing.
-    pub(crate) fn unproved(&self) -> usize {
-        self.server.as_ref().map_or(0, WindowServer::unproved)
+    pub(crate) fn unauthenticated(&self) -> usize {
+        self.server.as_ref().map_or(0, WindowServer::unauthenticated)
     }
 
     /// The clients that look through them, and what must stay as it is meanwhile.

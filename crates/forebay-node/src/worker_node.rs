@@ -342,6 +342,9 @@ impl WorkerNode {
         }
         drop(self.worker);
         self.store.close().await;
+        if let Some(security) = self.security {
+            security.close().await;
+        }
     }
 }
 

@@ -10,17 +10,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use forebay_identity::{Identity, Live, Pass, Passes, Peer, Standing};
+use forebay_identity::{Identity, LiveIdentity, Pass, Passes, Peer, Standing};
 use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Transport};
 use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Whom a server accepts.
 #[derive(Clone, Debug)]
 pub struct ServerSecurity {
     /// Who is denied by now.
-    pub live: Arc<Live>,
+    pub live: Arc<LiveIdentity>,
     /// Those who were admitted over TCP and have not come yet.
     pub passes: Arc<Mutex<Passes>>,
     /// Accept also those who show nothing, and let them do everything: for the time in which a cluster is being changed.
@@ -118,7 +119,7 @@ impl ClientSecurity {
         let request = Request::on_path(Op::Admit, body, deadline);
         let tcp = Arc::clone(&self.tcp);
         // A connection that is made for it serves others, too, and not on this thread.
-        let asked = self.runtime.spawn(async move { tcp.call(request, None).await });
+        let asked = AbortOnDropHandle::new(self.runtime.spawn(async move { tcp.call(request, None).await }));
         let refused = |reason: String| LinkError::Refused { peer: peer.to_owned(), reason };
         match asked.await {
             Ok(Ok(reply)) => {

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use common::admission::{Admitting, HOUR, worker_of};
-use forebay_identity::{ClusterKey, Live};
+use forebay_identity::LiveIdentity;
+use forebay_identity::testing::Cluster;
 use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, IoThreadStats, RdmaServer, RdmaTransport, ServerSecurity};
 use forebay_transport::conformance::{self, Behaviour, Fixture, Scripted};
 use forebay_transport::{LocalTransport, Payload, Service, Transport};
@@ -31,7 +32,7 @@ enum Ucx<const PROVES: bool> {
 
 /// What a server demands, and how a client is admitted there, as somebody whose role would allow changes.
 fn proofs() -> (ServerSecurity, ClientSecurity) {
-    let live = Live::new(worker_of(&ClusterKey::generate().unwrap(), None));
+    let live = LiveIdentity::new(worker_of(&Cluster::new(), None));
     let passes = Arc::default();
     let client = ClientSecurity::over(Admitting::new(&passes, Role::Admin, [HOUR; 2]));
     (ServerSecurity { live, passes, accepts_plain: false }, client)

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use common::admission::{Admitting, HOUR, somebody, worker_of};
 use common::raw::{Heard, Raw, by_hand, noise, send};
 use common::*;
-use forebay_identity::{ClusterKey, Live, PASS_LIFETIME, Pass, Passes, Peer};
+use forebay_identity::testing::Cluster;
+use forebay_identity::{LiveIdentity, PASS_LIFETIME, Pass, Passes, Peer};
 use forebay_rdma::{ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerSecurity, wire};
 use forebay_transport::conformance::{self, Behaviour, Scripted, payload_of, read, until};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, ReplyHeader, RequestHeader, set_tag, tag};
@@ -28,8 +29,8 @@ const ANOTHER_ID: NonZeroU64 = NonZeroU64::new(0xa1d).unwrap();
 /// A server whose clients have to be admitted.
 struct Scene {
     library: &'static Library,
-    key: ClusterKey,
-    live: Arc<Live>,
+    cluster: Cluster,
+    live: Arc<LiveIdentity>,
     passes: Arc<Mutex<Passes>>,
     service: Arc<Scripted>,
     server: RdmaServer,
@@ -42,12 +43,12 @@ impl Scene {
 
     async fn accepting_plain(accepts_plain: bool) -> Option<Self> {
         let library = library()?;
-        let key = ClusterKey::generate().unwrap();
-        let live = Live::new(worker_of(&key, None));
+        let cluster = Cluster::new();
+        let live = LiveIdentity::new(worker_of(&cluster, None));
         let (passes, service) = (Arc::<Mutex<Passes>>::default(), Scripted::new());
         let security = ServerSecurity { live: Arc::clone(&live), passes: Arc::clone(&passes), accepts_plain };
         let server = serve_with(library, 0, service.clone(), Some(security)).await;
-        Some(Self { library, key, live, passes, service, server })
+        Some(Self { library, cluster, live, passes, service, server })
     }
 
     fn raw(&self) -> Raw {
@@ -220,7 +221,7 @@ fn who_is_denied_is_cut_within_seconds_and_does_not_come_again() {
         let slow = read(Behaviour::Gated, 1, 0, 100, LONG);
         send(&endpoint, wire::REQUEST, &request_with(1, &slow, pass.client), Sent::None);
         until("it is asked", || scene.service.started() == 1).await;
-        scene.live.replace(worker_of(&scene.key, Some(reader.identity.clone())));
+        scene.live.replace(worker_of(&scene.cluster, Some(reader.identity.clone())));
         let start = Instant::now();
         assert_dismissed(&raw, &endpoint, FailureKind::PermissionDenied, "is denied").await;
         // Five seconds, by the clock of a server that has the processor when it is its turn.

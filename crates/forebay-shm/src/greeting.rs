@@ -12,12 +12,12 @@ use forebay_identity::{Peer, Unproved};
 use forebay_transport::wire::HELLO_LEN;
 use forebay_transport::{Caller, Flags, Op};
 
+use crate::audit::SessionAudit;
 use crate::handshake::{Handshake, HandshakeError, PIECE, is_tls};
 use crate::security::ServerSecurity;
 use crate::sessions::{End, SessionsShared, caller_of};
 use crate::socket::{Received, Socket, is_process, our_process};
 use crate::wire::{GREETING_LEN, Greeting, Malformed};
-use crate::witness::Witness;
 
 impl From<HandshakeError> for End {
     fn from(error: HandshakeError) -> Self {
@@ -31,22 +31,22 @@ impl From<HandshakeError> for End {
 }
 
 /// Hears who the client is, says hello, and passes the memory, within the time for a hello. Who it proved to be, if it had to:
-/// `witness` is told as soon as that is known.
+/// `audit` is told as soon as that is known.
 pub(crate) async fn greet(
     socket: &Socket,
     shared: &SessionsShared,
-    witness: Option<&mut Witness>,
+    audit: Option<&mut SessionAudit>,
 ) -> Result<Option<Peer>, End> {
     let waited = shared.options.hello_timeout;
-    tokio::time::timeout(waited, hear(socket, shared, witness)).await.unwrap_or(Err(End::Late(waited)))
+    tokio::time::timeout(waited, hear(socket, shared, audit)).await.unwrap_or(Err(End::Late(waited)))
 }
 
-async fn hear(socket: &Socket, shared: &SessionsShared, witness: Option<&mut Witness>) -> Result<Option<Peer>, End> {
+async fn hear(socket: &Socket, shared: &SessionsShared, audit: Option<&mut SessionAudit>) -> Result<Option<Peer>, End> {
     let mut packet = vec![0; PIECE];
     let Received::Packet(length) = socket.next(&mut packet).await? else { return Err(End::Closed) };
     let first = packet.get(..length).ok_or(Malformed::Size(length))?;
     match &shared.options.security {
-        Some(security) if is_tls(first) => prove(socket, shared, security, first, witness).await.map(Some),
+        Some(security) if is_tls(first) => prove(socket, shared, security, first, audit).await.map(Some),
         None if is_tls(first) => Err(End::TakesNoProof),
         Some(security) if !security.accepts_plain() => Err(End::ProvesNothing),
         _ => plain(socket, shared, first).await.map(|()| None),
@@ -73,18 +73,18 @@ async fn prove(
     shared: &SessionsShared,
     security: &ServerSecurity,
     first: &[u8],
-    witness: Option<&mut Witness>,
+    audit: Option<&mut SessionAudit>,
 ) -> Result<Peer, End> {
     let mut handshake = Handshake::new(socket, security.begin()?);
     handshake.take(first).await?;
     handshake.shake().await?;
-    let peer = security.client(handshake.state());
+    let peer = security.verify_client(handshake.state());
     if peer.is_err() {
         // Its session was resumed, and TLS has no alert any more.
         handshake.leave().await;
     }
     let peer = peer?;
-    witness.into_iter().for_each(|witness| witness.proved(&peer.identity));
+    audit.into_iter().for_each(|audit| audit.proved(&peer.identity));
     let hello: [u8; HELLO_LEN] = handshake.hear().await?;
     let process = u64::from_le_bytes(handshake.hear().await?);
     if !is_process(socket.peer_process(), process) {

@@ -12,7 +12,7 @@
 //! What decides is pure and knows no socket: `wire` (what packets mean), `pins` (what is shown, and how much of that there may
 //! be), `lease` (when the worker is told what is not looked at any more), `attempts` (when to connect). The rest is the shell around
 //! it: a task for each session on either side, and system calls in `socket`. Where both ends have to prove who they are, they do so
-//! before anything else (`security`, `handshake`, `greeting`). Who was let in, and who was not, `witness` tells.
+//! before anything else (`security`, `handshake`, `greeting`). Who was let in, and who was not, `audit` tells.
 //!
 //! # Why no reader ever sees a wrong byte
 //!
@@ -52,6 +52,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod attempts;
+mod audit;
 mod connection;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -71,7 +72,6 @@ mod session;
 mod sessions;
 mod socket;
 mod wire;
-mod witness;
 
 pub use near::{NearTransport, WindowReport};
 pub use options::{ClientOptions, ServerOptions};

@@ -231,7 +231,7 @@ async fn prove(
 ) -> Result<(Greeting, Option<OwnedFd>), NotSeen> {
     let mut handshake = Handshake::new(socket, security.begin(worker)?);
     handshake.shake().await?;
-    security.recognise(handshake.state())?;
+    security.verify_server(handshake.state())?;
     let hello = [&ours.encode()[..], &our_process().to_le_bytes()].concat();
     handshake.say(&hello, None).await?;
     let greeting: [u8; GREETING_LEN] = handshake.hear().await?;

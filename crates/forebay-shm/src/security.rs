@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use forebay_identity::{ClientProof, Live, Peer, ServerProof, Standing, Unproved};
+use forebay_identity::{ClientProof, LiveIdentity, Peer, ServerProof, Standing, Unproved};
 use rustls::{ClientConnection, CommonState, Connection, ServerConnection};
 
 /// The name of the protocol.
@@ -26,7 +26,7 @@ impl ServerSecurity {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(live: &Arc<Live>) -> Result<Self, rustls::Error> {
+    pub fn new(live: &Arc<LiveIdentity>) -> Result<Self, rustls::Error> {
         ServerProof::new(live, &[PROTOCOL]).map(Self)
     }
 
@@ -48,8 +48,8 @@ impl ServerSecurity {
     }
 
     /// Who is at the other end of this handshake, which is done.
-    pub(crate) fn client(&self, tls: &CommonState) -> Result<Peer, Unproved> {
-        self.0.client(tls, SystemTime::now())
+    pub(crate) fn verify_client(&self, tls: &CommonState) -> Result<Peer, Unproved> {
+        self.0.verify_client(tls, SystemTime::now())
     }
 
     /// Whether somebody who was admitted still may be here.
@@ -63,7 +63,7 @@ impl ClientSecurity {
     ///
     /// # Errors
     /// None that a sound build has.
-    pub fn to_worker(live: &Arc<Live>) -> Result<Self, rustls::Error> {
+    pub fn to_worker(live: &Arc<LiveIdentity>) -> Result<Self, rustls::Error> {
         ClientProof::to_worker(live, &[PROTOCOL]).map(Self)
     }
 
@@ -80,7 +80,7 @@ impl ClientSecurity {
     }
 
     /// Whether the worker that is meant is at the other end of this handshake, which is done.
-    pub(crate) fn recognise(&self, tls: &CommonState) -> Result<(), Unproved> {
-        self.0.recognise(tls, SystemTime::now())
+    pub(crate) fn verify_server(&self, tls: &CommonState) -> Result<(), Unproved> {
+        self.0.verify_server(tls, SystemTime::now())
     }
 }

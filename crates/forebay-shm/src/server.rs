@@ -17,6 +17,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::WindowError;
+use crate::audit::SessionAudit;
 use crate::known::Known;
 use crate::listener::Listener;
 use crate::options::ServerOptions;
@@ -24,7 +25,6 @@ use crate::session::serve;
 use crate::sessions::{Counted, Line, SessionsShared};
 use crate::socket::Socket;
 use crate::wire;
-use crate::witness::Witness;
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
@@ -88,7 +88,7 @@ impl WindowServer {
 
     /// How many of them had to prove nothing.
     #[must_use]
-    pub fn unproved(&self) -> usize {
+    pub fn unauthenticated(&self) -> usize {
         let others = self.shared.greeting.load(Ordering::Relaxed) + self.shared.known.count();
         self.connections().saturating_sub(others)
     }
@@ -147,9 +147,9 @@ async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Ar
                 continue;
             }
         };
-        let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, &client));
+        let audit = shared.options.audit.as_ref().map(|auditing| SessionAudit::new(auditing, &client));
         if let Err(refusal) = admit(&client, &shared, connections.load(Ordering::Relaxed), &mut strangers) {
-            witness.iter().for_each(|witness| witness.refused(&refusal));
+            audit.iter().for_each(|audit| audit.refused(&refusal));
             // A courtesy: one try.
             let _ = client.send(&[IoSlice::new(&wire::goodbye(refusal.kind(), &refusal))]);
             continue;
@@ -158,7 +158,7 @@ async fn accept(listener: Listener, shared: Arc<SessionsShared>, connections: Ar
         let shared = Arc::clone(&shared);
         let number = shared.sessions.fetch_add(1, Ordering::Relaxed);
         sessions.spawn(async move {
-            serve(client, number, shared, greeting, witness).await;
+            serve(client, number, shared, greeting, audit).await;
             drop(counted);
         });
     }

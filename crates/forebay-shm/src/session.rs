@@ -28,12 +28,12 @@ use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::audit::SessionAudit;
 use crate::greeting::greet;
 use crate::pins::{Expired, Mistaken, Pin, Pins};
 use crate::sessions::{Counted, End, SessionsShared, caller_of, places_of};
 use crate::socket::{Received, Socket};
 use crate::wire::{self, Asked, MAX_ASKED, Malformed};
-use crate::witness::Witness;
 
 /// Packets that are read before others have their turn.
 const BURST: usize = 32;
@@ -41,15 +41,15 @@ const BURST: usize = 32;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves the client at the other end of `socket` until both are done with each other. `number`: the session's. `greeting`: until the
-/// hellos are exchanged. `witness` records who is let in.
+/// hellos are exchanged. `audit` records who is let in.
 pub(crate) async fn serve(
     socket: Socket,
     number: u64,
     shared: Arc<SessionsShared>,
     greeting: Counted,
-    witness: Option<Witness>,
+    audit: Option<SessionAudit>,
 ) {
-    let mut session = Session::new(socket, number, shared, witness);
+    let mut session = Session::new(socket, number, shared, audit);
     let end = match session.run(greeting).await {
         Ok(never) => match never {},
         Err(end) => end,
@@ -61,7 +61,7 @@ pub(crate) async fn serve(
     } else {
         tracing::debug!(reason = %end, "session ended");
     }
-    session.witness.iter().for_each(|witness| witness.ended(&end));
+    session.audit.iter().for_each(|audit| audit.ended(&end));
     session.part(&end).await;
 }
 
@@ -85,7 +85,7 @@ struct Session {
     /// What its client proved to be, if it had to.
     caller: Caller,
     /// Who records that it is let in, or not. `None`: nobody.
-    witness: Option<Witness>,
+    audit: Option<SessionAudit>,
     pins: Pins<Spans>,
     /// It may be its turn to show what is parked.
     turn: Arc<Notify>,
@@ -100,7 +100,7 @@ struct Session {
 }
 
 impl Session {
-    fn new(socket: Socket, number: u64, shared: Arc<SessionsShared>, witness: Option<Witness>) -> Self {
+    fn new(socket: Socket, number: u64, shared: Arc<SessionsShared>, audit: Option<SessionAudit>) -> Self {
         let turn = Arc::new(Notify::new());
         shared.line.lock().enter(number, &turn);
         let told = shared.stop.child_token();
@@ -110,7 +110,7 @@ impl Session {
             shared,
             told,
             caller: Caller::default(),
-            witness,
+            audit,
             pins: Pins::new(number),
             turn,
             waiting: VecDeque::new(),
@@ -125,7 +125,7 @@ impl Session {
         let told = self.told.clone();
         let peer = tokio::select! {
             () = told.cancelled() => return Err(End::Stopped),
-            greeted = greet(&self.socket, &self.shared, self.witness.as_mut()) => greeted?,
+            greeted = greet(&self.socket, &self.shared, self.audit.as_mut()) => greeted?,
         };
         self.admit(peer);
         drop(greeting);
@@ -158,7 +158,7 @@ impl Session {
 
     /// The client may ask: as `peer`, if it had to prove who it is.
     fn admit(&mut self, peer: Option<Peer>) {
-        self.witness.iter().for_each(Witness::admitted);
+        self.audit.iter().for_each(SessionAudit::admitted);
         if let Some(peer) = peer {
             self.caller = caller_of(&peer);
             tracing::info!(identity = %peer.identity, "a client on this host sees this worker's memory");

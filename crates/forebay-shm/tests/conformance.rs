@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::identities::{Cluster, demanding, options_of};
 use common::*;
-use forebay_identity::Live;
+use forebay_identity::LiveIdentity;
 use forebay_memory::Pool;
 use forebay_shm::{ServerOptions, WindowServer};
 use forebay_tcp::TcpServer;
@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 struct Near<const PROVES: bool> {
     service: Arc<dyn Service>,
     /// Those of the worker and of the client, if they prove any.
-    identities: Option<[Arc<Live>; 2]>,
+    identities: Option<[Arc<LiveIdentity>; 2]>,
     pool: Pool,
     address: SocketAddr,
     servers: Mutex<Option<(TcpServer, WindowServer)>>,
@@ -29,7 +29,7 @@ struct Near<const PROVES: bool> {
     was_dead: AtomicBool,
 }
 
-fn demands(options: ServerOptions, identities: Option<&[Arc<Live>; 2]>) -> ServerOptions {
+fn demands(options: ServerOptions, identities: Option<&[Arc<LiveIdentity>; 2]>) -> ServerOptions {
     ServerOptions { security: identities.map(|[worker, _]| demanding(worker)), ..options }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use common::identities::{Cluster, HOUR, PROTOCOL, RawTls, demanding, options_of, proving};
 use common::*;
-use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, Credentials, Live};
+use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, Credentials, LiveIdentity};
 use forebay_shm::{ClientOptions, NearTransport, ServerOptions, socket_path};
 use forebay_transport::conformance::{until, within};
 use forebay_transport::{Op, PeerMemory as _, Request, Transport};
@@ -20,7 +20,10 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags};
 
 /// A worker with block 1, whose clients prove to `live` who they are.
-fn worker_of(live: &Arc<Live>, change: impl FnOnce(ServerOptions) -> ServerOptions) -> (Worker, Arc<BlockService>) {
+fn worker_of(
+    live: &Arc<LiveIdentity>,
+    change: impl FnOnce(ServerOptions) -> ServerOptions,
+) -> (Worker, Arc<BlockService>) {
     let (pool, service) = (shared_pool(4), BlockService::new());
     service.put(&pool, 1, FRAME);
     let security = Some(demanding(live));
@@ -127,7 +130,7 @@ async fn who_sees_the_memory_and_who_may_not_is_recorded() {
     // It proves to be nobody whom the worker knows, whatever it is called elsewhere.
     assert!(record.0.lock().iter().all(|(who, _)| who.as_deref() != Some("admin/root")));
 
-    let denied = Cluster::scope().identity(Role::Reader, "team-a").unwrap();
+    let denied = cluster.identity(Role::Reader, "team-a");
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(denied)), HOUR));
     until("it is recorded", || record.has(Some("reader/team-a"), "refused: ")).await;
 }
@@ -139,7 +142,7 @@ async fn no_proof_no_memory() {
     until_refused(&near(worker.tcp.local_addr()), "clients prove to this worker who they are").await;
     let stranger = client(&worker, Cluster::new().options(Role::Admin, "root"));
     until_refused(&stranger, "identities do not fit: no authority").await;
-    let late = Live::new(cluster.material(Role::Admin, "late", cluster.trust(None), Duration::from_secs(1)));
+    let late = LiveIdentity::new(cluster.material(Role::Admin, "late", cluster.trust(None), Duration::from_secs(1)));
     tokio::time::sleep(Duration::from_secs(2)).await;
     until_refused(&client(&worker, options_of(&late)), "refuses the certificate of this process").await;
     until("nobody is left", || worker.window.connections() == 0).await;
@@ -238,7 +241,7 @@ async fn who_is_denied_is_gone_within_seconds_and_what_it_looked_at_stays_until_
     assert_sees(&good).await;
     until_open(&bad).await;
     let seen = view(&bad, 1, 0, FRAME as u32).await;
-    let mallory = Cluster::scope().identity(Role::Reader, "mallory").unwrap();
+    let mallory = cluster.identity(Role::Reader, "mallory");
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(mallory)), HOUR));
     until("its session ends", || !bad.is_open()).await;
     until("it knows why", || bad.report().why.is_some_and(|why| why.contains("reader/mallory` is denied; "))).await;
@@ -278,7 +281,7 @@ async fn who_may_read_some_of_it_only_does_not_see_the_memory() {
 async fn a_session_ends_with_the_certificate_of_its_client_which_comes_again_with_the_next() {
     let cluster = Cluster::new();
     let (worker, _service) = worker(&cluster);
-    let live = Live::new(cluster.material(Role::Reader, "short", cluster.trust(None), Duration::from_secs(8)));
+    let live = LiveIdentity::new(cluster.material(Role::Reader, "short", cluster.trust(None), Duration::from_secs(8)));
     let reader = client(&worker, options_of(&live));
     assert_sees(&reader).await;
     live.replace(cluster.material(Role::Reader, "short", cluster.trust(None), HOUR));
@@ -299,7 +302,7 @@ async fn plain_text_is_let_in_where_that_is_said() {
     let reader = client(&worker, cluster.options(Role::Reader, "team-a"));
     assert_sees(&plain).await;
     assert_sees(&reader).await;
-    assert_eq!((worker.window.connections(), worker.window.unproved()), (2, 1));
+    assert_eq!((worker.window.connections(), worker.window.unauthenticated()), (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,10 +13,10 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay_identity::{ClusterKey, Live, Material, Scope, Trust};
+use forebay_identity::{LiveIdentity, testing};
 use forebay_memory::{Pool, PoolOptions, Span, Spans};
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpSecurity, TcpServer, TcpTransport};
 use forebay_transport::{Op, Provenance, Request, Response, Service, Transport};
@@ -100,23 +100,14 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// The identities of a worker and of a client.
 struct Cluster {
-    worker: Arc<Live>,
-    client: Arc<Live>,
+    worker: Arc<LiveIdentity>,
+    client: Arc<LiveIdentity>,
 }
 
 impl Cluster {
     fn new() -> Self {
-        let key = ClusterKey::generate().expect("random numbers");
-        let scope = Scope::new("example.org", "bench").expect("a scope");
-        let authority = |role| key.authority(&scope, role).expect("an authority");
-        let live = |role, name| {
-            let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
-            let authorities = Role::ALL.map(|role| authority(role).certificate().clone());
-            let trust = Trust::new(scope.clone(), &authorities, []).expect("authorities");
-            let credentials = authority(role).issue(name, now - hour, now + hour).expect("a certificate");
-            Live::new(Material::new(credentials, trust, now).expect("an identity"))
-        };
-        Self { worker: live(Role::Worker, "worker"), client: live(Role::Writer, "client") }
+        let cluster = testing::Cluster::new();
+        Self { worker: cluster.live(Role::Worker, "worker"), client: cluster.live(Role::Writer, "client") }
     }
 }
 

@@ -74,7 +74,7 @@ impl CloseReason {
             Self::Protocol => "protocol",
             Self::Idle => "idle",
             Self::MadeWay => "made_way",
-            Self::Unproved => "unproved",
+            Self::Unproved => "unauthenticated",
             Self::Denied => "denied",
             Self::Expired => "expired",
         }

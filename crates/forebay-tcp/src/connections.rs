@@ -118,7 +118,7 @@ impl Connections {
     }
 
     /// How many of them had to prove nothing.
-    pub(crate) fn unproved(&self) -> usize {
+    pub(crate) fn unauthenticated(&self) -> usize {
         let known = self.known.lock().len();
         self.greeted().saturating_sub(known)
     }

@@ -19,7 +19,11 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
+<<<<<<< HEAD
 mod by_record;
+=======
+mod audit;
+>>>>>>> 6adca34ff5e83d728a7514803e9e41edc58e417d
 mod channel;
 mod choice;
 mod client;
@@ -35,17 +39,21 @@ mod io_threads;
 mod options;
 mod outbox;
 mod patience;
+<<<<<<< HEAD
 mod protection;
+=======
+mod places;
+>>>>>>> 6adca34ff5e83d728a7514803e9e41edc58e417d
 mod records;
 mod replies;
 mod requests;
 mod security;
 mod serve;
 mod server;
+mod shared;
 mod socket;
 mod staging;
 mod unsent;
-mod witness;
 mod zero_copy;
 
 use std::net::SocketAddr;

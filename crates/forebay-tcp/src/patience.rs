@@ -58,6 +58,33 @@ impl Taking {
     }
 }
 
+/// How a message arrives, or as much of it as shows that its sender gets on.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    since: Instant,
+    bytes: usize,
+}
+
+impl Arriving {
+    /// Its time begins.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { since: now, bytes: 0 }
+    }
+
+    /// So many bytes came. The time for more of it begins again with enough of them.
+    pub(crate) fn got(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        if self.bytes >= PROGRESS {
+            *self = Self::new(Instant::now());
+        }
+    }
+
+    /// When more of it must be here, with so much time for it.
+    pub(crate) fn due(&self, timeout: Duration) -> Instant {
+        self.since + timeout
+    }
+}
+
 /// The time that a large body has to arrive as a whole. It does not pass while the server does not read.
 #[derive(Debug)]
 pub(crate) struct BodyTime {

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use forebay_identity::{ClientProof, Live, Peer, ServerProof, Standing, Unproved};
+use forebay_identity::{ClientProof, LiveIdentity, Peer, ServerProof, Standing, Unproved};
 use forebay_transport::LinkError;
 use forebay_types::TcpSecurity;
 use rustls::AlertDescription;
@@ -48,7 +48,7 @@ impl ServerSecurity {
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(live: &Arc<Live>, level: TcpSecurity) -> Result<Self, rustls::Error> {
+    pub fn new(live: &Arc<LiveIdentity>, level: TcpSecurity) -> Result<Self, rustls::Error> {
         let protocols: &[&[u8]] = match level {
             TcpSecurity::Encrypt => &[ENCRYPTED],
             TcpSecurity::Auth => &[PLAIN_AFTER, ENCRYPTED],
@@ -76,7 +76,7 @@ impl ServerSecurity {
         let accepted = TlsAcceptor::from(Arc::clone(self.0.config())).accept(ByRecord::new(stream)).await;
         let why = |error: io::Error| tls_error(&error).map_or_else(|| Unproved::new(error.to_string()), unproved);
         let mut tls = accepted.map_err(why)?;
-        let peer = self.0.client(tls.get_ref().1, SystemTime::now());
+        let peer = self.0.verify_client(tls.get_ref().1, SystemTime::now());
         if peer.is_err() {
             // Its session was resumed, and TLS has no alert any more. But it has an end in good order, which no accident makes.
             let _ = tls.shutdown().await;
@@ -95,7 +95,7 @@ impl ClientSecurity {
     ///
     /// # Errors
     /// None that a sound build has.
-    pub fn to_worker(live: &Arc<Live>, level: TcpSecurity) -> Result<Self, rustls::Error> {
+    pub fn to_worker(live: &Arc<LiveIdentity>, level: TcpSecurity) -> Result<Self, rustls::Error> {
         let protocol = match level {
             TcpSecurity::Encrypt => ENCRYPTED,
             TcpSecurity::Auth => PLAIN_AFTER,
@@ -121,7 +121,7 @@ impl ClientSecurity {
         let connector = TlsConnector::from(Arc::clone(self.0.config()));
         let connecting = connector.connect(self.0.session_name(address), ByRecord::new(stream));
         let tls = connecting.await.map_err(|error| link_error(address, &error))?;
-        self.0.recognise(tls.get_ref().1, SystemTime::now()).map_err(|why| not_proved(address, &why))?;
+        self.0.verify_server(tls.get_ref().1, SystemTime::now()).map_err(|why| not_proved(address, &why))?;
         Ok(tls)
     }
 }

@@ -22,27 +22,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Caller, Flags, Op, Service, answer, subject_of};
+use forebay_transport::wire::{CONNECTION_ID, RequestHeader};
+use forebay_transport::{Caller, Flags, Op, answer, subject_of};
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, PollSemaphore};
+use tokio_util::sync::PollSemaphore;
 
 use crate::admit::admit;
+use crate::audit::{ConnectionAudit, answered};
 use crate::channel::Channel;
-use crate::connections::{Connections, Place};
+use crate::connections::Place;
 use crate::end::End;
 use crate::greeting::{greet, hear_out};
-use crate::in_flight::{Counts, ZeroCopySends};
-use crate::options::ServerOptions;
+use crate::in_flight::ZeroCopySends;
 use crate::outbox::{Outbox, Outgoing};
-use crate::patience::{BodyTime, PROGRESS, Taking};
+use crate::patience::{Arriving, BodyTime, Taking};
+use crate::places::Places;
 use crate::requests::Requests;
+use crate::shared::ServerShared;
 use crate::socket;
-use crate::witness::{Witness, answered};
 use forebay_types::{Failure, Subject, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
@@ -52,24 +52,6 @@ const MIN_COST: usize = 256 << 10;
 /// How many times as long as a peer may take no bytes the kernel may be done with no zero-copy send: it gives up a peer that
 /// acknowledges nothing by itself, but waits for a device for ever.
 const STUCK: u32 = 2;
-/// Places that a connection keeps besides twice those that it uses.
-const SPARE: usize = 4;
-
-/// What the connections of a server have in common.
-pub(crate) struct ServerShared {
-    pub(crate) options: ServerOptions,
-    pub(crate) service: Arc<dyn Service>,
-    /// Where the service is asked what it does not answer at once, and files are read.
-    pub(crate) runtime: Handle,
-    pub(crate) hello: Hello,
-    pub(crate) stop: CancellationToken,
-    /// One permit for each request in flight on any connection.
-    pub(crate) places: Arc<Semaphore>,
-    /// One permit for each byte of a large body.
-    pub(crate) memory: Arc<Semaphore>,
-    pub(crate) zero_copy: Arc<Counts>,
-    pub(crate) connections: Arc<Connections>,
-}
 
 /// Serves `stream`, which has `place`, until it ends.
 pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<ServerShared>) {
@@ -80,7 +62,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     };
     let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
     let identity = peer.map(|peer| &peer.identity);
-    let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer(), identity));
+    let audit = shared.options.audit.as_ref().map(|auditing| ConnectionAudit::new(auditing, place.peer(), identity));
     let caller = identity.map_or_else(Caller::default, |identity| {
         Caller::proved(identity.role(), identity.name(), &identity.to_string())
     });
@@ -90,11 +72,11 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
         records = greeted.records;
         place.greeted(greeted.peer)
     });
-    let mut connection = Serving::new(Channel::new(stream, records), place, witness, shared);
+    let mut connection = Serving::new(Channel::new(stream, records), place, audit, shared);
     let outcome = match admitted {
         Ok(()) => {
             connection.caller = caller;
-            connection.witness.iter().for_each(|witness| witness.admitted());
+            connection.audit.iter().for_each(|audit| audit.admitted());
             connection.run().await
         }
         Err(refused) => Err(refused),
@@ -102,7 +84,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let Err(end) = outcome else { return };
     connection.handlers.shutdown().await;
     connection.place.ended(&end);
-    connection.witness.iter().for_each(|witness| witness.ended(&end));
+    connection.audit.iter().for_each(|audit| audit.ended(&end));
     if let Some(goodbye) = end.goodbye()
         && can_be_told
         && connection.outbox.is_empty()
@@ -136,7 +118,7 @@ struct Serving {
     /// Who its peer proved to be, if it had to.
     caller: Caller,
     /// Who records what it asks for. `None`: nobody.
-    witness: Option<Arc<Witness>>,
+    audit: Option<Arc<ConnectionAudit>>,
     /// Since when it is idle, as its place knows.
     idle_since: Option<Instant>,
     /// Since when it reads no more, for it was told to go.
@@ -145,10 +127,7 @@ struct Serving {
     requests: Requests,
     /// Waits for a place among the requests of all connections. Nothing is read meanwhile.
     parked: Option<Parked>,
-    places: PollSemaphore,
-    /// Places that this connection has, those of its requests in flight included: while there are any, it keeps those of the
-    /// ones that have left for the next, so that a busy connection touches nothing that all share.
-    held: usize,
+    places: Places,
     memory: PollSemaphore,
     /// Since when the header of the large body that is waited for, or arrives, is here.
     large_since: Option<Instant>,
@@ -160,36 +139,34 @@ struct Serving {
     half_closed: bool,
     /// Whether it was not read when it was last looked at.
     paused: bool,
-    /// When a message began to arrive, or as much of it as shows that its sender gets on; and what arrived since.
-    progress_at: Instant,
-    progress: usize,
+    /// How a message arrives.
+    arriving: Arriving,
     /// When anything was last sent, and said when there was nothing to send.
     sent_at: Instant,
     taking: Taking,
 }
 
 impl Serving {
-    fn new(channel: Channel, place: Place, witness: Option<Arc<Witness>>, shared: Arc<ServerShared>) -> Self {
+    fn new(channel: Channel, place: Place, audit: Option<Arc<ConnectionAudit>>, shared: Arc<ServerShared>) -> Self {
         // What is encrypted is a copy.
         let choice = if channel.is_encrypted() { TcpZeroCopy::Off } else { shared.options.zero_copy };
         let stays_here = choice == TcpZeroCopy::Auto && socket::is_here(channel.stream(), place.peer());
         let channel = Arc::new(channel);
         let zero_copy = ZeroCopySends::new(choice, stays_here, Arc::clone(&shared.zero_copy));
-        let places = PollSemaphore::new(Arc::clone(&shared.places));
+        let places = Places::new(&shared.places);
         let memory = PollSemaphore::new(Arc::clone(&shared.memory));
         let now = Instant::now();
         Self {
             channel: Arc::clone(&channel),
             place,
             caller: Caller::default(),
-            witness,
+            audit,
             idle_since: None,
             leaving: None,
             shared,
             requests: Requests::new(),
             parked: None,
             places,
-            held: 0,
             memory,
             large_since: None,
             body_time: None,
@@ -197,8 +174,7 @@ impl Serving {
             outbox: Outbox::new(channel, zero_copy),
             half_closed: false,
             paused: false,
-            progress_at: now,
-            progress: 0,
+            arriving: Arriving::new(now),
             sent_at: now,
             taking: Taking::default(),
         }
@@ -210,34 +186,19 @@ impl Serving {
 
     /// Whether there is a place for one more request, which is taken if need be. What we say of ourselves stands in one, too.
     fn has_place(&mut self) -> bool {
-        if self.held <= self.in_flight() {
-            let Ok(place) = self.shared.places.try_acquire() else { return false };
-            place.forget();
-            self.held += 1;
-        }
-        true
+        self.places.take(self.in_flight())
     }
 
-    /// Gives back the places that nothing in flight needs any more, since a connection may not look at its places again
-    /// for long. When there are plenty of places for the other connections, it keeps those that it may soon need.
+    /// Gives back the places that nothing in flight needs any more.
     fn give_back(&mut self) {
-        let in_flight = self.in_flight();
-        let are_plenty = in_flight > 0 && self.shared.places.available_permits() > self.shared.options.max_requests / 2;
-        let keep = if are_plenty { 2 * in_flight + SPARE } else { in_flight };
-        if self.held > keep {
-            self.shared.places.add_permits(self.held - keep);
-            self.held = keep;
-        }
+        self.places.give_back(self.in_flight(), self.shared.options.max_requests / 2);
     }
 
     /// Lets go of all that an ended connection holds but what the kernel still sends, and waits for that.
     async fn settle(mut self, patience: Duration) {
         (self.requests, self.parked) = (Requests::new(), None);
-        let shared = Arc::clone(&self.shared);
-        let unsettled = self.outbox.unsettled();
-        shared.places.add_permits(self.held.saturating_sub(unsettled));
-        self.held = self.held.min(unsettled);
-        self.outbox.settle(patience, &shared.stop).await;
+        self.places.keep(self.outbox.unsettled());
+        self.outbox.settle(patience, &self.shared.stop).await;
     }
 
     /// Whether requests may be taken in.
@@ -271,7 +232,7 @@ impl Serving {
             };
             if sent > 0 {
                 self.sent_at = Instant::now();
-                if self.shared.places.available_permits() == 0 {
+                if self.places.are_all_taken() {
                     // Requests that wait for a place come before what waits here.
                     self.give_back();
                 }
@@ -323,11 +284,9 @@ impl Serving {
                 }
                 Some(finished) = self.handlers.join_next(), if !self.handlers.is_empty() => self.finished(finished),
                 ready = self.outbox.ready(), if self.outbox.awaits() => ready?,
-                permit = poll_fn(|context| self.places.poll_acquire(context)), if self.parked.is_some() => {
-                    // The semaphore is never closed.
-                    if let (Some(permit), Some(Parked { mut header, body, since })) = (permit, self.parked.take()) {
-                        permit.forget();
-                        self.held += 1;
+                // Otherwise the semaphore is closed, which it never is.
+                true = poll_fn(|context| self.places.poll_take(context)), if self.parked.is_some() => {
+                    if let Some(Parked { mut header, body, since }) = self.parked.take() {
                         header.deadline = header.deadline.saturating_sub(since.elapsed());
                         self.answer(header, body);
                     }
@@ -344,16 +303,11 @@ impl Serving {
 
     fn receive(&mut self) -> Result<(), End> {
         if !self.requests.is_partial() {
-            self.progressed();
+            self.arriving = Arriving::new(Instant::now());
         }
         match self.requests.receive(|buffers| self.channel.receive(buffers)) {
             Ok(0) => self.half_closed = true,
-            Ok(count) => {
-                self.progress += count;
-                if self.progress >= PROGRESS {
-                    self.progressed();
-                }
-            }
+            Ok(count) => self.arriving.got(count),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
         }
@@ -369,7 +323,7 @@ impl Serving {
             None => {}
         }
         if !paused {
-            self.progressed();
+            self.arriving = Arriving::new(Instant::now());
         }
     }
 
@@ -381,11 +335,6 @@ impl Serving {
             self.idle_since = idle_since;
             self.place.used(idle_since);
         }
-    }
-
-    /// The time for a message, or for more of it, begins again.
-    fn progressed(&mut self) {
-        (self.progress_at, self.progress) = (Instant::now(), 0);
     }
 
     /// Takes in the requests that have arrived, as far as the bounds allow.
@@ -408,7 +357,7 @@ impl Serving {
             }
         }
         if took && self.requests.is_partial() {
-            self.progressed();
+            self.arriving = Arriving::new(Instant::now());
         }
         Ok(())
     }
@@ -422,7 +371,7 @@ impl Serving {
             if let Some(op) = self.requests.awaited_op()
                 && let Some(refused) = self.refusal(op, Flags::default())
             {
-                self.witness.iter().for_each(|witness| witness.refused(op, &Subject::default(), &refused));
+                self.audit.iter().for_each(|audit| audit.refused(op, &Subject::default(), &refused));
                 // To hear its body out would take as long as to take it in.
                 return Err(End::Forbidden(refused));
             }
@@ -447,12 +396,12 @@ impl Serving {
     fn answer(&mut self, header: RequestHeader, body: Bytes) {
         let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
         if let Some(refused) = self.refusal(request.op, request.flags) {
-            let record = |witness: &Arc<Witness>| witness.refused(request.op, &subject_of(&request), &refused);
-            self.witness.iter().for_each(record);
+            let record = |audit: &Arc<ConnectionAudit>| audit.refused(request.op, &subject_of(&request), &refused);
+            self.audit.iter().for_each(record);
             self.outbox.push(Outgoing::answer(id, Err(refused)));
             return;
         }
-        let pending = self.witness.as_ref().and_then(|witness| witness.begin(&request));
+        let pending = self.audit.as_ref().and_then(|audit| audit.begin(&request));
         let shared = &self.shared;
         if request.op == Op::Admit {
             let answer = admit(shared.options.passes.as_deref(), self.place.proved(), &request.body);
@@ -487,7 +436,7 @@ impl Serving {
         let options = &self.shared.options;
         let stalled = self.taking.due(options.stall_timeout);
         let stuck = self.outbox.stands_since().map(|since| since + STUCK * options.stall_timeout);
-        let late = (reading && self.requests.is_partial()).then(|| self.progress_at + options.hello_timeout);
+        let late = (reading && self.requests.is_partial()).then(|| self.arriving.due(options.hello_timeout));
         let silent = self.silent_since(reading).map(|since| since + options.keepalive);
         let usual = [stalled, stuck, late, silent].into_iter().flatten().min();
         if self.body_time.is_none() && self.leaving.is_none() {
@@ -506,7 +455,7 @@ impl Serving {
 
     fn overdue(&mut self, reading: bool) -> Result<(), End> {
         let (options, now) = (&self.shared.options, Instant::now());
-        let is_wanted = self.shared.places.available_permits() == 0;
+        let is_wanted = self.places.are_all_taken();
         if let Some(waited) = self.taking.overdue(options.stall_timeout, is_wanted, now) {
             return Err(End::Stalled(waited));
         }
@@ -516,7 +465,7 @@ impl Serving {
         if self.outbox.stands_since().is_some_and(|since| now >= since + STUCK * options.stall_timeout) {
             return Err(End::Stalled(STUCK * options.stall_timeout));
         }
-        if reading && self.requests.is_partial() && now >= self.progress_at + options.hello_timeout {
+        if reading && self.requests.is_partial() && now >= self.arriving.due(options.hello_timeout) {
             let what = if self.large_since.is_some() { "64 KiB of a request" } else { "request" };
             return Err(End::Late { what, waited: options.hello_timeout });
         }
@@ -527,12 +476,6 @@ impl Serving {
             self.outbox.push(Outgoing::alive());
         }
         Ok(())
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.shared.places.add_permits(self.held);
     }
 }
 

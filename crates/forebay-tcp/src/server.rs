@@ -25,7 +25,8 @@ use crate::connections::{Connections, Place};
 use crate::in_flight::{Counts, ZeroCopyCounts};
 use crate::io_threads::{IoThreads, ThreadHandles, report};
 use crate::options::ServerOptions;
-use crate::serve::{ServerShared, serve};
+use crate::serve::serve;
+use crate::shared::ServerShared;
 use crate::{TcpError, socket};
 
 /// How long accepting rests after an error, such as too many open files, that would only come back at once.
@@ -157,9 +158,9 @@ impl TcpServer {
     }
 
     /// How many connections there are now whose peers had to prove nothing, as a gauge that may outlive the server.
-    pub fn unproved_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+    pub fn unauthenticated_gauge(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let connections = Arc::clone(&self.connections);
-        move || connections.unproved()
+        move || connections.unauthenticated()
     }
 
     /// How many connections it closed or refused, by reason, as a function that may outlive it.

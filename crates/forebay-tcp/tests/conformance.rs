@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use common::identities::{Cluster, proving, server_security};
-use forebay_identity::Live;
+use forebay_identity::LiveIdentity;
 use forebay_private::{PrivateListener, socket_address};
 use forebay_tcp::{ClientOptions, ServerOptions, TcpSecurity, TcpServer, TcpTransport, TcpZeroCopy};
 use forebay_transport::conformance::Fixture;
@@ -29,14 +29,14 @@ fn level(security: u8) -> TcpSecurity {
 struct Tcp<const IO_THREADS: usize, const ZERO_COPY: bool = false, const SECURITY: u8 = NOTHING> {
     service: Arc<dyn Service>,
     /// Those of the worker, and of a client that may do all that the suite does.
-    identities: Option<[Arc<Live>; 2]>,
+    identities: Option<[Arc<LiveIdentity>; 2]>,
     address: SocketAddr,
     server: Mutex<Option<TcpServer>>,
     transport: Arc<TcpTransport>,
 }
 
 impl<const IO_THREADS: usize, const ZERO_COPY: bool, const SECURITY: u8> Tcp<IO_THREADS, ZERO_COPY, SECURITY> {
-    fn options(identities: Option<&[Arc<Live>; 2]>) -> ServerOptions {
+    fn options(identities: Option<&[Arc<LiveIdentity>; 2]>) -> ServerOptions {
         let zero_copy = if ZERO_COPY { TcpZeroCopy::On } else { TcpZeroCopy::Off };
         let security = identities.map(|[worker, _]| server_security(worker, level(SECURITY)));
         ServerOptions { io_threads: Some(IO_THREADS), zero_copy, security, ..common::server_options() }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use common::identities::{Cluster, HOUR, options_of, proving, server_security};
 use common::{BLOCK_SIZE, LONG, assert_serves, call, client_options, closed, link, serve, server_options};
-use forebay_identity::{Live, Pass, Passes};
+use forebay_identity::{LiveIdentity, Pass, Passes};
 use forebay_tcp::{ClientOptions, CloseReason, ServerOptions, TcpSecurity, TcpTransport};
 use forebay_transport::conformance::{Behaviour, Scripted, read, until, within};
 use forebay_transport::{CallError, Caller, Flags, LinkError, Op, Request, Response, Service};
@@ -97,7 +97,7 @@ async fn no_proof_no_answer() {
 async fn an_expired_certificate_admits_nobody() {
     let cluster = Cluster::new();
     let server = cluster.worker();
-    let live = Live::new(cluster.material(Role::Admin, "late", cluster.trust(None), Duration::from_secs(1)));
+    let live = LiveIdentity::new(cluster.material(Role::Admin, "late", cluster.trust(None), Duration::from_secs(1)));
     tokio::time::sleep(Duration::from_secs(2)).await;
     let refused = refusal(&link(server.local_addr(), options_of(&live))).await;
     assert!(refused.contains("refuses the certificate of this process"), "{refused}");
@@ -278,7 +278,7 @@ async fn who_is_denied_is_gone_within_seconds() {
         tokio::spawn(async move { call(&bad, read(Behaviour::Never, 1, 0, 10, 2 * LONG)).await })
     };
     until("the call is there", || service.started() == 3).await;
-    let mallory = Cluster::scope().identity(Role::Reader, "mallory").unwrap();
+    let mallory = cluster.identity(Role::Reader, "mallory");
     live.replace(cluster.material(Role::Worker, "node1", cluster.trust(Some(mallory)), HOUR));
     let ended = within("its call ends", never).await.unwrap();
     let Err(CallError::Link(LinkError::Unproved { reason, .. })) = ended else { panic!("{ended:?}") };
@@ -294,7 +294,7 @@ async fn a_connection_ends_with_the_certificate_of_its_client() {
     let cluster = Cluster::new();
     let server = cluster.worker();
     let short = |seconds| cluster.material(Role::Reader, "short", cluster.trust(None), Duration::from_secs(seconds));
-    let live = Live::new(short(4));
+    let live = LiveIdentity::new(short(4));
     let reader = link(server.local_addr(), options_of(&live));
     // A machine that does other things may take longer to connect than that lasts.
     for seconds in [8, 16, 32, 64] {

@@ -5,7 +5,9 @@ use std::panic::AssertUnwindSafe;
 use forebay_types::{Failure, FailureKind};
 use futures::FutureExt;
 
-use crate::traits::{Request, Response, Service};
+use crate::reply::Response;
+use crate::request::Request;
+use crate::traits::Service;
 
 /// The service's answer to `request`, within its deadline, if it is one that the request allows. A panic of the service is
 /// a failure of this request and of no other.

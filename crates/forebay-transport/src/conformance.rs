@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 
 pub use service::{Behaviour, Scripted, digest, pattern, pool, read};
 
-use crate::traits::{CallError, Payload, Reply, Request, Service, Transport};
+use crate::error::CallError;
+use crate::reply::{Payload, Reply};
+use crate::request::Request;
+use crate::traits::{Service, Transport};
 
 /// A link to a service, and power over the life of its peer.
 #[async_trait::async_trait]

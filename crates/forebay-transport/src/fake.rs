@@ -19,9 +19,11 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::traits::{
-    CallError, LinkError, Op, Payload, Reply, Request, Response, ResponsePayload, Service, Transport, TransportKind,
-};
+use crate::error::{CallError, LinkError};
+use crate::op::Op;
+use crate::reply::{Payload, Reply, Response, ResponsePayload};
+use crate::request::Request;
+use crate::traits::{Service, Transport, TransportKind};
 
 /// How long messages travel: half of it to the service, half of it back.
 #[derive(Clone, Debug, Default)]

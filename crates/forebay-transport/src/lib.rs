@@ -17,24 +17,29 @@ mod caller;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod connection;
+mod error;
 pub mod fake;
 mod file_slice;
 mod limits;
 mod local;
 mod look;
 pub mod message;
+mod op;
 mod permission;
+mod reply;
+mod request;
 mod subject;
 mod traits;
 pub mod wire;
 
 pub use answer::answer;
 pub use caller::{Caller, ProvedCaller};
+pub use error::{CallError, LinkError};
 pub use file_slice::FileSlice;
 pub use local::LocalTransport;
 pub use look::Look;
+pub use op::{Flags, Op};
+pub use reply::{Payload, Provenance, Reply, Response, ResponsePayload};
+pub use request::Request;
 pub use subject::subject_of;
-pub use traits::{
-    CallError, Flags, LinkError, Op, Payload, PeerMemory, Provenance, Reply, Request, Response, ResponsePayload,
-    Service, Transport, TransportKind,
-};
+pub use traits::{PeerMemory, Service, Transport, TransportKind};

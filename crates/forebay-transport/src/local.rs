@@ -7,11 +7,11 @@ use forebay_memory::{SpanMut, Spans};
 use forebay_types::{BlockKey, Failure, FailureKind};
 
 use crate::caller::Caller;
+use crate::error::{CallError, LinkError};
 use crate::look::Look;
-use crate::traits::{
-    CallError, LinkError, Payload, PeerMemory, Reply, Request, Response, ResponsePayload, Service, Transport,
-    TransportKind,
-};
+use crate::reply::{Payload, Reply, Response, ResponsePayload};
+use crate::request::Request;
+use crate::traits::{PeerMemory, Service, Transport, TransportKind};
 
 const PEER: &str = "local";
 

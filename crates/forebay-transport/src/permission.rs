@@ -2,7 +2,7 @@
 
 use forebay_types::{Failure, FailureKind, Permission, Role};
 
-use crate::traits::{Flags, Op};
+use crate::op::{Flags, Op};
 
 impl Op {
     /// What a caller must be permitted who asks for it with these `flags`; `None`: nothing but to be admitted.

@@ -3,7 +3,8 @@
 use forebay_types::Subject;
 
 use crate::message::{Change, FreeRequest, ListRequest, UploadRequest};
-use crate::traits::{Op, Request};
+use crate::op::Op;
+use crate::request::Request;
 
 /// What `request` is about.
 #[must_use]

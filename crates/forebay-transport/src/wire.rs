@@ -30,7 +30,9 @@ use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, crc32c};
 pub use crate::limits::{
     MAX_BODY_BESIDE_PAYLOAD, MAX_CHANGE_BODY, MAX_PART, MAX_PAYLOAD, MAX_REPLY_BODY, MAX_REQUEST_BODY, MAX_UPLOAD_BODY,
 };
-use crate::traits::{Flags, Op, Provenance, Request};
+use crate::op::{Flags, Op};
+use crate::reply::Provenance;
+use crate::request::Request;
 
 /// Bytes in a request or reply header.
 pub const HEADER_LEN: usize = 64;

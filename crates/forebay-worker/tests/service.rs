@@ -1,9 +1,11 @@
 //! A worker and its client over the local transport, and over several workers that come and go.
 
+mod common;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
+use common::{SECOND, origin, path, pattern, store};
 use forebay_client::{Client, ClientOptions, Connector};
 use forebay_cluster::{Backoff, Member, Membership, StaticMembership};
 use forebay_engine::FetchPolicy;
@@ -15,15 +17,8 @@ use forebay_transport::{CallError, LocalTransport, Op, Request, Service, Transpo
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileVersion, FsPath, MAX_BLOCK_SIZE};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 
-const SECOND: Duration = Duration::from_secs(1);
-
-async fn store(memory: ByteSize) -> Store {
-    let pool = Pool::new(PoolOptions::fixed(memory)).unwrap();
-    Store::open(StoreOptions::in_memory(pool)).await.unwrap()
-}
-
 async fn worker(origin: &Arc<FakeOrigin>) -> Arc<Worker> {
-    worker_with(origin, store(ByteSize::mib(64)).await)
+    worker_with(origin, store(64, None).await)
 }
 
 fn worker_with(origin: &Arc<FakeOrigin>, store: Store) -> Arc<Worker> {
@@ -52,7 +47,7 @@ async fn client(links: impl IntoIterator<Item = (String, Arc<dyn Transport>)>) -
     let membership: Arc<dyn Membership> = Arc::new(StaticMembership::new(links.keys()));
     let backoff = Backoff { initial: SECOND, max: 30 * SECOND };
     let options = ClientOptions { backoff, request_timeout: 20 * SECOND, ..ClientOptions::default() };
-    let buffers = store(ByteSize::mib(64)).await;
+    let buffers = store(64, None).await;
     Client::new(membership, Arc::new(Links(links)), buffers, options, tokio::runtime::Handle::current())
 }
 
@@ -61,18 +56,6 @@ async fn local(origin: &Arc<FakeOrigin>) -> (Arc<Worker>, Client) {
     let link: Arc<dyn Transport> = Arc::new(LocalTransport::new(Arc::clone(&worker) as Arc<dyn Service>));
     let client = client([("local".to_owned(), link)]).await;
     (worker, client)
-}
-
-fn origin() -> Arc<FakeOrigin> {
-    Arc::new(FakeOrigin::new("fake://bucket"))
-}
-
-fn path(text: &str) -> FsPath {
-    FsPath::new(text).unwrap()
-}
-
-fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    (0..length).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8 ^ seed).collect()
 }
 
 fn bytes_of(spans: &Spans) -> Vec<u8> {

@@ -1,15 +1,19 @@
 //! Where the commands that talk to a coordinator find it.
 
+use std::net::IpAddr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use forebay_config::Loaded;
+use forebay_config::{Config, Loaded};
 use forebay_coordinator::ApiClient;
 use forebay_types::Role;
 
 use crate::config_args::ConfigArgs;
 use crate::exit::{Exit, Fault};
 use crate::logging;
-use forebay_node::{binding, security, state};
+use forebay_node::security::Security;
+use forebay_node::{binding, state};
 
 /// Which coordinator to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,20 +26,53 @@ pub(crate) struct CoordinatorArgs {
     config: Option<PathBuf>,
 }
 
+/// A client of a coordinator, which proves who this user is.
+pub(crate) struct Coordinator {
+    api: ApiClient,
+    /// What the client proves is renewed as long as it is here.
+    _security: Option<Arc<Security>>,
+}
+
+impl Coordinator {
+    /// A client of the coordinator at `address`, asked as this configuration says. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When that is no address; and when it should prove who it is, and cannot.
+    pub(crate) fn at(address: &str, config: &Config) -> anyhow::Result<Self> {
+        let source = binding::group_source(config)?;
+        Self::from_source(address, source, config)
+    }
+
+    /// The same, from an address of this machine if one is given.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub(crate) fn from_source(address: &str, source: Option<IpAddr>, config: &Config) -> anyhow::Result<Self> {
+        let security = Security::of_client(config, false)?;
+        let proved = security.as_deref().map(|own| own.http_client(Some(Role::Coordinator))).transpose()?.flatten();
+        Ok(Self { api: ApiClient::from_source(address, source, proved)?, _security: security })
+    }
+}
+
+impl Deref for Coordinator {
+    type Target = ApiClient;
+
+    fn deref(&self) -> &ApiClient {
+        &self.api
+    }
+}
+
 impl CoordinatorArgs {
     /// A client of the coordinator, which proves what this user's configuration has. `path`, as a person wrote it, says which where
     /// several mounts have one. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When there is none to be found, or more than one; and when it should prove who it is, and cannot.
-    pub(crate) fn client(&self, path: Option<&Path>) -> anyhow::Result<ApiClient> {
+    pub(crate) fn client(&self, path: Option<&Path>) -> anyhow::Result<Coordinator> {
         let config = ConfigArgs { config: self.config.clone(), settings: Vec::new() };
         let loaded = config.load([])?;
         logging::start_quiet(&loaded.config)?;
-        let source = binding::group_source(&loaded.config)?;
-        let address = self.address(&loaded, path)?;
-        let security = security::http_client(&loaded.config, Some(Role::Coordinator))?;
-        Ok(ApiClient::from_source(&address, source, security)?)
+        Coordinator::at(&self.address(&loaded, path)?, &loaded.config)
     }
 
     fn address(&self, loaded: &Loaded, path: Option<&Path>) -> anyhow::Result<String> {

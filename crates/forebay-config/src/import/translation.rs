@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::outcome::{Import, Note, Unknown};
 use crate::error::{ConfigErrors, Problem};
-use crate::keys::{Config, KEYS, Key};
+use crate::key::Key;
+use crate::keys::{Config, KEYS};
 use crate::nearest::nearest;
 use crate::origin::Origin;
 use crate::rules;

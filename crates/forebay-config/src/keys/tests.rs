@@ -1,7 +1,9 @@
 //! What holds of every key of the table.
 
-use super::*;
 use std::collections::BTreeSet;
+
+use super::*;
+use crate::key::Key;
 
 #[test]
 fn a_field_is_named_like_its_key_so_every_key_is_read_and_no_variable_is_ambiguous() {

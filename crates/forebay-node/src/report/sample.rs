@@ -36,7 +36,7 @@ pub fn everything(scale: u64) -> Value {
         } }],
         "requests": { "read": latency, "stat": latency },
         "connections": 1,
-        "unproved_connections": 1,
+        "unauthenticated_connections": 1,
         "closed_connections": { "idle": scale, "late_hello": scale },
         "upload_memory": 65536,
         "window": { "servers": 1, "connections": 2, "pinned_bytes": 4096 },

@@ -5,30 +5,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use forebay_identity::{ClusterKey, Identity, Material, Pass, Passes, Peer, Scope, Trust};
+use forebay_identity::testing::Cluster;
+use forebay_identity::{Identity, Material, Pass, Passes, Peer, testing};
 use forebay_memory::SpanMut;
 use forebay_transport::{CallError, Op, Payload, Provenance, Reply, Request, Transport, TransportKind};
 use forebay_types::Role;
 use parking_lot::Mutex;
 
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-
-fn scope() -> Scope {
-    Scope::new("example.org", "prod").unwrap()
-}
+pub(crate) const HOUR: Duration = testing::HOUR;
 
 /// Somebody whose certificate lasts for so long.
 pub(crate) fn somebody(role: Role, lasts: Duration) -> Peer {
-    Peer { identity: scope().identity(role, "team-a").unwrap(), until: SystemTime::now() + lasts }
+    Peer { identity: testing::scope().identity(role, "team-a").unwrap(), until: SystemTime::now() + lasts }
 }
 
-/// What a worker of the cluster with this key proves and believes.
-pub(crate) fn worker_of(key: &ClusterKey, denied: Option<Identity>) -> Material {
-    let (scope, now) = (scope(), SystemTime::now());
-    let authorities = Role::ALL.map(|role| key.authority(&scope, role).unwrap().certificate().clone());
-    let trust = Trust::new(scope.clone(), &authorities, denied).unwrap();
-    let authority = key.authority(&scope, Role::Worker).unwrap();
-    Material::new(authority.issue("node1", now - HOUR, now + HOUR).unwrap(), trust, now).unwrap()
+/// What a worker of this cluster proves and believes.
+pub(crate) fn worker_of(cluster: &Cluster, denied: Option<Identity>) -> Material {
+    cluster.material(Role::Worker, "node1", cluster.trust(denied), HOUR)
 }
 
 /// A link over TCP to a worker, as far as that admits: somebody of this role, whose certificates last for so long, one after the

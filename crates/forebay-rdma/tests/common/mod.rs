@@ -4,7 +4,6 @@
 pub(crate) mod admission;
 pub(crate) mod raw;
 
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -55,7 +54,7 @@ pub(crate) fn library_over_sockets() -> Option<&'static Library> {
 
 /// Says why a test does not run here, past the test harness, which shows what it captured of failed tests only.
 pub(crate) fn skipped(reason: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+    forebay_testkit::skipped(&reason.to_string());
 }
 
 /// What UCX is to use: shared memory by default, `FOREBAY_TEST_UCX_TLS` otherwise, on the devices that

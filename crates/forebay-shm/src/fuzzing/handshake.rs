@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use forebay_identity::{ClusterKey, Live, Material, Peer, Scope, Trust};
+use forebay_identity::{ClusterKey, LiveIdentity, Material, Peer, Scope, Trust};
 use forebay_memory::{Pool, PoolOptions, Sharing};
 use forebay_transport::wire::{HELLO_LEN, Hello};
 use forebay_transport::{Request, Response, Service};
@@ -37,8 +37,8 @@ const PATIENCE: usize = 8;
 
 /// A worker and a client of one cluster.
 pub struct Members {
-    worker: Arc<Live>,
-    client: Arc<Live>,
+    worker: Arc<LiveIdentity>,
+    client: Arc<LiveIdentity>,
     pool: Pool,
     /// No memory of a worker.
     nothing: File,
@@ -331,14 +331,14 @@ impl Service for Silent {
     }
 }
 
-fn live(key: &ClusterKey, scope: &Scope, role: Role, name: &str) -> Result<Arc<Live>, String> {
+fn live(key: &ClusterKey, scope: &Scope, role: Role, name: &str) -> Result<Arc<LiveIdentity>, String> {
     let (now, years) = (SystemTime::now(), Duration::from_secs(10 * 365 * 24 * 3600));
     let authorities = [Role::Worker, Role::Reader].map(|role| told(key.authority(scope, role)));
     let authorities = authorities.into_iter().collect::<Result<Vec<_>, _>>()?;
     let authorities: Vec<_> = authorities.iter().map(|authority| authority.certificate().clone()).collect();
     let issued = told(told(key.authority(scope, role))?.issue(name, now - years, now + years))?;
     let trust = Trust::new(scope.clone(), &authorities, [])?;
-    Ok(Live::new(told(Material::new(issued, trust, now))?))
+    Ok(LiveIdentity::new(told(Material::new(issued, trust, now))?))
 }
 
 fn told<T, E: Debug>(result: Result<T, E>) -> Result<T, String> {

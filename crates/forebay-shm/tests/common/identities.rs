@@ -1,56 +1,39 @@
 //! Who takes part in tests of identities, and a client that speaks TLS by hand.
 
 use std::io::{Read as _, Write as _};
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use forebay_identity::{ClusterKey, Credentials, Identity, Live, Material, Scope, Trust};
+use forebay_identity::testing::hostile_client;
+use forebay_identity::{Credentials, LiveIdentity, testing};
 use forebay_shm::{ClientOptions, ClientSecurity, ServerSecurity};
 use forebay_transport::wire::Hello;
 use forebay_types::Role;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 
 use super::{BLOCK_SIZE, CLUSTER, Raw, client_options};
 
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = testing::HOUR;
 /// What both ends call the protocol.
 pub(crate) const PROTOCOL: &[u8] = b"forebay-shm/1";
 
-/// A cluster of this key.
-pub(crate) struct Cluster(ClusterKey);
+/// A cluster, with its clients.
+pub(crate) struct Cluster(testing::Cluster);
+
+impl Deref for Cluster {
+    type Target = testing::Cluster;
+
+    fn deref(&self) -> &testing::Cluster {
+        &self.0
+    }
+}
 
 impl Cluster {
     pub(crate) fn new() -> Self {
-        Self(ClusterKey::generate().unwrap())
-    }
-
-    pub(crate) fn scope() -> Scope {
-        Scope::new("example.org", "prod").unwrap()
-    }
-
-    pub(crate) fn trust(&self, denied: Option<Identity>) -> Trust {
-        let scope = Self::scope();
-        let authorities = Role::ALL.map(|role| self.0.authority(&scope, role).unwrap().certificate().clone());
-        Trust::new(scope, &authorities, denied).unwrap()
-    }
-
-    /// A certificate that ends so long from now, or did so long ago.
-    pub(crate) fn credentials(&self, role: Role, name: &str, until: SystemTime) -> Credentials {
-        self.0.authority(&Self::scope(), role).unwrap().issue(name, until - 3 * HOUR, until).unwrap()
-    }
-
-    pub(crate) fn material(&self, role: Role, name: &str, trust: Trust, lasts: Duration) -> Material {
-        let now = SystemTime::now();
-        Material::new(self.credentials(role, name, now + lasts), trust, now).unwrap()
-    }
-
-    pub(crate) fn live(&self, role: Role, name: &str) -> Arc<Live> {
-        Live::new(self.material(role, name, self.trust(None), HOUR))
+        Self(testing::Cluster::new())
     }
 
     pub(crate) fn options(&self, role: Role, name: &str) -> ClientOptions {
@@ -59,84 +42,16 @@ impl Cluster {
 }
 
 /// Of a client that proves what `live` has.
-pub(crate) fn options_of(live: &Arc<Live>) -> ClientOptions {
+pub(crate) fn options_of(live: &Arc<LiveIdentity>) -> ClientOptions {
     ClientOptions { security: Some(proving(live)), ..client_options() }
 }
 
-pub(crate) fn proving(live: &Arc<Live>) -> ClientSecurity {
+pub(crate) fn proving(live: &Arc<LiveIdentity>) -> ClientSecurity {
     ClientSecurity::to_worker(live).unwrap()
 }
 
-pub(crate) fn demanding(live: &Arc<Live>) -> ServerSecurity {
+pub(crate) fn demanding(live: &Arc<LiveIdentity>) -> ServerSecurity {
     ServerSecurity::new(live).unwrap()
-}
-
-/// A client that a library would not make: it presents whatever it has, and believes everybody.
-#[derive(Debug)]
-struct Hostile(Option<Arc<CertifiedKey>>);
-
-impl rustls::client::ResolvesClientCert for Hostile {
-    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.0.clone()
-    }
-
-    fn has_certs(&self) -> bool {
-        self.0.is_some()
-    }
-}
-
-#[derive(Debug)]
-struct Believes;
-
-impl ServerCertVerifier for Believes {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// A client that presents `credentials`, if it has any, and offers these protocols.
-fn hostile(credentials: Option<&Credentials>, protocols: &[&[u8]]) -> ClientConfig {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let presented = credentials.map(|it| {
-        let key = PrivateKeyDer::from_pem_slice(it.key_pem().as_bytes()).unwrap();
-        let key = provider.key_provider.load_private_key(key).unwrap();
-        Arc::new(CertifiedKey::new(it.chain().to_vec(), key))
-    });
-    let config =
-        ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
-    let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Believes));
-    let mut config = config.with_client_cert_resolver(Arc::new(Hostile(presented)));
-    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    config
 }
 
 /// A client that speaks TLS by hand, and then what the test says.
@@ -151,7 +66,7 @@ impl RawTls {
     /// It presents `credentials`, if it has any, and says hello as soon as TLS lets it, and that it is `process`.
     pub(crate) fn begin(path: &Path, credentials: Option<&Credentials>, protocols: &[&[u8]], process: u64) -> Self {
         let name = ServerName::try_from("worker").unwrap();
-        let mut tls = ClientConnection::new(Arc::new(hostile(credentials, protocols)), name).unwrap();
+        let mut tls = ClientConnection::new(Arc::new(hostile_client(credentials, protocols)), name).unwrap();
         let hello = Hello::ours(CLUSTER, BLOCK_SIZE).encode();
         tls.writer().write_all(&[&hello[..], &process.to_le_bytes()].concat()).unwrap();
         Self { raw: Raw::connect(path), tls, descriptors: 0 }

@@ -1,45 +1,35 @@
 //! Who takes part in tests of identities.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use forebay_identity::{ClusterKey, Identity, Live, Material, Scope, Trust};
+use forebay_identity::{LiveIdentity, testing};
 use forebay_tcp::{ClientOptions, ClientSecurity, ServerOptions, ServerSecurity, TcpSecurity, TcpServer, TcpTransport};
 use forebay_transport::conformance::Scripted;
 use forebay_types::Role;
 
 use super::{client_options, link, serve, server_options};
 
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const HOUR: Duration = testing::HOUR;
 
-/// A cluster of this key.
-pub(crate) struct Cluster(ClusterKey);
+/// A cluster, with its servers and clients over TCP.
+pub(crate) struct Cluster(testing::Cluster);
+
+impl Deref for Cluster {
+    type Target = testing::Cluster;
+
+    fn deref(&self) -> &testing::Cluster {
+        &self.0
+    }
+}
 
 impl Cluster {
     pub(crate) fn new() -> Self {
-        Self(ClusterKey::generate().unwrap())
+        Self(testing::Cluster::new())
     }
 
-    pub(crate) fn scope() -> Scope {
-        Scope::new("example.org", "prod").unwrap()
-    }
-
-    pub(crate) fn trust(&self, denied: Option<Identity>) -> Trust {
-        let scope = Self::scope();
-        let authorities = Role::ALL.map(|role| self.0.authority(&scope, role).unwrap().certificate().clone());
-        Trust::new(scope, &authorities, denied).unwrap()
-    }
-
-    pub(crate) fn material(&self, role: Role, name: &str, trust: Trust, lasts: Duration) -> Material {
-        let (authority, now) = (self.0.authority(&Self::scope(), role).unwrap(), SystemTime::now());
-        Material::new(authority.issue(name, now - HOUR, now + lasts).unwrap(), trust, now).unwrap()
-    }
-
-    pub(crate) fn live(&self, role: Role, name: &str) -> Arc<Live> {
-        Live::new(self.material(role, name, self.trust(None), HOUR))
-    }
-
-    pub(crate) fn server(&self, live: &Arc<Live>) -> TcpServer {
+    pub(crate) fn server(&self, live: &Arc<LiveIdentity>) -> TcpServer {
         let security = Some(server_security(live, TcpSecurity::Encrypt));
         serve(ServerOptions { security, ..server_options() }, Scripted::new())
     }
@@ -58,14 +48,14 @@ impl Cluster {
 }
 
 /// Of a client that proves what `live` has.
-pub(crate) fn options_of(live: &Arc<Live>) -> ClientOptions {
+pub(crate) fn options_of(live: &Arc<LiveIdentity>) -> ClientOptions {
     ClientOptions { security: Some(proving(live, TcpSecurity::Encrypt)), ..client_options() }
 }
 
-pub(crate) fn proving(live: &Arc<Live>, level: TcpSecurity) -> ClientSecurity {
+pub(crate) fn proving(live: &Arc<LiveIdentity>, level: TcpSecurity) -> ClientSecurity {
     ClientSecurity::to_worker(live, level).unwrap()
 }
 
-pub(crate) fn server_security(live: &Arc<Live>, level: TcpSecurity) -> ServerSecurity {
+pub(crate) fn server_security(live: &Arc<LiveIdentity>, level: TcpSecurity) -> ServerSecurity {
     ServerSecurity::new(live, level).unwrap()
 }

@@ -9,7 +9,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Behaviour, Fixture, Scripted, assert_bytes, digest, is_link_error, pool, read, until, within};
-use crate::traits::{CallError, LinkError, Op, Provenance, Reply, Request, Transport};
+use crate::error::{CallError, LinkError};
+use crate::op::Op;
+use crate::reply::{Provenance, Reply};
+use crate::request::Request;
+use crate::traits::Transport;
 use crate::wire::{MAX_BODY_BESIDE_PAYLOAD, MAX_REQUEST_BODY, MAX_UPLOAD_BODY};
 
 /// A deadline that does not pass.

@@ -9,7 +9,10 @@ use forebay_memory::{Pool, PoolOptions, SpanMut, Spans};
 use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileId, crc32c};
 use tokio::sync::Semaphore;
 
-use crate::traits::{Op, Provenance, Request, Response, Service};
+use crate::op::Op;
+use crate::reply::{Provenance, Response};
+use crate::request::Request;
+use crate::traits::Service;
 use crate::wire::{MAX_BODY_BESIDE_PAYLOAD, MAX_REPLY_BODY};
 
 /// What the service does with a read.

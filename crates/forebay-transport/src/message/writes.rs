@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{WireAttr, decode, encode, malformed};
 use crate::limits::MAX_REQUEST_BODY;
-use crate::traits::{Op, Request};
+use crate::op::Op;
+use crate::request::Request;
 
 /// Parts of one upload, at most: what S3 takes.
 pub const MAX_PARTS: usize = 10_000;

@@ -13,7 +13,7 @@ use forebay_coordinator::{ApiClient, ApiError};
 use forebay_types::{ByteSize, FsPath};
 
 use crate::commands::fs::target::names_below;
-use crate::coordinator_args::CoordinatorArgs;
+use crate::coordinator_args::{Coordinator, CoordinatorArgs};
 use crate::exit::{Exit, Fault};
 use crate::signals::Signals;
 use crate::{output, runtime};
@@ -203,7 +203,7 @@ impl Common {
         Ok(forebay_coordinator::once_led(within, say, ask).await?)
     }
 
-    fn client(&self) -> anyhow::Result<ApiClient> {
+    fn client(&self) -> anyhow::Result<Coordinator> {
         let path = self.path.as_deref().or(self.index_file.as_deref());
         self.coordinator.client(path.map(from_here).transpose()?.as_deref())
     }

@@ -275,7 +275,7 @@ fn unusable(error: impl std::fmt::Display) -> Fault {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use forebay_identity::{Looked, Settings, Side, Source, Watch, described};
+    use forebay_identity::{Reload, Settings, Side, Source, Watch, certificate_summaries};
 
     use super::*;
 
@@ -351,7 +351,7 @@ mod tests {
     fn a_browser_that_takes_the_first_authority_takes_that_of_coordinators() {
         let issuer = Issuer::new();
         for role in Role::ALL {
-            let authorities = described(&issuer.write(role).join("ca.crt")).unwrap();
+            let authorities = certificate_summaries(&issuer.write(role).join("ca.crt")).unwrap();
             assert_eq!(authorities[0].name, issuer.scope.authority(Role::Coordinator), "{role}");
         }
     }
@@ -377,7 +377,7 @@ mod tests {
         let mode = |name: &str| fs::symlink_metadata(directory.join(name)).unwrap().mode() & 0o7777;
         assert_eq!((mode("."), mode("tls.key")), (0o700, 0o600));
 
-        let Looked::New(replaced) = watch.look(now) else { panic!("not seen") };
+        let Reload::New(replaced) = watch.look(now) else { panic!("not seen") };
         assert_eq!(replaced.identity(), material.identity());
     }
 

@@ -6,7 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay_config::Config;
 use forebay_doctor::facts::{Certificate, Obstacle, Refusal, Security};
-use forebay_identity::{ClusterKey, ClusterKeys, Described, FileError, KeyError, LoadError, Source, Watch, described};
+use forebay_identity::{
+    CertificateSummary, ClusterKey, ClusterKeys, FileError, KeyError, LoadError, Source, Watch, certificate_summaries,
+};
 use forebay_node::security;
 use forebay_types::Role;
 
@@ -55,14 +57,14 @@ fn fingerprints(file: &Path) -> Vec<String> {
 
 /// As [`fingerprints`].
 fn certificates(file: &Path, is_authority: bool) -> Vec<Certificate> {
-    let certificate = |described: Described| Certificate {
+    let certificate = |described: CertificateSummary| Certificate {
         file: file.display().to_string(),
         name: described.name,
         is_authority,
         from: seconds(described.from),
         until: seconds(described.until),
     };
-    described(file).unwrap_or_default().into_iter().map(certificate).collect()
+    certificate_summaries(file).unwrap_or_default().into_iter().map(certificate).collect()
 }
 
 fn seconds(at: SystemTime) -> u64 {

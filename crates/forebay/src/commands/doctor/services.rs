@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 use forebay_cluster::Reach;
 use forebay_cluster::records::NOBODYS;
 use forebay_config::Config;
-use forebay_coordinator::ApiClient;
 use forebay_doctor::Root;
 use forebay_doctor::facts::{CoordinatorProbe, EtcdProbe, Fuse, MountProbe, WindowProbe, micros};
-use forebay_types::Role;
 use serde_json::{Value, json};
 
+use crate::coordinator_args::Coordinator;
 use crate::exit::UserError;
 use forebay_node::cluster::Cluster;
 use forebay_node::report::{Report, Window, WorkerPaths};
-use forebay_node::{binding, control, security, state, window};
+use forebay_node::{binding, control, state, window};
 
 /// How long etcd's own pages may take; what is asked there is good to know only.
 const PAGE_WITHIN: Duration = Duration::from_secs(3);
@@ -97,10 +96,7 @@ pub(super) async fn coordinators(config: &Config, addresses: &[String]) -> Vec<C
 
 async fn coordinator(config: &Config, address: &str, source: Option<IpAddr>) -> CoordinatorProbe {
     let begun = Instant::now();
-    let answer = async {
-        let security = security::http_client(config, Some(Role::Coordinator))?;
-        Ok::<_, anyhow::Error>(ApiClient::from_source(address, source, security)?.cluster().await?)
-    };
+    let answer = async { Ok::<_, anyhow::Error>(Coordinator::from_source(address, source, config)?.cluster().await?) };
     let answer = answer.await;
     let probe = CoordinatorProbe {
         address: address.to_owned(),

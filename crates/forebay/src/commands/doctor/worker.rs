@@ -64,6 +64,9 @@ pub(super) async fn ask(config: &Config, rdma: &Rdma, address: SocketAddr, from:
         Err(error) => PeerWorker { error: Some(words(&error)), ..PeerWorker::default() },
     };
     link.close().await;
+    if let Some(security) = security {
+        security.close().await;
+    }
     answer
 }
 

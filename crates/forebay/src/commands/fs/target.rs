@@ -14,18 +14,17 @@ use forebay_client::{Away, Client};
 use forebay_cluster::records::members::WorkerRecord;
 use forebay_cluster::{Member, Membership as _, Reach, StaticMembership, topology_of};
 use forebay_config::{ClusterName, Loaded, RdmaFallback, SharedMemory};
-use forebay_coordinator::ApiClient;
 use forebay_fuse::mount_table::{self, MountState};
-use forebay_types::{Attr, ByteSize, FileVersion, FsPath, Role};
+use forebay_types::{Attr, ByteSize, FileVersion, FsPath};
 use serde_json::Value;
 
 use crate::config_args::ConfigArgs;
-use crate::coordinator_args::Known;
+use crate::coordinator_args::{Coordinator, Known};
 use crate::exit::{Exit, Fault};
 use crate::logging;
 use forebay_node::cluster::{self, Cluster};
-use forebay_node::security::{self, Security};
-use forebay_node::{assembly, binding, control, state};
+use forebay_node::security::Security;
+use forebay_node::{assembly, control, state};
 
 /// What is registered at start by a command that must use RDMA.
 const REGISTERED: ByteSize = ByteSize::mib(64);
@@ -108,7 +107,16 @@ pub(crate) struct Targets {
     loaded: Loaded,
     /// Whether workers were named on the command line: then no mount is looked for.
     explicit: bool,
-    clients: Vec<(Vec<Member>, Reach, Client)>,
+    clients: Vec<KnownClient>,
+}
+
+/// A client of some workers, and what it was made from.
+struct KnownClient {
+    members: Vec<Member>,
+    reach: Reach,
+    client: Client,
+    /// Who the client is, if it proves that.
+    security: Option<Arc<Security>>,
 }
 
 impl Targets {
@@ -216,9 +224,7 @@ impl Targets {
 
     /// The workers that the coordinator at `address` knows.
     async fn members_by(&self, address: &str) -> anyhow::Result<Vec<Member>> {
-        let source = binding::group_source(&self.loaded.config)?;
-        let security = security::http_client(&self.loaded.config, Some(Role::Coordinator))?;
-        let status = ApiClient::from_source(address, source, security)?.cluster().await?;
+        let status = Coordinator::at(address, &self.loaded.config)?.cluster().await?;
         let told = status.cluster["members"].as_array().cloned().unwrap_or_default();
         let records = told.into_iter().filter_map(|told| serde_json::from_value::<WorkerRecord>(told).ok());
         let group = self.loaded.config.cluster_cache_group.as_str();
@@ -233,8 +239,8 @@ impl Targets {
         reach: Reach,
         mount: Option<&state::RunState>,
     ) -> anyhow::Result<Client> {
-        if let Some((.., client)) = self.clients.iter().find(|(known, by, _)| *known == members && *by == reach) {
-            return Ok(client.clone());
+        if let Some(known) = self.clients.iter().find(|known| known.members == members && known.reach == reach) {
+            return Ok(known.client.clone());
         }
         let mut config = self.loaded.config.clone();
         // These commands read ahead by themselves.
@@ -257,15 +263,19 @@ impl Targets {
         }
         let membership = Arc::new(StaticMembership::of(members.iter().cloned()));
         let security = Security::of_client(&config, false)?;
-        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail, security).await?.client;
-        self.clients.push((members, reach, client.clone()));
+        let own = security.as_deref();
+        let client = assembly::remote_client(&config, reach, membership, None, Away::Fail, own).await?.client;
+        self.clients.push(KnownClient { members, reach, client: client.clone(), security });
         Ok(client)
     }
 
     /// Ends the links to the workers.
     pub(crate) async fn close(self) {
-        for (.., client) in self.clients {
+        for KnownClient { client, security, .. } in self.clients {
             client.close().await;
+            if let Some(security) = security {
+                security.close().await;
+            }
         }
     }
 }

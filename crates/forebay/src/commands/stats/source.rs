@@ -1,6 +1,7 @@
 //! Where the counters come from: the process of a mount, a process that serves metrics, or workers.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,8 +10,9 @@ use serde_json::Value;
 
 use crate::commands::fs::target::{Targets, WorkersArgs, mount_of};
 use crate::exit::{Exit, Fault};
+use forebay_node::control;
+use forebay_node::security::Security;
 use forebay_node::state::{Role, RunState};
-use forebay_node::{control, security};
 
 /// The counters of a mount, as a file in it.
 const STATS_FILE: &str = ".stats.json";
@@ -23,8 +25,8 @@ pub(super) enum Source {
     /// A mount: through the socket of its process, or, where that is out of reach as in a container, through the mount. With the
     /// run state of its process there is a client of its workers.
     Mount { mountpoint: PathBuf, found: Option<(RunState, Client)>, targets: Targets },
-    /// `http://HOST:PORT/stats`, or `https://`.
-    Web { address: String, scheme: &'static str, http: reqwest::Client },
+    /// `http://HOST:PORT/stats`, or `https://`; `security` is what is proved there, renewed as long as it is here.
+    Web { address: String, scheme: &'static str, http: reqwest::Client, security: Option<Arc<Security>> },
     /// Workers, asked over TCP.
     Workers { client: Client, targets: Targets },
 }
@@ -48,11 +50,13 @@ impl Source {
         if is_address(target) && !path.exists() {
             let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy();
             // Whoever counts, of whatever role.
-            let (scheme, http) = match security::http_client(&targets.loaded().config, None)? {
-                Some(security) => ("https", http.tls_backend_preconfigured(security)),
+            let security = Security::of_client(&targets.loaded().config, false)?;
+            let proved = security.as_deref().map(|own| own.http_client(None)).transpose()?.flatten();
+            let (scheme, http) = match proved {
+                Some(proved) => ("https", http.tls_backend_preconfigured(proved)),
                 None => ("http", http),
             };
-            return Ok(Self::Web { address: target.to_owned(), scheme, http: http.build()? });
+            return Ok(Self::Web { address: target.to_owned(), scheme, http: http.build()?, security });
         }
         let mountpoint = path.to_owned();
         match mount_of(path) {
@@ -75,7 +79,7 @@ impl Source {
                 let report = of_mount(mountpoint, found.as_ref().map(|(state, _)| state)).await?;
                 Ok(vec![(mountpoint.display().to_string(), report)])
             }
-            Self::Web { address, scheme, http } => {
+            Self::Web { address, scheme, http, .. } => {
                 Ok(vec![(address.clone(), of_web(&format!("{scheme}://{address}/stats"), http).await?)])
             }
             Self::Workers { client, .. } => {
@@ -116,7 +120,7 @@ impl Source {
                 reports.push((mountpoint.display().to_string(), own));
                 reports
             }
-            Self::Web { address, scheme, http } => {
+            Self::Web { address, scheme, http, .. } => {
                 vec![(address.clone(), of_web(&format!("{scheme}://{address}/stats"), http).await)]
             }
             Self::Workers { client, .. } => of_workers(client).await,
@@ -127,7 +131,11 @@ impl Source {
     pub(super) async fn close(self) {
         match self {
             Self::Mount { targets, .. } | Self::Workers { targets, .. } => targets.close().await,
-            Self::Web { .. } => {}
+            Self::Web { security, .. } => {
+                if let Some(security) = security {
+                    security.close().await;
+                }
+            }
         }
     }
 }

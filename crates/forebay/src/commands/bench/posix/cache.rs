@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use forebay_benchmark::posix::run::{Cache, CacheError, CachedFiles, Stop};
 use forebay_config::Config;
+use forebay_coordinator::ApiError;
 use forebay_coordinator::jobs::{Cause, FreeSpec, JobReport, JobSpec, LoadSpec};
-use forebay_coordinator::{ApiClient, ApiError};
-use forebay_node::{binding, security};
-use forebay_types::{FsPath, Role};
+use forebay_types::FsPath;
 use tokio::runtime::Handle;
 
+use crate::coordinator_args::Coordinator;
 use crate::output;
 
 /// How often a job is asked for.
@@ -26,7 +26,7 @@ const AWAY: Duration = Duration::from_secs(60);
 pub(super) struct Coordinated {
     mountpoint: PathBuf,
     address: String,
-    client: ApiClient,
+    client: Coordinator,
     runtime: Handle,
 }
 
@@ -36,13 +36,11 @@ impl Coordinated {
     /// # Errors
     /// When that is no address, or this process cannot prove who it is though it should.
     pub(super) fn new(mountpoint: PathBuf, address: String, config: &Config, runtime: Handle) -> anyhow::Result<Self> {
-        let source = binding::group_source(config)?;
-        let security = {
-            // Its files are looked after there.
+        let client = {
+            // The files of its identity are looked at there.
             let _entered = runtime.enter();
-            security::http_client(config, Some(Role::Coordinator))?
+            Coordinator::at(&address, config)?
         };
-        let client = ApiClient::from_source(&address, source, security)?;
         Ok(Self { client, mountpoint, address, runtime })
     }
 

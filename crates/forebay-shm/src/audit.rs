@@ -11,14 +11,14 @@ use crate::socket::Socket;
 
 /// One session, as it is recorded.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct SessionAudit {
     auditing: Auditing,
     peer: AuditPeer,
     /// What its client proved to be. `None`: it had to prove nothing, or did not yet.
     identity: Option<Identity>,
 }
 
-impl Witness {
+impl SessionAudit {
     /// Of the client at the other end of `socket`, of which is known only what the kernel says.
     pub(crate) fn new(auditing: &Auditing, socket: &Socket) -> Self {
         let peer = socket.peer().map_or(AuditPeer::UNKNOWN, |peer| {

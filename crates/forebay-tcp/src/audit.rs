@@ -12,7 +12,7 @@ use crate::end::End;
 
 /// One connection, as it is recorded.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct ConnectionAudit {
     auditing: Auditing,
     peer: SocketAddr,
     /// What its peer proved to be. `None`: it had to prove nothing, or did not.
@@ -23,13 +23,13 @@ pub(crate) struct Witness {
 /// change is recorded, too.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    witness: Arc<Witness>,
+    audit: Arc<ConnectionAudit>,
     op: Op,
     subject: Subject,
     is_answered: bool,
 }
 
-impl Witness {
+impl ConnectionAudit {
     pub(crate) fn new(auditing: &Auditing, peer: SocketAddr, identity: Option<&Identity>) -> Arc<Self> {
         Arc::new(Self { auditing: auditing.clone(), peer, identity: identity.cloned() })
     }
@@ -54,8 +54,8 @@ impl Witness {
     /// `request` is permitted. `None`: such ones are not recorded.
     pub(crate) fn begin(self: &Arc<Self>, request: &Request) -> Option<Box<Pending>> {
         is_recorded(self.auditing.events, request.op).then(|| {
-            let (witness, subject) = (Arc::clone(self), subject_of(request));
-            Box::new(Pending { witness, op: request.op, subject, is_answered: false })
+            let (audit, subject) = (Arc::clone(self), subject_of(request));
+            Box::new(Pending { audit, op: request.op, subject, is_answered: false })
         })
     }
 
@@ -67,7 +67,7 @@ impl Witness {
 
 impl Pending {
     fn record(&self, outcome: AuditOutcome<'_>) {
-        self.witness.record(self.op.name(), &self.subject, outcome);
+        self.audit.record(self.op.name(), &self.subject, outcome);
     }
 }
 

@@ -47,7 +47,7 @@ impl<S: Send + Sync> FromRequestParts<S> for About {
 
 /// One request, as it is recorded.
 #[derive(Debug)]
-pub(crate) struct Witness {
+pub(crate) struct RequestAudit {
     auditing: Auditing,
     peer: AuditPeer,
     caller: Caller,
@@ -60,12 +60,12 @@ pub(crate) struct Witness {
 /// is recorded, too.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    witness: Witness,
+    audit: RequestAudit,
     subject: Arc<Mutex<Subject>>,
     is_answered: bool,
 }
 
-impl Witness {
+impl RequestAudit {
     pub(crate) fn of(auditing: &Auditing, request: &Request, token: Option<Role>) -> Self {
         let extensions = request.extensions();
         Self {
@@ -85,7 +85,7 @@ impl Witness {
     /// It is permitted. `None`: such ones are not recorded.
     pub(crate) fn begin(self, method: &Method, permission: Option<Permission>) -> Option<Pending> {
         is_recorded(self.auditing.events, method, permission).then(|| Pending {
-            witness: self,
+            audit: self,
             subject: Arc::default(),
             is_answered: false,
         })
@@ -105,7 +105,7 @@ impl Pending {
     }
 
     fn record(&self, outcome: AuditOutcome<'_>) {
-        self.witness.record(&self.subject.lock(), outcome);
+        self.audit.record(&self.subject.lock(), outcome);
     }
 }
 
