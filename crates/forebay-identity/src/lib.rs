@@ -56,6 +56,6 @@ pub use proof::{ClientProof, ServerProof, Unproved};
 pub use secret_file::FileError;
 pub use source::{Believed, CLOCK_SKEW, Looked, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};
-pub use token::{LiveTokens, TokenFile, new_token};
+pub use token::{LiveTokens, TokenFile, may_hold_token, new_token};
 pub use trust::{Peer, Side, Trust};
 pub use validity::{Described, described};

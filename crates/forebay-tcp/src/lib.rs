@@ -43,7 +43,6 @@ mod server;
 mod socket;
 mod staging;
 mod unsent;
-mod witness;
 mod zero_copy;
 
 use std::net::SocketAddr;

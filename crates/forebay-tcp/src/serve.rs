@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, Hello, RequestHeader};
-use forebay_transport::{Caller, Flags, Op, Service, answer, subject_of};
+use forebay_transport::{Caller, Flags, Op, PendingRecord, Service, Witness, answer, subject_of};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -42,7 +42,6 @@ use crate::outbox::{Outbox, Outgoing};
 use crate::patience::{BodyTime, PROGRESS, Taking};
 use crate::requests::Requests;
 use crate::socket;
-use crate::witness::{Witness, answered};
 use forebay_types::{Failure, Subject, TcpZeroCopy};
 
 /// Bytes after which others have their turn: about a millisecond's worth.
@@ -80,7 +79,7 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     };
     let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
     let identity = peer.map(|peer| &peer.identity);
-    let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer(), identity));
+    let witness = shared.options.audit.as_ref().map(|auditing| Witness::new(auditing, place.peer().into(), identity));
     let caller = identity.map_or_else(Caller::default, |identity| {
         Caller::proved(identity.role(), identity.name(), &identity.to_string())
     });
@@ -102,7 +101,9 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let Err(end) = outcome else { return };
     connection.handlers.shutdown().await;
     connection.place.ended(&end);
-    connection.witness.iter().for_each(|witness| witness.ended(&end));
+    if end.turns_away() {
+        connection.witness.iter().for_each(|witness| witness.turned_away(&end));
+    }
     if let Some(goodbye) = end.goodbye()
         && can_be_told
         && connection.outbox.is_empty()
@@ -456,20 +457,20 @@ impl Serving {
         let shared = &self.shared;
         if request.op == Op::Admit {
             let answer = admit(shared.options.passes.as_deref(), self.place.proved(), &request.body);
-            answered(pending, &answer);
+            PendingRecord::answered(pending, &answer);
             self.outbox.push(Outgoing::answer(id, answer));
             return;
         }
         if let Some(response) = shared.service.try_handle(&request) {
             let answer = response.fitting(&request);
-            answered(pending, &answer);
+            PendingRecord::answered(pending, &answer);
             self.outbox.push(Outgoing::answer(id, answer));
             return;
         }
         let (service, takes_files) = (Arc::clone(&shared.service), shared.options.takes_files);
         let answering = async move {
             let answer = answer(&*service, request, takes_files).await;
-            answered(pending, &answer);
+            PendingRecord::answered(pending, &answer);
             Outgoing::answer(id, answer)
         };
         self.handlers.spawn_on(answering, &shared.runtime);

@@ -8,6 +8,8 @@
 //! * `forebay-tcp`: framed messages over sockets, to [`wire`]'s layout;
 //! * [`fake`]: a service behind programmable delays, losses and deaths, for tests and simulation.
 //!
+//! A server's side tells whoever keeps a record of it what is asked for, each transport in the same way ([`Witness`]).
+//!
 //! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -27,6 +29,7 @@ mod permission;
 mod subject;
 mod traits;
 pub mod wire;
+mod witness;
 
 pub use answer::answer;
 pub use caller::{Caller, ProvedCaller};
@@ -38,3 +41,4 @@ pub use traits::{
     CallError, Flags, LinkError, Op, Payload, PeerMemory, Provenance, Reply, Request, Response, ResponsePayload,
     Service, Transport, TransportKind,
 };
+pub use witness::{PendingRecord, Witness};

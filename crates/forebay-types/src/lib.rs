@@ -48,5 +48,5 @@ pub use path::{FsPath, MAX_NAME_LEN, PathError};
 pub use policy::{CachePolicy, MAX_REPLICAS, PolicyTable, Priority};
 pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
 pub use role::{Permission, Role, UnknownRole};
-pub use subject::{MAX_SUBJECT_PATH, Subject};
+pub use subject::{MAX_SUBJECT_FILES, MAX_SUBJECT_PATH, Subject};
 pub use tenure::Tenure;
