@@ -275,6 +275,8 @@ fn who_asked_a_coordinator_for_what_is_recorded_and_never_a_token() {
         ("/api/v1/mounts", bearer(&scrapes), 403),
         ("/api/v1/mounts", bearer(&admin[1..]), 401),
         (with_secret.as_str(), String::new(), 401),
+        ("/api/v1/jobs?path=/more%2Fdata&token=hush", bearer(&scrapes), 403),
+        ("/api/v1/jobs/load-1", bearer(&scrapes), 403),
         (with_secret.as_str(), bearer(&admin), 404),
     ] {
         assert_eq!(scene.browse(coordinator, page, &lines).0, status, "{page}");
@@ -296,13 +298,16 @@ fn who_asked_a_coordinator_for_what_is_recorded_and_never_a_token() {
         &[by_nobody, r#""token":"metrics""#, r#""outcome":"refused","why":"a metrics may not manage"#],
         &[by_nobody, r#""operation":"GET /api/v1/mounts","outcome":"refused","why":"neither a certificate"#],
         &["/reader/one\"", r#""operation":"GET /api/v1/jobs","outcome":"refused","why":"a reader may not"#],
+        &[r#""operation":"GET /api/v1/jobs","path":"/more/data","outcome":"refused""#],
+        &[r#""operation":"GET /api/v1/jobs/{id}","job":"load-1","outcome":"refused""#],
+        &[r#""operation":"GET /api/v1/jobs/{id}","job":"(masked)","outcome":"refused""#],
         &[r#""peer":"127.0.0.1:"#],
     ] {
         eventually("it is recorded", SOON, || has(parts));
     }
     let text = text();
     let is_free_of = |secret: &str| !text.contains(secret);
-    assert!(is_free_of(&admin[1..]) && is_free_of(&scrapes) && is_free_of("Bearer"), "{text}");
+    assert!(is_free_of(&admin[1..]) && is_free_of(&scrapes) && is_free_of("Bearer") && is_free_of("hush"), "{text}");
     assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o600);
 }
 

@@ -62,6 +62,36 @@ fn count(stats: &Value, pointer: &str) -> u64 {
     stats.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {stats}"))
 }
 
+/// Nobody keeps a lookup out of the log by asking over another transport.
+#[test]
+fn lookups_over_ucx_are_in_the_audit_log() {
+    if !has_ucx() {
+        return;
+    }
+    let (bucket, tree) = (Bucket::new(), Tree::of_equal_files(2, 1 << 20));
+    tree.put_into(&bucket, "");
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("audit.jsonl");
+    let file = format!("security.audit.file={}", log.display());
+    let audit = [METADATA, &file, "security.audit.events=all"];
+    let worker = Setup::of(&bucket).options(&SHARED_MEMORY).options(&LISTEN).options(&audit).worker(&bucket);
+    let never = [METADATA, "network.rdma.data.fallback=never"];
+    let mount = Setup::without_origin().options(&SHARED_MEMORY).options(&never).mount([&worker]);
+    tree.verify_names(&mount.root());
+    tree.verify(&mount.root());
+    let own = mount.own_stats();
+    assert_eq!(count(&own, "/rdma/paths/tcp/calls"), 0, "{own}");
+    let is_lookup = |event: &Value| {
+        let is_named = event["path"].as_str().is_some_and(|path| path.starts_with('/'));
+        is_named && ["stat", "list", "stat-read"].iter().any(|operation| event["operation"] == *operation)
+    };
+    forebay_e2e::eventually("lookups are recorded", Duration::from_secs(30), || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let mut whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        whole.any(|line| is_lookup(&serde_json::from_str(line).unwrap()))
+    });
+}
+
 #[test]
 fn metadata_alone_goes_over_ucx_when_only_that_is_asked_for() {
     if !has_ucx() {

@@ -7,7 +7,8 @@
 //!
 //! The routes are documented where they are handled, and the document is made of the routes, so neither can lack what
 //! the other has. It is checked in as `docs/openapi.json`. What each asks of who wants it is a table, `permissions`. What a request
-//! for a change is about, its handler notes for whoever keeps a record ([`forebay_metrics::About`]).
+//! for a change is about, its handler notes for whoever keeps a record ([`forebay_metrics::About`]); what one is about that is
+//! refused, its URL says (`named`).
 
 mod cluster;
 mod extract;
@@ -16,6 +17,7 @@ mod forward;
 mod health;
 mod jobs;
 mod mounts;
+mod named;
 mod permissions;
 mod policies;
 
@@ -38,6 +40,7 @@ use crate::web;
 use fault::Fault;
 pub(crate) use fault::NO_LEADER;
 pub(crate) use health::is_ready;
+pub(crate) use named::subject_of_url;
 pub(crate) use permissions::OPERATIONS;
 
 pub use cluster::{ClusterStatus, Drain, StoreStatus, Version};

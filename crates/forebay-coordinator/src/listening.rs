@@ -9,7 +9,7 @@ use forebay_metrics::{Access, HostNames, HttpLimits, HttpListener, HttpServer};
 use forebay_private::{PrivateError, PrivateListener, socket_address};
 use tokio::net::TcpListener;
 
-use crate::api::OPERATIONS;
+use crate::api::{OPERATIONS, subject_of_url};
 
 /// Why a coordinator did not start.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +86,7 @@ impl Listeners {
         limits: HttpLimits,
     ) -> Vec<HttpServer> {
         let serve = |listener: HttpListener, access: Access| {
-            let access = access.recorded(audit.cloned());
+            let access = access.recorded(audit.cloned()).naming(subject_of_url);
             HttpServer::start(listener, pages.clone(), &OPERATIONS, access, hosts.clone(), limits)
         };
         let at_address = self.at_address.map(|(listener, _)| serve(listener.into(), access.clone()));

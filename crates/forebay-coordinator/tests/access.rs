@@ -246,6 +246,18 @@ async fn who_asks_for_which_change_is_recorded_allowed_or_refused() {
     assert_eq!(refused.told(), (Some("reader/one"), "POST /api/v1/mounts", why));
     assert!(matches!(refused.peer, AuditPeer::Address(from) if from.ip().is_loopback()), "{refused:?}");
     assert_eq!(refused.subject, Subject::default(), "it is refused unread");
+    // What its URL names is told, and nothing else that somebody writes there.
+    let of_job = |job: &str| Subject { job: Some(job.to_owned()), ..Subject::default() };
+    let of_worker = Subject { worker: Some("w1".to_owned()), ..Subject::default() };
+    assert_eq!(status(reader.remove_mount(&path("/s3")).await), 403);
+    assert_eq!(record.only().await.subject, Subject::of_path(b"/s3"));
+    assert_eq!(status(reader.stop("load-1").await), 403);
+    assert_eq!(record.only().await.subject, of_job("load-1"));
+    assert_eq!(status(reader.drain("w1").await), 403);
+    assert_eq!(record.only().await.subject, of_worker);
+    let secret = new_token().unwrap();
+    assert_eq!(status(reader.stop(&secret).await), 403);
+    assert_eq!(record.only().await.subject, of_job("(masked)"));
 
     // Of options and their references nothing is told.
     let options = [("s3.secret_access_key".to_owned(), "env:FOREBAY_SECRET".to_owned())].into();
@@ -305,6 +317,7 @@ async fn reads_are_recorded_where_that_is_wanted_and_counters_and_tokens_never()
         asking.send().await.unwrap().status().as_u16()
     };
     let (mistaken, nowhere) = (format!("/api/v1/jobs/{}?token={}", *token, *token), format!("/{}", *token));
+    let at_path = format!("/api/v1/jobs?path=/{}", *token);
     for (page, shown, expected) in [
         ("/api/v1/mounts", Some(token.as_str()), (200, Some(Role::Admin), "GET /api/v1/mounts", "Allowed")),
         ("/api/v1/mounts", None, (401, None, "GET /api/v1/mounts", "refused: neither")),
@@ -316,6 +329,7 @@ async fn reads_are_recorded_where_that_is_wanted_and_counters_and_tokens_never()
             (404, Some(Role::Admin), "GET /api/v1/jobs/{id}", "Failed(NotFound)"),
         ),
         (nowhere.as_str(), None, (401, None, "GET", "refused: neither")),
+        (at_path.as_str(), None, (401, None, "GET /api/v1/jobs", "refused: neither")),
     ] {
         let (status, role, operation, outcome) = expected;
         assert_eq!(ask(page, shown).await, status, "{page}");

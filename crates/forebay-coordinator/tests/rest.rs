@@ -165,6 +165,10 @@ async fn an_origin_is_mounted_twice_only_with_the_same_options() {
     let (status, _, message) = refusal(refused);
     assert!(status == 409 && message.contains("mounted at /a with other options"), "{message}");
     assert!(!message.contains("http://"), "{message}");
+    for spelled in ["S3://bucket", "s3://bucket/x/..", "s3://bucket/%2e/", "s3://bucket "] {
+        let refused = at_one.add_mount(&mount("/d", spelled, "http://two:9000")).await.unwrap_err();
+        assert_eq!(refusal(refused).0, 409, "{spelled}");
+    }
     // Of two at once, at two coordinators, one is refused.
     for round in 0..10 {
         let origin = format!("s3://round-{round}");

@@ -59,6 +59,6 @@ pub use proof::{ClientProof, ServerProof, Unproved};
 pub use secret_file::FileError;
 pub use source::{AuthoritySource, CLOCK_SKEW, Reload, Settings, Source, Watch};
 pub use tls::{client_config, http_client_config, http_server_config, reason, server_config};
-pub use token::{LiveTokens, TokenFile, new_token};
+pub use token::{LiveTokens, TokenFile, may_hold_token, new_token};
 pub use trust::{Peer, Side, Trust};
 pub use validity::{CertificateSummary, certificate_summaries};

@@ -26,6 +26,20 @@ const MAX_TOKENS: usize = 8;
 
 type Digest = [u8; 32];
 
+/// Whether a token may be in `text`, which is better not shown then: as many characters in a row as a token has at least, of those
+/// that one can have. Dots and slashes end a row, for names of hosts and paths have them, too: a token that has them is known by
+/// [`LiveTokens::role`] alone.
+#[must_use]
+pub fn may_hold_token(text: &str) -> bool {
+    let ends_row = |letter| matches!(letter, '.' | '/') || !is_of_token(letter);
+    text.split(ends_row).any(|row| row.len() >= MIN_CHARACTERS)
+}
+
+/// Whether a token can have this character (RFC 6750, 2.1).
+fn is_of_token(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "-._~+/=".contains(letter)
+}
+
 /// A file of tokens, and what whoever shows one of them is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenFile {
@@ -76,9 +90,7 @@ impl Tokens {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut added = 0;
         for token in lines {
-            // The characters of RFC 6750, 2.1.
-            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-            if !token.bytes().all(fits) {
+            if !token.chars().all(is_of_token) {
                 return Err("a line of it is no token");
             }
             if token.len() < MIN_CHARACTERS {
@@ -211,6 +223,23 @@ mod tests {
         assert!(!tokens.look().unwrap());
         for (shown, role) in [(&**token, Some(Role::Admin)), (&token[..63], None), ("", None), (&**other, None)] {
             assert_eq!(tokens.role(shown), role, "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_token_is_known_by_its_form() {
+        let token = new_token().unwrap();
+        for held in [&**token, &token[..32], &format!("key: {}!", *token), "of-my-own-made_of+all~that=is=allowed"] {
+            assert!(may_hold_token(held), "{held}");
+        }
+        for not in [
+            "",
+            "load-19a3f2b7c1d-4e5f",
+            "worker-3.forebay-worker.default.svc.cluster.local:29999",
+            &token[..31],
+            "more than thirty-two letters, in words",
+        ] {
+            assert!(!may_hold_token(not), "{not}");
         }
     }
 

@@ -14,14 +14,17 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use axum::http::HeaderMap;
+use axum::extract::{MatchedPath, Request};
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Uri};
 use forebay_identity::{Auditing, LiveIdentity, LiveTokens, Peer, Side, http_server_config, reason};
-use forebay_types::{Permission, Role};
+use forebay_types::{Permission, Role, Subject};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls;
 use tokio_rustls::server::TlsStream;
+
+use crate::masking::masked;
 
 /// The first byte of a TLS handshake (RFC 8446, 5.1). No method of HTTP begins with it.
 const HANDSHAKE: u8 = 22;
@@ -30,12 +33,19 @@ const HANDSHAKE: u8 = 22;
 /// What is in no table, an admin may ask for.
 pub type Operation = (&'static str, &'static str, Option<Permission>);
 
+/// What a request is about as far as its place, as the router has it, and its URL say so: all that is known of one that is refused
+/// unread. Whoever asks may write anything there, so what can be no name of what it stands for must be left out. What may be a
+/// token is masked after that.
+pub type Naming = fn(place: &str, url: &Uri) -> Subject;
+
 /// What a listener demands of those who ask, and where that is recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// `None`: nothing.
     demands: Option<Arc<Demands>>,
     audit: Option<Auditing>,
+    /// `None`: nothing is known of what is refused, but its place.
+    naming: Option<Naming>,
 }
 
 struct Demands {
@@ -121,7 +131,7 @@ impl Access {
     }
 
     fn of(demands: Demands) -> Self {
-        Self { demands: Some(Arc::new(demands)), audit: None }
+        Self { demands: Some(Arc::new(demands)), ..Self::default() }
     }
 
     /// The same, and what is asked for is recorded: all that is refused, what changes something, and what is read beyond counters if
@@ -129,6 +139,20 @@ impl Access {
     #[must_use]
     pub fn recorded(self, audit: Option<Auditing>) -> Self {
         Self { audit, ..self }
+    }
+
+    /// The same, and of what is refused is recorded what `naming` says that it is about.
+    #[must_use]
+    pub fn naming(self, naming: Naming) -> Self {
+        Self { naming: Some(naming), ..self }
+    }
+
+    /// What a request is about that is not read.
+    pub(crate) fn subject_of(&self, request: &Request) -> Subject {
+        let place = request.extensions().get().map(MatchedPath::as_str);
+        let named = self.naming.zip(place).map(|(naming, place)| naming(place, request.uri()));
+        let is_token = |text: &str| self.demands.as_ref().is_some_and(|demands| demands.tokens.role(text).is_some());
+        masked(named.unwrap_or_default(), is_token)
     }
 
     /// Where it is recorded, if it is.
@@ -246,6 +270,15 @@ mod tests {
         ] {
             assert_eq!(token(&headers(lines)), shown, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn nothing_is_named_where_nobody_says_what_names_something() {
+        let request =
+            || axum::http::Request::get("/api/v1/jobs/hush?path=/hush").body(axum::body::Body::empty()).unwrap();
+        assert_eq!(Access::everybody().subject_of(&request()), Subject::default());
+        let naming: Naming = |_, _| panic!("there is no such place");
+        assert_eq!(Access::everybody().naming(naming).subject_of(&request()), Subject::default());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A request is known by its method and its place as the router has it, never by what it was spelled as: whatever somebody wrote
 //! into a URL, its query or a header by mistake, as a token, is in no record. What it is about, its handler says ([`About`]), once
-//! that makes sense. What is refused is refused unread, so that nothing is known of it but who asked, and for which operation.
+//! that makes sense. What is refused is refused unread: it is about what its URL names, and whose interface it is says what is a
+//! name there ([`crate::access::Naming`]).
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -77,9 +78,9 @@ impl RequestAudit {
         }
     }
 
-    /// It is not answered, for this reason.
-    pub(crate) fn refused(&self, why: &dyn Display) {
-        self.record(&Subject::default(), AuditOutcome::Refused(&why.to_string()));
+    /// It is not answered, for this reason. It was not read, and is about `subject` for all that is known.
+    pub(crate) fn refused(&self, subject: &Subject, why: &dyn Display) {
+        self.record(subject, AuditOutcome::Refused(&why.to_string()));
     }
 
     /// It is permitted. `None`: such ones are not recorded.

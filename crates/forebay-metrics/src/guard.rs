@@ -52,7 +52,7 @@ async fn only_who_may(State(gate): State<Arc<Gate>>, mut request: Request, next:
     let Judgement { by_token, verdict } = gate.access.judge(permission, caller, request.headers(), SystemTime::now());
     let audit = gate.audit(&request, by_token);
     if let Err(denial) = verdict {
-        audit.iter().for_each(|audit| audit.refused(&denial));
+        audit.iter().for_each(|audit| audit.refused(&gate.access.subject_of(&request), &denial));
         return deny(denial);
     }
     let pending = audit.and_then(|audit| audit.begin(request.method(), permission));
@@ -106,7 +106,8 @@ async fn only_ours(State((gate, hosts)): State<(Arc<Gate>, Arc<HostNames>)>, req
     match hosts.judge(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => {
-            gate.audit(&request, None).iter().for_each(|audit| audit.refused(&refusal));
+            let subject = || gate.access.subject_of(&request);
+            gate.audit(&request, None).iter().for_each(|audit| audit.refused(&subject(), &refusal));
             refuse(&refusal)
         }
     }

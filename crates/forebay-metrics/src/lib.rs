@@ -15,7 +15,7 @@
 //! * `http`: a listener that no client can keep busy, also of others: `places` decides which connections stay, `seats`
 //!   sees to it, and in `socket` no client is waited for without end;
 //! * `hosts`, `guard`: under which names, and from which pages, such a listener may be asked; `access`: by whom, and for
-//!   what; `refused` counts what may not, and `audit` tells it to whoever keeps a record;
+//!   what; `refused` counts what may not, and `audit` tells it to whoever keeps a record, without secrets (`masking`);
 //! * `server`: `/metrics`, `/healthz`, `/readyz` and `/stats` over HTTP.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
@@ -30,6 +30,7 @@ mod guard;
 mod hosts;
 mod http;
 mod latency;
+mod masking;
 mod places;
 mod process;
 mod readiness;
@@ -40,7 +41,7 @@ mod server;
 mod sharded;
 mod socket;
 
-pub use access::{Access, Operation};
+pub use access::{Access, Naming, Operation};
 pub use audit::About;
 pub use exposition::{CONTENT_TYPE, Registry};
 pub use family::{Collect, Families, Family, FamilyMut, Kind, Sample, Unit, Value};

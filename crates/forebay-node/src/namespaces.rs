@@ -309,7 +309,7 @@ impl Shown {
     }
 
     /// The mount of the configuration that reads the same origin in another way, as from another server: a file's
-    /// version names its origin by the URL alone. It is [`MountRecord::contradicts`], of URLs as versions have them.
+    /// version names its origin by the URL alone. Between two records it is [`MountRecord::contradicts`].
     fn contradicted(&self, record: &MountRecord, origin: &dyn Origin) -> Option<&FsPath> {
         // Options that a record does not have are as in the configuration.
         if record.options.is_empty() {

@@ -143,8 +143,9 @@ impl WorkerNode {
         let config = &options.loaded.config;
         let service = || Arc::clone(&self.measured) as Arc<dyn Service>;
         if options.shared {
-            let security = self.security.as_deref().map(Security::rdma_server);
-            let rdma = rdma::Servers::start(options.loaded, options.ports, self.store.pool(), service(), security);
+            let (security, audit) = (self.security.as_deref().map(Security::rdma_server), self.audit.clone());
+            let (ports, pool) = (options.ports, self.store.pool());
+            let rdma = rdma::Servers::start(options.loaded, ports, pool, service(), security, audit);
             self.rdma = rdma.await?.map(Arc::new);
         }
         if let Some(rdma) = &self.rdma {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_identity::Auditing;
 use forebay_memory::Pool;
 use forebay_types::ByteSize;
 use tokio_util::sync::CancellationToken;
@@ -139,6 +140,8 @@ pub struct ServerOptions {
     pub stall_timeout: Duration,
     /// Whom it accepts. `None`: everybody, and all may do everything.
     pub security: Option<ServerSecurity>,
+    /// Where is recorded who asks for what. `None`: nowhere.
+    pub audit: Option<Auditing>,
     /// Where answers are recorded.
     pub trace: Option<Arc<Trace>>,
 }
@@ -161,6 +164,7 @@ impl ServerOptions {
             hello_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(30),
             security: None,
+            audit: None,
             trace: None,
         }
     }

@@ -5,10 +5,11 @@
 //! I/O thread sends what it says.
 
 mod look_over;
+mod record;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ use bytes::Bytes;
 use forebay_metrics::LatencyHistogram;
 use forebay_transport::connection::{Admission, AdmissionLimits, Arrival, LastUse, Refusal};
 use forebay_transport::wire::{CONNECTION_ID, HEADER_LEN, Hello, ReplyHeader, set_tag};
-use forebay_transport::{Caller, Provenance, Request, Response, ResponsePayload, Service, answer};
+use forebay_transport::{
+    Caller, ConnectionAudit, PendingRecord, Provenance, Request, Response, ResponsePayload, Service, answer,
+};
 use forebay_types::{Failure, FailureKind};
 use forebay_ucx::{Data, Endpoint, Message, Payload, Protocol, Sending};
 use tokio::sync::Notify;
@@ -36,6 +39,8 @@ use crate::wire::{self, Packed};
 const FAREWELL: Duration = Duration::from_secs(1);
 /// How long the peer has to hear the reason and to close the connection itself.
 const LINGER: Duration = Duration::from_millis(300);
+/// As whom those are counted and recorded whose address UCX does not know.
+const UNNAMED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The server's side of an I/O thread.
 pub(crate) struct Peers {
@@ -53,6 +58,7 @@ pub(crate) struct Peers {
 /// The place of a connection that was not accepted yet.
 pub(crate) struct PendingPeer {
     number: u64,
+    from: SocketAddr,
     client_id: Option<NonZeroU64>,
     done: Rc<Notify>,
 }
@@ -72,6 +78,8 @@ pub(crate) struct Counts {
 /// A connection.
 struct Peer {
     name: String,
+    /// Where it came from.
+    from: SocketAddr,
     endpoint: Endpoint,
     /// Where answers to it are recorded.
     recorder: Option<Recorder>,
@@ -79,6 +87,8 @@ struct Peer {
     client_id: Option<NonZeroU64>,
     /// Whom it is from, once it has said hello. `None`: it had to prove nothing.
     proved: OnceCell<Proved>,
+    /// Who records what it asks for, once it has said hello. None, if nobody does.
+    audit: OnceCell<Arc<ConnectionAudit>>,
     greeted: Cell<bool>,
     /// It broke the protocol, or has to go: nothing more of it is looked at.
     dismissed: Cell<bool>,
@@ -163,13 +173,12 @@ impl Peers {
             self.core.count_unadmitted();
             return Err("nobody with its client id was admitted over TCP just now");
         }
-        // All that have no name are one client.
-        let client = peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |peer| peer.ip());
+        let from = peer.unwrap_or(UNNAMED);
         let done = Rc::new(Notify::new());
-        match admission.arrive(client, &done, Instant::now()) {
+        match admission.arrive(from.ip(), &done, Instant::now()) {
             Arrival::Taken { number, makes_way } => {
                 makes_way.iter().for_each(|oldest| oldest.notify_one());
-                Ok(PendingPeer { number, client_id, done })
+                Ok(PendingPeer { number, from, client_id, done })
             }
             Arrival::Refused | Arrival::Later(_) => Err(FULL),
         }
@@ -182,16 +191,18 @@ impl Peers {
 
     /// Takes a connection in, before its hello can arrive; it is to be served right after.
     pub(crate) fn admit(&self, name: String, endpoint: &Endpoint, pending: PendingPeer) {
-        let PendingPeer { number, client_id, done } = pending;
+        let PendingPeer { number, from, client_id, done } = pending;
         let last_use = Arc::new(LastUse::new(Instant::now()));
         last_use.set(None);
         let recorder = self.options.trace.as_ref().map(|trace| Recorder::new(trace, &name));
         let peer = Rc::new(Peer {
             name,
+            from,
             endpoint: endpoint.clone(),
             recorder,
             client_id,
             proved: OnceCell::new(),
+            audit: OnceCell::new(),
             greeted: Cell::new(false),
             dismissed: Cell::new(false),
             denied: Cell::new(false),
@@ -255,6 +266,7 @@ impl Peers {
         match taken.and_then(|tag| self.take_in(peer, tag)) {
             Ok(tag) => {
                 peer.greeted.set(true);
+                peer.admitted();
                 let welcome = wire::hello_with(&ours, version, tag);
                 peer.endpoint.am_send(wire::WELCOME, &welcome, Bytes::new(), None, Protocol::Eager).detach();
             }
@@ -269,11 +281,19 @@ impl Peers {
             Some(security) => security.identify(peer.client_id, tag)?,
             None => None,
         };
+        // From here on it is recorded by its name, also if it may not stay.
+        if let Some(audit) = self.audit(peer.from, proved.as_ref()) {
+            // It is set here alone, and was not.
+            let _ = peer.audit.set(audit);
+        }
+        if let (Some(security), Some(proved)) = (&self.options.security, &proved) {
+            security.takes_in(proved)?;
+        }
         self.admission.borrow_mut().greeted(peer.number, &peer.last_use, Instant::now()).map_err(why)?;
         let tag = proved.as_ref().map_or(0, |proved| proved.pass.server);
         if let Some(proved) = proved {
             tracing::debug!(peer = peer.name, identity = %proved.identity(), "RDMA connection admitted");
-            // It is set here alone, and was not.
+            // This, too.
             let _ = peer.proved.set(proved);
         }
         Ok(tag)
@@ -291,6 +311,7 @@ impl Peers {
 
     fn dismiss_as(&self, peer: &Peer, kind: FailureKind, reason: String) {
         tracing::warn!(peer = peer.name, reason, "closed an RDMA connection");
+        self.sent_away(peer, &reason);
         peer.dismissed.set(true);
         self.reply(peer, CONNECTION_ID, Err(Failure::new(kind, reason)));
         peer.done.notify_one();
@@ -326,23 +347,34 @@ impl Peers {
         let caller = proved.map_or_else(Caller::default, |proved| proved.caller.clone());
         let request = header.with_body(body).by(caller);
         if let Some(refused) = proved.and_then(|proved| proved.refusal(request.op, request.flags)) {
+            peer.refused(&request, &refused);
             self.reply(peer, id, Err(refused));
             return Ok(());
         }
         let arrived = Instant::now();
+        let pending = peer.audit.get().and_then(|audit| audit.begin(&request));
         match self.service.try_handle(&request) {
             Some(response) => {
                 peer.trace_asked(arrived, arrived);
-                self.reply(peer, id, response.fitting(&request));
+                let answer = response.fitting(&request);
+                PendingRecord::answered(pending, &answer);
+                self.reply(peer, id, answer);
                 self.counts.latency.record(arrived.elapsed());
             }
-            None => self.ask(peer, id, request, arrived),
+            None => self.ask(peer, id, request, arrived, pending),
         }
         Ok(())
     }
 
-    /// Has the service answer in its own time.
-    fn ask(self: &Rc<Self>, peer: &Rc<Peer>, id: u64, request: Request, arrived: Instant) {
+    /// Has the service answer in its own time. `pending` is recorded when the answer is on its way.
+    fn ask(
+        self: &Rc<Self>,
+        peer: &Rc<Peer>,
+        id: u64,
+        request: Request,
+        arrived: Instant,
+        pending: Option<Box<PendingRecord>>,
+    ) {
         let service = Arc::clone(&self.service);
         let answer = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let asked = Instant::now();
@@ -361,6 +393,7 @@ impl Peers {
                 && !peer.denied.get()
             {
                 peer.trace_asked(arrived, asked);
+                PendingRecord::answered(pending, &answer);
                 peers.reply(&peer, id, answer);
                 peers.counts.latency.record(arrived.elapsed());
             }

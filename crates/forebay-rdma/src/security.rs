@@ -1,8 +1,8 @@
 //! Who is at the other end: proved over TCP, and shown here by a pass ([`forebay_identity::Passes`]).
 //!
 //! Whom UCX has accepted it believes in much: what a message says of its connection, and more below that (docs/RDMA.md). So who
-//! was not admitted is not accepted; and whoever was may read over RDMA, whatever its role. Changes go over TCP, where they are
-//! recorded and where nobody can slip one into the connection of another.
+//! was not admitted is not accepted; and whoever was may read over RDMA, whatever its role. Changes go over TCP, where nobody can
+//! slip one into the connection of another.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -53,7 +53,8 @@ impl ServerSecurity {
         }
     }
 
-    /// Whom a connection that was let in is from, as the tag of its hello shows. `None`: it need show nothing.
+    /// Whom a connection that was let in is from, as the tag of its hello shows; it may be denied by now
+    /// ([`ServerSecurity::takes_in`]). `None`: it need show nothing.
     ///
     /// # Errors
     /// Why it may not stay.
@@ -61,14 +62,20 @@ impl ServerSecurity {
         let Some(client_id) = client_id else { return Ok(None) };
         let redeemed = self.passes.lock().redeem(client_id.get(), tag, Instant::now());
         let (pass, peer) = redeemed.ok_or("it shows no pass that waits to be used")?;
-        match self.live.standing(&peer, SystemTime::now()) {
-            Standing::Denied => Err(denied(&peer.identity)),
-            // It is told to come again, as all of those are.
-            Standing::Good | Standing::Expired => {
-                let identity = &peer.identity;
-                let caller = Caller::proved(identity.role(), identity.name(), &identity.to_string());
-                Ok(Some(Proved { pass, caller, peer }))
-            }
+        let identity = &peer.identity;
+        let caller = Caller::proved(identity.role(), identity.name(), &identity.to_string());
+        Ok(Some(Proved { pass, caller, peer }))
+    }
+
+    /// Whether who was admitted may come in still.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub(crate) fn takes_in(&self, proved: &Proved) -> Result<(), String> {
+        match self.standing(proved, SystemTime::now()) {
+            Standing::Denied => Err(denied(proved.identity())),
+            // Whose certificate has expired is told to come again, as all of those are.
+            Standing::Good | Standing::Expired => Ok(()),
         }
     }
 

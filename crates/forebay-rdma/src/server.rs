@@ -158,6 +158,7 @@ async fn accept(listener: Listener, peers: Rc<Peers>, counts: Arc<Counts>) {
                     Ok(pending) => pending,
                     Err(reason) => {
                         tracing::warn!(peer = name, reason, "refused an RDMA connection");
+                        peers.turned_away(request.peer(), &reason);
                         request.reject();
                         continue;
                     }

@@ -1,10 +1,12 @@
 //! What a session tells whoever keeps a record ([`forebay_identity::Audit`]): which process wants to see the memory, who it proved
-//! to be, and whether it does. What it reads then is in no record, as over TCP.
+//! to be, and whether it does. What it reads then is in no record, as over TCP. Nothing else is asked for over a session:
+//! whatever is, is refused, and recorded.
 
 use std::fmt::Display;
 
 use forebay_identity::{AuditEvent, AuditOutcome, AuditPeer, Auditing, Identity};
-use forebay_types::Subject;
+use forebay_transport::{Request, subject_of};
+use forebay_types::{Failure, Subject};
 
 use crate::sessions::End;
 use crate::socket::Socket;
@@ -36,12 +38,17 @@ impl SessionAudit {
 
     /// Its client sees the memory.
     pub(crate) fn admitted(&self) {
-        self.record(AuditOutcome::Allowed);
+        self.record(AuditEvent::SEE_MEMORY, &Subject::default(), AuditOutcome::Allowed);
     }
 
     /// Its client is not taken in.
     pub(crate) fn refused(&self, why: &dyn Display) {
-        self.record(AuditOutcome::Refused(&why.to_string()));
+        self.record(AuditEvent::SEE_MEMORY, &Subject::default(), AuditOutcome::Refused(&why.to_string()));
+    }
+
+    /// Its client sees the memory, and may not ask for `request` here.
+    pub(crate) fn refused_request(&self, request: &Request, why: &Failure) {
+        self.record(request.op.name(), &subject_of(request), AuditOutcome::Refused(why.message()));
     }
 
     /// The session ended: recorded if its client was turned away.
@@ -51,14 +58,8 @@ impl SessionAudit {
         }
     }
 
-    fn record(&self, outcome: AuditOutcome<'_>) {
-        self.auditing.audit.record(&AuditEvent {
-            identity: self.identity.as_ref(),
-            token: None,
-            peer: self.peer,
-            operation: AuditEvent::SEE_MEMORY,
-            subject: &Subject::default(),
-            outcome,
-        });
+    fn record(&self, operation: &'static str, subject: &Subject, outcome: AuditOutcome<'_>) {
+        let (identity, peer) = (self.identity.as_ref(), self.peer);
+        self.auditing.audit.record(&AuditEvent { identity, token: None, peer, operation, subject, outcome });
     }
 }

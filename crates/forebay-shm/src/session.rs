@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::SessionAudit;
 use crate::greeting::greet;
 use crate::pins::{Expired, Mistaken, Pin, Pins};
-use crate::sessions::{Counted, End, SessionsShared, caller_of, places_of};
+use crate::sessions::{Counted, End, SessionsShared, caller_of, places_of, refusal};
 use crate::socket::{Received, Socket};
 use crate::wire::{self, Asked, MAX_ASKED, Malformed};
 
@@ -243,15 +243,11 @@ impl Session {
 
     /// Has the service answer: at once, or in a task.
     fn ask(&mut self, header: RequestHeader, body: Bytes) -> Result<(), End> {
-        let (id, op, flags) = (header.id, header.op, header.flags);
-        if let Some(refused) = self.caller.role().and_then(|role| op.refusal(flags, role)) {
+        let (id, request) = (header.id, header.with_body(body).by(self.caller.clone()));
+        if let Some(refused) = refusal(&request) {
+            self.audit.iter().for_each(|audit| audit.refused_request(&request, &refused));
             return self.fail(id, &refused);
         }
-        if !wire::is_served(op) {
-            let message = format!("a {} is not for a session of this kind, which serves reads", op.name());
-            return self.fail(id, &Failure::new(FailureKind::InvalidArgument, message));
-        }
-        let request = header.with_body(body).by(self.caller.clone());
         let service = &self.shared.service;
         // A panic would otherwise be the end of the session, and of all that it has shown.
         match catch_unwind(AssertUnwindSafe(|| service.try_handle(&request))) {

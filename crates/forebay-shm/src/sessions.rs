@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use forebay_identity::{Identity, Peer, Unproved};
 use forebay_memory::{FRAME_SIZE, Place, Pool, Spans};
 use forebay_transport::wire::{Hello, WireError};
-use forebay_transport::{Caller, Service};
+use forebay_transport::{Caller, Request, Service};
 use forebay_types::{Failure, FailureKind};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -50,6 +50,15 @@ impl SessionsShared {
 pub(crate) fn caller_of(peer: &Peer) -> Caller {
     let identity = &peer.identity;
     Caller::proved(identity.role(), identity.name(), &identity.to_string())
+}
+
+/// Why `request` is not for its caller, or not for a session of this kind, if that is so.
+pub(crate) fn refusal(request: &Request) -> Option<Failure> {
+    let of_role = request.caller.role().and_then(|role| request.op.refusal(request.flags, role));
+    of_role.or_else(|| {
+        let message = || format!("a {} is not for a session of this kind, which serves reads", request.op.name());
+        (!wire::is_served(request.op)).then(|| Failure::new(FailureKind::InvalidArgument, message()))
+    })
 }
 
 /// Counts something for as long as it is there.

@@ -14,6 +14,7 @@ use common::*;
 use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, Credentials, LiveIdentity};
 use forebay_shm::{ClientOptions, NearTransport, ServerOptions, socket_path};
 use forebay_transport::conformance::{until, within};
+use forebay_transport::message::Change;
 use forebay_transport::{Op, PeerMemory as _, Request, Transport};
 use forebay_types::{AuditEvents, FailureKind, Role};
 use parking_lot::Mutex;
@@ -76,13 +77,12 @@ async fn who_is_of_the_cluster_and_may_read_sees_the_memory() {
     until_refused(&named("node2"), "worker/node1` listens there, and not the worker `node2`").await;
 }
 
-/// Who wanted to see the memory, and what became of it.
+/// Who wanted to see the memory, or what else it asked for, and what became of it.
 #[derive(Debug, Default)]
 struct Record(Mutex<Vec<(Option<String>, String)>>);
 
 impl Audit for Record {
     fn record(&self, event: &AuditEvent<'_>) {
-        assert_eq!(event.operation, AuditEvent::SEE_MEMORY);
         let (user, process) = (rustix::process::getuid().as_raw(), std::process::id());
         assert_eq!(event.peer, AuditPeer::Process { user: Some(user), process: Some(process) });
         let who = event.identity.map(|identity| format!("{}/{}", identity.role(), identity.name()));
@@ -90,7 +90,10 @@ impl Audit for Record {
             AuditOutcome::Refused(why) => format!("refused: {why}"),
             outcome => format!("{outcome:?}"),
         };
-        self.0.lock().push((who, outcome));
+        let path = event.subject.path.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        let is_of_memory = event.operation == AuditEvent::SEE_MEMORY;
+        let told = if is_of_memory { outcome } else { format!("{} {path}: {outcome}", event.operation) };
+        self.0.lock().push((who, told));
     }
 }
 
@@ -193,8 +196,10 @@ async fn the_descriptor_is_passed_to_nobody_who_did_not_prove_who_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_changes_frees_and_plants_nothing() {
-    let cluster = Cluster::new();
-    let (worker, _service) = worker(&cluster);
+    let (cluster, record) = (Cluster::new(), Arc::new(Record::default()));
+    let audit = Some(Auditing { events: AuditEvents::Changes, audit: Arc::clone(&record) as Arc<dyn Audit> });
+    let live = cluster.live(Role::Worker, "node1");
+    let (worker, _service) = worker_of(&live, |options| ServerOptions { audit, ..options });
     let path = socket_of(worker.tcp.local_addr());
     let session = |role| {
         let credentials = cluster.credentials(role, "team-a", SystemTime::now() + HOUR);
@@ -215,7 +220,19 @@ async fn a_reader_changes_frees_and_plants_nothing() {
         assert!(message.contains("a reader may not"), "{message}");
     }
     // What it may do is no matter of windows either, and the session goes on.
-    assert_eq!(asks(&session(Role::Writer), 1, Op::Change).map(|(kind, _)| kind), Some(FailureKind::InvalidArgument));
+    let writer = session(Role::Writer);
+    assert_eq!(asks(&writer, 1, Op::Change).map(|(kind, _)| kind), Some(FailureKind::InvalidArgument));
+    // Both are recorded with what they named.
+    let removed = Request::on_path(Op::Change, Change::Remove { path: b"/secret".to_vec() }.encode(), LONG);
+    for (session, who, why) in [
+        (&reader, "reader/team-a", "a reader may not write"),
+        (&writer, "writer/team-a", "a change is not for a session of this kind"),
+    ] {
+        session.ask(8, &removed);
+        assert!(session.reply().unwrap().0.failure.is_some(), "{who}");
+        let outcome = format!("change /secret: refused: {why}");
+        assert!(record.has(Some(who), &outcome), "{outcome}: {record:?}");
+    }
     reader.ask(9, &read(1, 0, 100, LONG));
     assert_eq!(reader.reply().unwrap().0.payload_len, 100);
 }

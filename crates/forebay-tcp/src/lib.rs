@@ -19,11 +19,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod admit;
-<<<<<<< HEAD
 mod by_record;
-=======
-mod audit;
->>>>>>> 6adca34ff5e83d728a7514803e9e41edc58e417d
 mod channel;
 mod choice;
 mod client;
@@ -39,11 +35,8 @@ mod io_threads;
 mod options;
 mod outbox;
 mod patience;
-<<<<<<< HEAD
-mod protection;
-=======
 mod places;
->>>>>>> 6adca34ff5e83d728a7514803e9e41edc58e417d
+mod protection;
 mod records;
 mod replies;
 mod requests;

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay_transport::wire::{CONNECTION_ID, RequestHeader};
-use forebay_transport::{Caller, Flags, Op, answer, subject_of};
+use forebay_transport::{Caller, ConnectionAudit, Flags, Op, PendingRecord, answer, subject_of};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
@@ -31,7 +31,6 @@ use tokio::time::Instant;
 use tokio_util::sync::PollSemaphore;
 
 use crate::admit::admit;
-use crate::audit::{ConnectionAudit, answered};
 use crate::channel::Channel;
 use crate::connections::Place;
 use crate::end::End;
@@ -62,7 +61,8 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     };
     let peer = greeted.as_ref().ok().and_then(|greeted| greeted.peer.as_ref());
     let identity = peer.map(|peer| &peer.identity);
-    let audit = shared.options.audit.as_ref().map(|auditing| ConnectionAudit::new(auditing, place.peer(), identity));
+    let audit =
+        shared.options.audit.as_ref().map(|auditing| ConnectionAudit::new(auditing, place.peer().into(), identity));
     let caller = identity.map_or_else(Caller::default, |identity| {
         Caller::proved(identity.role(), identity.name(), &identity.to_string())
     });
@@ -84,7 +84,9 @@ pub(crate) async fn serve(mut stream: TcpStream, place: Place, shared: Arc<Serve
     let Err(end) = outcome else { return };
     connection.handlers.shutdown().await;
     connection.place.ended(&end);
-    connection.audit.iter().for_each(|audit| audit.ended(&end));
+    if end.turns_away() {
+        connection.audit.iter().for_each(|audit| audit.turned_away(&end));
+    }
     if let Some(goodbye) = end.goodbye()
         && can_be_told
         && connection.outbox.is_empty()
@@ -405,20 +407,20 @@ impl Serving {
         let shared = &self.shared;
         if request.op == Op::Admit {
             let answer = admit(shared.options.passes.as_deref(), self.place.proved(), &request.body);
-            answered(pending, &answer);
+            PendingRecord::answered(pending, &answer);
             self.outbox.push(Outgoing::answer(id, answer));
             return;
         }
         if let Some(response) = shared.service.try_handle(&request) {
             let answer = response.fitting(&request);
-            answered(pending, &answer);
+            PendingRecord::answered(pending, &answer);
             self.outbox.push(Outgoing::answer(id, answer));
             return;
         }
         let (service, takes_files) = (Arc::clone(&shared.service), shared.options.takes_files);
         let answering = async move {
             let answer = answer(&*service, request, takes_files).await;
-            answered(pending, &answer);
+            PendingRecord::answered(pending, &answer);
             Outgoing::answer(id, answer)
         };
         self.handlers.spawn_on(answering, &shared.runtime);

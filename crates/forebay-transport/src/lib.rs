@@ -8,11 +8,14 @@
 //! * `forebay-tcp`: framed messages over sockets, to [`wire`]'s layout;
 //! * [`fake`]: a service behind programmable delays, losses and deaths, for tests and simulation.
 //!
+//! A server's side tells whoever keeps a record of it what is asked for, each transport in the same way ([`ConnectionAudit`]).
+//!
 //! [`conformance`] is the suite that every implementation passes: it is the contract in executable form.
 
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::unwrap_used))]
 
 mod answer;
+mod audit;
 mod caller;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -16,9 +16,7 @@ pub fn subject_of(request: &Request) -> Subject {
         Op::Upload => UploadRequest::path_of(request).map(|path| Subject::of_path(&path)).unwrap_or_default(),
         Op::Change => Change::decode(body).map(|change| of_change(&change)).unwrap_or_default(),
         Op::Free => FreeRequest::decode(body).map(|free| of_free(&free)).unwrap_or_default(),
-        Op::Read | Op::Fill | Op::Coverage | Op::Adopt => {
-            Subject { file: Some(request.block.file), files: 1, ..Subject::default() }
-        }
+        Op::Read | Op::Fill | Op::Coverage | Op::Adopt => Subject::of_files([request.block.file].into_iter()),
         Op::Ping | Op::Stats | Op::Paths | Op::Admit => Subject::default(),
     }
 }
@@ -38,9 +36,8 @@ fn of_change(change: &Change) -> Subject {
 }
 
 fn of_free(free: &FreeRequest) -> Subject {
-    let file = free.files.first().map(|(file, _)| *file);
-    let below = free.below.as_deref().map(Subject::of_path).unwrap_or_default();
-    Subject { file, files: free.files.len(), ..below }
+    let path = free.below.as_deref().and_then(|below| Subject::of_path(below).path);
+    Subject { path, ..Subject::of_files(free.files.iter().map(|(file, _)| *file)) }
 }
 
 #[cfg(test)]
@@ -48,7 +45,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use forebay_types::{BlockKey, FileId, MAX_SUBJECT_PATH};
+    use forebay_types::{BlockKey, FileId, MAX_SUBJECT_FILES, MAX_SUBJECT_PATH};
 
     use super::*;
     use crate::wire::RequestHeader;
@@ -70,8 +67,9 @@ mod tests {
         assert_eq!(of(Op::Change, removed.encode()), Subject { change: Some("remove"), ..named.clone() });
         let copied = Subject { change: Some("copy"), from: Some(b"/b".to_vec()), ..named.clone() };
         assert_eq!(of(Op::Change, Change::Copy { from: b"/b".to_vec(), to: path() }.encode()), copied);
-        let free = FreeRequest { files: vec![(FileId([7; 16]), 1), (FileId([8; 16]), 1)], below: Some(path()) };
-        assert_eq!(of(Op::Free, free.encode()), Subject { file: Some(FileId([7; 16])), files: 2, ..named.clone() });
+        let files = vec![FileId([7; 16]), FileId([8; 16])];
+        let free = FreeRequest { files: files.iter().map(|file| (*file, 1)).collect(), below: Some(path()) };
+        assert_eq!(of(Op::Free, free.encode()), Subject { files, file_count: 2, ..named.clone() });
 
         let upload = UploadRequest { path: path(), part: None, bytes: Bytes::from_static(b"bytes") };
         let request = upload.request(Duration::ZERO);
@@ -84,10 +82,14 @@ mod tests {
     fn what_names_no_path_is_about_a_file_and_what_makes_no_sense_about_nothing() {
         let block = BlockKey { file: FileId([7; 16]), index: 3 };
         let read = Request::on_block(Op::Read, block, 0, 1, Duration::ZERO);
-        assert_eq!(subject_of(&read), Subject { file: Some(block.file), files: 1, ..Subject::default() });
+        assert_eq!(subject_of(&read), Subject { files: vec![block.file], file_count: 1, ..Subject::default() });
         for op in [Op::List, Op::Upload, Op::Change] {
             assert_eq!(of(op, Bytes::from_static(b"\xff\xff\xff\xff")), Subject::default(), "{op:?}");
         }
+        // Nobody hides what is freed behind what comes first: it is named as far as there is room, and counted.
+        let many = (0..2000_u16).map(|number| (FileId([number.to_le_bytes()[0]; 16]), 1)).collect();
+        let freed = of(Op::Free, FreeRequest { files: many, below: None }.encode());
+        assert_eq!((freed.files.len(), freed.file_count, freed.path), (MAX_SUBJECT_FILES, 2000, None));
         let long = of(Op::Stat, vec![b'a'; 2 * MAX_SUBJECT_PATH].into());
         assert_eq!(long.path.map(|path| path.len()), Some(MAX_SUBJECT_PATH));
     }

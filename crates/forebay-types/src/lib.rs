@@ -4,6 +4,7 @@
 //!
 //! * [`FsPath`]: where a file is in the namespace that a mount shows;
 //! * [`FileVersion`]: one immutable state of one object, and [`FileId`], its 128-bit name;
+//! * [`OriginUrl`]: which origin, in the one form that it has in a file version;
 //! * [`BlockKey`]: the unit of placement and transfer, a fixed-size piece of one file version;
 //! * [`SectorRange`]: the unit of validity and integrity inside a block;
 //! * [`CachePolicy`]: how what lies below a path is cached;
@@ -26,6 +27,7 @@ mod checksum;
 mod choice;
 mod failure;
 mod file;
+mod origin_url;
 mod path;
 mod policy;
 mod quantity;
@@ -41,9 +43,10 @@ pub use checksum::{SectorChecksums, crc32c};
 pub use choice::{AuditEvents, FuseIo, IoBackend, S3Checksum, ServeMode, TcpSecurity, TcpZeroCopy};
 pub use failure::{Failure, FailureKind};
 pub use file::{FileId, FileVersion, FileVersionError, VersionTag};
+pub use origin_url::{OriginUrl, OriginUrlError};
 pub use path::{FsPath, MAX_NAME_LEN, PathError};
 pub use policy::{CachePolicy, MAX_REPLICAS, PolicyTable, Priority};
 pub use quantity::{ByteSize, QuantityError, format_duration, parse_duration};
 pub use role::{Permission, Role, UnknownRole};
-pub use subject::{MAX_SUBJECT_PATH, Subject};
+pub use subject::{MAX_SUBJECT_FILES, MAX_SUBJECT_PATH, Subject};
 pub use tenure::Tenure;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_types::{AccessList, AccessListError, FsPath};
+use forebay_types::{AccessList, AccessListError, FsPath, OriginUrl};
 use serde::{Deserialize, Serialize};
 
 /// Under which key prefix mounts are: `mounts/PATH`, the path as one segment.
@@ -191,10 +191,11 @@ impl MountRecord {
     }
 
     /// Whether both read one origin, and not in the same way: from another endpoint, or with other credentials. A file's
-    /// version names its origin by the URL alone, so the cache would take the bytes of one for those of the other.
+    /// version names its origin by the URL alone, so the cache would take the bytes of one for those of the other. URLs are
+    /// compared as the cache has them, however they are spelled.
     #[must_use]
     pub fn contradicts(&self, other: &Self) -> bool {
-        same_origin(&self.origin, &other.origin) && self.options != other.options
+        OriginUrl::are_one(&self.origin, &other.origin) && self.options != other.options
     }
 
     /// The key of the record whose path is `segment`, made fit for a key.
@@ -225,15 +226,6 @@ impl MountRecord {
 fn may_hold_credential(rest: &str) -> bool {
     let authority = rest.split(['/', '\\']).next().unwrap_or_default();
     authority.contains('@') || rest.contains(['?', '#'])
-}
-
-/// Whether two URLs are one but for slashes at the end and the case of the scheme.
-fn same_origin(one: &str, two: &str) -> bool {
-    let parts = |url: &str| {
-        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-        (scheme.to_ascii_lowercase(), rest.trim_end_matches('/').to_owned())
-    };
-    parts(one) == parts(two)
 }
 
 #[cfg(test)]
@@ -330,12 +322,24 @@ mod tests {
             ..mount(options)
         };
         let same = [("s3.endpoint", "http://one:9000")];
-        for origin in ["s3://bucket/prefix", "s3://bucket/prefix/", "S3://bucket/prefix"] {
+        for origin in [
+            "s3://bucket/prefix",
+            "s3://bucket/prefix/",
+            "s3://bucket/prefix//",
+            "S3://bucket/prefix",
+            "s3://bucket/x/../prefix",
+            "s3://bucket/./prefix",
+            "s3://bucket/%2e%2E/prefix",
+            "s3://bucket/prefix ",
+        ] {
+            assert_eq!(other(origin, &same).check(), Ok(()), "{origin}");
             assert!(!one.contradicts(&other(origin, &same)), "{origin}");
             assert!(one.contradicts(&other(origin, &[])) && other(origin, &[]).contradicts(&one), "{origin}");
             assert!(one.contradicts(&other(origin, &[("s3.endpoint", "http://two:9000")])), "{origin}");
         }
-        assert!(!one.contradicts(&other("s3://bucket", &[])) && !one.contradicts(&other("s3://other/prefix", &[])));
+        for origin in ["s3://bucket", "s3://other/prefix", "s3://bucket//prefix", "s3://Bucket/prefix", "no URL"] {
+            assert!(!one.contradicts(&other(origin, &[])), "{origin}");
+        }
     }
 
     #[test]

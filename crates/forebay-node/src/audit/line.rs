@@ -32,11 +32,11 @@ struct Line<'a> {
     from: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     from_hex: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<String>,
+    /// How many there are, if `files` does not name all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
-    /// How many, if `file` is one of several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    files: Option<usize>,
+    file_count: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,8 +80,8 @@ pub(crate) fn of_event(event: &AuditEvent<'_>, now: SystemTime) -> Vec<u8> {
         path_hex,
         from,
         from_hex,
-        file: subject.file.map(|file| file.to_string()),
-        files: Some(subject.files).filter(|files| *files > 1),
+        files: subject.files.iter().map(ToString::to_string).collect(),
+        file_count: Some(subject.file_count).filter(|count| *count > subject.files.len()),
         origin: subject.origin.as_deref(),
         job: subject.job.as_deref(),
         worker: subject.worker.as_deref(),
@@ -129,7 +129,7 @@ mod tests {
     use std::time::Duration;
 
     use forebay_identity::{AuditPeer, Scope};
-    use forebay_types::{FailureKind, FileId, Subject};
+    use forebay_types::{FailureKind, FileId, MAX_SUBJECT_FILES, Subject};
     use serde_json::{Value, json};
 
     use super::*;
@@ -161,11 +161,11 @@ mod tests {
         });
         assert_eq!(refused, expected);
 
-        let freed = Subject { file: Some(FileId([0xab; 16])), files: 3, ..Subject::default() };
+        let freed = Subject::of_files([0xab, 0xcd].map(|byte| FileId([byte; 16])).into_iter());
         let failed = of("free", &freed, AuditOutcome::Failed(FailureKind::NotFound));
         let expected = json!({
-            "time": time, "identity": identity, "peer": PEER, "operation": "free", "file": "ab".repeat(16), "files": 3,
-            "outcome": "failed", "failure": "NotFound",
+            "time": time, "identity": identity, "peer": PEER, "operation": "free",
+            "files": ["ab".repeat(16), "cd".repeat(16)], "outcome": "failed", "failure": "NotFound",
         });
         assert_eq!(failed, expected);
         assert_eq!(of("upload", &path(b"/a"), AuditOutcome::Unanswered)["failure"], "Unanswered");
@@ -212,6 +212,15 @@ mod tests {
         assert_eq!(one["from_hex"], "fe");
         let long = of("change", &odd(1), AuditOutcome::Refused(&"ä".repeat(2 * MAX_WHY)));
         assert_eq!(long["why"].as_str().unwrap().chars().count(), MAX_WHY);
+    }
+
+    #[test]
+    fn of_many_files_a_line_names_some_and_says_how_many_there_are() {
+        let freed = Subject::of_files((0..200).map(|number| FileId([number; 16])));
+        let line = of("free", &freed, AuditOutcome::Allowed);
+        let named = line["files"].as_array().unwrap();
+        assert_eq!((named.len(), &line["file_count"]), (MAX_SUBJECT_FILES, &json!(200)));
+        assert_eq!((&named[0], &named[15]), (&json!("00".repeat(16)), &json!("0f".repeat(16))));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use forebay_config::{Config, Host, Loaded};
 use forebay_doctor::Root;
 use forebay_doctor::facts::RdmaListener;
+use forebay_identity::Auditing;
 use forebay_memory::Pool;
 use forebay_rdma::{IoThread, RdmaError, RdmaServer, ServerOptions, ServerSecurity, ServerStats, Trace, UcxError};
 use forebay_transport::Service;
@@ -35,6 +36,8 @@ pub struct Servers {
     pub paths: PathsReply,
     /// Whom they accept; `None`: everybody.
     security: Option<ServerSecurity>,
+    /// Where is recorded who asks them for what.
+    audit: Option<Auditing>,
 }
 
 /// A card, where to listen on it, and what is registered with it.
@@ -61,13 +64,14 @@ impl Servers {
         pool: &Pool,
         service: Arc<dyn Service>,
         security: Option<ServerSecurity>,
+        audit: Option<Auditing>,
     ) -> anyhow::Result<Option<Self>> {
         let config = &loaded.config;
         if !is_wanted(config) {
             return Ok(None);
         }
         let (servers, tracing, paths) = (Vec::new(), Tracing::start(config), PathsReply::default());
-        let mut all = Self { servers, tracing, paths, security };
+        let mut all = Self { servers, tracing, paths, security, audit };
         if config.network_rdma_data_enabled {
             let listening = match data_places(config, pool) {
                 Ok(places) => all.listen(loaded, ports, pool, places, &service).await,
@@ -134,6 +138,7 @@ impl Servers {
                 max_connections: config.worker_max_connections as usize,
                 max_connections_per_client: config.worker_max_connections_per_client as usize,
                 security: self.security.clone(),
+                audit: self.audit.clone(),
                 trace,
                 ..ServerOptions::new(place.address, config.cluster_name.as_str(), block_size(config))
             };

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use forebay_identity::{AuditEvent, AuditOutcome, AuditPeer, Scope};
 use forebay_node::fuzzing::audit_line;
-use forebay_types::{FailureKind, FileId, Role, Subject};
+use forebay_types::{FailureKind, FileId, MAX_SUBJECT_FILES, Role, Subject};
 use serde_json::Value;
 
 use crate::input::{Input, Output};
@@ -24,12 +24,15 @@ pub(super) mod audit_lines {
         let scope = Scope::new("forebay", "prod").expect("both are names");
         let identity = scope.identity(Role::Writer, "team-a").expect("it is a name");
         let path = input.piece();
+        let from = (flags & 2 != 0).then(|| input.piece().to_vec());
+        let file = (flags & 8 != 0).then(|| FileId(input.array()));
+        let file_count = usize::from(input.u8());
         let subject = Subject {
             change: (flags & 1 != 0).then_some("copy"),
-            from: (flags & 2 != 0).then(|| input.piece().to_vec()),
+            from,
             path: (flags & 4 != 0).then(|| path.to_vec()),
-            file: (flags & 8 != 0).then(|| FileId(input.array())),
-            files: usize::from(input.u8()),
+            files: file.map_or_else(Vec::new, |file| vec![file; file_count.min(MAX_SUBJECT_FILES)]),
+            file_count,
             origin: (flags & 16 != 0).then(|| text(input.piece())),
             job: (flags & 32 != 0).then(|| text(input.piece())),
             worker: (flags & 64 != 0).then(|| text(input.piece())),
@@ -71,7 +74,10 @@ pub(super) mod audit_lines {
         let subject = event.subject;
         assert_eq!(bytes_of(&told, "path"), subject.path);
         assert_eq!(bytes_of(&told, "from"), subject.from);
-        assert_eq!(said("file"), subject.file.map(|file| file.to_string()).as_deref());
+        let files: Vec<_> = subject.files.iter().map(|file| Value::from(file.to_string())).collect();
+        assert!(told.get("files").and_then(Value::as_array).into_iter().flatten().eq(&files));
+        let counted = (subject.file_count > files.len()).then_some(subject.file_count);
+        assert_eq!(told.get("file_count").and_then(Value::as_u64), counted.map(|count| count as u64));
         let texts = [("origin", &subject.origin), ("job", &subject.job), ("worker", &subject.worker)];
         assert!(texts.iter().all(|(name, text)| said(name) == text.as_deref()));
         if let AuditOutcome::Refused(why) = event.outcome {

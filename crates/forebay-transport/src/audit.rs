@@ -1,20 +1,22 @@
-//! What a connection tells whoever keeps a record ([`forebay_identity::Audit`]): who is at its other end, what that asked for, and
-//! what became of it.
+//! What a server's connection tells whoever keeps a record ([`forebay_identity::Audit`]): who is at its other end, what that asked
+//! for, and what became of it. Whatever the transport, the same is recorded of a request.
 
-use std::net::SocketAddr;
+use std::fmt::Display;
 use std::sync::Arc;
 
-use forebay_identity::{AuditEvent, AuditOutcome, Auditing, Identity};
-use forebay_transport::{Op, Request, Response, subject_of};
+use forebay_identity::{AuditEvent, AuditOutcome, AuditPeer, Auditing, Identity};
 use forebay_types::{AuditEvents, Failure, Subject};
 
-use crate::end::End;
+use crate::op::Op;
+use crate::reply::Response;
+use crate::request::Request;
+use crate::subject::subject_of;
 
 /// One connection, as it is recorded.
 #[derive(Debug)]
-pub(crate) struct ConnectionAudit {
+pub struct ConnectionAudit {
     auditing: Auditing,
-    peer: SocketAddr,
+    peer: AuditPeer,
     /// What its peer proved to be. `None`: it had to prove nothing, or did not.
     identity: Option<Identity>,
 }
@@ -22,7 +24,7 @@ pub(crate) struct ConnectionAudit {
 /// A request that is recorded once it is answered, or once nobody is going to answer it: a peer that leaves in the middle of a
 /// change is recorded, too.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub struct PendingRecord {
     audit: Arc<ConnectionAudit>,
     op: Op,
     subject: Subject,
@@ -30,63 +32,64 @@ pub(crate) struct Pending {
 }
 
 impl ConnectionAudit {
-    pub(crate) fn new(auditing: &Auditing, peer: SocketAddr, identity: Option<&Identity>) -> Arc<Self> {
+    /// Of a connection from `peer`, which proved to be `identity`.
+    #[must_use]
+    pub fn new(auditing: &Auditing, peer: AuditPeer, identity: Option<&Identity>) -> Arc<Self> {
         Arc::new(Self { auditing: auditing.clone(), peer, identity: identity.cloned() })
     }
 
     /// Its peer may talk.
-    pub(crate) fn admitted(&self) {
+    pub fn admitted(&self) {
         self.record(AuditEvent::CONNECT, &Subject::default(), AuditOutcome::Allowed);
     }
 
-    /// The connection ended: recorded if its peer was turned away.
-    pub(crate) fn ended(&self, end: &End) {
-        if end.turns_away() {
-            self.record(AuditEvent::CONNECT, &Subject::default(), AuditOutcome::Refused(&end.to_string()));
-        }
+    /// Its peer may not talk, or not any more.
+    pub fn turned_away(&self, why: &dyn Display) {
+        self.record(AuditEvent::CONNECT, &Subject::default(), AuditOutcome::Refused(&why.to_string()));
     }
 
     /// Its peer may not ask for `op`.
-    pub(crate) fn refused(&self, op: Op, subject: &Subject, why: &Failure) {
+    pub fn refused(&self, op: Op, subject: &Subject, why: &Failure) {
         self.record(op.name(), subject, AuditOutcome::Refused(why.message()));
     }
 
-    /// `request` is permitted. `None`: such ones are not recorded.
-    pub(crate) fn begin(self: &Arc<Self>, request: &Request) -> Option<Box<Pending>> {
+    /// `request` is permitted. `None`: such ones are not recorded, and it cost a comparison to know.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, request: &Request) -> Option<Box<PendingRecord>> {
         is_recorded(self.auditing.events, request.op).then(|| {
             let (audit, subject) = (Arc::clone(self), subject_of(request));
-            Box::new(Pending { audit, op: request.op, subject, is_answered: false })
+            Box::new(PendingRecord { audit, op: request.op, subject, is_answered: false })
         })
     }
 
     fn record(&self, operation: &'static str, subject: &Subject, outcome: AuditOutcome<'_>) {
-        let (identity, peer) = (self.identity.as_ref(), self.peer.into());
+        let (identity, peer) = (self.identity.as_ref(), self.peer);
         self.auditing.audit.record(&AuditEvent { identity, token: None, peer, operation, subject, outcome });
     }
 }
 
-impl Pending {
+impl PendingRecord {
+    /// Records `answer`, if its request is recorded.
+    pub fn answered(pending: Option<Box<Self>>, answer: &Result<Response, Failure>) {
+        if let Some(mut pending) = pending {
+            pending.is_answered = true;
+            pending.record(match answer {
+                Ok(_) => AuditOutcome::Allowed,
+                Err(failure) => AuditOutcome::Failed(failure.kind()),
+            });
+        }
+    }
+
     fn record(&self, outcome: AuditOutcome<'_>) {
         self.audit.record(self.op.name(), &self.subject, outcome);
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingRecord {
     fn drop(&mut self) {
         if !self.is_answered {
             self.record(AuditOutcome::Unanswered);
         }
-    }
-}
-
-/// Records `answer`, if its request is recorded.
-pub(crate) fn answered(pending: Option<Box<Pending>>, answer: &Result<Response, Failure>) {
-    if let Some(mut pending) = pending {
-        pending.is_answered = true;
-        pending.record(match answer {
-            Ok(_) => AuditOutcome::Allowed,
-            Err(failure) => AuditOutcome::Failed(failure.kind()),
-        });
     }
 }
 

@@ -1,0 +1,42 @@
+//! What is told to whoever keeps a record: who is let in or sent away, and what it asks for, as over TCP.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use forebay_transport::{ConnectionAudit, Request, subject_of};
+use forebay_types::Failure;
+
+use super::{Peer, Peers, UNNAMED};
+use crate::security::Proved;
+
+impl Peers {
+    /// A connection of `peer` is not accepted.
+    pub(crate) fn turned_away(&self, peer: Option<SocketAddr>, why: &dyn Display) {
+        self.audit(peer.unwrap_or(UNNAMED), None).iter().for_each(|audit| audit.turned_away(why));
+    }
+
+    /// A connection that was accepted has to go.
+    pub(super) fn sent_away(&self, peer: &Peer, why: &dyn Display) {
+        let audit = peer.audit.get().cloned().or_else(|| self.audit(peer.from, None));
+        audit.iter().for_each(|audit| audit.turned_away(why));
+    }
+
+    /// Who records what a connection asks for, whether it proved something or not.
+    pub(super) fn audit(&self, from: SocketAddr, proved: Option<&Proved>) -> Option<Arc<ConnectionAudit>> {
+        let auditing = self.options.audit.as_ref()?;
+        Some(ConnectionAudit::new(auditing, from.into(), proved.map(Proved::identity)))
+    }
+}
+
+impl Peer {
+    /// It may talk.
+    pub(super) fn admitted(&self) {
+        self.audit.get().iter().for_each(|audit| audit.admitted());
+    }
+
+    /// It may not ask for `request`.
+    pub(super) fn refused(&self, request: &Request, why: &Failure) {
+        self.audit.get().iter().for_each(|audit| audit.refused(request.op, &subject_of(request), why));
+    }
+}
