@@ -44,6 +44,12 @@ impl Cluster {
         self.0.authority(&Self::scope(), role).unwrap().issue(name, until - 3 * HOUR, until).unwrap()
     }
 
+    /// The same of another cluster that has this key.
+    pub(crate) fn credentials_elsewhere(&self, role: Role, name: &str) -> Credentials {
+        let (scope, now) = (Scope::new("example.org", "test").unwrap(), SystemTime::now());
+        self.0.authority(&scope, role).unwrap().issue(name, now - HOUR, now + HOUR).unwrap()
+    }
+
     pub(crate) fn material(&self, role: Role, name: &str, trust: Trust, lasts: Duration) -> Material {
         let now = SystemTime::now();
         Material::new(self.credentials(role, name, now + lasts), trust, now).unwrap()
@@ -145,6 +151,8 @@ pub(crate) struct RawTls {
     tls: ClientConnection,
     /// How many descriptors came.
     pub(crate) descriptors: usize,
+    /// All packets that it has sent.
+    pub(crate) said: Vec<Vec<u8>>,
 }
 
 impl RawTls {
@@ -154,7 +162,7 @@ impl RawTls {
         let mut tls = ClientConnection::new(Arc::new(hostile(credentials, protocols)), name).unwrap();
         let hello = Hello::ours(CLUSTER, BLOCK_SIZE).encode();
         tls.writer().write_all(&[&hello[..], &process.to_le_bytes()].concat()).unwrap();
-        Self { raw: Raw::connect(path), tls, descriptors: 0 }
+        Self { raw: Raw::connect(path), tls, descriptors: 0, said: Vec::new() }
     }
 
     /// The next `length` bytes that the worker says within TLS, or how it ends that.
@@ -202,6 +210,7 @@ impl RawTls {
         }
         if !flight.is_empty() {
             self.raw.send(&flight);
+            self.said.push(flight);
         }
     }
 }
