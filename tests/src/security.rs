@@ -10,7 +10,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -92,15 +92,24 @@ impl Chosen {
 
     /// What an admin of the cluster proves, and whom it believes.
     fn admin(&self) -> ClientConfig {
-        let keys = ClusterKeys::read(&self.key).expect("the key");
-        let (scope, now) = (Scope::new(CLUSTER, CLUSTER).expect("names"), SystemTime::now());
-        let authority = keys.current().authority(&scope, Role::Admin).expect("an authority");
-        let credentials = authority.issue("tests", now - VALID, now + VALID).expect("a certificate");
-        let authorities = keys.authorities(&scope).expect("authorities");
-        let trust = Trust::new(scope, &authorities, []).expect("authorities to believe");
-        let material = Material::new(credentials, trust, now).expect("an identity");
-        http_client_config(&LiveIdentity::new(material), None).expect("a configuration")
+        http_client_config(&member(&self.key, Role::Admin, "tests"), None).expect("a configuration")
     }
+}
+
+/// What somebody proves whom the cluster key in this file makes `name` in this role, and whom it believes: in the cluster and
+/// the trust domain that processes have unless they are told otherwise.
+///
+/// # Panics
+/// When there is no such key.
+#[must_use]
+pub fn member(key: &Path, role: Role, name: &str) -> Arc<Live> {
+    let keys = ClusterKeys::read(key).expect("the key");
+    let (scope, now) = (Scope::new(CLUSTER, CLUSTER).expect("names"), SystemTime::now());
+    let authority = keys.current().authority(&scope, role).expect("an authority");
+    let credentials = authority.issue(name, now - VALID, now + VALID).expect("a certificate");
+    let authorities = keys.authorities(&scope).expect("authorities");
+    let trust = Trust::new(scope, &authorities, []).expect("authorities to believe");
+    Live::new(Material::new(credentials, trust, now).expect("an identity"))
 }
 
 /// A new key in a file that nobody else may read, and that goes when this process ends.

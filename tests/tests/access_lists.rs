@@ -1,23 +1,19 @@
-//! Mounts with access lists, attacked between real processes: by path and by known file id, after a restart, after a
-//! removal.
+//! Mounts with access lists, attacked between real processes, over TCP and over UCX: by path and by known file id, after a
+//! restart, after a removal.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_e2e::{
-    BLOCK, Cluster, Coordinator, Finished, Setup, Tree, Worker, eventually, finish, forebay, once, ruled_out_by_mode,
+    BLOCK, Client, Cluster, Coordinator, Finished, LISTENS_OVER_UCX, Setup, Tree, Worker, eventually, finish, forebay,
+    has_ucx, once, ruled_out_by_mode,
 };
-use forebay_identity::{ClusterKeys, LiveIdentity, Material, Scope, Trust};
-use forebay_memory::{Pool, PoolOptions};
-use forebay_tcp::{ClientOptions, ClientSecurity, TcpSecurity, TcpTransport};
 use forebay_transport::message::StatReply;
-use forebay_transport::{Flags, Op, Payload, Reply, Request, Transport as _};
-use forebay_types::{BlockKey, ByteSize, Failure, FailureKind, FileVersion, Role};
-use tokio::runtime::Runtime;
+use forebay_transport::{Flags, Op, Payload, Reply, Request};
+use forebay_types::{BlockKey, Failure, FailureKind, FileVersion, Role};
 
 const SOON: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
 /// How much is read of a file.
 const LENGTH: u32 = 64 << 10;
 
@@ -68,32 +64,12 @@ impl Secrets {
     }
 }
 
-/// Somebody who asks a worker whatever there is to ask.
-struct Client {
-    link: TcpTransport,
-    memory: Pool,
-    runtime: Runtime,
-}
+/// Somebody who asks for what may be another's.
+struct Reader(Client);
 
-impl Client {
-    fn new(worker: &Worker, key: &Path, role: Role, name: &str) -> Self {
-        let (keys, scope) = (ClusterKeys::read(key).unwrap(), Scope::new("forebay", "forebay").unwrap());
-        let now = SystemTime::now();
-        let authority = keys.current().authority(&scope, role).unwrap();
-        let credentials = authority.issue(name, now - HOUR, now + HOUR).unwrap();
-        let trust = Trust::new(scope.clone(), &keys.authorities(&scope).unwrap(), []).unwrap();
-        let live = LiveIdentity::new(Material::new(credentials, trust, now).unwrap());
-        let security = Some(ClientSecurity::to_worker(&live, TcpSecurity::Encrypt).unwrap());
-        let options = ClientOptions { security, ..ClientOptions::new("forebay", BLOCK as u32) };
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let link = TcpTransport::new(worker.address().to_string(), options);
-        Self { link, memory: Pool::new(PoolOptions::fixed(ByteSize::mib(8))).unwrap(), runtime }
-    }
-
+impl Reader {
     fn call(&self, request: Request) -> Result<Reply, FailureKind> {
-        let into = request.op.brings_payload().then(|| self.memory.try_alloc(request.length as usize)).flatten();
-        let answer = self.runtime.block_on(self.link.call(request, into));
-        answer.map_err(|error| Failure::from(error).kind())
+        self.0.call(request).map_err(|error| Failure::from(error).kind())
     }
 
     fn stat(&self, path: &str) -> Result<FileVersion, FailureKind> {
@@ -135,13 +111,24 @@ fn described(op: Op, version: &FileVersion) -> Request {
 
 #[test]
 fn a_reader_of_one_mount_never_reads_another_and_nobody_reads_one_that_was_removed() {
-    if ruled_out_by_mode("it is about modes itself") {
-        return;
+    if !ruled_out_by_mode("it is about modes itself") {
+        attack(&[], |client| client);
     }
+}
+
+#[test]
+fn over_ucx_a_reader_of_one_mount_never_reads_another_and_nobody_reads_one_that_was_removed() {
+    if !ruled_out_by_mode("it is about modes itself") && has_ucx() {
+        attack(&LISTENS_OVER_UCX, Client::over_ucx);
+    }
+}
+
+/// By clients that ask a worker with these settings over what `over` makes of their TCP.
+fn attack(settings: &[&str], over: impl Fn(Client) -> Client) {
     use FailureKind::{NeedsDescription, NotCached, PermissionDenied, Unavailable};
     let Some(cluster) = Cluster::start(1) else { return };
     let (tree, secrets, disk) = (Tree::of_equal_files(2, 200 << 10), Secrets::new(), tempfile::tempdir().unwrap());
-    let worker = secrets.part(cluster.setup()).memory("128MiB").disk(disk.path(), "128MiB");
+    let worker = secrets.part(cluster.setup()).options(settings).memory("128MiB").disk(disk.path(), "128MiB");
     let (mut worker, coordinator) = (worker.member("w1"), secrets.part(cluster.setup()).coordinator());
     for team in ["team-a", "team-b"] {
         tree.put_into(&cluster.bucket, &format!("{team}/"));
@@ -154,9 +141,12 @@ fn a_reader_of_one_mount_never_reads_another_and_nobody_reads_one_that_was_remov
     let listed = secrets.command(&coordinator, &list).succeeded().text();
     assert!(listed.contains("--read team-a") && listed.contains("--read team-b"), "{listed}");
 
-    let client = |role, name| Client::new(&worker, &secrets.key(), role, name);
-    let (ours, theirs) = (client(Role::Reader, "team-a"), client(Role::Reader, "team-b"));
-    let admin = client(Role::Admin, "operator");
+    // Those of a worker that was started again: over UCX it listens at another port.
+    let clients = |worker: &Worker| {
+        let somebody = [(Role::Reader, "team-a"), (Role::Reader, "team-b"), (Role::Admin, "operator")];
+        somebody.map(|(role, name)| Reader(over(Client::new(worker, BLOCK, &secrets.key(), role, name))))
+    };
+    let [ours, theirs, admin] = clients(&worker);
     let secret = once("the worker shows the mount", SOON, || theirs.stat("/team-b/file00").ok());
     assert_eq!(theirs.read(&secret), Ok(LENGTH as usize));
     assert_eq!(ours.stat("/team-b/file00"), Err(PermissionDenied));
@@ -171,11 +161,12 @@ fn a_reader_of_one_mount_never_reads_another_and_nobody_reads_one_that_was_remov
     tree.verify(&mount.path("team-a"));
     let refused = std::fs::read(mount.path("team-b/file00")).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{refused}");
-    drop(mount);
+    drop((mount, ours, theirs, admin));
 
     let gets = cluster.bucket.gets();
     worker.terminate();
     worker.start_again();
+    let [ours, theirs, admin] = clients(&worker);
     // Whatever it knows by then, it answers none of this.
     eventually("the worker knows who may read", SOON, || ours.attack(&secret)[1] == PermissionDenied);
     assert_eq!(theirs.read(&secret), Ok(LENGTH as usize));
@@ -188,8 +179,10 @@ fn a_reader_of_one_mount_never_reads_another_and_nobody_reads_one_that_was_remov
     for somebody in [&ours, &theirs, &admin] {
         assert_eq!(somebody.attack(&secret), [Unavailable, Unavailable, Unavailable, NotCached]);
     }
+    drop((ours, theirs, admin));
     worker.terminate();
     worker.start_again();
+    let [.., admin] = clients(&worker);
     eventually("the worker knows what is mounted", SOON, || admin.stat("/team-a/file00").is_ok());
     assert_eq!(admin.attack(&secret), [NeedsDescription, Unavailable, Unavailable, NotCached]);
     assert_eq!(cluster.bucket.gets(), gets, "nobody had it fetched");

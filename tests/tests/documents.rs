@@ -67,6 +67,36 @@ fn every_attack_of_the_threat_model_is_a_test() {
     assert!(missing.is_empty(), "SECURITY.md names tests that are not there: {missing:#?}");
 }
 
+/// The file that the table of attacks calls so: one of `tests/tests/`, or, behind the name of a crate, one of its tests or
+/// of its sources.
+fn file_of_tests(place: &str) -> PathBuf {
+    let of_crate = |name: &str| root().join(format!("crates/forebay-{name}"));
+    match place.split_once('/') {
+        Some((name, path)) if path.starts_with("src/") => of_crate(name).join(path),
+        Some((name, path)) if of_crate(name).is_dir() => of_crate(name).join("tests").join(path),
+        _ => root().join("tests/tests").join(place),
+    }
+}
+
+#[test]
+fn every_attack_of_the_table_has_the_tests_that_it_names() {
+    let text = std::fs::read_to_string(root().join("docs/VERIFICATION.md")).unwrap();
+    let section =
+        text.split("\n## Attacks and their tests\n").nth(1).expect("a section").split("\n## ").next().unwrap();
+    let rows: Vec<_> = section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")).collect();
+    for row in &rows {
+        assert!(row.trim_matches('|').split('|').all(|cell| !cell.trim().is_empty()), "a cell says nothing: {row}");
+    }
+    let named: Vec<_> = section.split('`').skip(1).step_by(2).filter_map(|code| code.split_once(".rs::")).collect();
+    assert!(rows.len() > 20 && named.len() > 80, "{} tests in {} rows", named.len(), rows.len());
+    let is_there = |place: &str, test: &str| {
+        let file = std::fs::read_to_string(file_of_tests(&format!("{place}.rs"))).unwrap_or_default();
+        file.contains(&format!("fn {test}("))
+    };
+    let missing: Vec<_> = named.iter().filter(|(place, test)| !is_there(place, test)).collect();
+    assert!(missing.is_empty(), "docs/VERIFICATION.md names tests that are not there: {missing:#?}");
+}
+
 /// The sentences of `docs/SEMANTICS.md` that are promises: its bullets from "Reading" on.
 fn promises() -> HashSet<String> {
     let text = std::fs::read_to_string(root().join("docs/SEMANTICS.md")).unwrap();

@@ -278,6 +278,9 @@ fn nothing_listens_to_the_network_before_a_mode_is_set() {
     }
     let worker = ["mounts=/=file:///tmp", "worker.rpc.port=0"].map(str::to_owned);
     run(&["worker"], &worker).failed(2, &["would listen at 0.0.0.0:0", "forebay key create >", "security.mode=key"]);
+    let over_rdma = ["worker.rpc.bind.host=127.0.0.1", "network.rdma.data.enabled=true"].map(str::to_owned);
+    let refused = run(&["worker"], &[worker, over_rdma].concat());
+    refused.failed(2, &["would listen at 0.0.0.0:", "network.rdma.data.bind.host=127.0.0.1", "security.mode=key"]);
     let coordinator = ["cluster.etcd.endpoints=http://127.0.0.1:9", "coordinator.port=0"].map(str::to_owned);
     run(&["coordinator"], &coordinator).failed(2, &["would listen at 0.0.0.0:0", "coordinator.bind.host=127.0.0.1"]);
 }

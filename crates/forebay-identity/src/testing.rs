@@ -80,6 +80,16 @@ impl Cluster {
         self.authority(role).issue(name, until - 3 * HOUR, until).unwrap()
     }
 
+    /// What [`Self::credentials`] gives, valid for an hour, in another cluster that has this key.
+    ///
+    /// # Panics
+    /// When the name cannot be in an identity.
+    #[must_use]
+    pub fn credentials_elsewhere(&self, role: Role, name: &str) -> Credentials {
+        let (elsewhere, now) = (Scope::new("example.org", "test").unwrap(), SystemTime::now());
+        self.0.authority(&elsewhere, role).unwrap().issue(name, now - HOUR, now + HOUR).unwrap()
+    }
+
     /// What a process has that believes `trust`, and whose certificate `lasts` so long from now.
     ///
     /// # Panics

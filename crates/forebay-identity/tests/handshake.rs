@@ -393,15 +393,16 @@ fn files_of_others_are_checked_as_a_pair() {
 #[test]
 fn nothing_older_is_spoken() {
     let worker = end(&ClusterKey::generate().unwrap(), Role::Worker, "node1");
-    let config = server_config(&worker, &[b"x"]).unwrap();
-    for (what, sent) in [
-        ("plain text", &b"GET / HTTP/1.1\r\n\r\n"[..]),
-        ("a hello of TLS 1.2", &hello_of_tls12()[..]),
-        ("a hello of Forebay", b"FBAY\x01\x00\x00\x00\x00\x00\x00\x00"),
-    ] {
-        let mut server = ServerConnection::new(Arc::new(config.clone())).unwrap();
-        let _ = server.read_tls(&mut &sent[..]);
-        assert!(server.process_new_packets().is_err(), "{what}");
+    for config in [server_config(&worker, &[b"x"]).unwrap(), http_server_config(&worker).unwrap()] {
+        for (what, sent) in [
+            ("plain text", &b"GET / HTTP/1.1\r\n\r\n"[..]),
+            ("a hello of TLS 1.2", &hello_of_tls12()[..]),
+            ("a hello of Forebay", b"FBAY\x01\x00\x00\x00\x00\x00\x00\x00"),
+        ] {
+            let mut server = ServerConnection::new(Arc::new(config.clone())).unwrap();
+            let _ = server.read_tls(&mut &sent[..]);
+            assert!(server.process_new_packets().is_err(), "{what}");
+        }
     }
 }
 

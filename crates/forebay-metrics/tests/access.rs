@@ -15,7 +15,7 @@ use forebay_types::{AuditEvents, Role};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::ResolvesClientCert;
@@ -238,6 +238,43 @@ async fn a_certificate_of_another_cluster_ends_the_handshake() {
     config.client_auth_cert_resolver = stranger.client_auth_cert_resolver;
     let answer = listener.ask(config, "/metrics", &bearer(&listener.admin)).await;
     assert!(answer.is_err(), "{answer:?}");
+    listener.recorded("nobody connect Refused(").await;
+    listener.close().await;
+}
+
+/// Passes on what both ends say, and writes down what the client does.
+async fn taps(listener: TcpListener, server: SocketAddr) -> Vec<u8> {
+    let (mut from_client, mut to_client) = listener.accept().await.unwrap().0.into_split();
+    let (mut from_server, mut to_server) = TcpStream::connect(server).await.unwrap().into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut from_server, &mut to_client).await });
+    let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = from_client.read(&mut piece).await {
+        said.extend_from_slice(&piece[..count]);
+        to_server.write_all(&piece[..count]).await.unwrap();
+    }
+    said
+}
+
+/// What a client has sent proves nothing on another connection, nor does it ask for anything there.
+#[tokio::test]
+async fn a_replayed_request_is_not_answered() {
+    let listener = Listener::start(false).await;
+    let on_the_path = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let (address, server) = (on_the_path.local_addr().unwrap(), listener.server.local_addr());
+    let tap = tokio::spawn(taps(on_the_path, server));
+    let stream = TcpStream::connect(address).await.unwrap();
+    let connector = TlsConnector::from(Arc::new(listener.cluster.client(Role::Admin)));
+    let stream = connector.connect(ServerName::try_from("listener").unwrap(), stream).await.unwrap();
+    let answer = asked(stream, "/stats", "connection: close\r\n").await.unwrap();
+    assert!(answer.contains("the counters"), "{answer}");
+    let said = tokio::time::timeout(WITHIN, tap).await.expect("the tap ends").unwrap();
+    assert!(said.len() > 500, "{}", said.len());
+
+    let mut replay = TcpStream::connect(server).await.unwrap();
+    replay.write_all(&said).await.unwrap();
+    let mut heard = Vec::new();
+    // Reset, perhaps: a server that has had enough does not read the rest.
+    let _ = tokio::time::timeout(WITHIN, replay.read_to_end(&mut heard)).await.expect("the connection ends");
     listener.recorded("nobody connect Refused(").await;
     listener.close().await;
 }

@@ -10,7 +10,9 @@ use bytes::Bytes;
 use common::admission::{Admitting, HOUR, somebody, worker_of};
 use common::raw::{Raw, by_hand, send};
 use common::*;
-use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, ClusterKey, Live, Pass, Passes, Peer};
+use forebay_identity::{
+    Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, ClusterKey, LiveIdentity, Pass, Passes, Peer,
+};
 use forebay_rdma::{
     ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerOptions, ServerSecurity, wire,
 };
@@ -96,7 +98,7 @@ impl Service for Names {
 struct Scene {
     library: &'static Library,
     key: ClusterKey,
-    live: Arc<Live>,
+    live: Arc<LiveIdentity>,
     passes: Arc<Mutex<Passes>>,
     record: Arc<Record>,
     server: RdmaServer,
@@ -111,7 +113,7 @@ impl Scene {
     async fn accepting_plain(events: AuditEvents, accepts_plain: bool) -> Option<Self> {
         let library = library()?;
         let key = ClusterKey::generate().unwrap();
-        let (live, passes) = (Live::new(worker_of(&key, None)), Arc::<Mutex<Passes>>::default());
+        let (live, passes) = (LiveIdentity::new(worker_of(&key, None)), Arc::<Mutex<Passes>>::default());
         let record = Arc::new(Record::default());
         let security = ServerSecurity { live: Arc::clone(&live), passes: Arc::clone(&passes), accepts_plain };
         let audit = Auditing { events, audit: Arc::clone(&record) as Arc<dyn Audit> };

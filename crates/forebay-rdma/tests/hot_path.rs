@@ -1,4 +1,5 @@
-//! What a hit costs the server's I/O thread: no allocation, and next to no system call.
+//! What a hit costs the server's I/O thread: no allocation, and next to no system call, whether clients prove who they
+//! are or not.
 //!
 //! The server has an I/O thread of its own in this process, over shared memory, and the client is a thread that does nothing but
 //! ask, with enough reads under way that the server's I/O thread hardly ever sleeps. That thread identifies itself by calling the
@@ -9,6 +10,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,13 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use common::admission::{HOUR, somebody, worker_of};
 use common::*;
+use forebay_identity::{ClusterKey, Live, Pass, Passes};
 use forebay_memory::{Pool, Span};
-use forebay_rdma::{Library, RdmaServer, ServerOptions, wire};
+use forebay_rdma::{Library, RdmaServer, ServerOptions, ServerSecurity, wire};
 use forebay_testkit::Telling;
-use forebay_transport::wire::RequestHeader;
+use forebay_transport::wire::{RequestHeader, set_tag};
 use forebay_transport::{Op, Provenance, Request, Response, ResponsePayload, Service};
-use forebay_types::{BlockKey, Failure, FailureKind, FileId};
+use forebay_types::{BlockKey, Failure, FailureKind, FileId, Role};
 use forebay_ucx::{Message, Payload};
 use tokio::sync::Mutex;
 
@@ -34,6 +38,8 @@ const DEPTH: usize = 128;
 const HITS: u64 = 10_000;
 /// Reads before that, until every list and table has its size.
 const WARM_UP: u64 = 5_000;
+/// What a client that was admitted connects with.
+const CLIENT_ID: NonZeroU64 = NonZeroU64::new(0x1d).unwrap();
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -85,18 +91,46 @@ fn read(length: u32) -> Request {
     Request::on_block(Op::Read, BlockKey { file: FileId([1; 16]), index: 0 }, 0, length, Duration::from_secs(30))
 }
 
-/// A server that hits, without checksums or with `checksums` bytes of them.
-async fn hot_server(library: &'static Library, checksums: usize) -> RdmaServer {
-    let memory = pool(16);
-    let service = Hits::new(&memory, checksums);
-    let io_thread = io_thread_of(library, "server", memory);
-    RdmaServer::bind(io_thread, ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE), service).await.unwrap()
+/// A server that hits, and how its one client is let in.
+struct Hot {
+    server: RdmaServer,
+    /// `None`: the client need not prove who it is.
+    pass: Option<Pass>,
+}
+
+impl Hot {
+    /// Without checksums or with `checksums` bytes of them, for somebody who `is_admitted` or for anybody.
+    async fn serve(library: &'static Library, checksums: usize, is_admitted: bool) -> Self {
+        let passes = Arc::<parking_lot::Mutex<Passes>>::default();
+        let demands = || {
+            let live = Live::new(worker_of(&ClusterKey::generate().unwrap(), None));
+            ServerSecurity { live, passes: Arc::clone(&passes), accepts_plain: false }
+        };
+        let memory = pool(16);
+        let service = Hits::new(&memory, checksums);
+        let io_thread = io_thread_of(library, "server", memory);
+        let security = is_admitted.then(demands);
+        let options = ServerOptions { security, ..ServerOptions::new(address(0), CLUSTER, BLOCK_SIZE) };
+        let server = RdmaServer::bind(io_thread, options, service).await.unwrap();
+        let admit = || {
+            let (pass, reader) = (Pass::random().unwrap(), somebody(Role::Reader, HOUR));
+            passes.lock().issue(CLIENT_ID.get(), pass, reader, Instant::now()).unwrap();
+            pass
+        };
+        Self { server, pass: is_admitted.then(admit) }
+    }
 }
 
 /// Has a server answer reads as fast as it can, from a thread that does nothing but ask: after [`WARM_UP`] replies,
 /// and when `ready` says so, [`HITS`] are counted until `at_end`, with [`DEPTH`] reads under way all the time.
-fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool, at_end: impl FnOnce()) {
-    let worker = raw::worker(library);
+fn flood(
+    library: &'static Library,
+    (server, pass): (SocketAddr, Option<Pass>),
+    ready: impl Fn() -> bool,
+    at_end: impl FnOnce(),
+) {
+    let worker = raw::worker(library, pass.map(|_| CLIENT_ID));
+    let shown = pass.map_or(0, |pass| pass.client);
     let replies = Rc::new(Cell::new(0));
     let welcome = Rc::new(Cell::new(false));
     worker
@@ -105,7 +139,8 @@ fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool
             move |_| welcome.set(true)
         })
         .unwrap();
-    let request = RequestHeader::of(1, &read(READ)).encode();
+    let mut request = RequestHeader::of(1, &read(READ)).encode();
+    set_tag(&mut request, shown);
     let counter = Rc::clone(&replies);
     let again = move |message: Message<'_>| {
         assert_eq!(message.data.len(), READ as usize);
@@ -113,7 +148,11 @@ fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool
         raw::send(&message.from.unwrap(), wire::REQUEST, &request, Payload::None);
     };
     worker.on_message(wire::REPLY, again).unwrap();
-    let endpoint = worker.connect(server, None).unwrap();
+    let endpoint = match pass {
+        Some(_) => worker.connect_with_id(server, None),
+        None => worker.connect(server, None),
+    };
+    let endpoint = endpoint.unwrap();
     let start = Instant::now();
     let until = |reached: &dyn Fn() -> bool| {
         while !reached() {
@@ -121,7 +160,7 @@ fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool
             assert!(start.elapsed() < Duration::from_secs(60), "{} replies came", replies.get());
         }
     };
-    raw::send(&endpoint, wire::HELLO, &wire::hello(&ours(), library.version()), Payload::None);
+    raw::send(&endpoint, wire::HELLO, &wire::hello_with(&ours(), library.version(), shown), Payload::None);
     until(&|| welcome.get());
     for _ in 0..DEPTH {
         raw::send(&endpoint, wire::REQUEST, &request, Payload::None);
@@ -136,10 +175,10 @@ fn flood(library: &'static Library, server: SocketAddr, ready: impl Fn() -> bool
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_hit_allocates_nothing() {
     let _alone = ONE_AT_A_TIME.lock().await;
-    // Without checksums, and with those of a whole block of 4 MiB.
-    for checksums in [0, 512] {
+    // Without checksums, and with those of a whole block of 4 MiB; for anybody, and for somebody who was admitted.
+    for (checksums, is_admitted) in [(0, false), (512, false), (0, true)] {
         let Some(library) = library() else { return };
-        let server = hot_server(library, checksums).await;
+        let Hot { server, pass } = Hot::serve(library, checksums, is_admitted).await;
         let address = server.local_addr();
         let begin = || {
             ALLOCATIONS.store(0, Ordering::Relaxed);
@@ -147,11 +186,11 @@ async fn a_hit_allocates_nothing() {
             true
         };
         let flood = tokio::task::spawn_blocking(move || {
-            flood(library, address, begin, || COUNTING.store(false, Ordering::Relaxed));
+            flood(library, (address, pass), begin, || COUNTING.store(false, Ordering::Relaxed));
         });
         flood.await.unwrap();
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
-        println!("{allocations} allocations for {HITS} hits with {checksums} bytes of checksums");
+        println!("{allocations} allocations for {HITS} hits with {checksums} bytes of checksums, {pass:?}");
         // An operation's state is made when there are more of them than ever before.
         assert!(
             allocations <= DEPTH as u64,
@@ -216,11 +255,20 @@ impl Strace {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_hit_makes_no_system_call() {
+    assert_no_system_call(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_hit_of_somebody_who_was_admitted_makes_no_system_call() {
+    assert_no_system_call(true).await;
+}
+
+async fn assert_no_system_call(is_admitted: bool) {
     let _alone = ONE_AT_A_TIME.lock().await;
     let Some(library) = library() else { return };
-    let server = hot_server(library, 0).await;
+    let Hot { server, pass } = Hot::serve(library, 0, is_admitted).await;
     let address = server.local_addr();
-    let calls = match tokio::task::spawn_blocking(move || system_calls(library, address)).await.unwrap() {
+    let calls = match tokio::task::spawn_blocking(move || system_calls(library, (address, pass))).await.unwrap() {
         Ok(calls) => calls,
         Err(reason) => return skipped(reason),
     };
@@ -240,7 +288,10 @@ async fn a_hit_makes_no_system_call() {
 const OF_SLEEP: [&str; 7] = ["epoll_wait", "epoll_pwait", "futex", "poll", "read", "recvfrom", "write"];
 
 /// What the server's I/O thread asks of the kernel during [`HITS`] hits and how often, or why that cannot be counted.
-fn system_calls(library: &'static Library, server: SocketAddr) -> Result<BTreeMap<String, u64>, String> {
+fn system_calls(
+    library: &'static Library,
+    server: (SocketAddr, Option<Pass>),
+) -> Result<BTreeMap<String, u64>, String> {
     let strace = RefCell::new(None);
     let attached = || {
         let mut strace = strace.borrow_mut();

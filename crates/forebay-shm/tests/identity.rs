@@ -160,13 +160,17 @@ async fn the_descriptor_is_passed_to_nobody_who_did_not_prove_who_it_is() {
     let now = SystemTime::now();
     let good = cluster.credentials(Role::Reader, "team-a", now + HOUR);
     let expired = cluster.credentials(Role::Reader, "late", now - HOUR);
+    let early = cluster.credentials(Role::Reader, "early", now + 4 * HOUR);
     let foreign = Cluster::new().credentials(Role::Admin, "root", now + HOUR);
+    let elsewhere = cluster.credentials_elsewhere(Role::Admin, "root");
     let metrics = cluster.credentials(Role::Metrics, "scrapes", now + HOUR);
     type Case<'a> = (&'a str, Option<&'a Credentials>, &'a [&'a [u8]]);
-    let cases: [Case<'_>; 6] = [
+    let cases: [Case<'_>; 8] = [
         ("no certificate", None, &[PROTOCOL]),
         ("another key", Some(&foreign), &[PROTOCOL]),
+        ("one of another cluster with this key", Some(&elsewhere), &[PROTOCOL]),
         ("an expired one", Some(&expired), &[PROTOCOL]),
+        ("one that is not valid yet", Some(&early), &[PROTOCOL]),
         ("one that may not read", Some(&metrics), &[PROTOCOL]),
         ("a proof for TCP", Some(&good), &[b"forebay/1", b"forebay-auth/1"]),
         ("a proof for nothing", Some(&good), &[]),
@@ -191,6 +195,25 @@ async fn the_descriptor_is_passed_to_nobody_who_did_not_prove_who_it_is() {
     let mut admitted = RawTls::begin(&path, Some(&good), &[PROTOCOL], 0);
     assert_eq!((admitted.hear(GREETING_LEN + 8).map(|greeting| greeting.len()), admitted.descriptors), (Ok(160), 1));
     drop((plain, admitted));
+    until("nobody is left", || worker.window.connections() == 0).await;
+}
+
+/// What a client has said proves nothing in another session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replayed_handshake_gets_no_descriptor() {
+    let cluster = Cluster::new();
+    let (worker, _service) = worker(&cluster);
+    let path = socket_of(worker.tcp.local_addr());
+    let good = cluster.credentials(Role::Reader, "team-a", SystemTime::now() + HOUR);
+    let mut admitted = RawTls::begin(&path, Some(&good), &[PROTOCOL], 0);
+    admitted.hear(GREETING_LEN + 8).unwrap();
+    assert!(admitted.descriptors == 1 && admitted.said.len() > 1, "{:?}", admitted.said);
+    let replay = Raw::connect(&path);
+    admitted.said.iter().for_each(|packet| replay.send(packet));
+    while let Some((_, descriptors)) = replay.receive_any() {
+        assert_eq!(descriptors, 0);
+    }
+    drop((replay, admitted));
     until("nobody is left", || worker.window.connections() == 0).await;
 }
 

@@ -16,6 +16,7 @@
 
 mod answer;
 mod audit;
+mod audit;
 mod caller;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -36,6 +37,7 @@ mod traits;
 pub mod wire;
 
 pub use answer::answer;
+pub use audit::{ConnectionAudit, PendingRecord};
 pub use caller::{Caller, ProvedCaller};
 pub use error::{CallError, LinkError};
 pub use file_slice::FileSlice;

@@ -1,15 +1,23 @@
-//! What a read that hits memory takes besides time: no allocation, in the client and in the worker.
+//! What a read that hits memory takes besides time: no allocation, in the client and in the worker, and no system call
+//! there; neither for somebody who has proved who it is and is on the access list of the mount.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
 
 use std::cell::Cell;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use common::{SIZE, Scene, somewhere};
-use forebay_testkit::Telling;
-use forebay_transport::{Flags, Service};
+use forebay_origin::{FakeOrigin, Origin};
+use forebay_testkit::{Telling, skipped};
+use forebay_transport::{Caller, Flags, Service};
+use forebay_types::{AccessList, FsPath, MAX_BLOCK_SIZE, Role};
+use forebay_worker::Namespace;
 
 const HITS: usize = 1000;
+/// Says to [`so_many_hits`] how many.
+const COUNT: &str = "FOREBAY_TEST_HITS";
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -58,5 +66,90 @@ fn a_worker_allocates_nothing_for_a_hit() {
             assert!(scene.worker.try_handle(&request).is_some());
         });
         assert_eq!(served, 0, "{length} bytes with {flags:?}");
+    }
+}
+
+/// A worker whose first file is of a mount with an access list, and those who ask for it.
+struct Listed {
+    scene: Scene,
+    reader: Caller,
+    stranger: Caller,
+}
+
+impl Listed {
+    fn new() -> Self {
+        let somebody = |name: &str| {
+            Caller::proved(Role::Reader, name, &format!("spiffe://example.org/forebay/prod/reader/{name}"))
+        };
+        let (scene, reader, stranger) = (Scene::new(), somebody("team-a"), somebody("team-b"));
+        let at = FsPath::new("/listed").unwrap();
+        let origin = Arc::new(FakeOrigin::new("fake://bucket")) as Arc<dyn Origin>;
+        let list = AccessList::new(&["team-a"], &[]).unwrap();
+        let namespace = Namespace::new([(at.clone(), origin)]).unwrap().with_access([(at, list)]);
+        scene.runtime.block_on(async {
+            scene.worker.set_namespace(namespace).await;
+            // Whose the blocks are, the worker learns from who describes the file.
+            for block in (0..SIZE).step_by(MAX_BLOCK_SIZE as usize) {
+                let described = scene.request(0, block, 4 << 10).with_body(scene.files[0].encode().into());
+                scene.worker.handle(described.by(reader.clone()), false).await.unwrap();
+            }
+        });
+        Self { scene, reader, stranger }
+    }
+
+    fn is_hit(&self, caller: &Caller, length: u32, flags: Flags) -> bool {
+        let request = self.scene.request(0, somewhere(length), length).with_flags(flags).by(caller.clone());
+        self.scene.worker.try_handle(&request).is_some()
+    }
+}
+
+#[test]
+fn a_worker_allocates_nothing_for_a_hit_of_somebody_on_an_access_list() {
+    let listed = Listed::new();
+    for (length, flags) in [(4 << 10, Flags::default()), (1 << 20, Flags::default()), (1 << 20, Flags::CHECKSUMS)] {
+        assert!(!listed.is_hit(&listed.stranger, length, flags));
+        let served = allocations(|| assert!(listed.is_hit(&listed.reader, length, flags)));
+        assert_eq!(served, 0, "{length} bytes with {flags:?}");
+    }
+}
+
+/// What the test below runs under strace.
+#[test]
+#[ignore = "a process of another test"]
+fn so_many_hits() {
+    let count: usize =
+        std::env::var(COUNT).ok().and_then(|count| count.parse().ok()).expect("another test starts this");
+    let listed = Listed::new();
+    (0..count).for_each(|_| assert!(listed.is_hit(&listed.reader, 4 << 10, Flags::default())));
+}
+
+/// How many system calls a process makes that hits so often, or why they cannot be counted.
+fn system_calls(hits: usize) -> Result<usize, String> {
+    let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    let status = Command::new("strace")
+        .args(["-f", "-q", "-o"])
+        .arg(log.path())
+        .arg(std::env::current_exe().map_err(|error| error.to_string())?)
+        .args(["--exact", "so_many_hits", "--ignored"])
+        .env(COUNT, hits.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .map_err(|error| format!("strace: {error}"))?;
+    if !status.success() {
+        return Err(format!("strace counts nothing here: {status}"));
+    }
+    Ok(std::fs::read_to_string(log.path()).map_err(|error| error.to_string())?.lines().count())
+}
+
+#[test]
+fn a_worker_makes_no_system_call_for_a_hit_of_somebody_on_an_access_list() {
+    let counted = system_calls(HITS).and_then(|few| Ok((few, system_calls(11 * HITS)?)));
+    match counted {
+        // What a process calls besides differs a little each time.
+        Ok((few, many)) => {
+            assert!(many < few + HITS / 2, "{few} system calls with {HITS} hits, {many} with ten times more")
+        }
+        Err(reason) => skipped(&reason),
     }
 }

@@ -42,12 +42,8 @@ pub(crate) struct Raw {
     heard: Rc<RefCell<Vec<Heard>>>,
 }
 
-/// A worker with the settings of the I/O threads.
-pub(crate) fn worker(library: &'static Library) -> Worker {
-    worker_with_id(library, None)
-}
-
-fn worker_with_id(library: &'static Library, client_id: Option<NonZeroU64>) -> Worker {
+/// A worker with the settings of the I/O threads, and with a client id for [`Worker::connect_with_id`].
+pub(crate) fn worker(library: &'static Library, client_id: Option<NonZeroU64>) -> Worker {
     let transports = setting("FOREBAY_TEST_UCX_TLS", "sysv,cma,tcp,self");
     let mut options = Options::tuned().transports(transports.iter().map(String::as_str));
     let devices = setting("FOREBAY_TEST_UCX_CLIENT", "");
@@ -64,7 +60,7 @@ impl Raw {
 
     /// The same with a client id, for [`Worker::connect_with_id`].
     pub(crate) fn with_client_id(library: &'static Library, hears: &[u16], client_id: Option<NonZeroU64>) -> Self {
-        let worker = worker_with_id(library, client_id);
+        let worker = worker(library, client_id);
         let heard: Rc<RefCell<Vec<Heard>>> = Rc::default();
         for &id in hears {
             let heard = Rc::clone(&heard);

@@ -60,6 +60,8 @@ pub(crate) struct RawTls {
     tls: ClientConnection,
     /// How many descriptors came.
     pub(crate) descriptors: usize,
+    /// All packets that it has sent.
+    pub(crate) said: Vec<Vec<u8>>,
 }
 
 impl RawTls {
@@ -69,7 +71,7 @@ impl RawTls {
         let mut tls = ClientConnection::new(Arc::new(hostile_client(credentials, protocols)), name).unwrap();
         let hello = Hello::ours(CLUSTER, BLOCK_SIZE).encode();
         tls.writer().write_all(&[&hello[..], &process.to_le_bytes()].concat()).unwrap();
-        Self { raw: Raw::connect(path), tls, descriptors: 0 }
+        Self { raw: Raw::connect(path), tls, descriptors: 0, said: Vec::new() }
     }
 
     /// The next `length` bytes that the worker says within TLS, or how it ends that.
@@ -117,6 +119,7 @@ impl RawTls {
         }
         if !flight.is_empty() {
             self.raw.send(&flight);
+            self.said.push(flight);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use forebay_identity::{ClusterKey, Live, Material, Scope, Settings, Source, Watch};
+use forebay_identity::{ClusterKey, LiveIdentity, Material, Scope, Settings, Source, Watch};
 use forebay_tcp::{ClientOptions, ClientSecurity};
 use forebay_types::{MAX_BLOCK_SIZE, Role, TcpSecurity};
 
@@ -21,7 +21,7 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The key, and the identity of a reader that follows from it.
 pub(crate) struct Cluster {
     key: PathBuf,
-    reader: Arc<Live>,
+    reader: Arc<LiveIdentity>,
 }
 
 impl Cluster {
@@ -31,7 +31,7 @@ impl Cluster {
     /// When the file cannot be written, or the system has no random numbers.
     pub(crate) fn create(key: PathBuf) -> anyhow::Result<Self> {
         write_key(&key)?;
-        let reader = Live::new(reader(&key)?);
+        let reader = LiveIdentity::new(reader(&key)?);
         Ok(Self { key, reader })
     }
 
