@@ -102,14 +102,14 @@ impl Chosen {
 /// # Panics
 /// When there is no such key.
 #[must_use]
-pub fn member(key: &Path, role: Role, name: &str) -> Arc<Live> {
+pub fn member(key: &Path, role: Role, name: &str) -> Arc<LiveIdentity> {
     let keys = ClusterKeys::read(key).expect("the key");
     let (scope, now) = (Scope::new(CLUSTER, CLUSTER).expect("names"), SystemTime::now());
     let authority = keys.current().authority(&scope, role).expect("an authority");
     let credentials = authority.issue(name, now - VALID, now + VALID).expect("a certificate");
     let authorities = keys.authorities(&scope).expect("authorities");
     let trust = Trust::new(scope, &authorities, []).expect("authorities to believe");
-    Live::new(Material::new(credentials, trust, now).expect("an identity"))
+    LiveIdentity::new(Material::new(credentials, trust, now).expect("an identity"))
 }
 
 /// A new key in a file that nobody else may read, and that goes when this process ends.

@@ -197,11 +197,11 @@ pub(crate) fn identities(text: &str) -> Result<Vec<Identity>, String> {
 #[derive(Debug)]
 pub enum Reload {
     /// They are as they were.
-    Same,
+    Unchanged,
     /// There is new material.
     New(Box<Material>),
     /// They changed, and what is there now cannot be used: what was good stays. Said once for each change.
-    Kept(LoadError),
+    Refused(LoadError),
 }
 
 /// Looks after the files of an identity, in the time of its caller.

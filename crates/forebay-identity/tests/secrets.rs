@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_identity::{
-    ClusterKey, ClusterKeys, Live, LiveTokens, Material, Pass, Passes, Peer, Scope, Trust, client_config, new_token,
-    server_config,
+    ClusterKey, ClusterKeys, LiveIdentity, LiveTokens, Material, Pass, Passes, Peer, Scope, Trust, client_config,
+    new_token, server_config,
 };
 use forebay_types::Role;
 use rustls::pki_types::PrivateKeyDer;
@@ -30,7 +30,7 @@ fn what_a_panic_formats_shows_no_key_pass_or_token() {
     let private = PrivateKeyDer::from_pem_slice(credentials.key_pem().as_bytes()).unwrap().secret_der().to_vec();
     let (pem, key_pem) = (credentials.key_pem(), key.to_pem());
     let of_credentials = format!("{credentials:?}");
-    let live = Live::new(Material::new(credentials, trust, now).unwrap());
+    let live = LiveIdentity::new(Material::new(credentials, trust, now).unwrap());
 
     let pass = Pass::random().unwrap();
     let mut passes = Passes::default();

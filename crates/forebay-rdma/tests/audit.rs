@@ -10,15 +10,14 @@ use bytes::Bytes;
 use common::admission::{Admitting, HOUR, somebody, worker_of};
 use common::raw::{Raw, by_hand, send};
 use common::*;
-use forebay_identity::{
-    Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, ClusterKey, LiveIdentity, Pass, Passes, Peer,
-};
+use forebay_identity::testing::Cluster;
+use forebay_identity::{Audit, AuditEvent, AuditOutcome, AuditPeer, Auditing, LiveIdentity, Pass, Passes, Peer};
 use forebay_rdma::{
     ClientOptions, ClientSecurity, IoThread, Library, RdmaServer, RdmaTransport, ServerOptions, ServerSecurity, wire,
 };
 use forebay_transport::conformance::{Scripted, until};
 use forebay_transport::message::{Change, FreeRequest, ListRequest};
-use forebay_transport::{Op, Request, Response, Service};
+use forebay_transport::{Op, Request, Response, Service, Transport as _};
 use forebay_types::{AuditEvents, Failure, FailureKind, FileId, Role};
 use forebay_ucx::{Endpoint, Payload as Sent};
 use parking_lot::Mutex;
@@ -97,7 +96,7 @@ impl Service for Names {
 /// A server that is recorded.
 struct Scene {
     library: &'static Library,
-    key: ClusterKey,
+    cluster: Cluster,
     live: Arc<LiveIdentity>,
     passes: Arc<Mutex<Passes>>,
     record: Arc<Record>,
@@ -112,8 +111,8 @@ impl Scene {
 
     async fn accepting_plain(events: AuditEvents, accepts_plain: bool) -> Option<Self> {
         let library = library()?;
-        let key = ClusterKey::generate().unwrap();
-        let (live, passes) = (LiveIdentity::new(worker_of(&key, None)), Arc::<Mutex<Passes>>::default());
+        let cluster = Cluster::new();
+        let (live, passes) = (LiveIdentity::new(worker_of(&cluster, None)), Arc::<Mutex<Passes>>::default());
         let record = Arc::new(Record::default());
         let security = ServerSecurity { live: Arc::clone(&live), passes: Arc::clone(&passes), accepts_plain };
         let audit = Auditing { events, audit: Arc::clone(&record) as Arc<dyn Audit> };
@@ -121,7 +120,7 @@ impl Scene {
         let options = ServerOptions { security: Some(security), audit: Some(audit), ..defaults };
         let io_thread = io_thread_of(library, "server", pool(64));
         let server = RdmaServer::bind(io_thread, options, Arc::new(Names(Scripted::new()))).await.unwrap();
-        Some(Self { library, key, live, passes, record, server })
+        Some(Self { library, cluster, live, passes, record, server })
     }
 
     /// A client that is admitted as somebody of this role.
@@ -244,7 +243,7 @@ fn who_is_turned_away_is_recorded_by_its_name_if_it_showed_a_pass() {
         // It was admitted, and is denied before it comes.
         let reader = somebody(Role::Reader, HOUR);
         let pass = scene.admit(reader.clone());
-        scene.live.replace(worker_of(&scene.key, Some(reader.identity)));
+        scene.live.replace(worker_of(&scene.cluster, Some(reader.identity)));
         let endpoint = raw.worker.connect_with_id(scene.server.local_addr(), None).unwrap();
         say_hello(&endpoint, pass.client);
         let denied = || scene.record.of("connect").into_iter().find(|it| it.identity.as_deref() == Some(TEAM_A));

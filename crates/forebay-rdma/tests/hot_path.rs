@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use common::admission::{HOUR, somebody, worker_of};
 use common::*;
-use forebay_identity::{ClusterKey, Live, Pass, Passes};
+use forebay_identity::testing::Cluster;
+use forebay_identity::{LiveIdentity, Pass, Passes};
 use forebay_memory::{Pool, Span};
 use forebay_rdma::{Library, RdmaServer, ServerOptions, ServerSecurity, wire};
 use forebay_testkit::Telling;
@@ -103,7 +104,7 @@ impl Hot {
     async fn serve(library: &'static Library, checksums: usize, is_admitted: bool) -> Self {
         let passes = Arc::<parking_lot::Mutex<Passes>>::default();
         let demands = || {
-            let live = Live::new(worker_of(&ClusterKey::generate().unwrap(), None));
+            let live = LiveIdentity::new(worker_of(&Cluster::new(), None));
             ServerSecurity { live, passes: Arc::clone(&passes), accepts_plain: false }
         };
         let memory = pool(16);

@@ -16,7 +16,6 @@
 
 mod answer;
 mod audit;
-mod audit;
 mod caller;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -77,7 +77,7 @@ Example:
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     runtime::block_on(async {
         match args.command {
-            Command::Status { json, coordinator } => status(&coordinator.client(None)?, json.json).await,
+            Command::Status { json, coordinator } => status(&*coordinator.client(None)?, json.json).await,
             Command::Drain { worker, no_wait, coordinator } => {
                 let client = coordinator.client(None)?;
                 client.drain(&worker).await?;

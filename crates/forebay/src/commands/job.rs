@@ -172,7 +172,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 let (path, index_file) = args.common.target()?;
                 job(&args.common, &JobSpec::Free(FreeSpec { index_file, ..FreeSpec::new(path) })).await
             }
-            Command::List { format, coordinator } => list(&coordinator.client(None)?, format).await,
+            Command::List { format, coordinator } => list(&*coordinator.client(None)?, format).await,
         }
     })
 }
