@@ -80,6 +80,23 @@ fn requests_in(mut stream: &[u8]) -> (Vec<(RequestHeader, Bytes)>, Result<bool, 
     (found, Ok(!stream.is_empty()))
 }
 
+/// The receiver of an encrypted connection gets what a peer sends of `messages`, with one bit changed in it, if `flip` says so, and
+/// `tail` behind it, in pieces of the sizes in `cuts`.
+///
+/// # Panics
+/// When anything comes out that is not in the messages, or one does not that came before all that is wrong.
+pub fn records(messages: &[&[u8]], flip: Option<usize>, tail: &[u8], cuts: &[u16]) {
+    let (mut stream, ends) = crate::records::fuzzing::sealed(messages);
+    let flip = flip.filter(|_| !stream.is_empty()).map(|bit| bit % (8 * stream.len()));
+    if let Some(bit) = flip {
+        stream[bit / 8] ^= 1 << (bit % 8);
+    }
+    stream.extend_from_slice(tail);
+    let received = crate::records::fuzzing::received(&stream, sizes(cuts));
+    let sound = ends.iter().take_while(|end| flip.is_none_or(|bit| bit / 8 >= **end)).count();
+    assert_eq!(received, messages[..sound].concat(), "what was sent before anything was wrong, and nothing else");
+}
+
 /// What becomes of a call.
 #[derive(Debug)]
 enum Outcome {

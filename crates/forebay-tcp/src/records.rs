@@ -284,6 +284,61 @@ impl Receiving {
     }
 }
 
+/// One end seals, the other receives, for a fuzzer: see [`crate::fuzzing::records`].
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing {
+    use rustls::ConnectionTrafficSecrets;
+    use rustls::crypto::cipher::{AeadKey, Iv};
+
+    use super::*;
+
+    fn key() -> RecordKey {
+        let secrets = ConnectionTrafficSecrets::Aes256Gcm { key: AeadKey::from([7; 32]), iv: Iv::from([9; 12]) };
+        RecordKey::new(0, &secrets).unwrap_or_else(|_| unreachable!("a suite that is known"))
+    }
+
+    /// What a peer sends of these messages, each in records of its own, and where each ends in that.
+    pub(crate) fn sealed(messages: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
+        let mut sending = Sending { key: key(), sealed: Box::default(), from: 0, to: 0 };
+        let (mut sent, mut ends) = (Vec::new(), Vec::new());
+        for message in messages {
+            let accepted = sending.seal(&[IoSlice::new(message)]);
+            assert_eq!(accepted.ok(), Some(message.len()), "messages of a fuzzer are short");
+            sent.extend_from_slice(&sending.sealed[..sending.to]);
+            (sending.sealed, sending.to) = (Box::default(), 0);
+            ends.push(sent.len());
+        }
+        (sent, ends)
+    }
+
+    /// What comes out of `stream`, which arrives in pieces of these sizes, up to its end or an error.
+    pub(crate) fn received(mut stream: &[u8], cuts: impl Iterator<Item = usize>) -> Vec<u8> {
+        let mut receiving =
+            Receiving { key: key(), piece: Box::default(), from: 0, to: 0, plain: 0..0, is_over: false };
+        let (mut received, mut room) = (Vec::new(), [0; 777]);
+        for cut in cuts {
+            loop {
+                match receiving.take(&mut [IoSliceMut::new(&mut room)]) {
+                    Ok(0) => break,
+                    Ok(count) => received.extend_from_slice(&room[..count]),
+                    Err(_) => return received,
+                }
+            }
+            if stream.is_empty() || receiving.is_over {
+                return received;
+            }
+            let read = receiving.read(|room| {
+                let (now, later) = stream.split_at(cut.min(room.len()).min(stream.len()));
+                room[..now.len()].copy_from_slice(now);
+                stream = later;
+                Ok(now.len())
+            });
+            assert!(read.is_ok_and(|count| count > 0), "there is always room for the rest of a record");
+        }
+        received
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

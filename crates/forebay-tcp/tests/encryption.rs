@@ -10,7 +10,7 @@ use bytes::Bytes;
 use common::identities::{Cluster, options_of, proving, server_security};
 use common::{LONG, assert_serves, call, client_options, link, serve, server_options};
 use forebay_tcp::{ClientOptions, ServerOptions, TcpSecurity, TcpServer, TcpTransport};
-use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, pool, read, within};
+use forebay_transport::conformance::{Behaviour, Scripted, assert_bytes, pool, read, until, within};
 use forebay_transport::{
     CallError, FileSlice, LinkError, Op, Provenance, Request, Response, ResponsePayload, Service, Transport,
 };
@@ -217,6 +217,34 @@ async fn large_and_small_go_beside_each_other() {
         }
     });
     futures::future::join_all(reads).await;
+    assert_serves(&link).await;
+    server.close().await;
+}
+
+/// The keys of a connection are good for so many records; a reader notices nothing of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_whose_keys_are_worn_makes_way_for_another() {
+    let cluster = Cluster::new();
+    let service = Scripted::new();
+    let security = Some(server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt));
+    let server = serve(ServerOptions { security, ..server_options() }, Arc::clone(&service));
+    let options = options_of(&cluster.live(Role::Writer, "team-a"));
+    let link = link(server.local_addr(), ClientOptions { connections: 1, max_records: 200, ..options });
+    let staying = tokio::spawn({
+        let link = Arc::clone(&link);
+        async move { call(&link, read(Behaviour::Gated, 0, 0, 10, LONG)).await }
+    });
+    until("the call that stays", || service.started() == 1).await;
+    // 64 records at the least, each.
+    for at in 1..=4 {
+        let request = read(Behaviour::AtOnce, at, 0, 1 << 20, LONG);
+        assert_bytes(&call(&link, request.clone()).await.unwrap(), &request, 1 << 20);
+    }
+    assert_serves(&link).await;
+    assert_eq!(server.connections(), 2, "the first one stays for the call that waits on it");
+    service.open(1);
+    assert!(within("the call that stayed", staying).await.unwrap().is_ok());
+    until("the worn connection ends", || server.connections() == 1).await;
     assert_serves(&link).await;
     server.close().await;
 }

@@ -54,6 +54,7 @@ macro_rules! targets {
 targets![
     streams::tcp_requests,
     streams::tcp_replies,
+    streams::tcp_records,
     streams::perftest,
     messages::hello,
     messages::headers,

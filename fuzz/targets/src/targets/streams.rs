@@ -110,6 +110,40 @@ pub(super) mod tcp_replies {
     }
 }
 
+pub(super) mod tcp_records {
+    use super::*;
+
+    /// Bytes of a message, at most: some records.
+    const MAX_MESSAGE: usize = 40 << 10;
+
+    pub(crate) fn run(bytes: &[u8]) {
+        let mut input = Input::new(bytes);
+        let (flips, cuts) = cut(&mut input);
+        let flip = flips.then(|| input.u32() as usize);
+        let count = usize::from(input.u8() % 8);
+        let lengths: Vec<usize> = (0..count).map(|_| usize::from(input.u16()) % MAX_MESSAGE).collect();
+        // Their bytes do not matter: they are encrypted.
+        let text: Vec<u8> = (0..MAX_MESSAGE).map(|at| (at % 251) as u8).collect();
+        let messages: Vec<&[u8]> = lengths.iter().map(|length| &text[..*length]).collect();
+        forebay_tcp::fuzzing::records(&messages, flip, input.take(MAX), &cuts);
+    }
+
+    pub(crate) fn seeds() -> Vec<Seed> {
+        let messages = |output: Output, lengths: &[u16]| {
+            lengths.iter().fold(output.u8(lengths.len() as u8), |output, length| output.u16(*length))
+        };
+        let whole =
+            |cuts: &[u16]| cuts.iter().fold(Output::default().u8((cuts.len() as u8) << 4), |to, cut| to.u16(*cut));
+        vec![
+            ("in_pieces", messages(whole(&[1, 4, 5, 9000]), &[64, 0, 16384, 16385, 39000]).done()),
+            ("changed", messages(uncut(&[100]).u32(3000), &[64, 64, 64, 64]).done()),
+            ("header_changed", messages(uncut(&[]).u32(8 * 3), &[300, 300]).done()),
+            ("plain_text", messages(whole(&[]), &[64]).bytes(b"GET / HTTP/1.1\r\n\r\n".to_vec()).done()),
+            ("alert", messages(whole(&[]), &[]).bytes([21, 3, 3, 0, 2, 1, 0].to_vec()).done()),
+        ]
+    }
+}
+
 pub(super) mod perftest {
     use super::*;
     use forebay_perftest::fuzzing::{STREAM_LEN, answered, asked, samples, stream};
