@@ -27,7 +27,7 @@ test: setup ## Unit, property, conformance and end-to-end tests
 test-all: setup ## Those, those of test-rdma, and ten simulated hours with a fresh seed: what CI runs
 	@scripts/test.py --all
 
-test-long: setup ## What takes too long for `make test` or needs a machine that does nothing else, faults in each mode of security, and `make fuzz`: some hours
+test-long: setup ## What takes too long for `make test` or needs a machine that does nothing else, faults in each mode of security, cert-manager if Go is there, and `make fuzz`: some hours
 	@FOREBAY_TEST_LONG=1 scripts/test.py --all --jobs 1
 	@$(MAKE) --no-print-directory fuzz
 

@@ -9,7 +9,7 @@
 //! * `sh soft-roce …`: run by `scripts/rdma-guide.sh`, in the virtual machine of `make test-rdma`.
 //! * `sh hardware`: needs a real fabric. Here it is only checked that `forebay …` are commands (`crates/forebay/src/cli.rs`).
 //! * `sh kubernetes`, `yaml`, `toml kubernetes`: need a Kubernetes. Here they are only parsed, and names in them compared
-//!   with what Forebay takes.
+//!   with what Forebay takes. `cert_manager.rs` has certificates issued for them.
 //!
 //! Names and addresses of the guides stand for those of the test.
 

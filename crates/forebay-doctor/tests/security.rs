@@ -160,6 +160,8 @@ fn a_certificate_is_judged_by_what_is_left_of_its_time() {
     let early = of(Certificate { from: NOW + HOUR, until: NOW + DAY, ..certificate(0, 0) });
     assert!(early.verdict == Fail && early.what.contains("not valid yet, for another 60 minutes"), "{early:?}");
     assert!(early.remedy.unwrap().contains("date -u"));
+    // Others take it.
+    assert_eq!(of(Certificate { from: NOW + 60, until: NOW + DAY, ..certificate(0, 0) }).verdict, Warn);
 }
 
 #[test]

@@ -14,10 +14,8 @@ use crate::live::{Material, Unusable};
 use crate::name::{Identity, NameError, Scope};
 use crate::secret_file::{read_public, read_secret};
 use crate::trust::Trust;
+use crate::validity::CLOCK_SKEW;
 use forebay_types::Role;
-
-/// How far clocks of two machines may be apart for a fresh certificate to be believed.
-pub const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
 
 /// Where a process has its identity from.
 #[derive(Clone, Debug)]

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::time::SystemTime;
 
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{Cert, EndEntityCert, KeyUsage, VerifiedPath};
 
 use crate::error::IdentityError;
 use crate::name::{Identity, Scope, role_of_authority};
 use crate::provider::provider;
-use crate::validity::ends;
+use crate::validity::{CLOCK_SKEW, ends};
 use forebay_types::Role;
 
 /// Somebody who was believed.
@@ -87,18 +87,17 @@ impl Trust {
     pub fn verify(&self, chain: &[CertificateDer<'_>], side: Side, now: SystemTime) -> Result<Peer, IdentityError> {
         let (certificate, between) = chain.split_first().ok_or(IdentityError::Missing)?;
         let (leaf, peer) = self.claimed(certificate)?;
-        let who = || Box::new(peer.identity.clone());
-        let speaks = |anchor: &&Anchor| anchor.role.is_none_or(|role| role == peer.identity.role());
-        let anchors: Vec<_> = self.anchors.iter().filter(speaks).map(|anchor| anchor.anchor.clone()).collect();
-        let usage = match side {
-            Side::Client => KeyUsage::client_auth(),
-            Side::Server => KeyUsage::server_auth(),
+        let judge = |at: SystemTime| self.judge(&leaf, between, peer.identity.role(), side, at);
+        let judged = match judge(now) {
+            // As cert-manager's, which are valid from the moment on when they are signed, by a clock that is ahead of this one.
+            Err(early @ webpki::Error::CertNotValidYet { .. }) => {
+                judge(now.checked_add(CLOCK_SKEW).unwrap_or(now)).map_err(|_| early)
+            }
+            judged => judged,
         };
-        // Before 1970 nothing is valid yet.
-        let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-        let algorithms = provider().signature_verification_algorithms.all;
-        match leaf.verify_for_usage(algorithms, &anchors, between, now, usage, None, None) {
-            Ok(_) => Ok(peer),
+        let who = || Box::new(peer.identity.clone());
+        match judged {
+            Ok(()) => Ok(peer),
             Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
                 Err(IdentityError::Authority(who()))
             }
@@ -106,6 +105,33 @@ impl Trust {
             Err(webpki::Error::CertNotValidYet { .. }) => Err(IdentityError::NotYet(who())),
             Err(error) => Err(IdentityError::Chain(who(), format!("{error:?}"))),
         }
+    }
+
+    /// Whether an authority that may speak for `role` vouches for this certificate, by way of those `between`, `at` that time.
+    fn judge(
+        &self,
+        leaf: &EndEntityCert<'_>,
+        between: &[CertificateDer<'_>],
+        role: Role,
+        side: Side,
+        at: SystemTime,
+    ) -> Result<(), webpki::Error> {
+        let may_speak = |named: Option<Role>| named.is_none_or(|named| named == role);
+        let speaking = self.anchors.iter().filter(|anchor| may_speak(anchor.role));
+        let anchors: Vec<_> = speaking.map(|anchor| anchor.anchor.clone()).collect();
+        // An authority that another one signed is restricted by its own name, as one that is believed itself.
+        let within = |path: &VerifiedPath<'_>| {
+            let may = |it: &Cert<'_>| named_role(&self.scope, it).is_ok_and(may_speak);
+            if path.intermediate_certificates().all(may) { Ok(()) } else { Err(webpki::Error::UnknownIssuer) }
+        };
+        let usage = match side {
+            Side::Client => KeyUsage::client_auth(),
+            Side::Server => KeyUsage::server_auth(),
+        };
+        // Before 1970 nothing is valid yet.
+        let at = UnixTime::since_unix_epoch(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        let algorithms = provider().signature_verification_algorithms.all;
+        leaf.verify_for_usage(algorithms, &anchors, between, at, usage, None, Some(&within)).map(|_| ())
     }
 
     /// Who a certificate says that it is, if that is somebody of this cluster who is not denied.
@@ -129,14 +155,22 @@ impl Anchor {
     fn new(scope: &Scope, certificate: &CertificateDer<'_>) -> Result<Self, String> {
         let anchor = webpki::anchor_from_trusted_cert(certificate);
         let anchor = anchor.map_err(|error| format!("a certificate of an authority cannot be read: {error:?}"))?;
-        let named = EndEntityCert::try_from(certificate);
-        let names: Vec<_> = named.iter().flat_map(|it| it.valid_uri_names()).collect();
-        let role = match names[..] {
-            [] => None,
-            [name] => restriction(scope, name)?,
-            _ => return Err("a certificate of an authority has several URIs for names".to_owned()),
+        let role = match &EndEntityCert::try_from(certificate) {
+            Ok(certificate) => named_role(scope, certificate)?,
+            // One of version 1 has no names.
+            Err(_) => None,
         };
         Ok(Self { anchor: anchor.to_owned(), role })
+    }
+}
+
+/// The role that an authority's certificate restricts it to; `None`: to none.
+fn named_role(scope: &Scope, certificate: &Cert<'_>) -> Result<Option<Role>, String> {
+    let names: Vec<_> = certificate.valid_uri_names().collect();
+    match names[..] {
+        [] => Ok(None),
+        [name] => restriction(scope, name),
+        _ => Err("a certificate of an authority has several URIs for names".to_owned()),
     }
 }
 

@@ -11,6 +11,9 @@ use crate::credentials::certificates;
 use crate::error::LoadError;
 use crate::secret_file::read_public;
 
+/// How far clocks of two machines may be apart for a fresh certificate to be believed.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
+
 /// Whose a certificate is, and for which time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateSummary {

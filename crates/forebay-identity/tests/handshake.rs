@@ -146,56 +146,6 @@ fn time_is_kept() {
     assert!(authority.issue("never", now(), now() - HOUR).is_err());
 }
 
-/// A certificate of `identity` that an authority named `authority` signed, and that authority's own.
-fn signed(authority: &str, identity: &str) -> (CertificateDer<'static>, Vec<CertificateDer<'static>>) {
-    let uri = |text: &str| vec![rcgen::SanType::URI(text.try_into().unwrap())];
-    let mut params = rcgen::CertificateParams::default();
-    params.subject_alt_names = uri(authority);
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let certificate = params.self_signed(&key).unwrap().der().clone();
-    let issuer = rcgen::Issuer::new(params, key);
-    let mut params = rcgen::CertificateParams::default();
-    params.subject_alt_names = uri(identity);
-    let leaf = params.signed_by(&rcgen::KeyPair::generate().unwrap(), &issuer).unwrap();
-    (certificate, vec![leaf.der().clone()])
-}
-
-/// A tenant who got hold of the authority of readers, which is more than any tenant is given.
-#[test]
-fn the_authority_of_readers_makes_no_worker() {
-    let (reader, worker) = (scope().identity(Role::Reader, "team-a"), scope().identity(Role::Worker, "node1"));
-    let (reader, worker) = (reader.unwrap().to_string(), worker.unwrap().to_string());
-    let judged = |authority: &str, identity: &str| {
-        let (authority, chain) = signed(authority, identity);
-        Trust::new(scope(), &[authority], []).unwrap().verify(&chain, Side::Client, now())
-    };
-    let readers = scope().authority(Role::Reader);
-    assert!(judged(&readers, &reader).is_ok());
-    assert!(matches!(judged(&readers, &worker), Err(IdentityError::Authority(who)) if who.role() == Role::Worker));
-    // One of the whole trust domain speaks for all roles.
-    assert!(judged("spiffe://example.org", &reader).is_ok() && judged("spiffe://example.org", &worker).is_ok());
-    // One of another domain or another cluster is none of ours.
-    for foreign in ["spiffe://example.com", "spiffe://example.org/forebay/test/reader", "spiffe://example.org/web"] {
-        let refused = Trust::new(scope(), &[signed(foreign, &reader).0], []).unwrap_err();
-        assert!(refused.contains(foreign), "{refused}");
-    }
-}
-
-#[test]
-fn a_certificate_has_one_name() {
-    let key = ClusterKey::generate().unwrap();
-    let (authority, _) = signed("spiffe://example.org", "spiffe://example.org/forebay/prod/reader/a");
-    let trust = Trust::new(scope(), &[authority], []).unwrap();
-    let (_, web) = signed("spiffe://example.org", "https://example.org/");
-    assert!(matches!(trust.verify(&web, Side::Client, now()), Err(IdentityError::Name(_))));
-    assert!(matches!(trust.verify(&[], Side::Client, now()), Err(IdentityError::Missing)));
-    assert!(matches!(trust.verify(&[vec![1, 2, 3].into()], Side::Client, now()), Err(IdentityError::Malformed)));
-    // An authority is nobody who connects, though it has a name.
-    let own = key.authority(&scope(), Role::Reader).unwrap().certificate().clone();
-    assert!(trust.verify(&[own], Side::Client, now()).is_err());
-}
-
 #[test]
 fn who_is_denied_is_out_though_the_certificate_is_good() {
     let key = ClusterKey::generate().unwrap();

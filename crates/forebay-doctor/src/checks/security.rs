@@ -13,6 +13,8 @@ use crate::text::{listed, span};
 /// A certificate with less than this part of its lifetime left was not renewed as it should: cert-manager does so when
 /// a third is left, SPIFFE at half. A number of days would be wrong for those that last an hour.
 const RENEWED_BEFORE: u64 = 5;
+/// How long before its time others take a certificate all the same (`forebay_identity::CLOCK_SKEW`), in seconds.
+const CLOCK_SKEW: u64 = 5 * 60;
 
 pub(crate) fn check(facts: &Facts, config: &Config) -> Vec<Check> {
     let mut checks = vec![mode(facts, config)];
@@ -205,6 +207,7 @@ fn lasts(certificate: &Certificate, at: u64) -> Check {
         ),
     };
     if at < from {
+        let useless = if from - at > CLOCK_SKEW { useless } else { Verdict::Warn };
         return check(useless, format!("is not valid yet, for another {}", span(from - at)))
             .remedy("date -u shows the time: set the clock of this machine, or of the one that issued it");
     }
