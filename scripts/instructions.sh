@@ -23,7 +23,7 @@ done
 cargo build --quiet --workspace --all-features "${whole[@]}" --example hits
 program=${CARGO_TARGET_DIR:-target}/debug/examples/hits
 
-counted() { # client|worker, how many hits
+counted() { # who, how many hits
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" 2>&1 | awk '/ Collected : /{ print $4 }'
 }
 

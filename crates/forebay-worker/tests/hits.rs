@@ -6,14 +6,10 @@ mod common;
 
 use std::cell::Cell;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
-use common::{SIZE, Scene, somewhere};
-use forebay_origin::{FakeOrigin, Origin};
+use common::{Listed, SIZE, Scene, somewhere};
 use forebay_testkit::{Telling, skipped};
 use forebay_transport::{Caller, Flags, Service};
-use forebay_types::{AccessList, FsPath, MAX_BLOCK_SIZE, Role};
-use forebay_worker::Namespace;
 
 const HITS: usize = 1000;
 /// Says to [`so_many_hits`] how many.
@@ -69,46 +65,17 @@ fn a_worker_allocates_nothing_for_a_hit() {
     }
 }
 
-/// A worker whose first file is of a mount with an access list, and those who ask for it.
-struct Listed {
-    scene: Scene,
-    reader: Caller,
-    stranger: Caller,
-}
-
-impl Listed {
-    fn new() -> Self {
-        let somebody = |name: &str| {
-            Caller::proved(Role::Reader, name, &format!("spiffe://example.org/forebay/prod/reader/{name}"))
-        };
-        let (scene, reader, stranger) = (Scene::new(), somebody("team-a"), somebody("team-b"));
-        let at = FsPath::new("/listed").unwrap();
-        let origin = Arc::new(FakeOrigin::new("fake://bucket")) as Arc<dyn Origin>;
-        let list = AccessList::new(&["team-a"], &[]).unwrap();
-        let namespace = Namespace::new([(at.clone(), origin)]).unwrap().with_access([(at, list)]);
-        scene.runtime.block_on(async {
-            scene.worker.set_namespace(namespace).await;
-            // Whose the blocks are, the worker learns from who describes the file.
-            for block in (0..SIZE).step_by(MAX_BLOCK_SIZE as usize) {
-                let described = scene.request(0, block, 4 << 10).with_body(scene.files[0].encode().into());
-                scene.worker.handle(described.by(reader.clone()), false).await.unwrap();
-            }
-        });
-        Self { scene, reader, stranger }
-    }
-
-    fn is_hit(&self, caller: &Caller, length: u32, flags: Flags) -> bool {
-        let request = self.scene.request(0, somewhere(length), length).with_flags(flags).by(caller.clone());
-        self.scene.worker.try_handle(&request).is_some()
-    }
+fn is_hit(listed: &Listed, caller: &Caller, length: u32, flags: Flags) -> bool {
+    let request = listed.scene.request(0, somewhere(length), length).with_flags(flags).by(caller.clone());
+    listed.scene.worker.try_handle(&request).is_some()
 }
 
 #[test]
 fn a_worker_allocates_nothing_for_a_hit_of_somebody_on_an_access_list() {
     let listed = Listed::new();
     for (length, flags) in [(4 << 10, Flags::default()), (1 << 20, Flags::default()), (1 << 20, Flags::CHECKSUMS)] {
-        assert!(!listed.is_hit(&listed.stranger, length, flags));
-        let served = allocations(|| assert!(listed.is_hit(&listed.reader, length, flags)));
+        assert!(!is_hit(&listed, &listed.stranger, length, flags));
+        let served = allocations(|| assert!(is_hit(&listed, &listed.reader, length, flags)));
         assert_eq!(served, 0, "{length} bytes with {flags:?}");
     }
 }
@@ -120,7 +87,7 @@ fn so_many_hits() {
     let count: usize =
         std::env::var(COUNT).ok().and_then(|count| count.parse().ok()).expect("another test starts this");
     let listed = Listed::new();
-    (0..count).for_each(|_| assert!(listed.is_hit(&listed.reader, 4 << 10, Flags::default())));
+    (0..count).for_each(|_| assert!(is_hit(&listed, &listed.reader, 4 << 10, Flags::default())));
 }
 
 /// How many system calls a process makes that hits so often, or why they cannot be counted.

@@ -10,9 +10,12 @@ use forebay_client::{Client, ClientOptions, Connector, OpenFile};
 use forebay_cluster::{Member, StaticMembership};
 use forebay_engine::FetchPolicy;
 use forebay_memory::{Pool, PoolOptions};
+use forebay_origin::{FakeOrigin, Origin};
 use forebay_store::{Store, StoreOptions};
-use forebay_transport::{LocalTransport, Op, Request, Service, Transport};
-use forebay_types::{BlockKey, ByteSize, FileId, FileVersion, MAX_BLOCK_SIZE, SectorRange, VersionTag};
+use forebay_transport::{Caller, LocalTransport, Op, Request, Service, Transport};
+use forebay_types::{
+    AccessList, BlockKey, ByteSize, FileId, FileVersion, FsPath, MAX_BLOCK_SIZE, Role, SectorRange, VersionTag,
+};
 use forebay_worker::{MetadataOptions, Namespace, Worker, WorkerOptions};
 use tokio::runtime::Runtime;
 
@@ -64,6 +67,35 @@ impl Scene {
         let key = BlockKey { file: self.ids[file % FILES], index: offset / block };
         // Below the block size, which is a u32.
         Request::on_block(Op::Read, key, (offset % block) as u32, length, Duration::from_secs(1))
+    }
+}
+
+/// A worker whose first file is of a mount with an access list, and those who ask for it.
+pub(crate) struct Listed {
+    pub(crate) scene: Scene,
+    pub(crate) reader: Caller,
+    pub(crate) stranger: Caller,
+}
+
+impl Listed {
+    pub(crate) fn new() -> Self {
+        let somebody = |name: &str| {
+            Caller::proved(Role::Reader, name, &format!("spiffe://example.org/forebay/prod/reader/{name}"))
+        };
+        let (scene, reader, stranger) = (Scene::new(), somebody("team-a"), somebody("team-b"));
+        let at = FsPath::new("/listed").unwrap();
+        let origin = Arc::new(FakeOrigin::new("fake://bucket")) as Arc<dyn Origin>;
+        let list = AccessList::new(&["team-a"], &[]).unwrap();
+        let namespace = Namespace::new([(at.clone(), origin)]).unwrap().with_access([(at, list)]);
+        scene.runtime.block_on(async {
+            scene.worker.set_namespace(namespace).await;
+            // Whose the blocks are, the worker learns from who describes the file.
+            for block in (0..SIZE).step_by(MAX_BLOCK_SIZE as usize) {
+                let described = scene.request(0, block, 4 << 10).with_body(scene.files[0].encode().into());
+                scene.worker.handle(described.by(reader.clone()), false).await.unwrap();
+            }
+        });
+        Self { scene, reader, stranger }
     }
 }
 
