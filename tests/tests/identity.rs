@@ -338,7 +338,7 @@ fn a_key_is_replaced_while_all_go_on() {
     assert_eq!(list(&worker, &with_key(&next)).code, Some(5));
     // Half a file changes nothing.
     replace(&old[..40]);
-    eventually("it is told", SOON, || worker.log_text().contains("stays as it was"));
+    eventually("it is told", SOON, || worker.log_text().contains("previous ones stay in use"));
     tree.verify(&mount.root());
     replace(&format!("{old}{new}"));
     replace(&format!("{new}{old}"));

@@ -11,9 +11,9 @@ const SIZE: u64 = 24 << 20;
 /// Reads that have to come back right after each step.
 const READS: u64 = 50;
 /// How a process says that it goes on with what it had.
-const KEPT: &str = "stays as it was";
+const KEPT: &str = "previous ones stay in use";
 /// And that it has something new.
-const TAKEN: &str = "has a new certificate, or new ones to believe";
+const TAKEN: &str = "changed, and are in use";
 
 /// A worker, and a mount that reads from it.
 struct Scene {
