@@ -346,7 +346,7 @@ fn tokens_are_replaced_while_processes_run() {
     let old = scene.secrets.token("token");
     assert_eq!(of(&old), 200);
     scene.secrets.write("token", &old[..20], 0o600);
-    eventually("it is told", SOON, || scene.coordinator.log_text().contains("stay as they were"));
+    eventually("it is told", SOON, || scene.coordinator.log_text().contains("previous ones stay in use"));
     assert_eq!(of(&old), 200, "half a file changes nothing");
     scene.secrets.make("token", "token");
     let new = scene.secrets.token("token");
