@@ -227,7 +227,7 @@ async fn a_connection_whose_keys_are_worn_makes_way_for_another() {
     let cluster = Cluster::new();
     let service = Scripted::new();
     let security = Some(server_security(&cluster.live(Role::Worker, "node1"), TcpSecurity::Encrypt));
-    let server = serve(ServerOptions { security, ..server_options() }, Arc::clone(&service));
+    let server = serve(ServerOptions { security, ..server_options() }, service.clone());
     let options = options_of(&cluster.live(Role::Writer, "team-a"));
     let link = link(server.local_addr(), ClientOptions { connections: 1, max_records: 200, ..options });
     let staying = tokio::spawn({

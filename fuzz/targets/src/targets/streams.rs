@@ -138,8 +138,8 @@ pub(super) mod tcp_records {
             ("in_pieces", messages(whole(&[1, 4, 5, 9000]), &[64, 0, 16384, 16385, 39000]).done()),
             ("changed", messages(uncut(&[100]).u32(3000), &[64, 64, 64, 64]).done()),
             ("header_changed", messages(uncut(&[]).u32(8 * 3), &[300, 300]).done()),
-            ("plain_text", messages(whole(&[]), &[64]).bytes(b"GET / HTTP/1.1\r\n\r\n".to_vec()).done()),
-            ("alert", messages(whole(&[]), &[]).bytes([21, 3, 3, 0, 2, 1, 0].to_vec()).done()),
+            ("plain_text", messages(whole(&[]), &[64]).bytes(b"GET / HTTP/1.1\r\n\r\n").done()),
+            ("alert", messages(whole(&[]), &[]).bytes([21, 3, 3, 0, 2, 1, 0]).done()),
         ]
     }
 }
