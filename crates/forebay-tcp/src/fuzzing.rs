@@ -94,7 +94,9 @@ pub fn records(messages: &[&[u8]], flip: Option<usize>, tail: &[u8], cuts: &[u16
     stream.extend_from_slice(tail);
     let received = crate::records::fuzzing::received(&stream, sizes(cuts));
     let sound = ends.iter().take_while(|end| flip.is_none_or(|bit| bit / 8 >= **end)).count();
-    assert_eq!(received, messages[..sound].concat(), "what was sent before anything was wrong, and nothing else");
+    let expected = messages[..sound].concat();
+    let (got, sent) = (received.len(), expected.len());
+    assert!(received == expected, "{got} bytes came out, and {sent} were sent before anything was wrong");
 }
 
 /// What becomes of a call.

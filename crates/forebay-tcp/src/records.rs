@@ -81,6 +81,8 @@ struct Receiving {
     plain: Range<usize>,
     /// The peer said that it sends no more.
     is_over: bool,
+    /// What is wrong behind what was opened.
+    broken: Option<io::Error>,
 }
 
 impl Records {
@@ -115,6 +117,7 @@ impl Records {
                 to,
                 plain,
                 is_over: false,
+                broken: None,
             }),
             worn_at,
             is_worn: AtomicBool::new(false),
@@ -129,7 +132,7 @@ impl Records {
     /// Whether there are bytes to be received, or an error, that no socket will tell of.
     pub(crate) fn has_more(&self) -> bool {
         let receiving = self.receiving.lock();
-        !receiving.plain.is_empty() || !matches!(receiving.next_len(), Ok(None))
+        !receiving.plain.is_empty() || receiving.broken.is_some() || !matches!(receiving.next_len(), Ok(None))
     }
 
     /// Whether the socket has taken all that was accepted.
@@ -224,14 +227,26 @@ impl Receiving {
         record_len(&self.piece[self.from..self.to])
     }
 
-    /// Fills `buffers` from what has been received, as far as that goes.
+    /// Fills `buffers` from what has been received, as far as that goes. What is wrong is told when all that came before it was
+    /// taken.
     fn take(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
         let mut total = 0;
         for buffer in buffers {
             let mut room = &mut buffer[..];
             while !room.is_empty() {
-                if self.plain.is_empty() && !self.open()? {
-                    return Ok(total);
+                if self.plain.is_empty() {
+                    match self.open() {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(total),
+                        Err(error) if total == 0 => return Err(error),
+                        Err(error) => {
+                            self.broken = Some(error);
+                            return Ok(total);
+                        }
+                    }
                 }
                 let count = self.plain.len().min(room.len());
                 let (filled, rest) = room.split_at_mut(count);
@@ -314,7 +329,7 @@ pub(crate) mod fuzzing {
     /// What comes out of `stream`, which arrives in pieces of these sizes, up to its end or an error.
     pub(crate) fn received(mut stream: &[u8], cuts: impl Iterator<Item = usize>) -> Vec<u8> {
         let mut receiving =
-            Receiving { key: key(), piece: Box::default(), from: 0, to: 0, plain: 0..0, is_over: false };
+            Receiving { key: key(), piece: Box::default(), from: 0, to: 0, plain: 0..0, is_over: false, broken: None };
         let (mut received, mut room) = (Vec::new(), [0; 777]);
         for cut in cuts {
             loop {
@@ -347,7 +362,7 @@ mod tests {
     use crate::protection::tests::{key, sealed};
 
     fn receiving() -> Receiving {
-        Receiving { key: key(0), piece: Box::default(), from: 0, to: 0, plain: 0..0, is_over: false }
+        Receiving { key: key(0), piece: Box::default(), from: 0, to: 0, plain: 0..0, is_over: false, broken: None }
     }
 
     fn sending() -> Sending {

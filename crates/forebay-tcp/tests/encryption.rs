@@ -206,12 +206,14 @@ async fn large_and_small_go_beside_each_other() {
         },
         Scripted::new(),
     );
-    let options = ClientOptions { connections: 1, ..options_of(&cluster.live(Role::Writer, "team-a")) };
+    let options = options_of(&cluster.live(Role::Writer, "team-a"));
+    // The service makes all bytes at once, on the thread that would say that it lives.
+    let options = ClientOptions { connections: 1, dead_after: LONG, ..options };
     let link = link(server.local_addr(), options);
     let reads = (0..64u32).map(|at| {
         let link = &link;
         async move {
-            let length = if at % 2 == 0 { 2 << 20 } else { 1000 };
+            let length = if at % 2 == 0 { 512 << 10 } else { 1000 };
             let request = read(Behaviour::AtOnce, u64::from(at), 7, length, LONG);
             assert_bytes(&call(link, request.clone()).await.unwrap(), &request, length as usize);
         }
