@@ -2,6 +2,7 @@
 //!
 //! A new [`Material`] takes the place of the old one as a whole: certificate, key, authorities and the denied of one moment.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,7 +17,7 @@ use crate::trust::{Peer, Side, Trust};
 use forebay_types::Role;
 
 /// A certificate of this process, and whom it believes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Material {
     identity: Identity,
     until: SystemTime,
@@ -113,5 +114,16 @@ impl LiveIdentity {
     /// From now on handshakes use this one. Connections that stand are not touched.
     pub fn replace(&self, material: Material) {
         self.0.store(Arc::new(material));
+    }
+
+    /// Denies these, and nobody else, from now on. Whether that is new.
+    pub fn deny(&self, denied: impl IntoIterator<Item = Identity>) -> bool {
+        let current = self.0.load_full();
+        let trust = current.trust.denying(denied);
+        let is_new = trust.denied().collect::<HashSet<_>>() != current.trust.denied().collect();
+        if is_new {
+            self.replace(Material { trust, ..Material::clone(&current) });
+        }
+        is_new
     }
 }

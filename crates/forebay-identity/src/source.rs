@@ -249,6 +249,13 @@ impl Watch {
         }
     }
 
+    /// Who is denied now, when the last look found something that cannot be used: whatever is wrong with a certificate, or is half
+    /// replaced, somebody who is to be kept out does not wait for it. `None`: all is well, or it is this file that cannot be used.
+    pub fn denied(&self) -> Option<Vec<Identity>> {
+        self.told.as_ref()?;
+        identities(&read_public(self.settings.denied.as_deref()?).ok()?).ok()
+    }
+
     /// What the files say now, unless it is what they said before, or is not for this process.
     fn changed(&self, now: SystemTime) -> Result<Option<(Digest, Material)>, LoadError> {
         let is_due = self.renewal.is_some_and(|at| now >= at);
@@ -276,6 +283,43 @@ mod tests {
     fn write(path: &Path, text: &str, mode: u32) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn who_is_denied_does_not_wait_for_a_pair_that_is_half_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| -> PathBuf { directory.path().join(name) };
+        let (scope, key, now) = (Scope::new("d", "c").unwrap(), ClusterKey::generate().unwrap(), SystemTime::now());
+        let authority = key.authority(&scope, Role::Worker).unwrap();
+        let issued = || authority.issue("w1", now - CLOCK_SKEW, now + CLOCK_SKEW).unwrap();
+        let (first, second) = (issued(), issued());
+        write(&at("tls.crt"), &first.chain_pem(), 0o644);
+        write(&at("tls.key"), &first.key_pem(), 0o600);
+        write(&at("ca.crt"), &certificates_pem([authority.certificate()]), 0o644);
+        write(&at("denied"), "", 0o644);
+        let source = Source::Files { certificate: at("tls.crt"), key: at("tls.key"), authorities: at("ca.crt") };
+        let settings = Settings { scope: scope.clone(), source, also: None, denied: Some(at("denied")) };
+        let (mut watch, material) = Watch::begin(settings, now).unwrap();
+        let live = crate::live::LiveIdentity::new(material);
+        assert!(matches!(watch.look(now), Reload::Unchanged) && watch.denied().is_none());
+
+        write(&at("tls.crt"), &second.chain_pem(), 0o644);
+        let team_a = scope.identity(Role::Reader, "team-a").unwrap();
+        write(&at("denied"), &format!("{team_a}\n"), 0o644);
+        assert!(matches!(watch.look(now), Reload::Refused(LoadError::Pair { .. })));
+        let denied = watch.denied().unwrap();
+        assert!(live.deny(denied.clone()) && live.material().trust().denies(&team_a));
+        assert!(!live.deny(denied), "it is said once");
+        // A line that is none denies nobody more, and nobody less.
+        write(&at("denied"), "team-b\n", 0o644);
+        let _ = watch.look(now);
+        assert!(watch.denied().is_none());
+
+        write(&at("denied"), "", 0o644);
+        write(&at("tls.key"), &second.key_pem(), 0o600);
+        let Reload::New(material) = watch.look(now) else { panic!("the pair is whole") };
+        live.replace(*material);
+        assert!(!live.material().trust().denies(&team_a) && watch.denied().is_none());
     }
 
     /// Others know a process by its name, as by the record of a worker, and would refuse it under another one.

@@ -72,6 +72,12 @@ impl Trust {
         self.denied.contains(identity)
     }
 
+    /// The same authorities, with others denied.
+    #[must_use]
+    pub fn denying(&self, denied: impl IntoIterator<Item = Identity>) -> Self {
+        Self { denied: denied.into_iter().collect(), ..self.clone() }
+    }
+
     /// Those who are denied, in no order.
     pub fn denied(&self) -> impl Iterator<Item = &Identity> {
         self.denied.iter()

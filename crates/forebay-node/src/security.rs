@@ -316,10 +316,11 @@ async fn look_after(mut watch: Watch, live: Arc<LiveIdentity>) {
         // A disk, or a server of files, may be slow.
         let looking = tokio::task::spawn_blocking(move || {
             let looked = watch.look(SystemTime::now());
-            (watch, looked)
+            let denied = watch.denied();
+            (watch, looked, denied)
         });
         // It ends without an answer only with its runtime, or when a look panicked, which has been told.
-        let Ok((back, looked)) = looking.await else { return };
+        let Ok((back, looked, denied)) = looking.await else { return };
         watch = back;
         match looked {
             Reload::Unchanged => {}
@@ -330,6 +331,9 @@ async fn look_after(mut watch: Watch, live: Arc<LiveIdentity>) {
             Reload::Refused(reason) => {
                 error!(%reason, "certificates or denied identities cannot be reloaded: the previous ones stay in use")
             }
+        }
+        if denied.is_some_and(|denied| live.deny(denied)) {
+            info!("denied identities changed, and are in use; certificates are as they were");
         }
     }
 }

@@ -82,7 +82,7 @@ fn a_worker_allocates_nothing_for_a_hit_of_somebody_on_an_access_list() {
 
 /// What the test below runs under strace.
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process of other tests"]
 fn so_many_hits() {
     let count: usize =
         std::env::var(COUNT).ok().and_then(|count| count.parse().ok()).expect("another test starts this");
