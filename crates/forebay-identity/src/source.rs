@@ -295,7 +295,7 @@ mod tests {
         let (first, second) = (issued(), issued());
         write(&at("tls.crt"), &first.chain_pem(), 0o644);
         write(&at("tls.key"), &first.key_pem(), 0o600);
-        write(&at("ca.crt"), &certificates_pem([authority.certificate()]), 0o644);
+        write(&at("ca.crt"), &certificates_pem(std::slice::from_ref(authority.certificate())), 0o644);
         write(&at("denied"), "", 0o644);
         let source = Source::Files { certificate: at("tls.crt"), key: at("tls.key"), authorities: at("ca.crt") };
         let settings = Settings { scope: scope.clone(), source, also: None, denied: Some(at("denied")) };
