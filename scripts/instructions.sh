@@ -13,6 +13,8 @@ if ! command -v valgrind >/dev/null 2>&1; then
 fi
 
 # Optimised as for a release, on the dependencies that the tests are linked with: another build of all of them takes minutes.
+# Compiled piece by piece, functions of other crates are not inlined.
+export CARGO_INCREMENTAL=0
 export CARGO_PROFILE_DEV_OPT_LEVEL=3 CARGO_PROFILE_DEV_DEBUG_ASSERTIONS=false CARGO_PROFILE_DEV_OVERFLOW_CHECKS=false
 # What a hit passes through, each crate in one piece, as in a release: cut into pieces, what is compiled into what changes with
 # every function that is added anywhere in a crate, and the count with it, by a twentieth.
