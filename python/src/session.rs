@@ -90,7 +90,7 @@ impl Session {
 
     /// The fields of the entries of a directory.
     #[pyo3(signature = (path, done=None))]
-    fn list(&self, py: Python<'_>, path: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    fn listing(&self, py: Python<'_>, path: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
         let work = self.get()?.list(path_of(path)?);
         call(py, done, Held::default(), work, |py, found| entries(py, &found))
     }
