@@ -89,6 +89,9 @@ impl Session {
     /// ENOENT, and whatever keeps the workers from saying.
     pub async fn stat(self: Arc<Self>, path: Vec<u8>, revalidate: bool) -> Result<Entry, Error> {
         let fs_path = path_of(&path)?;
+        if revalidate {
+            self.handles.forget(&path);
+        }
         let reply = self.client.stat(&fs_path, revalidate).await.map_err(|failure| of_path(failure, &path))?;
         Ok(Entry::new(&fs_path, reply.attr))
     }

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""The Python package: its tests, and its wheel.
+
+    python.py test MODULE [ARGUMENT...]    runs python/tests with the native module that cargo built at MODULE
+    python.py wheel [--interpreter PATH]   builds target/wheels/forebay-….whl, and tries it in a fresh environment
+
+Both make virtual environments below target/python from locked requirements. Where PyPI cannot be reached the tests are skipped, with
+the reason; the wheel cannot be built then.
+"""
+
+import argparse
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "python"
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+BUILT = TARGET / "python"
+#: As in `build-system` of python/pyproject.toml.
+MATURIN = re.search(r'"(maturin==[^"]+)"', (PACKAGE / "pyproject.toml").read_text())[1]
+OLDEST = (3, 11)
+
+
+def environment(name: str, requirements: list[str], interpreter: str = sys.executable) -> pathlib.Path:
+    """The interpreter of a virtual environment with these requirements, made unless it is there already."""
+    key = hashlib.sha256(repr((requirements, interpreter, sys.version)).encode()).hexdigest()[:12]
+    place = BUILT / f"{name}-{key}"
+    python = place / "bin/python"
+    if (place / "complete").exists():
+        return python
+    shutil.rmtree(place, ignore_errors=True)
+    print(f"python: making {place} with {len(requirements)} packages of PyPI", flush=True)
+    subprocess.run([interpreter, "-m", "venv", place], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*pip, *requirements], check=True)
+    (place / "complete").touch()
+    return python
+
+
+def locked() -> list[str]:
+    lines = (PACKAGE / "tests/requirements.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test(module: pathlib.Path, arguments: list[str]) -> int:
+    if sys.version_info < OLDEST:
+        print(f"skipped: the Python package needs Python {'.'.join(map(str, OLDEST))}, and python3 is {sys.version.split()[0]}")
+        return print_counts(0, 0)
+    try:
+        python = environment("test", locked())
+    except subprocess.CalledProcessError as error:
+        print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
+        return print_counts(0, 0)
+    # The package as a wheel would have it, with the module of this build.
+    site = BUILT / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(module, site / "forebay/_native.abi3.so")
+    with tempfile.NamedTemporaryFile(suffix=".xml") as results:
+        command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results.name}", *arguments]
+        variables = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+        status = subprocess.run(command, cwd=PACKAGE, env=variables).returncode
+        return max(tell(results.name), status)
+
+
+def tell(results: str) -> int:
+    """Says of pytest's results what scripts/test.py wants to know."""
+    try:
+        cases = xml.etree.ElementTree.parse(results).findall(".//testcase")
+    except xml.etree.ElementTree.ParseError:
+        return 1
+    failed = 0
+    for case in cases:
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+            print(f"test {case.get('classname')}::{case.get('name')} ... FAILED")
+        elif (skipped := case.find("skipped")) is not None:
+            print(f"skipped: {skipped.get('message')}")
+    skips = len([case for case in cases if case.find("skipped") is not None])
+    return print_counts(len(cases) - failed - skips, failed)
+
+
+def print_counts(passed: int, failed: int) -> int:
+    print(f"{passed} passed; {failed} failed")
+    return int(failed > 0)
+
+
+def wheel(interpreter: str) -> int:
+    """Builds the wheel, and reads a file with it in an environment that has nothing else."""
+    python = environment("build", [MATURIN])
+    subprocess.run(["cargo", "build", "--release", "--locked", "--bin", "forebay"], cwd=ROOT, check=True)
+    # A script of the wheel beside the native module, of which maturin builds one or the other (ADR 0026).
+    program = PACKAGE / "forebay.data/scripts/forebay"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(TARGET / "release/forebay", program)
+    subprocess.run(["strip", program], check=True)
+    wheels = TARGET / "wheels"
+    before = {path: path.stat().st_mtime_ns for path in wheels.glob("*.whl")}
+    build = [python, "-m", "maturin", "build", "--release", "--locked", "--out", wheels, "--interpreter", interpreter]
+    subprocess.run(build, cwd=PACKAGE, check=True)
+    [built] = [path for path in wheels.glob("*.whl") if before.get(path) != path.stat().st_mtime_ns]
+    print(f"python: {built}, {built.stat().st_size / (1 << 20):.1f} MiB")
+    return tried(built, interpreter)
+
+
+def tried(built: pathlib.Path, interpreter: str) -> int:
+    with tempfile.TemporaryDirectory() as directory:
+        place = pathlib.Path(directory)
+        subprocess.run([interpreter, "-m", "venv", place / "venv"], check=True)
+        python = place / "venv/bin/python"
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", built]
+        subprocess.run(pip, check=True)
+        subprocess.run([place / "venv/bin/forebay", "version"], check=True)
+        (place / "origin").mkdir()
+        (place / "origin/labels.txt").write_text("read through the cache\n")
+        # The five lines of README.md, with another origin.
+        lines = example()
+        lines = re.sub(r"up=\"[^\"]*\"", f'up="{place / "origin"}"', lines)
+        said = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=True).stdout
+        if "read through the cache" not in said:
+            print(f"python: the example of the README printed {said!r}")
+            return 1
+        took = "import time; began = time.perf_counter(); import forebay; print(round((time.perf_counter() - began) * 1000))"
+        times = [int(subprocess.run([python, "-c", took], capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+        print(f"python: the example of the README works; import takes {sorted(times)[2]} ms, the median of five")
+    return 0
+
+
+def example() -> str:
+    """The first block of Python in README.md."""
+    return re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    tests = commands.add_parser("test", help="run the tests of the package")
+    tests.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
+    tests.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest")
+    wheels = commands.add_parser("wheel", help="build the wheel, and try it")
+    wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
+    options = parser.parse_args()
+    if options.command == "test":
+        return test(options.module, options.arguments)
+    return wheel(options.interpreter)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
