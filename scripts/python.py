@@ -66,6 +66,9 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results.name}", *arguments]
         variables = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
+        # Of the same build, beside it.
+        program = module.resolve().parent / "forebay"
+        variables |= {"PYTHON_TESTS_PROGRAM": str(program)} if program.exists() else {}
         status = subprocess.run(command, cwd=PACKAGE, env=variables).returncode
         return max(tell(results.name), status)
 
@@ -120,7 +123,7 @@ def tried(built: pathlib.Path, interpreter: str) -> int:
         subprocess.run([place / "venv/bin/forebay", "version"], check=True)
         (place / "origin").mkdir()
         (place / "origin/labels.txt").write_text("read through the cache\n")
-        # The five lines of README.md, with another origin.
+        # The lines of README.md, with another origin.
         lines = example()
         lines = re.sub(r"up=\"[^\"]*\"", f'up="{place / "origin"}"', lines)
         said = subprocess.run([python, "-c", lines], capture_output=True, text=True, check=True).stdout
