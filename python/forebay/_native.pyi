@@ -101,8 +101,6 @@ class View:
     @property
     def is_copy(self) -> bool:
         """Whether the bytes are in memory of their own."""
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __dlpack__(
         self,

@@ -1,7 +1,7 @@
 //! The native module of the Python package: `forebay-session`, with Python's types, errors, buffers and signals.
 //!
 //! * `session.rs`: the session's functions as Python calls them;
-//! * `calling.rs`: how a call waits, on the calling thread without the GIL, or as an [`Operation`](operation::Operation) of asyncio;
+//! * `calling.rs`: how a call waits, on the calling thread without the GIL, or as an `Operation` of asyncio;
 //! * `buffers.rs`: memory of Python objects, and of whoever has an address;
 //! * `view.rs`, `dlpack.rs`: bytes of the cache as a buffer and as a tensor;
 //! * `values.rs`, `errors.rs`: paths, entries and exceptions.

@@ -142,7 +142,7 @@ impl Session {
         }
         let session = self.get()?;
         // The bytes stay with the work, and so for as long as it writes to them.
-        let work = async move { Ok((session.read(all).await?, filled)) };
+        let work = async move { Ok::<_, Error>((session.read(all).await?, filled)) };
         call(py, done, Held::default(), work, |py, (counts, filled)| {
             let bytes = filled.into_iter().zip(counts).map(|(bytes, count)| bytes.finish(py, count));
             Ok(PyList::new(py, bytes)?.into_any().unbind())

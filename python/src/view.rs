@@ -10,7 +10,7 @@ use forebay_session::fork::OfProcess;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict};
+use pyo3::types::PyCapsule;
 
 use crate::dlpack::{self, Wanted};
 
@@ -90,17 +90,5 @@ impl View {
         // The CPU has no streams.
         let _ = stream;
         dlpack::capsule(py, self.get()?, Wanted { max_version, device: dl_device, copy })
-    }
-
-    /// For `numpy.asarray(view)`: without a copy, as bytes.
-    #[getter]
-    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let bytes = self.get()?.bytes();
-        let interface = PyDict::new(py);
-        interface.set_item("version", 3)?;
-        interface.set_item("shape", (bytes.len(),))?;
-        interface.set_item("typestr", "|u1")?;
-        interface.set_item("data", (bytes.as_ptr().expose_provenance(), true))?;
-        Ok(interface)
     }
 }

@@ -64,7 +64,7 @@ def test_any_writable_memory_will_do(client: forebay.Client, origin: Path) -> No
 def test_what_cannot_be_written_to_is_refused_before_anything_is_read(client: forebay.Client) -> None:
     untouched = bytearray(4)
     every_other = numpy.zeros(32, numpy.uint8)[::2]
-    refused: list[tuple[Any, str]] = [(b"1234", "read-only"), (every_other, "not contiguous"), (7, "buffer")]
+    refused: list[tuple[Any, str]] = [(b"1234", "read-only"), (every_other, "not contiguous"), (7, "bytes-like")]
     for target, words in refused:
         with pytest.raises(TypeError, match=words):
             client.read_into([("/small", 0, untouched), ("/small", 0, target)])

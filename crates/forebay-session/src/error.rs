@@ -5,7 +5,7 @@ use std::io;
 
 use forebay_node::UserError;
 use forebay_node::error::Exit;
-use forebay_types::{Failure, FailureKind, FsPath, PathError};
+use forebay_types::{Failure, FailureKind, PathError};
 
 /// Whether the call was wrong, or the world was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,10 @@ impl Error {
         Self { class: ErrorClass::System, errno: libc::EIO, what, next: Some(next.to_owned()), path: None }
     }
 
-    /// A file was wanted, or a directory.
-    pub(crate) fn wrong_kind(kind: FailureKind, path: &FsPath) -> Self {
-        let what = if kind == FailureKind::IsADirectory { "is a directory" } else { "is no directory" };
-        Self::from(Failure::new(kind, format!("{path} {what}"))).about(path.as_bytes())
+    /// A file was wanted, and `path` is none.
+    pub(crate) fn is_a_directory(path: &[u8]) -> Self {
+        let what = format!("{} is a directory", String::from_utf8_lossy(path));
+        Self::from(Failure::new(FailureKind::IsADirectory, what)).about(path)
     }
 
     /// The same, with the path that it is about.
@@ -126,6 +126,8 @@ impl From<PathError> for Error {
 
 #[cfg(test)]
 mod tests {
+    use forebay_types::FsPath;
+
     use super::*;
 
     #[test]

@@ -3,6 +3,7 @@
 //! Everything that may wait is a future that owns what it needs, so that a binding can wait for it on the calling thread, or give it to
 //! the runtime. Polled once, it has its answer wherever that is in memory of this process.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,8 +59,29 @@ pub struct Session {
 struct Late {
     number: usize,
     read: Read,
-    /// The file, if its path has been looked up, with what of it is not here.
-    known: Option<(Arc<OpenFile>, Vec<Gap>)>,
+    file: Arc<OpenFile>,
+    /// What of it is not here.
+    gaps: Vec<Gap>,
+}
+
+/// What of a batch has to wait.
+#[derive(Default)]
+struct Waiting {
+    late: Vec<Late>,
+    /// By the path, which is to be looked up once.
+    unknown: HashMap<Vec<u8>, Vec<(usize, Read)>>,
+}
+
+impl Waiting {
+    /// Copies what is here of a read; if that is all, notes how many bytes it got.
+    fn begin(&mut self, number: usize, mut read: Read, file: Arc<OpenFile>, counts: &mut [usize]) {
+        let gaps = batch::copy_hits(&file, read.offset, &mut read.into);
+        if gaps.is_empty() {
+            counts[number] = batch::expected(&file, read.offset, read.into.len());
+        } else {
+            self.late.push(Late { number, read, file, gaps });
+        }
+    }
 }
 
 impl Session {
@@ -150,68 +172,80 @@ impl Session {
     /// The first, with the path; ESTALE if a version is gone. What other reads wrote by then is there.
     pub async fn read(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<usize>, Error> {
         let mut counts = vec![0; reads.len()];
-        let late = self.begin(reads, &mut counts);
-        if late.is_empty() {
+        let mut waiting = self.begin(reads, &mut counts);
+        if !waiting.unknown.is_empty() {
+            self.look_up_all(&mut waiting, &mut counts).await?;
+        }
+        if waiting.late.is_empty() {
             return Ok(counts);
         }
-        let waiting = late.into_iter().map(|late| Arc::clone(&self).finish(late));
-        let mut ending = std::pin::pin!(stream::iter(waiting).buffer_unordered(READS_AT_ONCE));
+        let session = self;
+        let finishing = waiting.late.into_iter().map(move |late| Arc::clone(&session).finish(late));
+        let mut ending = std::pin::pin!(stream::iter(finishing).buffer_unordered(READS_AT_ONCE));
         while let Some((number, count)) = ending.try_next().await? {
             counts[number] = count;
         }
         Ok(counts)
     }
 
-    /// Does what can be done without waiting. What remains.
-    fn begin(&self, reads: Vec<Read>, counts: &mut [usize]) -> Vec<Late> {
-        let now = Instant::now();
-        let mut late = Vec::new();
-        for (number, mut read) in reads.into_iter().enumerate() {
+    /// Does what can be done without waiting.
+    fn begin(&self, reads: Vec<Read>, counts: &mut [usize]) -> Waiting {
+        let (now, mut waiting) = (Instant::now(), Waiting::default());
+        for (number, read) in reads.into_iter().enumerate() {
             let file = match &read.place {
-                Place::File(file) => Some(Arc::clone(file)),
-                Place::Path(path) => self.handles.get(path, now),
+                Place::File(file) => Ok(Arc::clone(file)),
+                Place::Path(path) => self.handles.get(path, now).ok_or_else(|| path.clone()),
             };
-            let Some(file) = file else {
-                late.push(Late { number, read, known: None });
-                continue;
-            };
-            let gaps = batch::copy_hits(&file, read.offset, &mut read.into);
-            if gaps.is_empty() {
-                counts[number] = batch::expected(&file, read.offset, read.into.len());
-            } else {
-                late.push(Late { number, read, known: Some((file, gaps)) });
+            match file {
+                Ok(file) => waiting.begin(number, read, file, counts),
+                Err(path) => waiting.unknown.entry(path).or_default().push((number, read)),
             }
         }
-        late
+        waiting
+    }
+
+    /// Looks up the paths that are not known, and begins their reads.
+    async fn look_up_all(self: &Arc<Self>, waiting: &mut Waiting, counts: &mut [usize]) -> Result<(), Error> {
+        let unknown = std::mem::take(&mut waiting.unknown);
+        let session = Arc::clone(self);
+        let asking = unknown.into_iter().map(move |(path, reads)| {
+            let session = Arc::clone(&session);
+            async move { Ok::<_, Error>((session.look_up(&path, false).await?.0, reads)) }
+        });
+        let mut asked = std::pin::pin!(stream::iter(asking).buffer_unordered(READS_AT_ONCE));
+        while let Some((file, reads)) = asked.try_next().await? {
+            for (number, read) in reads {
+                waiting.begin(number, read, Arc::clone(&file), counts);
+            }
+        }
+        Ok(())
     }
 
     async fn finish(self: Arc<Self>, late: Late) -> Result<(usize, usize), Error> {
-        let Late { number, read: Read { place, offset, mut into }, mut known } = late;
+        let Late { number, read: Read { place, offset, mut into }, mut file, mut gaps } = late;
         let mut is_stale = false;
         loop {
-            let (file, gaps) = match (known.take(), &place) {
-                (Some(known), _) => known,
-                (None, Place::Path(path)) => {
-                    let (file, _, _) = self.look_up(path, is_stale).await?;
-                    let gaps = batch::copy_hits(&file, offset, &mut into);
-                    (file, gaps)
-                }
-                (None, Place::File(file)) => (Arc::clone(file), batch::copy_hits(file, offset, &mut into)),
-            };
             let count = batch::expected(&file, offset, into.len());
-            if gaps.is_empty() {
-                return Ok((number, count));
-            }
             let filled = batch::fill(Arc::clone(&file), gaps, into, Arc::clone(&self.in_flight)).await;
             let Err((memory, failure)) = filled else { return Ok((number, count)) };
             let Place::Path(path) = &place else { return Err(of_version(failure, &file)) };
             if is_stale || failure.kind() != FailureKind::VersionChanged {
                 return Err(of_path(failure, path));
             }
-            // What was looked up a while ago is there no more.
-            self.handles.forget(path);
             (into, is_stale) = (memory, true);
+            file = self.renewed(path, &file).await?;
+            // All of it, so that no byte of the old version stays.
+            gaps = batch::copy_hits(&file, offset, &mut into);
         }
+    }
+
+    /// The file at `path`, where `stale` is not any more. Another read of the batch may have asked already.
+    async fn renewed(&self, path: &[u8], stale: &OpenFile) -> Result<Arc<OpenFile>, Error> {
+        if let Some(newer) = self.handles.get(path, Instant::now()).filter(|known| known.id() != stale.id()) {
+            return Ok(newer);
+        }
+        self.handles.forget(path);
+        Ok(self.look_up(path, true).await?.0)
     }
 
     /// A view of `length` bytes at `offset`, fewer only at the end of the file. Where they lie in one piece in memory of this process or
@@ -225,7 +259,8 @@ impl Session {
             Place::Path(path) => self.known(path).await?,
         };
         let length = batch::expected(&file, offset, length);
-        match view::shared(&file, offset, length, &self.views).await {
+        let shared = view::shared(&file, offset, length, &self.views).await;
+        match shared {
             Ok(Some(view)) => Ok(view),
             Ok(None) => self.copied(place, offset, length).await,
             // Looked up anew on the way.
@@ -268,7 +303,7 @@ impl Session {
         let asked = Instant::now();
         let reply = self.client.stat(&fs_path, revalidate).await.map_err(|failure| of_path(failure, path))?;
         let FileKind::File(version) = &reply.attr.kind else {
-            return Err(Error::wrong_kind(FailureKind::IsADirectory, &fs_path));
+            return Err(Error::is_a_directory(path));
         };
         let file = self.client.open_replicated(version.clone(), reply.attr.replicas);
         self.handles.put(path, &file, asked, reply.valid_for);
