@@ -2,6 +2,7 @@
 """The Python package: its tests, and its wheel.
 
     python.py test MODULE [ARGUMENT...]    runs python/tests with the native module that cargo built at MODULE
+    python.py bench [ARGUMENT...]          measures reads, beside Rust's and tmpfs: python/benchmarks/reads.py
     python.py wheel [--interpreter PATH]   builds target/wheels/forebay-….whl, and tries it in a fresh environment
 
 Both make virtual environments below target/python from locked requirements. Where PyPI cannot be reached the tests are skipped, with
@@ -58,11 +59,7 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"skipped: what the Python tests need cannot be installed from PyPI: {error}")
         return print_counts(0, 0)
-    # The package as a wheel would have it, with the module of this build.
-    site = BUILT / "site"
-    shutil.rmtree(site, ignore_errors=True)
-    shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(module, site / "forebay/_native.abi3.so")
+    site = installed(module)
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results.name}", *arguments]
         variables = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1"}
@@ -71,6 +68,23 @@ def test(module: pathlib.Path, arguments: list[str]) -> int:
         variables |= {"PYTHON_TESTS_PROGRAM": str(program)} if program.exists() else {}
         status = subprocess.run(command, cwd=PACKAGE, env=variables).returncode
         return max(tell(results.name), status)
+
+
+def installed(module: pathlib.Path) -> pathlib.Path:
+    """A folder with the package as a wheel would have it, and this native module."""
+    site = BUILT / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.copytree(PACKAGE / "forebay", site / "forebay", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(module, site / "forebay/_native.abi3.so")
+    return site
+
+
+def bench(arguments: list[str]) -> int:
+    parts = ["-p", "forebay-python", "-p", "forebay-session", "--lib", "--example", "reads"]
+    subprocess.run(["cargo", "build", "--release", "--locked", *parts], cwd=ROOT, check=True)
+    site = installed(TARGET / "release/lib_native.so")
+    command = [sys.executable, PACKAGE / "benchmarks/reads.py", "--rust", TARGET / "release/examples/reads", *arguments]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}).returncode
 
 
 def tell(results: str) -> int:
@@ -147,11 +161,15 @@ def main() -> int:
     tests = commands.add_parser("test", help="run the tests of the package")
     tests.add_argument("module", type=pathlib.Path, help="the native module, as cargo built it")
     tests.add_argument("arguments", nargs=argparse.REMAINDER, help="for pytest")
+    measuring = commands.add_parser("bench", help="measure reads", add_help=False)
+    measuring.add_argument("arguments", nargs=argparse.REMAINDER, help="for the benchmark")
     wheels = commands.add_parser("wheel", help="build the wheel, and try it")
     wheels.add_argument("--interpreter", default=sys.executable, help="a free-threaded one has a wheel of its own")
     options = parser.parse_args()
     if options.command == "test":
         return test(options.module, options.arguments)
+    if options.command == "bench":
+        return bench(options.arguments)
     return wheel(options.interpreter)
 
 
