@@ -6,11 +6,13 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use forebay_session::Error;
 use forebay_session::runtime::runtime;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::runtime::Runtime;
 
@@ -41,6 +43,7 @@ pub(crate) fn call<T: Send + 'static>(
         drop(held);
         return convert(py, answer.map_err(raised)?);
     }
+    let held = Arc::new(Mutex::new(held));
     let operation = Operation::start(runtime, work, Ending { done, held, convert });
     Ok(Py::new(py, operation)?.into_any())
 }

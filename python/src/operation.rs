@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use forebay_session::Error;
 use forebay_session::fork::OfProcess;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::runtime::Runtime;
 use tokio::task::{AbortHandle, JoinError};
@@ -20,6 +22,7 @@ pub(crate) struct Operation(OfProcess<Running>);
 struct Running {
     runtime: &'static Runtime,
     work: AbortHandle,
+    held: Arc<Mutex<Held>>,
     /// Cancelled once the work has ended, however it did.
     ended: CancellationToken,
 }
@@ -29,7 +32,7 @@ pub(crate) struct Ending<C> {
     /// Is called with the answer and the exception, one of which is `None`.
     pub(crate) done: Py<PyAny>,
     /// Memory that is written to until then.
-    pub(crate) held: Held,
+    pub(crate) held: Arc<Mutex<Held>>,
     /// Makes an object of the answer.
     pub(crate) convert: C,
 }
@@ -45,8 +48,8 @@ impl Operation {
         C: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     {
         let work = runtime.spawn(work);
-        let running = Running { runtime, work: work.abort_handle(), ended: CancellationToken::new() };
-        let ended = running.ended.clone();
+        let (ended, held) = (CancellationToken::new(), Arc::clone(&ending.held));
+        let running = Running { runtime, work: work.abort_handle(), held, ended: ended.clone() };
         runtime.spawn(async move {
             let outcome = work.await;
             ended.cancel();
@@ -61,13 +64,20 @@ impl Operation {
 
 #[pymethods]
 impl Operation {
-    /// Gives the work up. When this returns, nothing writes to the memory that was given to it.
+    /// Gives the work up. When this returns, nothing writes to the memory that was given to it, and no buffer of it is held.
     fn cancel(&self, py: Python<'_>) {
         let Some(running) = self.0.get() else { return };
         running.work.abort();
         // No longer than the copying of a few pieces.
         py.detach(|| running.runtime.block_on(running.ended.cancelled()));
+        release(&running.held);
     }
+}
+
+/// Lets go of buffers: who exported them may run code of its own then, so the lock is free.
+fn release(held: &Mutex<Held>) {
+    let released = std::mem::take(&mut *held.lock());
+    drop(released);
 }
 
 impl<C> Ending<C> {
@@ -76,7 +86,7 @@ impl<C> Ending<C> {
         C: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>>,
     {
         let Self { done, held, convert } = self;
-        drop(held);
+        release(&held);
         let answer = match outcome {
             Ok(Ok(answer)) => convert(py, answer),
             Ok(Err(error)) => Err(raised(error)),

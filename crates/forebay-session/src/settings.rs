@@ -1,5 +1,6 @@
 //! What a session is made from: text only, so that it can go to another process and make a session there.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use forebay_config::{Config, KEYS, Key, Loaded, Sources};
@@ -77,13 +78,14 @@ impl Settings {
     }
 }
 
-/// The dotted name of the key that is meant; a name that is none stays as it is, to be refused with the nearest one.
-fn key_named(name: &str) -> &str {
+/// The dotted name of the key that is meant; of none, one that is refused with the nearest.
+fn key_named(name: &str) -> Cow<'_, str> {
     let flat = |key: &Key| key.name.replace(['.', '-'], "_");
-    if Key::find(name).is_some() {
-        return name;
+    if name.contains('.') || Key::find(name).is_some() {
+        return name.into();
     }
-    KEYS.iter().find(|key| flat(key) == name).map_or(name, |key| key.name)
+    let found = KEYS.iter().find(|key| flat(key) == name);
+    found.map_or_else(|| name.replace('_', ".").into(), |key| key.name.into())
 }
 
 #[cfg(test)]
@@ -94,7 +96,7 @@ mod tests {
     fn a_key_is_named_with_dots_or_as_a_languages_identifier() {
         assert_eq!(key_named("worker.memory.size"), "worker.memory.size");
         assert_eq!(key_named("worker_memory_size"), "worker.memory.size");
-        assert_eq!(key_named("worker_memry_size"), "worker_memry_size");
+        assert_eq!(key_named("worker_memry_size"), "worker.memry.size");
     }
 
     #[test]
@@ -109,7 +111,7 @@ mod tests {
         let refused = |settings: Settings| settings.check().err().expect("an error").to_string();
         let both = Settings { workers: vec!["a:1".into()], up: Some("file:///".into()), ..Settings::default() };
         assert!(refused(both).contains("name one of"));
-        let more = vec![("client.memry.size".to_owned(), "1GiB".to_owned())];
+        let more = vec![("client_memry_size".to_owned(), "1GiB".to_owned())];
         let misspelt = Settings { workers: vec!["a:1".into()], more, ..Settings::default() };
         assert!(refused(misspelt).contains("did you mean `client.memory.size`"));
         let nowhere = Settings { up: Some("/no/such/directory".into()), ..Settings::default() };
