@@ -87,7 +87,7 @@ struct Owned {
 
 enum Bytes {
     /// A consumer may drop it in a forked child, too.
-    View(#[expect(dead_code, reason = "kept for its drop")] OfProcess<Arc<View>>),
+    View(OfProcess<Arc<View>>),
     Copy(Box<[u8]>),
 }
 
@@ -122,7 +122,7 @@ impl Owned {
     fn leaked(bytes: Bytes, view: &View, flags: u64) -> NonNull<ManagedTensor> {
         let length = view.bytes().len() as i64;
         let data = match &bytes {
-            Bytes::View(_) => view.bytes().as_ptr(),
+            Bytes::View(kept) => kept.get().map_or(std::ptr::null(), |view| view.bytes().as_ptr()),
             Bytes::Copy(copy) => copy.as_ptr(),
         };
         let tensor = Tensor {
