@@ -1,11 +1,13 @@
-//! Memory to read into: any writable buffer, or an address and a length.
+//! Memory to read into: any writable buffer, or an address and a length. Bytes to write: any buffer.
 
 use std::ptr::NonNull;
 
+use bytes::Bytes;
 use forebay_session::CallerMemory;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyTuple};
 
 /// Keeps the memory of a call where it is until nobody writes to it any more. Dropped by a thread that is attached.
@@ -53,6 +55,30 @@ fn at_address(address: usize, length: usize) -> PyResult<CallerMemory> {
     };
     // SAFETY: the caller said so, as the documentation of the function demands.
     Ok(unsafe { CallerMemory::new(start, length) })
+}
+
+/// The bytes of `object`, to be sent by whoever has them for as long as it takes: those of `bytes` where they lie, since nobody changes them,
+/// those of any other contiguous buffer as they are now.
+///
+/// # Errors
+/// `TypeError` for anything else.
+pub(crate) fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    if let Ok(bytes) = object.cast::<PyBytes>() {
+        return Ok(Bytes::from_owner(PyBackedBytes::from(bytes.clone())));
+    }
+    let buffer = PyUntypedBuffer::get(object)?;
+    if !buffer.is_c_contiguous() {
+        return Err(PyTypeError::new_err("the buffer is not contiguous; give a contiguous copy"));
+    }
+    let length = buffer.len_bytes();
+    let mut copy = Vec::with_capacity(length);
+    // SAFETY: the buffer is exported until the end of this function, so its `length` bytes are allocated; they are read as raw memory, as
+    // others may write to them. `copy` has room for them, and they are its first `length` bytes then.
+    unsafe {
+        std::ptr::copy_nonoverlapping(buffer.buf_ptr().cast::<u8>().cast_const(), copy.as_mut_ptr(), length);
+        copy.set_len(length);
+    }
+    Ok(Bytes::from(copy))
 }
 
 /// New `bytes` to be filled before anybody sees them.

@@ -4,8 +4,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use forebay_session::{Error, ErrorClass};
-use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+/// The exception that tells of `error`, as an object.
+pub(crate) fn exception(py: Python<'_>, error: Error) -> Py<PyAny> {
+    raised(error).into_value(py).into_any()
+}
 
 /// The exception that tells of `error`. Python makes of it the class that belongs to the errno, such as `FileNotFoundError`.
 pub(crate) fn raised(error: Error) -> PyErr {

@@ -2,6 +2,7 @@
 //!
 //! * `session.rs`: the session's functions as Python calls them;
 //! * `calling.rs`: how a call waits, on the calling thread without the GIL, or as an `Operation` of asyncio;
+//! * `writer.rs`: a file that is being written;
 //! * `buffers.rs`: memory of Python objects, and of whoever has an address;
 //! * `view.rs`, `dlpack.rs`: bytes of the cache as a buffer and as a tensor;
 //! * `values.rs`, `errors.rs`: paths, entries and exceptions.
@@ -19,6 +20,7 @@ mod operation;
 mod session;
 mod values;
 mod view;
+mod writer;
 
 use std::path::PathBuf;
 
@@ -39,6 +41,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::Session>()?;
     module.add_class::<session::Walk>()?;
     module.add_class::<view::View>()?;
+    module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -3,18 +3,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use forebay_client::OpenFile;
 use forebay_session::fork::OfProcess;
-use forebay_session::{Error, Place, Read, Settings};
+use forebay_session::{Error, Existing, Place, Read, Settings};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::buffers::{Held, NewBytes};
 use crate::calling::call;
-use crate::errors::raised;
+use crate::errors::{exception, raised};
 use crate::file::File;
 use crate::values::{entries, entry, path_of};
 use crate::view::View;
+use crate::writer::Writer;
 
 /// A client of workers, or of a worker in this process. Every function with a `done` is also one of asyncio's: see `forebay.aio`.
 #[pyclass(frozen, module = "forebay._native")]
@@ -25,6 +27,7 @@ pub(crate) struct Session(OfProcess<Arc<forebay_session::Session>>);
 pub(crate) struct Walk(OfProcess<Arc<forebay_session::Walk>>);
 
 impl Session {
+    /// It, if this process started it.
     fn get(&self) -> PyResult<Arc<forebay_session::Session>> {
         self.0.get().cloned().ok_or_else(|| raised(Error::inherited("client")))
     }
@@ -47,6 +50,32 @@ fn place_of(object: &Bound<'_, PyAny>) -> PyResult<Place> {
 fn of_file(file: &Bound<'_, File>) -> PyResult<Place> {
     let file = file.get().get().ok_or_else(|| raised(Error::inherited("file")))?;
     Ok(Place::File(Arc::clone(file)))
+}
+
+/// Reads of `(file or path, offset, length)` into new `bytes`. Those stay with the work, and so for as long as it writes to them.
+fn ranges_of(py: Python<'_>, ranges: &Bound<'_, PyAny>) -> PyResult<(Vec<NewBytes>, Vec<Read>)> {
+    let (mut filled, mut all) = (Vec::new(), Vec::new());
+    for range in ranges.try_iter()? {
+        let (place, offset, length): (Bound<'_, PyAny>, u64, usize) = range?.extract()?;
+        let (bytes, into) = NewBytes::new(py, length)?;
+        all.push(Read { place: place_of(&place)?, offset, into });
+        filled.push(bytes);
+    }
+    Ok((filled, all))
+}
+
+/// A file and its size, or the exception in its place.
+fn opened_file(py: Python<'_>, opened: Result<Arc<OpenFile>, Error>) -> PyResult<Py<PyAny>> {
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return Ok(exception(py, error)),
+    };
+    let (size, replicas) = (file.version().size, file.replicas());
+    Ok((Py::new(py, File::new(file, replicas))?, size).into_pyobject(py)?.into_any().unbind())
+}
+
+fn existing(exclusive: bool) -> Existing {
+    if exclusive { Existing::Kept } else { Existing::Replaced }
 }
 
 #[pymethods]
@@ -133,19 +162,44 @@ impl Session {
     /// Reads `(file or path, offset, length)`; the bytes of each.
     #[pyo3(signature = (ranges, done=None))]
     fn read_ranges(&self, py: Python<'_>, ranges: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
-        let (mut filled, mut all) = (Vec::new(), Vec::new());
-        for range in ranges.try_iter()? {
-            let (place, offset, length): (Bound<'_, PyAny>, u64, usize) = range?.extract()?;
-            let (bytes, into) = NewBytes::new(py, length)?;
-            all.push(Read { place: place_of(&place)?, offset, into });
-            filled.push(bytes);
-        }
+        let (filled, all) = ranges_of(py, ranges)?;
         let session = self.get()?;
-        // The bytes stay with the work, and so for as long as it writes to them.
         let work = async move { Ok::<_, Error>((session.read(all).await?, filled)) };
         call(py, done, Held::default(), work, |py, (counts, filled)| {
             let bytes = filled.into_iter().zip(counts).map(|(bytes, count)| bytes.finish(py, count));
             Ok(PyList::new(py, bytes)?.into_any().unbind())
+        })
+    }
+
+    /// The same where an exception takes the place of the bytes that cannot be read.
+    #[pyo3(signature = (ranges, done=None))]
+    fn read_each(&self, py: Python<'_>, ranges: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        let (filled, all) = ranges_of(py, ranges)?;
+        let session = self.get()?;
+        let work = async move { Ok::<_, Error>((session.read_each(all).await?, filled)) };
+        call(py, done, Held::default(), work, |py, (outcomes, filled)| {
+            let found = filled.into_iter().zip(outcomes).map(|(bytes, outcome)| match outcome {
+                Ok(count) => bytes.finish(py, count).into_any(),
+                Err(error) => exception(py, error),
+            });
+            Ok(PyList::new(py, found.collect::<Vec<_>>())?.into_any().unbind())
+        })
+    }
+
+    /// The files at paths and their sizes, as they are believed to be, or are with `revalidate`; an exception where there is none.
+    #[pyo3(signature = (paths, revalidate, done=None))]
+    fn open_each(
+        &self,
+        py: Python<'_>,
+        paths: &Bound<'_, PyAny>,
+        revalidate: bool,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let paths = paths.try_iter()?.map(|path| path_of(&path?)).collect::<PyResult<Vec<_>>>()?;
+        let work = self.get()?.open_each(paths, revalidate);
+        call(py, done, Held::default(), work, |py, opened| {
+            let files = opened.into_iter().map(|opened| opened_file(py, opened)).collect::<PyResult<Vec<_>>>()?;
+            Ok(PyList::new(py, files)?.into_any().unbind())
         })
     }
 
@@ -161,6 +215,85 @@ impl Session {
     ) -> PyResult<Py<PyAny>> {
         let work = self.get()?.view(place_of(place)?, offset, length);
         call(py, done, Held::default(), work, |py, view| Ok(Py::new(py, View::new(view))?.into_any()))
+    }
+
+    /// Begins to write a file; with `exclusive`, one that is not there.
+    #[pyo3(signature = (path, exclusive, done=None))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        exclusive: bool,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.create(path_of(path)?, existing(exclusive));
+        call(py, done, Held::default(), work, |py, writer| Ok(Py::new(py, Writer::new(writer))?.into_any()))
+    }
+
+    /// Makes a path a file of these bytes: the fields of its entry.
+    #[pyo3(signature = (path, bytes, exclusive, done=None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        bytes: &Bound<'_, PyAny>,
+        exclusive: bool,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.put(path_of(path)?, bytes_of(bytes)?, existing(exclusive));
+        call(py, done, Held::default(), work, |py, made| Ok(entry(py, &made)?.into_any().unbind()))
+    }
+
+    /// Makes a path a file with the bytes of another: the fields of its entry.
+    #[pyo3(signature = (from, to, done=None))]
+    fn copy(
+        &self,
+        py: Python<'_>,
+        from: &Bound<'_, PyAny>,
+        to: &Bound<'_, PyAny>,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.copy(path_of(from)?, path_of(to)?);
+        call(py, done, Held::default(), work, |py, made| Ok(entry(py, &made)?.into_any().unbind()))
+    }
+
+    /// Removes a file.
+    #[pyo3(signature = (path, done=None))]
+    fn remove(&self, py: Python<'_>, path: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.remove(path_of(path)?);
+        call(py, done, Held::default(), work, |py, ()| Ok(py.None()))
+    }
+
+    /// Makes a directory: the fields of its entry.
+    #[pyo3(signature = (path, done=None))]
+    fn make_directory(&self, py: Python<'_>, path: &Bound<'_, PyAny>, done: Option<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.make_directory(path_of(path)?);
+        call(py, done, Held::default(), work, |py, made| Ok(entry(py, &made)?.into_any().unbind()))
+    }
+
+    /// Removes an empty directory.
+    #[pyo3(signature = (path, done=None))]
+    fn remove_directory(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.remove_directory(path_of(path)?);
+        call(py, done, Held::default(), work, |py, ()| Ok(py.None()))
+    }
+
+    /// Has the origin asked again about a path, or, with `below`, about everything.
+    #[pyo3(signature = (path, below, done=None))]
+    fn refresh(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        below: bool,
+        done: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let work = self.get()?.refresh(path_of(path)?, below);
+        call(py, done, Held::default(), work, |py, ()| Ok(py.None()))
     }
 
     /// Ends the session.

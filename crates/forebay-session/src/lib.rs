@@ -5,6 +5,7 @@
 //! * [`Settings`]: what a session is made from, which is all of it that crosses to another process;
 //! * [`Session`]: a client of workers, or of a worker in this process; names, listings and open files;
 //! * [`Read`] and [`CallerMemory`]: any number of reads in one call, into memory of the caller's;
+//! * [`Writer`], and the session's changes: files are written whole and copied, names removed, directories made;
 //! * [`View`]: bytes where they lie in the cache, which stay as they are for as long as there is the view;
 //! * [`Error`]: an errno, what failed, what to do, and the path.
 //!
@@ -16,17 +17,21 @@
 
 mod batch;
 mod caller_memory;
+mod changes;
 mod error;
 pub mod fork;
 mod handles;
 mod node_thread;
+mod parts;
 pub mod runtime;
 mod session;
 mod settings;
+mod upload;
 mod view;
 mod walk;
 
 pub use caller_memory::CallerMemory;
+pub use changes::{Existing, Writer};
 pub use error::{Error, ErrorClass};
 pub use session::{Place, Read, Session};
 pub use settings::Settings;

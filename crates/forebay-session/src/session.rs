@@ -11,7 +11,7 @@ use std::time::Instant;
 use forebay_client::{Client, OpenFile};
 use forebay_config::{Config, SharedMemory};
 use forebay_types::{Attr, Failure, FailureKind, FileKind, FileVersion, FsPath};
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures::stream::{self, StreamExt as _};
 use tokio::sync::Semaphore;
 
 use crate::batch::{self, Gap};
@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::handles::Handles;
 use crate::node_thread::NodeThread;
 use crate::settings::{Checked, Settings};
+use crate::upload::Writing;
 use crate::view::{self, CopyBuffer, View, ViewBudget};
 use crate::walk::{Entry, Listing, Walk};
 
@@ -47,10 +48,11 @@ pub struct Read {
 
 /// A client of workers, for one program.
 pub struct Session {
-    client: Client,
+    pub(crate) client: Client,
     node: NodeThread,
-    handles: Handles,
+    pub(crate) handles: Handles,
     in_flight: Arc<Semaphore>,
+    pub(crate) writing: Arc<Writing>,
     views: Arc<ViewBudget>,
     windows: Option<PathBuf>,
 }
@@ -94,9 +96,10 @@ impl Session {
         let is_alone = settings.up.is_some();
         let views = Arc::new(ViewBudget::new(view::budget(&config, is_alone)));
         let windows = windows_dir(&config).filter(|_| !is_alone);
+        let writing = Arc::new(Writing::new(&config));
         let (node, client) = NodeThread::start(builder, state).await?;
         let in_flight = batch::in_flight();
-        Ok(Arc::new(Self { client, node, handles: Handles::default(), in_flight, views, windows }))
+        Ok(Arc::new(Self { client, node, handles: Handles::default(), in_flight, writing, views, windows }))
     }
 
     /// Where the sockets lie over which it reads the memory of workers on this host, if it may do so.
@@ -172,20 +175,76 @@ impl Session {
     /// The first, with the path; ESTALE if a version is gone. What other reads wrote by then is there.
     pub async fn read(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<usize>, Error> {
         let mut counts = vec![0; reads.len()];
-        let mut waiting = self.begin(reads, &mut counts);
+        self.carry_out(reads, &mut counts, |_, error| Err(error)).await?;
+        Ok(counts)
+    }
+
+    /// The same where an error is that of its read alone: what each read got, or why it did not.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub async fn read_each(self: Arc<Self>, reads: Vec<Read>) -> Result<Vec<Result<usize, Error>>, Error> {
+        let (mut counts, mut errors) = (vec![0; reads.len()], HashMap::new());
+        let note = |number: usize, error: Error| {
+            errors.insert(number, error);
+            Ok(())
+        };
+        self.carry_out(reads, &mut counts, note).await?;
+        let outcome = |(number, count): (usize, usize)| errors.remove(&number).map_or(Ok(count), Err);
+        Ok(counts.into_iter().enumerate().map(outcome).collect())
+    }
+
+    /// Opens the files that are at `paths`, as they were found within the time for which that may be believed, or as the origin says with
+    /// `revalidate`; of each, why it cannot be opened.
+    ///
+    /// # Errors
+    /// None of its own.
+    pub async fn open_each(
+        self: Arc<Self>,
+        paths: Vec<Vec<u8>>,
+        revalidate: bool,
+    ) -> Result<Vec<Result<Arc<OpenFile>, Error>>, Error> {
+        let session = self;
+        let opening = paths.into_iter().map(move |path| {
+            let session = Arc::clone(&session);
+            async move {
+                match revalidate {
+                    true => Ok(session.look_up(&path, true).await?.0),
+                    false => session.known(&path).await,
+                }
+            }
+        });
+        Ok(stream::iter(opening).buffered(READS_AT_ONCE).collect().await)
+    }
+
+    /// Carries out `reads`, and notes how many bytes each got. One that fails is `failed`, by its number, which says whether that ends
+    /// the others.
+    async fn carry_out(
+        self: Arc<Self>,
+        reads: Vec<Read>,
+        counts: &mut [usize],
+        mut failed: impl FnMut(usize, Error) -> Result<(), Error> + Send,
+    ) -> Result<(), Error> {
+        let mut waiting = self.begin(reads, counts);
         if !waiting.unknown.is_empty() {
-            self.look_up_all(&mut waiting, &mut counts).await?;
+            self.look_up_all(&mut waiting, counts, &mut failed).await?;
         }
         if waiting.late.is_empty() {
-            return Ok(counts);
+            return Ok(());
         }
         let session = self;
-        let finishing = waiting.late.into_iter().map(move |late| Arc::clone(&session).finish(late));
+        let finishing = waiting.late.into_iter().map(move |late| {
+            let (session, number) = (Arc::clone(&session), late.number);
+            async move { (number, session.finish(late).await) }
+        });
         let mut ending = std::pin::pin!(stream::iter(finishing).buffer_unordered(READS_AT_ONCE));
-        while let Some((number, count)) = ending.try_next().await? {
-            counts[number] = count;
+        while let Some((number, finished)) = ending.next().await {
+            match finished {
+                Ok(count) => counts[number] = count,
+                Err(error) => failed(number, error)?,
+            }
         }
-        Ok(counts)
+        Ok(())
     }
 
     /// Does what can be done without waiting.
@@ -205,29 +264,37 @@ impl Session {
     }
 
     /// Looks up the paths that are not known, and begins their reads.
-    async fn look_up_all(self: &Arc<Self>, waiting: &mut Waiting, counts: &mut [usize]) -> Result<(), Error> {
+    async fn look_up_all(
+        self: &Arc<Self>,
+        waiting: &mut Waiting,
+        counts: &mut [usize],
+        failed: &mut (impl FnMut(usize, Error) -> Result<(), Error> + Send),
+    ) -> Result<(), Error> {
         let unknown = std::mem::take(&mut waiting.unknown);
         let session = Arc::clone(self);
         let asking = unknown.into_iter().map(move |(path, reads)| {
             let session = Arc::clone(&session);
-            async move { Ok::<_, Error>((session.look_up(&path, false).await?.0, reads)) }
+            async move { (session.look_up(&path, false).await, reads) }
         });
         let mut asked = std::pin::pin!(stream::iter(asking).buffer_unordered(READS_AT_ONCE));
-        while let Some((file, reads)) = asked.try_next().await? {
+        while let Some((found, reads)) = asked.next().await {
             for (number, read) in reads {
-                waiting.begin(number, read, Arc::clone(&file), counts);
+                match &found {
+                    Ok((file, _, _)) => waiting.begin(number, read, Arc::clone(file), counts),
+                    Err(error) => failed(number, error.clone())?,
+                }
             }
         }
         Ok(())
     }
 
-    async fn finish(self: Arc<Self>, late: Late) -> Result<(usize, usize), Error> {
-        let Late { number, read: Read { place, offset, mut into }, mut file, mut gaps } = late;
+    async fn finish(self: Arc<Self>, late: Late) -> Result<usize, Error> {
+        let Late { read: Read { place, offset, mut into }, mut file, mut gaps, .. } = late;
         let mut is_stale = false;
         loop {
             let count = batch::expected(&file, offset, into.len());
             let filled = batch::fill(Arc::clone(&file), gaps, into, Arc::clone(&self.in_flight)).await;
-            let Err((memory, failure)) = filled else { return Ok((number, count)) };
+            let Err((memory, failure)) = filled else { return Ok(count) };
             let Place::Path(path) = &place else { return Err(of_version(failure, &file)) };
             if is_stale || failure.kind() != FailureKind::VersionChanged {
                 return Err(of_path(failure, path));
@@ -298,7 +365,12 @@ impl Session {
         }
     }
 
-    async fn look_up(&self, path: &[u8], revalidate: bool) -> Result<(Arc<OpenFile>, Attr, FsPath), Error> {
+    /// `path` became something else, by this session.
+    pub(crate) fn changed(&self, path: &[u8]) {
+        self.handles.changed(path, Instant::now());
+    }
+
+    pub(crate) async fn look_up(&self, path: &[u8], revalidate: bool) -> Result<(Arc<OpenFile>, Attr, FsPath), Error> {
         let fs_path = path_of(path)?;
         let asked = Instant::now();
         let reply = self.client.stat(&fs_path, revalidate).await.map_err(|failure| of_path(failure, path))?;
@@ -316,11 +388,11 @@ fn windows_dir(config: &Config) -> Option<PathBuf> {
     is_on.then(|| config.network_shared_memory_dir.clone().unwrap_or_else(forebay_shm::default_directory))
 }
 
-fn path_of(path: &[u8]) -> Result<FsPath, Error> {
+pub(crate) fn path_of(path: &[u8]) -> Result<FsPath, Error> {
     FsPath::new(path).map_err(|error| Error::from(error).about(path))
 }
 
-fn of_path(failure: Failure, path: &[u8]) -> Error {
+pub(crate) fn of_path(failure: Failure, path: &[u8]) -> Error {
     Error::from(failure).about(path)
 }
 
